@@ -1,0 +1,68 @@
+# Targets a user needs: run, test. The rest is for working on Triptych.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+SOURCES := shared coordinator worker tests loadtest
+
+.PHONY: run test lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-log bench-vector clean
+
+run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
+
+test: $(VENV)/.installed-test  ## install what is missing and run the whole test suite
+	$(BIN)/python -m pytest
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-load: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,load]'
+	touch $@ $(VENV)/.installed $(VENV)/.installed-test
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-test
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+proto: $(VENV)/.installed-test  ## regenerate proto/*_pb2.py
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. proto/*.proto
+
+proto-check: $(VENV)/.installed-test  ## fail unless the generated modules are those of the .proto files
+	rm -rf build/proto-check && mkdir -p build/proto-check
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=build/proto-check --pyi_out=build/proto-check proto/*.proto
+	for file in build/proto-check/proto/*; do cmp "$$file" "proto/$$(basename $$file)" || exit 1; done
+
+conformance: $(VENV)/.installed-test
+	$(BIN)/python -m tests.conformance
+
+bench-smoke: $(VENV)/.installed-load
+	$(BIN)/python -m loadtest.bench.smoke
+
+bench-promql: $(VENV)/.installed-load
+	$(BIN)/python -m loadtest.bench.promql
+
+bench-ingest: $(VENV)/.installed-load
+	$(BIN)/python -m loadtest.bench.ingest
+
+bench-log: $(VENV)/.installed-load
+	$(BIN)/python -m loadtest.bench.log
+
+bench-vector: $(VENV)/.installed-load
+	$(BIN)/python -m loadtest.bench.vector
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

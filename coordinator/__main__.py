@@ -1,0 +1,26 @@
+"""The coordinator, `python -m coordinator`: the cluster's HTTP interface."""
+
+from __future__ import annotations
+
+import sys
+
+import uvloop
+
+from coordinator.app import serve
+from shared import config, manifest, telemetry
+from shared.errors import ConfigError
+
+
+def main() -> None:
+    try:
+        settings = config.load()
+        telemetry.configure(settings.log_level)
+        identity = manifest.open_manifest(settings)
+        manifest.lock(settings, "coordinator")
+        uvloop.run(serve(settings, identity, manifest.endpoint(settings, identity)))
+    except ConfigError as error:
+        sys.exit(f"triptych coordinator: {error}")
+
+
+if __name__ == "__main__":
+    main()

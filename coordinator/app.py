@@ -1,0 +1,83 @@
+"""The HTTP application: its routes, and what is started and stopped with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+
+from aiohttp import web
+
+from coordinator.api import admin, log, query, series, status, vector, write
+from coordinator.context import CONTEXT, Context
+from coordinator.http import envelope
+from coordinator.links import Links
+from coordinator.log_area import LogArea
+from coordinator.telemetry import Telemetry
+from coordinator.vector_area import VectorArea
+from shared.config import Settings
+from shared.errors import ConfigError
+from shared.manifest import Manifest
+from shared.telemetry import event
+
+STOP_GRACE_S = 2.0
+"""Requests in flight may finish this long after a stop is asked for; honcho kills after 5 s."""
+LINE_BYTES_MAX = 65_536
+"""Longest request line: queries up to here fit a GET, larger ones are for POST."""
+
+
+def build(context: Context) -> web.Application:
+    app = web.Application(middlewares=[envelope], client_max_size=context.settings.body_bytes_max)
+    app[CONTEXT] = context
+    modules = [query, series, log, vector, admin, status]
+    if context.settings.remote_write:
+        modules.append(write)
+    for module in modules:
+        app.add_routes(module.ROUTES)
+    return app
+
+
+async def serve(settings: Settings, identity: Manifest, address: str) -> None:
+    """Serve until SIGTERM or SIGINT. Raises ConfigError when the port cannot be had."""
+    links = Links(settings, identity.cluster_id, address)
+    await links.open()
+    context = Context(settings, links, Telemetry(links), LogArea(settings, links), VectorArea(settings, links))
+    await context.log.start()
+    await context.vectors.start()
+    runner = web.AppRunner(
+        build(context),
+        access_log=None,
+        shutdown_timeout=STOP_GRACE_S,
+        max_line_size=LINE_BYTES_MAX,
+        max_field_size=LINE_BYTES_MAX,
+    )
+    await runner.setup()
+    try:
+        await _listen(runner, settings)
+        await _stop_signal()
+    finally:
+        await runner.cleanup()
+        await context.vectors.stop()
+        await context.log.stop()
+        await links.close()
+    event(logging.INFO, "coordinator stopped")
+
+
+async def _listen(runner: web.AppRunner, settings: Settings) -> None:
+    host, port = settings.address()
+    try:
+        await web.TCPSite(runner, host, port, backlog=1024).start()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}") from error
+    bound = runner.addresses[0][1]
+    event(logging.INFO, "listening", url=f"http://{host}:{bound}", data=settings.data, shards=settings.shards)
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        event(logging.WARNING, "listening beyond this host without authentication or TLS", listen=settings.listen)
+
+
+async def _stop_signal() -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()

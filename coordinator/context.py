@@ -1,0 +1,28 @@
+"""What the handlers of all areas share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from coordinator.links import Links
+from coordinator.log_area import LogArea
+from coordinator.telemetry import Telemetry
+from coordinator.vector_area import VectorArea
+from shared.config import Settings
+
+
+@dataclass(slots=True)
+class Context:
+    settings: Settings
+    links: Links
+    telemetry: Telemetry
+    log: LogArea
+    vectors: VectorArea
+    started_at: float = field(default_factory=time.time)
+    in_flight: int = 0
+
+
+CONTEXT = web.AppKey("context", Context)

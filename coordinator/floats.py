@@ -1,0 +1,229 @@
+"""Shortest decimal text of float64 values, written by a kernel straight into a byte buffer.
+
+The digits are those of the Schubfach algorithm (Raffaello Giulietti, "The Schubfach way to render doubles", 2020): the
+shortest decimal that reads back as the same float, the closest of them if there are several. The notation is that of
+the Prometheus HTTP API: positional, but with an exponent of at least two digits below 1e-6 and from 1e21 on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+FLOAT_BYTES_MAX = 26
+"""The longest text: a sign, `0.00000` and 17 digits, or 17 digits with point, sign and exponent."""
+TIME_BYTES_MAX = 24
+"""A sign, 17 digits of seconds, a point and three decimals."""
+
+_POWER_MIN = -292
+_POWER_MAX = 324
+
+_U0, _U1, _U2, _U4, _U10 = (np.uint64(n) for n in (0, 1, 2, 4, 10))
+_U32, _U52, _LOW32 = np.uint64(32), np.uint64(52), np.uint64(0xFFFFFFFF)
+_FRACTION = np.uint64((1 << 52) - 1)
+_HIDDEN = np.uint64(1 << 52)
+_EXPONENT = np.uint64(0x7FF)
+_WHOLE_MAX = 9007199254740992.0  # 2**53: whole numbers below it are their own digits
+_ZERO = np.uint8(ord("0"))
+_MINUS = np.uint8(ord("-"))
+_PLUS = np.uint8(ord("+"))
+_POINT = np.uint8(ord("."))
+_E = np.uint8(ord("e"))
+_INF = np.frombuffer(b"+Inf", dtype=np.uint8)
+_NAN = np.frombuffer(b"NaN", dtype=np.uint8)
+
+Bytes = NDArray[np.uint8]
+
+
+def _powers_of_ten() -> NDArray[np.uint64]:
+    """uint64[powers, 2]: high and low half of 10^k scaled to 128 bits with the top bit set, rounded up."""
+    table = np.empty((_POWER_MAX - _POWER_MIN + 1, 2), dtype=np.uint64)
+    for k in range(_POWER_MIN, _POWER_MAX + 1):
+        shift = 127 - ((k * 1741647) >> 19)
+        numerator = (10 ** max(k, 0)) << max(shift, 0)
+        denominator = (10 ** max(-k, 0)) << max(-shift, 0)
+        scaled = -(-numerator // denominator)
+        table[k - _POWER_MIN] = (scaled >> 64, scaled & 0xFFFFFFFFFFFFFFFF)
+    return table
+
+
+POWERS = _powers_of_ten()
+
+
+@njit(inline="always")
+def _multiply(a: Any, b: Any) -> Any:
+    """(high, low) of the 128-bit product of two uint64."""
+    a_low, a_high = a & _LOW32, a >> _U32
+    b_low, b_high = b & _LOW32, b >> _U32
+    low = a_low * b_low
+    middle = a_high * b_low + (low >> _U32)
+    other = a_low * b_high + (middle & _LOW32)
+    return a_high * b_high + (middle >> _U32) + (other >> _U32), (other << _U32) | (low & _LOW32)
+
+
+@njit(inline="always")
+def _scaled_odd(high: Any, low: Any, c: Any) -> Any:
+    """The product of a 128-bit power and `c`, without its low 128 bits, rounded to odd."""
+    carry_in, _ = _multiply(low, c)
+    top, bottom = _multiply(high, c)
+    total = bottom + carry_in
+    if total < bottom:
+        top += _U1
+    return top | (_U1 if total > _U1 else _U0)
+
+
+@njit(inline="always")
+def _shortest(bits: Any, powers: Any) -> Any:
+    """(digits: uint64, exponent: int64) with digits × 10^exponent the shortest decimal of a finite non-zero float."""
+    fraction = bits & _FRACTION
+    exponent = np.int64((bits >> _U52) & _EXPONENT)
+    if exponent:
+        c = fraction | _HIDDEN
+        q = exponent - 1075
+    else:
+        c = fraction
+        q = np.int64(-1074)
+    out = c & _U1
+    middle = c * _U4
+    upper = middle + _U2
+    if fraction == _U0 and exponent > 1:
+        lower = middle - _U1
+        k = (q * 1262611 - 524031) >> 22
+    else:
+        lower = middle - _U2
+        k = (q * 1262611) >> 22
+    h = np.uint64(q + ((-k * 1741647) >> 19) + 1)
+    high = powers[-k - _POWER_MIN, 0]
+    low = powers[-k - _POWER_MIN, 1]
+    scaled_lower = _scaled_odd(high, low, lower << h) + out
+    scaled = _scaled_odd(high, low, middle << h)
+    scaled_upper = _scaled_odd(high, low, upper << h) - out
+    s = scaled // _U4
+    if s >= _U10:
+        tens = s // _U10
+        forty = tens * np.uint64(40)
+        below = scaled_lower <= forty
+        above = forty + np.uint64(40) <= scaled_upper
+        if below != above:
+            return tens + (_U1 if above else _U0), k + 1
+    four = s * _U4
+    below = scaled_lower <= four
+    above = four + _U4 <= scaled_upper
+    if below != above:
+        return s + (_U1 if above else _U0), k
+    half = four + _U2
+    up = scaled > half or (scaled == half and (s & _U1) == _U1)
+    return s + (_U1 if up else _U0), k
+
+
+@njit(inline="always")
+def _write_digits(out: Any, at: Any, digits: Any, count: Any) -> Any:
+    """`count` decimal digits of `digits`, the last one at `at + count - 1`."""
+    for i in range(at + count - 1, at - 1, -1):
+        rest = digits // _U10
+        out[i] = _ZERO + np.uint8(digits - rest * _U10)
+        digits = rest
+    return at + count
+
+
+@njit(inline="always")
+def _count_digits(digits: Any) -> Any:
+    count = 1
+    limit = _U10
+    while count < 20 and digits >= limit:
+        count += 1
+        if count == 20:
+            break
+        limit *= _U10
+    return count
+
+
+@njit(inline="always")
+def write_time(out: Any, at: Any, time_ms: Any) -> Any:
+    """Unix seconds, with three decimals if they are not whole; returns the position after the text."""
+    if time_ms < 0:
+        out[at] = _MINUS
+        at += 1
+        time_ms = -time_ms
+    seconds = np.uint64(time_ms // 1000)
+    rest = np.uint64(time_ms % 1000)
+    at = _write_digits(out, at, seconds, _count_digits(seconds))
+    if rest:
+        out[at] = _POINT
+        at = _write_digits(out, at + 1, rest, 3)
+    return at
+
+
+@njit(cache=True, nogil=True)
+def write_float(out: Any, at: Any, value: Any, bits: Any, powers: Any) -> Any:
+    """The text of `value`, whose IEEE bits are `bits`; returns the position after it."""
+    if value != value:
+        for i in range(3):
+            out[at + i] = _NAN[i]
+        return at + 3
+    if bits >> np.uint64(63):
+        out[at] = _MINUS
+        at += 1
+        value = -value
+    if value == np.inf:
+        start = 0
+        if at and out[at - 1] == _MINUS and bits >> np.uint64(63):
+            start = 1
+        for i in range(start, 4):
+            out[at + i - start] = _INF[i]
+        return at + 4 - start
+    if value < _WHOLE_MAX and value == np.floor(value):
+        whole = np.uint64(value)
+        return _write_digits(out, at, whole, _count_digits(whole))
+    digits, exponent = _shortest(bits & np.uint64(0x7FFFFFFFFFFFFFFF), powers)
+    rest = digits // _U10
+    while rest * _U10 == digits:
+        digits = rest
+        exponent += 1
+        rest = digits // _U10
+    count = _count_digits(digits)
+    if value < 1e-6 or value >= 1e21:
+        return _write_scientific(out, at, digits, count, exponent + count - 1)
+    return _write_positional(out, at, digits, count, exponent)
+
+
+@njit(inline="always")
+def _write_positional(out: Any, at: Any, digits: Any, count: Any, exponent: Any) -> Any:
+    point = count + exponent  # digits before the point
+    if point <= 0:
+        out[at] = _ZERO
+        out[at + 1] = _POINT
+        at += 2
+        for _ in range(-point):
+            out[at] = _ZERO
+            at += 1
+        return _write_digits(out, at, digits, count)
+    if exponent >= 0:
+        at = _write_digits(out, at, digits, count)
+        for _ in range(exponent):
+            out[at] = _ZERO
+            at += 1
+        return at
+    _write_digits(out, at + 1, digits, count)
+    for i in range(at, at + point):
+        out[i] = out[i + 1]
+    out[at + point] = _POINT
+    return at + count + 1
+
+
+@njit(inline="always")
+def _write_scientific(out: Any, at: Any, digits: Any, count: Any, exponent: Any) -> Any:
+    if count > 1:
+        _write_digits(out, at + 1, digits, count)
+        out[at] = out[at + 1]
+        out[at + 1] = _POINT
+        at += count + 1
+    else:
+        at = _write_digits(out, at, digits, 1)
+    out[at] = _E
+    out[at + 1] = _MINUS if exponent < 0 else _PLUS
+    size = np.uint64(abs(exponent))
+    return _write_digits(out, at + 2, size, max(2, _count_digits(size)))

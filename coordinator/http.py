@@ -1,0 +1,116 @@
+"""What every endpoint shares: bodies with bounds, JSON answers, and errors in the envelope of their area."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from coordinator.context import CONTEXT
+from shared import errors
+from shared.errors import TriptychError
+from shared.telemetry import event
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+BODY_TIMEOUT_S = 30.0
+"""A body that has not arrived by then is given up; slow senders of the largest body still need only 17 Mbit/s."""
+_MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
+
+
+async def read_body(request: web.Request, limit_bytes: int) -> bytes:
+    """The request's body. Raises TooLarge past the limit, BadData when it does not arrive in time."""
+    if request.content_length is not None and request.content_length > limit_bytes:
+        raise errors.TooLarge(f"the body has {request.content_length} bytes; the limit is {limit_bytes}")
+    chunks, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.content.iter_any():
+                size += len(chunk)
+                if size > limit_bytes:
+                    raise errors.TooLarge(f"the body has more than the limit of {limit_bytes} bytes")
+                chunks.append(chunk)
+    except TimeoutError:
+        raise errors.BadData(f"the body did not arrive within {BODY_TIMEOUT_S:g} s; {size} bytes of it did") from None
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def content_type(request: web.Request) -> str:
+    """The media type in lower case without parameters, "" where the header is missing."""
+    return request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def json_answer(data: Any, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(data), status=status, content_type="application/json")
+
+
+def success(data: Any, warnings: list[str] | None = None) -> web.Response:
+    """The time-series area's envelope around `data`."""
+    envelope = {"status": "success", "data": data}
+    if warnings:
+        envelope["warnings"] = warnings
+    return json_answer(envelope)
+
+
+def error_answer(path: str, error: TriptychError) -> web.Response:
+    """The error in the envelope of the area that `path` belongs to."""
+    status = error.status
+    if path.startswith(_MESSAGE_AREAS):
+        return json_answer({"status": "error", "message": str(error)}, status)
+    if isinstance(error, errors.Overloaded):
+        status = errors.Unavailable.status  # the time-series area knows 503 for backpressure
+    return json_answer({"status": "error", "errorType": error.error_type, "error": str(error)}, status)
+
+
+@web.middleware
+async def envelope(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Bounds the requests in flight, turns every error into its area's envelope, and counts."""
+    context = request.app[CONTEXT]
+    started = time.perf_counter()
+    if context.in_flight >= context.settings.requests_in_flight_max:
+        error = errors.Overloaded(
+            f"{context.in_flight} requests are in flight, the limit is {context.settings.requests_in_flight_max} "
+            "(TRIPTYCH_REQUESTS_IN_FLIGHT_MAX); try again later"
+        )
+        return error_answer(request.path, error)
+    context.in_flight += 1
+    response: web.StreamResponse | None = None
+    try:
+        response = await _answer(request, handler)
+        return response
+    finally:
+        context.in_flight -= 1
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource is not None else "other"
+        status = response.status if response is not None else 499  # the client went away
+        context.telemetry.served(request.method, route, status, time.perf_counter() - started)
+
+
+async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except TriptychError as error:
+        if error.status >= 500:
+            event(logging.WARNING, "request refused", path=request.path, status=error.status, why=error)
+        return error_answer(request.path, error)
+    except web.HTTPNotFound:
+        return error_answer(request.path, errors.NotFound(f"there is no {request.path}"))
+    except web.HTTPMethodNotAllowed as refused:
+        allowed = ", ".join(sorted(refused.allowed_methods))
+        text = f"{request.method} is not allowed on {request.path}; allowed: {allowed}"
+        response = error_answer(request.path, errors.MethodNotAllowed(text))
+        response.headers["Allow"] = allowed
+        return response
+    except web.HTTPRequestEntityTooLarge:
+        limit = request.app[CONTEXT].settings.body_bytes_max
+        return error_answer(request.path, errors.TooLarge(f"the body is larger than the limit of {limit} bytes"))
+    except (ConnectionResetError, asyncio.CancelledError):
+        raise
+    except Exception:
+        event(logging.ERROR, "request failed", trace=True, method=request.method, path=request.path)
+        return error_answer(request.path, errors.Internal("an internal error; the coordinator's log has the reason"))

@@ -1,0 +1,102 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Register(_message.Message):
+    __slots__ = ("pid", "worker", "cluster_id", "shards")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    worker: str
+    cluster_id: str
+    shards: _containers.RepeatedCompositeFieldContainer[ShardState]
+    def __init__(self, pid: _Optional[int] = ..., worker: _Optional[str] = ..., cluster_id: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ...) -> None: ...
+
+class ShardState(_message.Message):
+    __slots__ = ("shard", "state", "detail", "counts")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        LOADING: _ClassVar[ShardState.State]
+        READY: _ClassVar[ShardState.State]
+        FAILED: _ClassVar[ShardState.State]
+    LOADING: ShardState.State
+    READY: ShardState.State
+    FAILED: ShardState.State
+    class CountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    state: ShardState.State
+    detail: str
+    counts: _containers.ScalarMap[str, int]
+    def __init__(self, shard: _Optional[int] = ..., state: _Optional[_Union[ShardState.State, str]] = ..., detail: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class RequestHeader(_message.Message):
+    __slots__ = ("method", "timeout_ms", "shards", "body_frames", "parts")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    BODY_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    timeout_ms: int
+    shards: _containers.RepeatedScalarFieldContainer[int]
+    body_frames: int
+    parts: _containers.RepeatedCompositeFieldContainer[ShardFrames]
+    def __init__(self, method: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ..., body_frames: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ShardFrames, _Mapping]]] = ...) -> None: ...
+
+class ShardFrames(_message.Message):
+    __slots__ = ("shard", "frames")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    frames: int
+    def __init__(self, shard: _Optional[int] = ..., frames: _Optional[int] = ...) -> None: ...
+
+class ReplyHeader(_message.Message):
+    __slots__ = ("error_class", "error", "shard_errors", "timings_ms")
+    class TimingsMsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ERROR_CLASS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    SHARD_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_MS_FIELD_NUMBER: _ClassVar[int]
+    error_class: str
+    error: str
+    shard_errors: _containers.RepeatedCompositeFieldContainer[ShardError]
+    timings_ms: _containers.ScalarMap[str, float]
+    def __init__(self, error_class: _Optional[str] = ..., error: _Optional[str] = ..., shard_errors: _Optional[_Iterable[_Union[ShardError, _Mapping]]] = ..., timings_ms: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class ShardError(_message.Message):
+    __slots__ = ("shard", "reason")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    reason: str
+    def __init__(self, shard: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CancelRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: bytes
+    def __init__(self, request_id: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,47 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AppendRequest(_message.Message):
+    __slots__ = ("records", "await_durable")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    AWAIT_DURABLE_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[Record]
+    await_durable: bool
+    def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., await_durable: _Optional[bool] = ...) -> None: ...
+
+class Key(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: bytes
+    def __init__(self, value: _Optional[bytes] = ...) -> None: ...
+
+class Record(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: Key
+    value: bytes
+    def __init__(self, key: _Optional[_Union[Key, _Mapping]] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class AppendResponse(_message.Message):
+    __slots__ = ("status", "records_appended", "start_sequence")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_APPENDED_FIELD_NUMBER: _ClassVar[int]
+    START_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    records_appended: int
+    start_sequence: int
+    def __init__(self, status: _Optional[str] = ..., records_appended: _Optional[int] = ..., start_sequence: _Optional[int] = ...) -> None: ...
+
+class ErrorResponse(_message.Message):
+    __slots__ = ("status", "message")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    message: str
+    def __init__(self, status: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,216 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Vector(_message.Message):
+    __slots__ = ("id", "attributes")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: AttributeValue
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[AttributeValue, _Mapping]] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    attributes: _containers.MessageMap[str, AttributeValue]
+    def __init__(self, id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, AttributeValue]] = ...) -> None: ...
+
+class AttributeValue(_message.Message):
+    __slots__ = ("string_value", "int64_value", "float64_value", "bool_value", "vector_value")
+    STRING_VALUE_FIELD_NUMBER: _ClassVar[int]
+    INT64_VALUE_FIELD_NUMBER: _ClassVar[int]
+    FLOAT64_VALUE_FIELD_NUMBER: _ClassVar[int]
+    BOOL_VALUE_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_VALUE_FIELD_NUMBER: _ClassVar[int]
+    string_value: str
+    int64_value: int
+    float64_value: float
+    bool_value: bool
+    vector_value: VectorValue
+    def __init__(self, string_value: _Optional[str] = ..., int64_value: _Optional[int] = ..., float64_value: _Optional[float] = ..., bool_value: _Optional[bool] = ..., vector_value: _Optional[_Union[VectorValue, _Mapping]] = ...) -> None: ...
+
+class VectorValue(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class WriteRequest(_message.Message):
+    __slots__ = ("upsert_vectors", "collection")
+    UPSERT_VECTORS_FIELD_NUMBER: _ClassVar[int]
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    upsert_vectors: _containers.RepeatedCompositeFieldContainer[Vector]
+    collection: str
+    def __init__(self, upsert_vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., collection: _Optional[str] = ...) -> None: ...
+
+class UpsertVectorsResponse(_message.Message):
+    __slots__ = ("status", "vectors_upserted")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_UPSERTED_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    vectors_upserted: int
+    def __init__(self, status: _Optional[str] = ..., vectors_upserted: _Optional[int] = ...) -> None: ...
+
+class DeleteRequest(_message.Message):
+    __slots__ = ("ids", "collection")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    collection: str
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., collection: _Optional[str] = ...) -> None: ...
+
+class DeleteVectorsResponse(_message.Message):
+    __slots__ = ("status", "vectors_deleted")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_DELETED_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    vectors_deleted: int
+    def __init__(self, status: _Optional[str] = ..., vectors_deleted: _Optional[int] = ...) -> None: ...
+
+class SearchRequest(_message.Message):
+    __slots__ = ("vector", "k", "filter", "include_fields", "vectors", "expansion", "exact", "collection", "text")
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    K_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    EXPANSION_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    vector: _containers.RepeatedScalarFieldContainer[float]
+    k: int
+    filter: Filter
+    include_fields: _containers.RepeatedScalarFieldContainer[str]
+    vectors: _containers.RepeatedCompositeFieldContainer[VectorValue]
+    expansion: int
+    exact: bool
+    collection: str
+    text: TextQuery
+    def __init__(self, vector: _Optional[_Iterable[float]] = ..., k: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., include_fields: _Optional[_Iterable[str]] = ..., vectors: _Optional[_Iterable[_Union[VectorValue, _Mapping]]] = ..., expansion: _Optional[int] = ..., exact: _Optional[bool] = ..., collection: _Optional[str] = ..., text: _Optional[_Union[TextQuery, _Mapping]] = ...) -> None: ...
+
+class TextQuery(_message.Message):
+    __slots__ = ("field", "query")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    query: str
+    def __init__(self, field: _Optional[str] = ..., query: _Optional[str] = ...) -> None: ...
+
+class Filter(_message.Message):
+    __slots__ = ("eq", "neq", "lt", "lte", "gt", "gte", "exists")
+    EQ_FIELD_NUMBER: _ClassVar[int]
+    NEQ_FIELD_NUMBER: _ClassVar[int]
+    IN_FIELD_NUMBER: _ClassVar[int]
+    LT_FIELD_NUMBER: _ClassVar[int]
+    LTE_FIELD_NUMBER: _ClassVar[int]
+    GT_FIELD_NUMBER: _ClassVar[int]
+    GTE_FIELD_NUMBER: _ClassVar[int]
+    AND_FIELD_NUMBER: _ClassVar[int]
+    OR_FIELD_NUMBER: _ClassVar[int]
+    NOT_FIELD_NUMBER: _ClassVar[int]
+    EXISTS_FIELD_NUMBER: _ClassVar[int]
+    eq: Comparison
+    neq: Comparison
+    lt: Comparison
+    lte: Comparison
+    gt: Comparison
+    gte: Comparison
+    exists: Presence
+    def __init__(self, eq: _Optional[_Union[Comparison, _Mapping]] = ..., neq: _Optional[_Union[Comparison, _Mapping]] = ..., lt: _Optional[_Union[Comparison, _Mapping]] = ..., lte: _Optional[_Union[Comparison, _Mapping]] = ..., gt: _Optional[_Union[Comparison, _Mapping]] = ..., gte: _Optional[_Union[Comparison, _Mapping]] = ..., exists: _Optional[_Union[Presence, _Mapping]] = ..., **kwargs) -> None: ...
+
+class Presence(_message.Message):
+    __slots__ = ("field",)
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    def __init__(self, field: _Optional[str] = ...) -> None: ...
+
+class Comparison(_message.Message):
+    __slots__ = ("field", "value")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    value: AttributeValue
+    def __init__(self, field: _Optional[str] = ..., value: _Optional[_Union[AttributeValue, _Mapping]] = ...) -> None: ...
+
+class Membership(_message.Message):
+    __slots__ = ("field", "values")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    values: _containers.RepeatedCompositeFieldContainer[AttributeValue]
+    def __init__(self, field: _Optional[str] = ..., values: _Optional[_Iterable[_Union[AttributeValue, _Mapping]]] = ...) -> None: ...
+
+class Conjunction(_message.Message):
+    __slots__ = ("filters",)
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
+    filters: _containers.RepeatedCompositeFieldContainer[Filter]
+    def __init__(self, filters: _Optional[_Iterable[_Union[Filter, _Mapping]]] = ...) -> None: ...
+
+class SearchResponse(_message.Message):
+    __slots__ = ("status", "results", "warnings", "result_sets")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_SETS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    results: _containers.RepeatedCompositeFieldContainer[SearchResult]
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    result_sets: _containers.RepeatedCompositeFieldContainer[ResultSet]
+    def __init__(self, status: _Optional[str] = ..., results: _Optional[_Iterable[_Union[SearchResult, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., result_sets: _Optional[_Iterable[_Union[ResultSet, _Mapping]]] = ...) -> None: ...
+
+class ResultSet(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[SearchResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[SearchResult, _Mapping]]] = ...) -> None: ...
+
+class SearchResult(_message.Message):
+    __slots__ = ("score", "vector")
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    score: float
+    vector: Vector
+    def __init__(self, score: _Optional[float] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ...) -> None: ...
+
+class GetResponse(_message.Message):
+    __slots__ = ("status", "vector")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    vector: Vector
+    def __init__(self, status: _Optional[str] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ...) -> None: ...
+
+class GetRequest(_message.Message):
+    __slots__ = ("ids", "include_fields", "collection")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    include_fields: _containers.RepeatedScalarFieldContainer[str]
+    collection: str
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., include_fields: _Optional[_Iterable[str]] = ..., collection: _Optional[str] = ...) -> None: ...
+
+class GetManyResponse(_message.Message):
+    __slots__ = ("status", "vectors", "warnings")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    vectors: _containers.RepeatedCompositeFieldContainer[Vector]
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ErrorResponse(_message.Message):
+    __slots__ = ("status", "message")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    message: str
+    def __init__(self, status: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...

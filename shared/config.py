@@ -1,0 +1,166 @@
+"""Settings: one dataclass, filled from the environment (`TRIPTYCH_<FIELD>`) over a TOML file named in
+`TRIPTYCH_CONFIG` over the defaults, and validated with errors that name the setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from shared.durations import parse_duration_ms
+from shared.errors import ConfigError
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+SHARDS_MAX = 1024
+
+
+def _setting(default: Any, doc: str, *, least: float | None = None, most: float | None = None) -> Any:
+    return dataclasses.field(default=default, metadata={"doc": doc, "least": least, "most": most})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Fields ending in `_ms` are durations: a number of milliseconds in TOML, or text such as `2m`. Their variable has
+    no `_MS`: `TRIPTYCH_QUERY_TIMEOUT=2m`. Fields ending in `_bytes` take `64MB`, `1GB`, or plain bytes likewise."""
+
+    listen: str = _setting("127.0.0.1:9090", "host:port of the HTTP interface")
+    data: Path = _setting(Path("data"), "directory that holds everything")
+    shards: int = _setting(8, "number of shards, fixed when the data directory is made", least=1, most=SHARDS_MAX)
+    workers: int = _setting(0, "worker processes, 1 to the number of shards; 0: one a core", least=0, most=SHARDS_MAX)
+    log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}")
+    remote_write: bool = _setting(True, "serve POST /api/v1/write")
+
+    body_bytes_max: int = _setting(64 << 20, "largest request body", least=1024)
+    decompressed_bytes_max: int = _setting(256 << 20, "largest body after decompression", least=1024)
+    requests_in_flight_max: int = _setting(1024, "HTTP requests served at once", least=1)
+    worker_requests_max: int = _setting(512, "requests in flight to one worker", least=1)
+    worker_bytes_max: int = _setting(512 << 20, "bytes of requests in flight to one worker", least=1 << 20)
+    write_timeout_ms: int = _setting(10_000, "time a write may take", least=1)
+
+    query_timeout_ms: int = _setting(120_000, "cap of a query's timeout", least=1)
+    lookback_ms: int = _setting(300_000, "PromQL lookback", least=1)
+    query_samples_max: int = _setting(50_000_000, "samples a query may touch", least=1)
+    series_limit: int = _setting(10_000, "default limit of /api/v1/series", least=1)
+    label_name_bytes_max: int = _setting(1024, "longest label name", least=1)
+    label_value_bytes_max: int = _setting(65_536, "longest label value", least=1)
+    labels_per_series_max: int = _setting(256, "labels of one series", least=1)
+
+    vector_dimension: int = _setting(0, "components of a vector; 0: as the first vector", least=0, most=16_384)
+    vector_metric: str = _setting("cosine", "one of cosine, l2, dot")
+    vector_storage: str = _setting("f32", "components in memory, one of f32, f16, i8 (i8: cosine only)")
+    vector_expansion: int = _setting(0, "candidates a search keeps in each shard's index; 0: by its k", least=0)
+    vector_timeout_ms: int = _setting(10_000, "time a vector search may take", least=1)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, least, most = getattr(self, field.name), field.metadata["least"], field.metadata["most"]
+            if least is not None and value < least:
+                raise ConfigError(f"{_variable(field.name)} is {value}; it must be at least {least}")
+            if most is not None and value > most:
+                raise ConfigError(f"{_variable(field.name)} is {value}; it must be at most {most}")
+        if self.log_level not in LOG_LEVELS:
+            raise ConfigError(f"TRIPTYCH_LOG_LEVEL is {self.log_level!r}; it must be one of {', '.join(LOG_LEVELS)}")
+        if self.workers > self.shards:
+            raise ConfigError(
+                f"TRIPTYCH_WORKERS is {self.workers}; it must be at most TRIPTYCH_SHARDS, which is {self.shards}"
+            )
+        if self.vector_metric not in ("cosine", "l2", "dot"):
+            raise ConfigError(f"TRIPTYCH_VECTOR_METRIC is {self.vector_metric!r}; it must be one of cosine, l2, dot")
+        if self.vector_storage not in ("f32", "f16", "i8"):
+            raise ConfigError(f"TRIPTYCH_VECTOR_STORAGE is {self.vector_storage!r}; it must be one of f32, f16, i8")
+        if self.vector_storage == "i8" and self.vector_metric != "cosine":
+            raise ConfigError(
+                f"TRIPTYCH_VECTOR_STORAGE is 'i8' and TRIPTYCH_VECTOR_METRIC is {self.vector_metric!r}; "
+                "i8 holds unit vectors only, so the metric must be cosine"
+            )
+        self.address()
+
+    def address(self) -> tuple[str, int]:
+        """(host, port) of `listen`."""
+        host, colon, port = self.listen.rpartition(":")
+        if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+            raise ConfigError(f"TRIPTYCH_LISTEN is {self.listen!r}; it must be host:port, such as 127.0.0.1:9090")
+        return host.strip("[]") or "0.0.0.0", int(port)
+
+    def worker_count(self) -> int:
+        return self.workers or min(os.cpu_count() or 1, self.shards)
+
+
+def load(environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings of this process. Raises ConfigError."""
+    hints = get_type_hints(Settings)
+    values: dict[str, Any] = {}
+    file = environ.get("TRIPTYCH_CONFIG")
+    if file:
+        for name, value in _read_toml(Path(file)).items():
+            if name not in hints and f"{name}_ms" in hints:
+                name = f"{name}_ms"
+            elif name not in hints and f"{name}_bytes" in hints:
+                name = f"{name}_bytes"
+            if name not in hints:
+                raise ConfigError(f"{file}: {name!r} is not a setting; see docs/operations.md for the list")
+            values[name] = _convert(name, hints[name], value, f"{file}: {name}")
+    for name, hint in hints.items():
+        text = environ.get(_variable(name))
+        if text is not None:
+            values[name] = _convert(name, hint, text, _variable(name))
+    return Settings(**values)
+
+
+def _variable(name: str) -> str:
+    return "TRIPTYCH_" + name.removesuffix("_ms").upper()
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"TRIPTYCH_CONFIG names {path}, which cannot be read: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+_BYTE_UNITS = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "b": 1}
+
+
+def _convert(name: str, hint: Any, value: Any, where: str) -> Any:
+    try:
+        if hint is bool:
+            return _boolean(value)
+        if hint is Path:
+            return Path(value)
+        if hint is str:
+            return str(value)
+        if isinstance(value, str) and name.endswith("_ms"):
+            return parse_duration_ms(value)
+        if isinstance(value, str) and "_bytes" in name:
+            return _bytes(value)
+        return int(value)
+    except ValueError as error:
+        expected = {bool: "true or false", int: "a whole number"}.get(hint, "text")
+        if name.endswith("_ms"):
+            expected = "a duration such as 30s"
+        elif "_bytes" in name:
+            expected = "a size such as 64MB"
+        raise ConfigError(f"{where} is {value!r}; it must be {expected}") from error
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    known = {"true": True, "1": True, "on": True, "yes": True, "false": False, "0": False, "off": False, "no": False}
+    if str(value).lower() not in known:
+        raise ValueError(value)
+    return known[str(value).lower()]
+
+
+def _bytes(text: str) -> int:
+    lower = text.strip().lower()
+    for unit, factor in _BYTE_UNITS.items():
+        if lower.endswith(unit):
+            return int(float(lower.removesuffix(unit)) * factor)
+    return int(lower)

@@ -1,0 +1,95 @@
+"""Every error a user can meet, each knowing its HTTP status and its class in the time-series envelope."""
+
+from __future__ import annotations
+
+
+class TriptychError(Exception):
+    """Base of all errors that are answered to a client; `str(error)` is the message shown."""
+
+    status = 500
+    error_type = "internal"
+
+
+class BadData(TriptychError):
+    """The request is malformed: the message names the field, the value seen and what would be right."""
+
+    status = 400
+    error_type = "bad_data"
+
+
+class ParseError(BadData):
+    """A query that is not PromQL; the message begins with `line:column: parse error:`."""
+
+
+class NotExecutable(TriptychError):
+    """A query that parses but cannot be executed (type error, unknown function, limits of a query)."""
+
+    status = 422
+    error_type = "bad_data"
+
+
+class NotFound(TriptychError):
+    """An unknown path, or a named thing that does not exist."""
+
+    status = 404
+    error_type = "bad_data"
+
+
+class MethodNotAllowed(TriptychError):
+    status = 405
+    error_type = "bad_data"
+
+
+class TooLarge(TriptychError):
+    """A body, or what it decompresses to, is over its limit."""
+
+    status = 413
+    error_type = "bad_data"
+
+
+class Overloaded(TriptychError):
+    """A queue or in-flight bound is reached: back off and send again."""
+
+    status = 429
+    error_type = "unavailable"
+
+
+class Unavailable(TriptychError):
+    """A shard is missing, the store refuses writes, or a deadline passed: back off and send again."""
+
+    status = 503
+    error_type = "unavailable"
+
+
+class DeadlineExceeded(Unavailable):
+    """The request's timeout elapsed; work on it has been given up."""
+
+
+class Internal(TriptychError):
+    """A defect of ours. The log has the traceback; the client gets one line."""
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used; printed as one line at start, exit code 1."""
+
+
+_BY_NAME: dict[str, type[TriptychError]] = {
+    cls.__name__: cls
+    for cls in (
+        BadData,
+        ParseError,
+        NotExecutable,
+        NotFound,
+        MethodNotAllowed,
+        TooLarge,
+        Overloaded,
+        Unavailable,
+        DeadlineExceeded,
+        Internal,
+    )
+}
+
+
+def from_wire(name: str, text: str) -> TriptychError:
+    """The error a worker's reply names; an unknown name becomes `Internal`."""
+    return _BY_NAME.get(name, Internal)(text)

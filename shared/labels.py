@@ -1,0 +1,237 @@
+"""Label sets: one at a time as sorted tuples and canonical bytes, many at a time as columns of interned codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+METRIC_NAME = "__name__"
+
+Labels = tuple[tuple[str, str], ...]
+"""One label set: (name, value) pairs sorted by name, names unique, no empty values."""
+
+Codes = NDArray[np.int32]
+Rows = NDArray[np.int64]
+
+
+def from_mapping(labels: Mapping[str, str]) -> Labels:
+    return tuple(sorted((name, value) for name, value in labels.items() if value))
+
+
+def _varint(n: int) -> bytes:
+    out = bytearray()
+    while n >= 0x80:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+def encode(labels: Labels) -> bytes:
+    """Canonical bytes of a label set: what is hashed to place a series and compared to recognise it.
+
+    They are the `labels` fields of a remote-write `TimeSeries` with minimal varints, sorted by the UTF-8 bytes of the
+    name, so that the bytes of a well-formed request are canonical as they stand.
+    """
+    parts = []
+    for name, value in sorted((n.encode(), v.encode()) for n, v in labels):
+        label = b"\x0a" + _varint(len(name)) + name + b"\x12" + _varint(len(value)) + value
+        parts.append(b"\x0a" + _varint(len(label)) + label)
+    return b"".join(parts)
+
+
+def decode(data: bytes) -> Labels:
+    """Inverse of `encode`; the bytes must be canonical."""
+
+    def read_varint(at: int) -> tuple[int, int]:
+        value = shift = 0
+        while True:
+            byte = data[at]
+            value |= (byte & 0x7F) << shift
+            at += 1
+            if byte < 0x80:
+                return value, at
+            shift += 7
+
+    pairs = []
+    at = 0
+    while at < len(data):
+        _, at = read_varint(at + 1)
+        length, at = read_varint(at + 1)
+        name = data[at : at + length].decode()
+        length, at = read_varint(at + length + 1)
+        pairs.append((name, data[at : at + length].decode()))
+        at += length
+    return tuple(pairs)
+
+
+class Symbols:
+    """Interned strings: a string's code is an int32; code 0 is the empty string, which means "no such label".
+
+    A table may stand on a parent (the worker's table of all its series' labels): texts of the parent keep the
+    parent's codes, texts made during one evaluation get negative codes of its own, and nothing is added to the parent.
+    The parent may grow meanwhile; `adopt` translates codes it gave after this table was made.
+    """
+
+    def __init__(self, parent: Symbols | None = None) -> None:
+        self._parent = parent
+        self._parent_size = len(parent._texts) if parent is not None else 0
+        self._texts: list[str] = [""]
+        self._codes: dict[str, int] = {"": 0}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def code(self, text: str) -> int:
+        """The code of `text`, given one if it has none."""
+        found = self.find(text)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._codes.get(text)
+            if found is None:
+                found = len(self._texts) if self._parent is None else -len(self._texts)
+                self._texts.append(text)
+                self._codes[text] = found
+            return found
+
+    def find(self, text: str) -> int | None:
+        """The code of `text`, or None if no label ever had it."""
+        if self._parent is not None:
+            found = self._parent._codes.get(text)
+            if found is not None and found < self._parent_size:
+                return found
+        return self._codes.get(text)
+
+    def text(self, code: int) -> str:
+        if code < 0:
+            return self._texts[-code]
+        return self._parent._texts[code] if self._parent is not None else self._texts[code]
+
+    def texts(self, codes: Codes) -> list[str]:
+        """Many at once: `codes` int32[n] → n strings."""
+        positive = self._parent._texts if self._parent is not None else self._texts
+        own = self._texts
+        return [positive[c] if c >= 0 else own[-c] for c in codes.tolist()]
+
+    def adopt(self, codes: Codes) -> Codes:
+        """Codes fresh from the parent → codes of this table."""
+        if self._parent is None:
+            return codes
+        late = np.flatnonzero(codes >= self._parent_size)
+        if len(late):
+            codes = codes.copy()
+            unique, inverse = np.unique(codes[late], return_inverse=True)
+            codes[late] = np.array([self.code(self._parent._texts[c]) for c in unique], dtype=np.int32)[inverse]
+        return codes
+
+
+def row_ids(columns: Sequence[Codes], size: int) -> tuple[Rows, Rows]:
+    """Number the distinct rows of a table given by columns.
+
+    Returns (`ids`: int64[size], the number of each row's value; `first`: int64[groups], a row that has each value).
+    """
+    if not columns or size == 0:
+        return np.zeros(size, dtype=np.int64), np.zeros(min(size, 1), dtype=np.int64)
+    key = columns[0].astype(np.int64)
+    for column in columns[1:]:
+        _, key = np.unique(key, return_inverse=True)
+        values, inverse = np.unique(column, return_inverse=True)
+        key = key * len(values) + inverse
+    _, first, ids = np.unique(key, return_index=True, return_inverse=True)
+    return ids.astype(np.int64), first.astype(np.int64)
+
+
+@dataclass(slots=True)
+class LabelFrame:
+    """The label sets of `size` series as columns: label name → int32[size] of codes, 0 where the series lacks it.
+
+    Frames are values: operations return new frames and share columns; a column is never written to.
+    """
+
+    symbols: Symbols
+    size: int
+    columns: dict[str, Codes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, label_sets: Iterable[Mapping[str, str] | Labels], symbols: Symbols) -> LabelFrame:
+        rows = [dict(labels) for labels in label_sets]
+        names = sorted({name for row in rows for name in row})
+        columns = {name: np.array([symbols.code(row.get(name, "")) for row in rows], dtype=np.int32) for name in names}
+        return cls(symbols, len(rows), columns)
+
+    def column(self, name: str) -> Codes:
+        """Codes of one label, int32[size]; zeros if no series has it."""
+        found = self.columns.get(name)
+        return found if found is not None else np.zeros(self.size, dtype=np.int32)
+
+    def labels(self, row: int) -> Labels:
+        pairs = [(name, int(column[row])) for name, column in self.columns.items()]
+        return tuple(sorted((name, self.symbols.text(code)) for name, code in pairs if code))
+
+    def take(self, rows: Rows | NDArray[np.bool_] | slice) -> LabelFrame:
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        if isinstance(rows, slice):
+            size = len(range(*rows.indices(self.size)))
+        else:
+            size = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
+        return LabelFrame(self.symbols, size, columns)
+
+    def with_column(self, name: str, codes: Codes) -> LabelFrame:
+        return LabelFrame(self.symbols, self.size, {**self.columns, name: codes})
+
+    def without(self, names: Iterable[str]) -> LabelFrame:
+        gone = set(names)
+        return LabelFrame(self.symbols, self.size, {n: c for n, c in self.columns.items() if n not in gone})
+
+    def only(self, names: Iterable[str]) -> LabelFrame:
+        kept = set(names)
+        return LabelFrame(self.symbols, self.size, {n: c for n, c in self.columns.items() if n in kept})
+
+    def group(self, names: Sequence[str], *, without: bool = False) -> tuple[Rows, LabelFrame]:
+        """Group the series `by` (or `without`) label names.
+
+        Returns (`ids`: int64[size], the group of each series; the groups' own label sets).
+        """
+        kept = self.without(names) if without else self.only(names)
+        ids, first = row_ids(list(kept.columns.values()), self.size)
+        return ids, kept.take(first)
+
+    def unique(self) -> tuple[Rows, Rows]:
+        """`row_ids` over all labels: series with equal label sets get equal ids."""
+        return row_ids(list(self.columns.values()), self.size)
+
+    def sort_order(self) -> Rows:
+        """Rows in ascending order of their label sets, compared as Prometheus does: pair by pair, names then values."""
+        keys = [self.labels(row) for row in range(self.size)]
+        return np.array(sorted(range(self.size), key=keys.__getitem__), dtype=np.int64)
+
+    def to_frames(self) -> list[bytes | memoryview]:
+        """Two wire frames: msgpack [names, texts], int32[names, size] of codes into those texts."""
+        names = list(self.columns)
+        stacked = np.array([self.columns[n] for n in names], dtype=np.int32).reshape(len(names), self.size)
+        used, local = np.unique(stacked, return_inverse=True)
+        head = msgspec.msgpack.encode((self.size, names, self.symbols.texts(used.astype(np.int32))))
+        return [head, local.reshape(stacked.shape).astype(np.int32).tobytes()]
+
+    @classmethod
+    def from_frames(cls, frames: Sequence[bytes | memoryview], symbols: Symbols) -> LabelFrame:
+        size, names, texts = msgspec.msgpack.decode(frames[0])
+        codes = np.array([symbols.code(text) for text in texts], dtype=np.int32)
+        local = np.frombuffer(frames[1], dtype=np.int32).reshape(len(names), size)
+        stacked = codes[local] if len(codes) else local
+        return cls(symbols, size, dict(zip(names, stacked, strict=True)))
+
+
+def concat(frames: Sequence[LabelFrame]) -> LabelFrame:
+    """Frames of one symbol table, one under the other."""
+    assert frames and all(frame.symbols is frames[0].symbols for frame in frames)
+    names = dict.fromkeys(name for frame in frames for name in frame.columns)
+    columns = {name: np.concatenate([frame.column(name) for frame in frames]) for name in names}
+    return LabelFrame(frames[0].symbols, sum(frame.size for frame in frames), columns)

@@ -1,0 +1,139 @@
+"""The values of a PromQL evaluation, as columns, and the face of the place samples come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.labels import LabelFrame, Symbols
+from shared.promql.ast import Matcher
+
+Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+Int = NDArray[np.int64]
+
+STALE_NAN_BITS = 0x7FF0000000000002
+"""The bits of the NaN that marks a series as ended (Prometheus's staleness marker)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The evaluation timestamps: start, start + step … ≤ end, in Unix milliseconds. An instant has start = end."""
+
+    start_ms: int
+    end_ms: int
+    step_ms: int = 1
+
+    @property
+    def steps(self) -> int:
+        return (self.end_ms - self.start_ms) // self.step_ms + 1 if self.end_ms >= self.start_ms else 0
+
+    def times_ms(self) -> Int:
+        """int64[steps]."""
+        return self.start_ms + self.step_ms * np.arange(self.steps, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class Samples:
+    """Ragged samples of n series: series i owns [offsets[i], offsets[i+1]) of the flat arrays, ascending in time.
+
+    `offsets`: int64[n+1], `timestamps_ms`: int64[m], `values`: float64[m]. Timestamps of a series are unique.
+    `start_timestamps_ms` (int64[m], 0 = none) is None where no sample has a start timestamp.
+    """
+
+    offsets: Int
+    timestamps_ms: Int
+    values: Float
+    start_timestamps_ms: Int | None = None
+
+
+class Selection(Protocol):
+    """The series that matched a selector; samples are read in batches of series so that memory has a bound."""
+
+    @property
+    def labels(self) -> LabelFrame: ...
+
+    def read(self, first: int, last: int) -> Samples:
+        """Samples of series first ≤ i < last within the selected time range, staleness markers included."""
+        ...
+
+
+class Source(Protocol):
+    """Where an evaluation's samples come from: a worker's shards, or memory in tests."""
+
+    def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> Selection:
+        """Series matching all `matchers` that may have samples with start_ms ≤ t ≤ end_ms.
+
+        Label codes of the selection are codes of `symbols`. Raises BadData for a regular expression RE2 refuses.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Scalar:
+    """`values`: float64[steps]."""
+
+    values: Float
+
+
+@dataclass(slots=True)
+class String:
+    value: str
+
+
+@dataclass(slots=True)
+class Matrix:
+    """An instant vector at every step: n series × steps.
+
+    `values`: float64[n, steps]; `present`: bool[n, steps] (a NaN is a value, absence is the mask);
+    `drop_name`: bool[n], series whose metric name is to be dropped at the end of the evaluation.
+    Where `present` is false the value is unspecified.
+    A lane for native histograms may later stand beside `values`.
+    """
+
+    labels: LabelFrame
+    values: Float
+    present: Bool
+    drop_name: Bool
+
+
+@dataclass(slots=True)
+class RangeVector:
+    """A range vector at one instant (the answer to `m[5m]` or a subquery as an instant query)."""
+
+    labels: LabelFrame
+    samples: Samples
+    drop_name: Bool
+
+
+Value = Scalar | String | Matrix | RangeVector
+
+
+@dataclass(slots=True)
+class Annotation:
+    """A remark on the result. `text` is Prometheus's whole text without the position; `offset` a character offset into
+    the query text, or None where the remark has no position."""
+
+    level: str  # "warning" or "info"
+    text: str
+    offset: int | None = None
+
+
+@dataclass(slots=True)
+class Annotations:
+    """The remarks gathered during one evaluation; each (level, text, offset) once, in order of appearance."""
+
+    items: dict[tuple[str, str, int | None], Annotation] = field(default_factory=dict)
+
+    def warn(self, text: str, offset: int | None) -> None:
+        self.add(Annotation("warning", f"PromQL warning: {text}", offset))
+
+    def info(self, text: str, offset: int | None) -> None:
+        self.add(Annotation("info", f"PromQL info: {text}", offset))
+
+    def add(self, annotation: Annotation) -> None:
+        self.items.setdefault((annotation.level, annotation.text, annotation.offset), annotation)

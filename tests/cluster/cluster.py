@@ -1,0 +1,177 @@
+"""A real cluster for tests: coordinator and supervisor as processes, on a free port and a directory of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+READY_WITHIN_S = 60.0
+STOP_WITHIN_S = 10.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Response:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Cluster:
+    """`start` returns when every shard is ready; `stop` ends it in order, `kill` ends every process with SIGKILL."""
+
+    directory: Path
+    shards: int = 4
+    workers: int = 2
+    settings: Mapping[str, str] = field(default_factory=dict)
+    coordinator: subprocess.Popen[bytes] | None = None
+    supervisor: subprocess.Popen[bytes] | None = None
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def environment(self) -> dict[str, str]:
+        own = {
+            "TRIPTYCH_LISTEN": f"127.0.0.1:{self.port}",
+            "TRIPTYCH_DATA": str(self.directory / "data"),
+            "TRIPTYCH_SHARDS": str(self.shards),
+            "TRIPTYCH_WORKERS": str(self.workers),
+            **self.settings,
+        }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}
+        return {**inherited, **own, "PYTHONPATH": str(ROOT)}
+
+    def start(self) -> Cluster:
+        self.start_workers()
+        self.start_coordinator()
+        self.wait_ready()
+        return self
+
+    def start_coordinator(self) -> None:
+        """Also a restart: it listens on the same port again."""
+        log = self.directory / "coordinator.log"
+        before = log.stat().st_size if log.exists() else 0
+        self.coordinator = self._spawn("coordinator")
+        if self.port:
+            return
+        give_up = time.monotonic() + READY_WITHIN_S
+        while (found := re.search(rb"url=http://[^:]+:(\d+)", log.read_bytes()[before:])) is None:
+            assert self.coordinator.poll() is None, f"the coordinator ended: {self.log('coordinator')}"
+            assert time.monotonic() < give_up, f"the coordinator does not listen: {self.log('coordinator')}"
+            time.sleep(0.02)
+        self.port = int(found[1])
+
+    def start_workers(self) -> None:
+        self.supervisor = self._spawn("worker")
+
+    def _spawn(self, module: str) -> subprocess.Popen[bytes]:
+        with open(self.directory / f"{module}.log", "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", module], env=self.environment(), stdout=log, stderr=log, cwd=self.directory
+            )
+
+    def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
+        give_up = time.monotonic() + within_s
+        while True:
+            try:
+                if self.get("/-/ready").status == 200:
+                    return
+            except OSError:
+                pass
+            assert time.monotonic() < give_up, self.log("worker")[-4000:] + self.log("coordinator")[-4000:]
+            time.sleep(0.02)
+
+    def worker_pids(self) -> dict[str, int]:
+        """Worker name → process id, of those the coordinator knows."""
+        return {w["worker"]: w["pid"] for w in self.get("/api/v1/cluster").json()["data"]["workers"]}
+
+    def kill_worker(self, name: str) -> None:
+        os.kill(self.worker_pids()[name], signal.SIGKILL)
+
+    def kill(self) -> None:
+        """SIGKILL to every process of the cluster at once, as a power cut would end them."""
+        roots = [psutil.Process(p.pid) for p in (self.coordinator, self.supervisor) if p and p.poll() is None]
+        family = [*roots, *(child for root in roots for child in root.children(recursive=True))]
+        for process in family:
+            process.kill()
+        self._reap()
+        psutil.wait_procs(family, timeout=STOP_WITHIN_S)
+
+    def stop(self) -> float:
+        """SIGTERM to both; returns how long they took, in seconds."""
+        started = time.monotonic()
+        for process in (self.coordinator, self.supervisor):
+            if process is not None and process.poll() is None:
+                process.terminate()
+        self._reap()
+        return time.monotonic() - started
+
+    def _reap(self) -> None:
+        for process in (self.coordinator, self.supervisor):
+            if process is not None:
+                try:
+                    process.wait(STOP_WITHIN_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        self.coordinator = self.supervisor = None
+
+    def log(self, module: str) -> str:
+        return (self.directory / f"{module}.log").read_text()
+
+    # HTTP
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+    ) -> Response:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            connection.request(method, path, body=body, headers=dict(headers or {}))
+            answer = connection.getresponse()
+            return Response(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **parameters: str | Sequence[str]) -> Response:
+        """Query parameters by keyword; `match` is sent as `match[]`."""
+        pairs = _pairs(parameters)
+        return self.request("GET", path + ("?" + urllib.parse.urlencode(pairs) if pairs else ""))
+
+    def post_form(self, path: str, **parameters: str | Sequence[str]) -> Response:
+        body = urllib.parse.urlencode(_pairs(parameters)).encode()
+        return self.request("POST", path, body, {"Content-Type": "application/x-www-form-urlencoded"})
+
+    def post_json(self, path: str, data: Any, content_type: str = "application/json") -> Response:
+        return self.request("POST", path, json.dumps(data).encode(), {"Content-Type": content_type})
+
+
+def _pairs(parameters: Mapping[str, str | Sequence[str]]) -> list[tuple[str, str]]:
+    pairs = []
+    for name, value in parameters.items():
+        name = "match[]" if name == "match" else name
+        pairs += [(name, value)] if isinstance(value, str) else [(name, v) for v in value]
+    return pairs

@@ -1,0 +1,35 @@
+"""Clusters for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One cluster of 4 shards in 2 workers for all tests that leave it as unharmed as they found it."""
+    running = Cluster(tmp_path_factory.mktemp("cluster")).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Makes clusters of a test's own (`new_cluster(shards=3, workers=1, settings={…})`), not yet started."""
+    made: list[Cluster] = []
+
+    def make(**options: Any) -> Cluster:
+        directory = tmp_path / f"cluster-{len(made)}"
+        directory.mkdir()
+        made.append(Cluster(directory, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()

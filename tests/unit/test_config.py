@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared import config
+from shared.errors import ConfigError
+
+
+def test_defaults_need_no_environment():
+    settings = config.load({})
+    assert settings.address() == ("127.0.0.1", 9090)
+    assert settings.data == Path("data")
+
+
+def test_environment_overrides_the_toml_file_which_overrides_defaults(tmp_path):
+    file = tmp_path / "triptych.toml"
+    file.write_text('shards = 3\nlisten = "127.0.0.1:1"\nquery_timeout = "30s"\n')
+    settings = config.load({"TRIPTYCH_CONFIG": str(file), "TRIPTYCH_LISTEN": "127.0.0.1:2"})
+    assert (settings.shards, settings.listen, settings.query_timeout_ms) == (3, "127.0.0.1:2", 30_000)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "named"),
+    [
+        ("TRIPTYCH_SHARDS", "0", "TRIPTYCH_SHARDS is 0; it must be at least 1"),
+        ("TRIPTYCH_SHARDS", "many", "TRIPTYCH_SHARDS is 'many'; it must be a whole number"),
+        ("TRIPTYCH_WORKERS", "9", "TRIPTYCH_WORKERS is 9; it must be at most TRIPTYCH_SHARDS, which is 8"),
+        ("TRIPTYCH_LISTEN", "9090", "TRIPTYCH_LISTEN is '9090'; it must be host:port"),
+        ("TRIPTYCH_LISTEN", "127.0.0.1:70000", "TRIPTYCH_LISTEN"),
+        ("TRIPTYCH_LOG_LEVEL", "loud", "TRIPTYCH_LOG_LEVEL is 'loud'; it must be one of debug"),
+        ("TRIPTYCH_REMOTE_WRITE", "maybe", "TRIPTYCH_REMOTE_WRITE is 'maybe'; it must be true or false"),
+        ("TRIPTYCH_BODY_BYTES_MAX", "big", "TRIPTYCH_BODY_BYTES_MAX is 'big'; it must be a size such as 64MB"),
+        ("TRIPTYCH_QUERY_TIMEOUT", "soon", "TRIPTYCH_QUERY_TIMEOUT is 'soon'; it must be a duration such as 30s"),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_name_of_its_setting(variable, value, named):
+    with pytest.raises(ConfigError, match="TRIPTYCH_") as refused:
+        config.load({variable: value})
+    assert named in str(refused.value)
+
+
+def test_sizes_and_durations_take_units():
+    settings = config.load({"TRIPTYCH_BODY_BYTES_MAX": "32MB", "TRIPTYCH_QUERY_TIMEOUT": "1m30s"})
+    assert (settings.body_bytes_max, settings.query_timeout_ms) == (32 << 20, 90_000)
+
+
+def test_an_unknown_name_in_the_file_is_refused(tmp_path):
+    file = tmp_path / "triptych.toml"
+    file.write_text("shard = 3\n")
+    with pytest.raises(ConfigError, match="'shard' is not a setting"):
+        config.load({"TRIPTYCH_CONFIG": str(file)})
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config.load({"TRIPTYCH_CONFIG": str(tmp_path / "none.toml")})
+    broken = tmp_path / "broken.toml"
+    broken.write_text("shards = = 3")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        config.load({"TRIPTYCH_CONFIG": str(broken)})

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from worker.storage import Store, StoreLocked
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = Store(tmp_path / "store")
+    yield opened
+    opened.close()
+
+
+def put(store, *rows, durable=False):
+    batch = store.batch()
+    for key, value in rows:
+        batch.put("log", key, value)
+    store.write(batch, durable=durable)
+
+
+def test_scan_is_ordered_and_half_open(store):
+    put(store, *((b"k%d" % n, b"v%d" % n) for n in (3, 1, 0, 2, 4)))
+    assert list(store.scan("log", b"k1", b"k4")) == [(b"k1", b"v1"), (b"k2", b"v2"), (b"k3", b"v3")]
+    assert [k for k, _ in store.scan("log", b"k1", b"k4", reverse=True)] == [b"k3", b"k2", b"k1"]
+    assert [k for k, _ in store.scan("log", b"k3")] == [b"k3", b"k4"]
+    assert [k for k, _ in store.scan("log", reverse=True)] == [b"k4", b"k3", b"k2", b"k1", b"k0"]
+
+
+def test_families_are_apart(store):
+    put(store, (b"k", b"log"))
+    assert store.get("meta", b"k") is None
+    assert store.get_many("log", [b"k", b"none"]) == [b"log", None]
+
+
+def test_delete_range_spares_its_end(store):
+    put(store, *((b"k%d" % n, b"") for n in range(5)))
+    batch = store.batch()
+    batch.delete_range("log", b"k1", b"k4")
+    store.write(batch)
+    assert [k for k, _ in store.scan("log")] == [b"k0", b"k4"]
+
+
+def test_a_batch_takes_effect_in_the_order_given(store):
+    batch = store.batch()
+    batch.put("log", b"k", b"1")
+    batch.delete("log", b"k")
+    batch.put("log", b"k", b"2")
+    store.write(batch)
+    assert store.get("log", b"k") == b"2"
+
+
+def test_a_second_owner_is_refused(store, tmp_path):
+    with pytest.raises(StoreLocked):
+        Store(tmp_path / "store")
+
+
+def test_a_written_batch_survives_the_death_of_its_process(tmp_path):
+    script = (
+        "import os, sys; from pathlib import Path; from worker.storage import Store;"
+        "s = Store(Path(sys.argv[1])); b = s.batch(); b.put('log', b'k', b'v'); s.write(b); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "store")], check=False)
+    assert done.returncode == -9
+    reopened = Store(tmp_path / "store")
+    assert reopened.get("log", b"k") == b"v"
+    reopened.close()
+
+
+def test_concurrent_durable_writes_all_return_and_all_stay(tmp_path):
+    store = Store(tmp_path / "store")
+    threads = [
+        threading.Thread(target=lambda n=n: [put(store, (b"%d-%d" % (n, i), b""), durable=True) for i in range(20)])
+        for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store.close()
+    reopened = Store(tmp_path / "store")
+    assert len(list(reopened.scan("log"))) == 160
+    reopened.close()
+
+
+def test_a_damaged_store_is_an_os_error(tmp_path):
+    Store(tmp_path / "store").close()
+    for name in os.listdir(tmp_path / "store"):
+        if name.startswith("MANIFEST"):
+            (tmp_path / "store" / name).write_bytes(b"not a manifest")
+    with pytest.raises(OSError, match=r".+"):
+        Store(tmp_path / "store")

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from shared import wire
+from shared.durations import format_duration, parse_duration_ms
+from shared.wire import Reply, Request
+
+
+def test_a_request_survives_the_wire_with_its_frames_in_place():
+    sent = Request(
+        "series.write",
+        (1, 5),
+        time.monotonic() + 3,
+        b"body",
+        [b"common"],
+        {1: [b"one", memoryview(b"two")], 5: [b"three"]},
+    )
+    request_id, got = wire.decode_request(wire.encode_request(b"id", sent))
+    assert request_id == b"id"
+    assert (got.method, got.shards, got.body, list(got.frames)) == ("series.write", (1, 5), b"body", [b"common"])
+    assert {shard: [bytes(f) for f in frames] for shard, frames in got.parts.items()} == {
+        1: [b"one", b"two"],
+        5: [b"three"],
+    }
+    assert got.time_left == pytest.approx(3, abs=0.1)
+
+
+def test_a_cancelled_request_has_no_time_left():
+    request = Request("m", (), time.monotonic() + 3)
+    request.cancelled = True
+    assert request.time_left == 0
+
+
+def test_a_reply_survives_the_wire():
+    values = np.arange(3.0)
+    sent = Reply(b"body", [memoryview(values).cast("B")], {3: "down"}, {"total": 1.5}, "BadData", "no")
+    _, got = wire.decode_reply(wire.encode_reply(b"id", sent))
+    assert np.frombuffer(got.frames[0]).tolist() == [0.0, 1.0, 2.0]
+    assert (got.body, got.shard_errors, got.timings_ms) == (b"body", {3: "down"}, {"total": 1.5})
+    assert (got.error_class, got.error) == ("BadData", "no")
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("1h30m", 5_400_000), ("5m", 300_000), ("1y", 31_536_000_000), ("250ms", 250), ("0", 0)]
+)
+def test_durations_parse(text, ms):
+    assert parse_duration_ms(text) == ms
+    assert parse_duration_ms(format_duration(ms)) == ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "m", "5m1h", "1.5h", "-5m", "5 m", "5x", "1m1m"])
+def test_what_is_not_a_duration_is_refused(text):
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration_ms(text)

@@ -1,0 +1,145 @@
+"""The supervisor, `python -m worker`: starts the worker processes, restarts one that dies, passes signals on."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkProcess
+from typing import Any
+
+from shared import config, manifest, telemetry
+from shared.errors import ConfigError
+from shared.telemetry import event
+from worker.process import WorkerProcess
+from worker.warm import compile_kernels
+
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MAX_S = 10.0
+HEALTHY_AFTER_S = 30.0
+"""A worker that lived this long is healthy: its next death is met with the first back-off again."""
+STOP_GRACE_S = 4.0
+"""Within honcho's own 5 s before it kills."""
+
+# Forked children share the imported libraries and compiled kernels: a restarted worker is there in milliseconds.
+_fork = multiprocessing.get_context("fork")
+
+
+@dataclass
+class _Child:
+    name: str
+    shards: tuple[int, ...]
+    process: ForkProcess | None = None
+    started_at: float = 0.0
+    start_at: float = 0.0
+    backoff_s: float = field(default=BACKOFF_FIRST_S)
+
+
+class Supervisor:
+    """Keeps one process a worker running until told to stop."""
+
+    def __init__(self, settings: config.Settings, identity: manifest.Manifest, address: str, lock: int) -> None:
+        self._lock = lock
+        self._settings = settings
+        self._identity = identity
+        self._address = address
+        count = settings.worker_count()
+        self._children = [_Child(f"worker-{n}", tuple(range(n, settings.shards, count))) for n in range(count)]
+        self._stopping = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        while not self._stopping:
+            now = time.monotonic()
+            for child in self._children:
+                if child.process is None and now >= child.start_at:
+                    self._start(child)
+            self._wait()
+            for child in self._children:
+                if child.process is not None and not child.process.is_alive():
+                    self._bury(child)
+        self._stop_children()
+
+    def _stop(self, *_: Any) -> None:
+        self._stopping = True
+        os.write(self._wake_write, b"x")
+
+    def _start(self, child: _Child) -> None:
+        child.process = _fork.Process(target=self._become_worker, args=(child,), name=child.name)
+        child.process.start()
+        child.started_at = time.monotonic()
+        event(logging.INFO, "worker started", worker=child.name, pid=child.process.pid, shards=len(child.shards))
+
+    def _become_worker(self, child: _Child) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        # A worker that outlives a killed supervisor must not hold the lock against the next one.
+        for descriptor in (self._lock, self._wake_read, self._wake_write):
+            os.close(descriptor)
+        WorkerProcess(child.name, child.shards, self._settings, self._address, self._identity.cluster_id).run()
+
+    def _wait(self) -> None:
+        """Until a child ends, a stop is asked for, or a start is due."""
+        due = [child.start_at for child in self._children if child.process is None]
+        timeout = max(0.0, min(due) - time.monotonic()) if due else None
+        sentinels = [child.process.sentinel for child in self._children if child.process is not None]
+        multiprocessing.connection.wait([*sentinels, self._wake_read], timeout)
+
+    def _bury(self, child: _Child) -> None:
+        process, child.process = child.process, None
+        assert process is not None
+        process.join()
+        if self._stopping:
+            return
+        if time.monotonic() - child.started_at > HEALTHY_AFTER_S:
+            child.backoff_s = BACKOFF_FIRST_S
+        child.start_at = time.monotonic() + child.backoff_s
+        event(
+            logging.ERROR,
+            "worker died, restarting",
+            worker=child.name,
+            pid=process.pid,
+            exit=_exit_text(process.exitcode),
+            in_s=child.backoff_s,
+        )
+        child.backoff_s = min(child.backoff_s * 2, BACKOFF_MAX_S)
+
+    def _stop_children(self) -> None:
+        alive = [child.process for child in self._children if child.process is not None]
+        for process in alive:
+            process.terminate()
+        give_up = time.monotonic() + STOP_GRACE_S
+        for process in alive:
+            process.join(max(0.0, give_up - time.monotonic()))
+            if process.is_alive():
+                event(logging.ERROR, "worker did not stop in time, killed", worker=process.name, pid=process.pid)
+                process.kill()
+                process.join()
+
+
+def _exit_text(code: int | None) -> str:
+    return signal.Signals(-code).name if code is not None and code < 0 else f"code {code}"
+
+
+def main() -> None:
+    try:
+        settings = config.load()
+        telemetry.configure(settings.log_level)
+        identity = manifest.open_manifest(settings)
+        lock = manifest.lock(settings, "workers")
+        address = manifest.endpoint(settings, identity)
+    except ConfigError as error:
+        sys.exit(f"triptych workers: {error}")
+    compile_kernels()
+    Supervisor(settings, identity, address, lock).run()
+
+
+if __name__ == "__main__":
+    main()

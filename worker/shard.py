@@ -1,0 +1,65 @@
+"""One shard: a directory, a store and the three areas' parts of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from shared.config import Settings
+from shared.errors import Unavailable
+from shared.labels import Symbols
+from shared.telemetry import event
+from worker.logs.part import LogPart
+from worker.series.part import SeriesPart
+from worker.storage import Store, StoreLocked
+from worker.vectors.part import VectorPart
+
+LOCK_WAIT_S = 15.0
+"""How long a new owner waits for the last one to let go: a killed worker's successor may start before the kernel has
+released the lock, an orderly stop takes up to 5 s."""
+LOCK_POLL_S = 0.1
+
+
+class Shard:
+    """An open shard. The constructor opens the store (waiting for its lock) and replays every area.
+
+    Raises Unavailable when the directory stays locked by another process, OSError when the store cannot be opened.
+    """
+
+    def __init__(self, number: int, settings: Settings, symbols: Symbols) -> None:
+        self.id = number
+        directory = settings.data / "shards" / f"{number:04d}"
+        started = time.monotonic()
+        self.store = _open(directory)
+        self.series = SeriesPart(self.store, settings, symbols, directory)
+        self.logs = LogPart(self.store, settings, symbols, directory)
+        self.vectors = VectorPart(self.store, settings, symbols, directory)
+        for part in (self.series, self.logs, self.vectors):
+            part.load()
+        event(
+            logging.INFO, "shard loaded", shard=number, ms=round((time.monotonic() - started) * 1000), **self.counts()
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Items held, for status pages; cheap and never blocking."""
+        counts: dict[str, int] = {}
+        for part in (self.series, self.logs, self.vectors):
+            counts.update(part.counts())
+        return counts
+
+    def close(self) -> None:
+        for part in (self.series, self.logs, self.vectors):
+            part.close()
+        self.store.close()
+
+
+def _open(directory: Path) -> Store:
+    give_up = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            return Store(directory / "store")
+        except StoreLocked as error:
+            if time.monotonic() > give_up:
+                raise Unavailable(f"{directory} is locked by another process: {error}") from error
+            time.sleep(LOCK_POLL_S)

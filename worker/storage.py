@@ -1,0 +1,179 @@
+"""The store of one shard: an ordered, durable key-value map in column families.
+
+The face is small on purpose (write a batch, get, ordered scan, delete range, sync, close), so that another store can
+stand behind it. This one is RocksDB through rocksdict in raw mode.
+
+Durability: when `write` returns, the batch survives the death of the process (it is in the operating system's page
+cache); when `write(..., durable=True)` or `sync` returns, it survives the loss of power (fsync of the log).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from pathlib import Path
+from threading import Condition
+from typing import Any
+
+from rocksdict import AccessType, DBCompressionType, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+
+from shared.errors import Unavailable
+
+FAMILIES = ("meta", "series", "journal", "blocks", "log", "vectors", "attributes")
+WRITE_BUFFER_BYTES = 16 << 20
+LOG_FILES_BYTES_MAX = 256 << 20
+OPEN_FILES_MAX = 256
+
+
+class Batch:
+    """Changes that are applied together or not at all, in the order given."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._batch = WriteBatch(raw_mode=True)
+        self.size_bytes = 0
+
+    def put(self, family: str, key: bytes, value: bytes) -> None:
+        self._batch.put(key, value, self._store.handle(family))
+        self.size_bytes += len(key) + len(value)
+
+    def delete(self, family: str, key: bytes) -> None:
+        self._batch.delete(key, self._store.handle(family))
+        self.size_bytes += len(key)
+
+    def delete_range(self, family: str, start: bytes, end: bytes) -> None:
+        """Remove start ≤ key < end."""
+        self._batch.delete_range(start, end, self._store.handle(family))
+        self.size_bytes += len(start) + len(end)
+
+
+class StoreLocked(OSError):
+    """The store's directory has another owner."""
+
+
+class Store:
+    """One shard's RocksDB. Safe to use from many threads.
+
+    Opening raises StoreLocked when the directory has another owner, OSError when it is damaged; writing raises
+    Unavailable when the disk is full or failing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._db = _open(path)
+        self._families: dict[str, Any] = {name: self._db.get_column_family(name) for name in FAMILIES}
+        self._handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
+        self._group = _GroupSync(self._db)
+
+    def handle(self, family: str) -> Any:
+        return self._handles[family]
+
+    def batch(self) -> Batch:
+        return Batch(self)
+
+    def write(self, batch: Batch, *, durable: bool = False) -> None:
+        """Apply the batch. `durable` waits for the fsync, which concurrent callers share."""
+        try:
+            self._db.write(batch._batch, _BUFFERED)
+        except Exception as error:  # the library raises plain Exception
+            raise Unavailable(f"the store {self._path} refused a write: {error}") from error
+        if durable:
+            self.sync()
+
+    def sync(self) -> None:
+        """Return when every write that returned before this call is on the disk (group commit)."""
+        try:
+            self._group.sync()
+        except Exception as error:  # the library raises plain Exception
+            raise Unavailable(f"the store {self._path} could not sync: {error}") from error
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        return self._families[family].get(key)
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._families[family].get(list(keys)) if keys else []
+
+    def scan(
+        self, family: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) with start ≤ key < end (None: to the last key), ascending, or descending if `reverse`.
+
+        The rows are those of the moment the scan begins.
+        """
+        read = ReadOptions()
+        if end is not None:
+            read.set_iterate_upper_bound(end)
+        rows = self._families[family].items(backwards=reverse, from_key=None if reverse else start, read_opt=read)
+        # The library honours the upper bound only, so a descending scan finds its lower end here.
+        return takewhile(lambda row: row[0] >= start, rows) if reverse else iter(rows)
+
+    def close(self) -> None:
+        """Flush the memtables and close; the directory's lock is released."""
+        self._group.sync()
+        for family in self._families.values():
+            family.flush(True)
+        self._families.clear()
+        self._handles.clear()
+        self._db.close()
+
+
+class _GroupSync:
+    """One fsync for all callers that wait at the same time: the first becomes the leader, the rest wait for a sync
+    that began after they asked."""
+
+    def __init__(self, db: Rdict) -> None:
+        self._db = db
+        self._condition = Condition()
+        self._asked = 0
+        self._synced = 0
+        self._busy = False
+
+    def sync(self) -> None:
+        with self._condition:
+            self._asked += 1
+            ticket = self._asked
+            while self._synced < ticket and self._busy:
+                self._condition.wait()
+            if self._synced >= ticket:
+                return
+            self._busy = True
+            upto = self._asked
+        try:
+            self._db.flush_wal(True)
+        except BaseException:
+            with self._condition:
+                self._busy = False
+                self._condition.notify_all()
+            raise
+        with self._condition:
+            self._synced = max(self._synced, upto)
+            self._busy = False
+            self._condition.notify_all()
+
+
+def _open(path: Path) -> Rdict:
+    existing = set(Rdict.list_cf(str(path))) if (path / "CURRENT").exists() else set()
+    families = {name: _options() for name in existing - {"default"}}
+    try:
+        db = Rdict(str(path), _options(), column_families=families, access_type=AccessType.read_write())
+    except Exception as error:  # the library raises plain Exception
+        kind = StoreLocked if "lock" in str(error).lower() else OSError
+        raise kind(str(error)) from error
+    for name in FAMILIES:
+        if name not in existing:
+            db.create_column_family(name, _options())
+    return db
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_total_wal_size(LOG_FILES_BYTES_MAX)
+    options.set_max_open_files(OPEN_FILES_MAX)
+    options.set_compression_type(DBCompressionType.lz4())
+    return options
+
+
+_BUFFERED = WriteOptions()
