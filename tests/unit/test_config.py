@@ -60,3 +60,8 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
     broken.write_text("shards = = 3")
     with pytest.raises(ConfigError, match="is not TOML"):
         config.load({"TRIPTYCH_CONFIG": str(broken)})
+
+
+def test_the_documentation_lists_every_setting():
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    assert config.table() in page, "run `python -m shared.config` and put its table into docs/operations.md"

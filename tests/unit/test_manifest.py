@@ -18,7 +18,7 @@ def test_a_manifest_is_written_once_and_read_again(tmp_path):
 
 def test_another_shard_count_is_refused_naming_both(tmp_path):
     manifest.open_manifest(Settings(data=tmp_path, shards=3))
-    with pytest.raises(ConfigError, match="TRIPTYCH_SHARDS is 4, but .* was made with 3 shards"):
+    with pytest.raises(ConfigError, match=r"TRIPTYCH_SHARDS is 4, but .* was made with 3 shards"):
         manifest.open_manifest(Settings(data=tmp_path, shards=4))
 
 

@@ -1,0 +1,125 @@
+"""What every endpoint has in common: methods, paths, envelopes, status pages."""
+
+from __future__ import annotations
+
+import http.client
+import time
+
+import pytest
+
+GET, POST = "GET", "POST"
+ENDPOINTS = {
+    "/api/v1/query": (GET, POST),
+    "/api/v1/query_range": (GET, POST),
+    "/api/v1/format_query": (GET, POST),
+    "/api/v1/parse_query": (GET, POST),
+    "/api/v1/series": (GET, POST),
+    "/api/v1/labels": (GET, POST),
+    "/api/v1/label/job/values": (GET,),
+    "/api/v1/write": (POST,),
+    "/api/v1/admin/tsdb/delete_series": (POST,),
+    "/api/v1/log/append": (POST,),
+    "/api/v1/log/segments": (GET,),
+    "/api/v1/log/scan": (GET,),
+    "/api/v1/log/keys": (GET,),
+    "/api/v1/log/count": (GET,),
+    "/api/v1/vector/write": (POST,),
+    "/api/v1/vector/delete": (POST,),
+    "/api/v1/vector/search": (POST,),
+    "/api/v1/vector/vectors/some-id": (GET,),
+    "/api/v1/status/buildinfo": (GET,),
+    "/api/v1/cluster": (GET,),
+    "/-/healthy": (GET,),
+    "/-/ready": (GET,),
+    "/metrics": (GET,),
+}
+WRONG = [(path, method) for path, right in ENDPOINTS.items() for method in (GET, POST, "DELETE") if method not in right]
+MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
+
+
+def assert_error(path, answer, status):
+    assert answer.status == status, answer.body
+    body = answer.json()
+    assert body["status"] == "error"
+    if path.startswith(MESSAGE_AREAS):
+        assert body["message"]
+        assert set(body) == {"status", "message"}
+    else:
+        assert body["error"]
+        assert body["errorType"] in ("bad_data", "internal", "unavailable")
+        assert set(body) == {"status", "errorType", "error"}
+    return body
+
+
+@pytest.mark.parametrize(("path", "method"), WRONG)
+def test_a_wrong_method_is_405_in_the_envelope_of_its_area(cluster, path, method):
+    answer = cluster.request(method, path)
+    assert_error(path, answer, 405)
+    assert answer.headers["allow"]
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/api/v1/nothing", "/api/v1/log/nothing", "/api/v1/vector/nothing"])
+def test_an_unknown_path_is_404_in_the_envelope_of_its_area(cluster, path):
+    body = assert_error(path, cluster.get(path), 404)
+    assert path in (body.get("error") or body.get("message"))
+
+
+@pytest.mark.parametrize("path", [path for path, methods in ENDPOINTS.items() if POST in methods])
+def test_a_body_over_the_limit_is_413(cluster, path):
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.port, timeout=30)
+    connection.putrequest("POST", path)
+    content_type = {
+        "/api/v1/write": "application/x-protobuf",
+        "/api/v1/log/append": "application/json",
+    }.get(path, "application/x-www-form-urlencoded")
+    if path.startswith("/api/v1/vector/"):
+        content_type = "application/protobuf+json"
+    connection.putheader("Content-Type", content_type)
+    connection.putheader("Content-Encoding", "snappy" if path == "/api/v1/write" else "identity")
+    connection.putheader("Content-Length", str(1 << 40))
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    assert answer.status == 413, body
+
+
+def test_metrics_is_prometheus_text_with_requests_and_shards(cluster):
+    cluster.get("/api/v1/labels")
+    answer = cluster.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    text = answer.body.decode()
+    assert 'triptych_http_requests_total{method="GET",path="/api/v1/labels",status="200"}' in text
+    assert 'triptych_http_request_duration_seconds_bucket{le="0.005",path="/api/v1/labels"}' in text
+    assert 'triptych_shard_ready{shard="0",state="ready"} 1.0' in text
+    assert "triptych_samples_in_total" in text
+
+
+def test_buildinfo_has_the_fields_clients_look_for(cluster):
+    data = cluster.get("/api/v1/status/buildinfo").json()["data"]
+    assert {"version", "revision", "branch", "buildUser", "buildDate", "goVersion"} <= set(data)
+
+
+def test_cluster_lists_shards_with_owners_states_and_counts(cluster):
+    data = cluster.get("/api/v1/cluster").json()["data"]
+    assert [shard["shard"] for shard in data["shards"]] == list(range(cluster.shards))
+    assert all(shard["state"] == "ready" and shard["worker"] for shard in data["shards"])
+    assert {"series", "samples"} <= set(data["shards"][0]["counts"])
+    assert sorted(n for worker in data["workers"] for n in worker["shards"]) == list(range(cluster.shards))
+
+
+def test_unfinished_bodies_do_not_hold_up_others(cluster):
+    hanging = []
+    for _ in range(200):
+        connection = http.client.HTTPConnection("127.0.0.1", cluster.port, timeout=5)
+        connection.putrequest("POST", "/api/v1/log/append")
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", "1000")
+        connection.endheaders(b"{")
+        hanging.append(connection)
+    started = time.monotonic()
+    assert cluster.get("/-/healthy").status == 200
+    assert cluster.get("/api/v1/query", query="1").status == 200
+    assert time.monotonic() - started < 5
+    for connection in hanging:
+        connection.close()

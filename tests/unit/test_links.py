@@ -1,0 +1,212 @@
+"""The coordinator's links against a worker that misbehaves on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from coordinator import links as links_module
+from coordinator.links import Links
+from proto import cluster_pb2
+from shared import errors, wire
+from shared.config import Settings
+from shared.wire import Reply
+
+READY, LOADING, FAILED = (
+    cluster_pb2.ShardState.READY,
+    cluster_pb2.ShardState.LOADING,
+    cluster_pb2.ShardState.FAILED,
+)
+
+
+class FakeWorker:
+    """A DEALER that registers shards and answers as `answer(request)` says; None means never."""
+
+    def __init__(self, address, name, shards, answer=lambda request: Reply(body=b"ok"), pid=1):
+        self.name, self.shards, self.answer, self.pid = name, shards, answer, pid
+        self.cancelled, self.seen = [], []
+        self.socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.ROUTING_ID, f"{name}-{pid}".encode())
+        self.socket.connect(address)
+        self.tasks = [asyncio.ensure_future(self.beat()), asyncio.ensure_future(self.serve())]
+
+    async def beat(self):
+        while True:
+            message = cluster_pb2.Register(pid=self.pid, worker=self.name, cluster_id="c")
+            for shard, state in self.shards.items():
+                message.shards.add(shard=shard, state=state, detail="disk error" if state == FAILED else "")
+            await self.socket.send_multipart([b"", wire.REGISTER, message.SerializeToString()])
+            await asyncio.sleep(0.1)
+
+    async def serve(self):
+        while True:
+            frames = await self.socket.recv_multipart()
+            if frames[1] == wire.CANCEL:
+                self.cancelled.append(frames[0])
+                continue
+            request_id, request = wire.decode_request(frames)
+            self.seen.append(request)
+            reply = self.answer(request)
+            if reply is not None:
+                await self.socket.send_multipart([bytes(f) for f in wire.encode_reply(request_id, reply)])
+
+    def stop(self):
+        for task in self.tasks:
+            task.cancel()
+        self.socket.close()
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    """`cluster.links` of 4 shards, and `cluster.worker(...)` to add workers."""
+
+    class Both:
+        def __init__(self):
+            self.workers = []
+
+        async def worker(self, name, shards, *arguments, **options):
+            worker = FakeWorker(address, name, shards, *arguments, **options)
+            self.workers.append(worker)
+            async with asyncio.timeout(5):
+                while not any(w[0] == name and w[1] == worker.pid for w in self.links.workers()):
+                    await asyncio.sleep(0.01)
+            return worker
+
+    address = f"ipc://{tmp_path}/s"
+    both = Both()
+    both.links = Links(Settings(shards=4, worker_requests_max=3), "c", address)
+    await both.links.open()
+    yield both
+    for worker in both.workers:
+        worker.stop()
+    await both.links.close()
+
+
+async def test_a_fan_out_asks_each_worker_once_for_all_its_shards(cluster):
+    one = await cluster.worker("w0", {0: READY, 2: READY})
+    await cluster.worker("w1", {1: READY, 3: READY})
+    result = await cluster.links.fan_out("m", timeout_s=2)
+    assert sorted(answer.shards for answer in result.answers) == [(0, 2), (1, 3)]
+    assert not result.missing
+    assert [request.shards for request in one.seen] == [(0, 2)]
+
+
+async def test_parts_reach_the_shards_they_are_for(cluster):
+    one = await cluster.worker("w0", {0: READY, 2: READY})
+    await cluster.worker("w1", {1: READY, 3: READY})
+    await cluster.links.call("m", parts={2: [b"two"], 3: [b"three"]}, timeout_s=2)
+    assert {shard: list(frames) for shard, frames in one.seen[0].parts.items()} == {2: [b"two"]}
+
+
+async def test_a_partial_answer_names_each_missing_shard_and_why(cluster):
+    await cluster.worker("w0", {0: READY, 1: LOADING, 2: FAILED})
+    result = await cluster.links.fan_out("m", timeout_s=2)
+    assert [answer.shards for answer in result.answers] == [(0,)]
+    assert result.warnings() == [
+        "shard 1 is missing from this answer: w0 is still loading it",
+        "shard 2 is missing from this answer: w0 could not load it: disk error",
+        "shard 3 is missing from this answer: no worker has registered it",
+    ]
+
+
+async def test_a_shard_the_worker_leaves_out_is_missing(cluster):
+    await cluster.worker("w0", {0: READY, 1: READY}, lambda request: Reply(shard_errors={1: "corrupt"}))
+    result = await cluster.links.fan_out("m", shards=[0, 1], timeout_s=2)
+    assert [answer.shards for answer in result.answers] == [(0,)]
+    assert result.missing == {1: "corrupt"}
+
+
+async def test_nothing_is_sent_for_a_write_unless_every_shard_is_there(cluster):
+    worker = await cluster.worker("w0", {0: READY})
+    with pytest.raises(errors.Unavailable, match="shard 1: no worker has registered it"):
+        await cluster.links.call("m", shards=[0, 1], timeout_s=2)
+    assert not worker.seen
+
+
+async def test_no_shard_at_all_is_unavailable(cluster):
+    with pytest.raises(errors.Unavailable, match="shard 0: no worker"):
+        await cluster.links.fan_out("m", timeout_s=2)
+
+
+async def test_a_worker_that_never_answers_is_missing_at_the_deadline_and_told_so(cluster):
+    slow = await cluster.worker("w0", {0: READY, 1: READY}, lambda request: None)
+    await cluster.worker("w1", {2: READY, 3: READY})
+    started = time.monotonic()
+    result = await cluster.links.fan_out("m", timeout_s=0.3)
+    assert time.monotonic() - started < 1
+    assert set(result.missing) == {0, 1}
+    assert "w0 did not answer within 0.3" in result.missing[0]
+    async with asyncio.timeout(2):
+        while not slow.cancelled:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_caller_that_goes_away_cancels_the_work(cluster):
+    slow = await cluster.worker("w0", {0: READY}, lambda request: None)
+    task = asyncio.ensure_future(cluster.links.fan_out("m", shards=[0], timeout_s=30))
+    async with asyncio.timeout(2):
+        while not slow.seen:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        while not slow.cancelled:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", ["BadData", "NotExecutable", "TooLarge", "Internal"])
+async def test_an_error_about_the_request_is_raised_as_it_is(cluster, name):
+    await cluster.worker("w0", {0: READY}, lambda request: Reply(error_class=name, error="text"))
+    with pytest.raises(getattr(errors, name), match="text"):
+        await cluster.links.fan_out("m", shards=[0], timeout_s=2)
+
+
+async def test_a_worker_that_is_unavailable_is_missing(cluster):
+    await cluster.worker("w0", {0: READY}, lambda request: Reply(error_class="DeadlineExceeded", error="too late"))
+    await cluster.worker("w1", {1: READY})
+    result = await cluster.links.fan_out("m", shards=[0, 1], timeout_s=2)
+    assert result.missing == {0: "too late"}
+
+
+async def test_silence_means_down_and_frees_who_waits(cluster, monkeypatch):
+    monkeypatch.setattr(links_module, "SILENCE_S", 0.4)
+    silent = await cluster.worker("w0", {0: READY}, lambda request: None)
+    silent.tasks[0].cancel()
+    with pytest.raises(errors.Unavailable, match=r"shard 0: w0 is down \(no sign of life"):
+        await cluster.links.fan_out("m", shards=[0], timeout_s=10)
+    assert cluster.links.unready([0])
+
+
+async def test_a_restarted_worker_replaces_the_old_one_at_once(cluster):
+    await cluster.worker("w0", {0: READY}, lambda request: None, pid=1)
+    waiting = asyncio.ensure_future(cluster.links.fan_out("m", shards=[0], timeout_s=10))
+    await asyncio.sleep(0.05)
+    await cluster.worker("w0", {0: READY}, pid=2)
+    with pytest.raises(errors.Unavailable, match="w0 has restarted"):
+        await waiting
+    assert [(name, pid) for name, pid, *_ in cluster.links.workers()] == [("w0", 2)]
+    assert (await cluster.links.fan_out("m", shards=[0], timeout_s=2)).answers
+
+
+async def test_more_than_the_bound_in_flight_is_overload(cluster):
+    await cluster.worker("w0", {0: READY}, lambda request: None)
+    waiting = [asyncio.ensure_future(cluster.links.fan_out("m", shards=[0], timeout_s=5)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    with pytest.raises(errors.Overloaded, match="w0 has 3 requests in flight, the limit is 3"):
+        await cluster.links.fan_out("m", shards=[0], timeout_s=5)
+    for task in waiting:
+        task.cancel()
+
+
+async def test_a_worker_of_another_cluster_is_ignored(cluster, tmp_path):
+    stranger = FakeWorker(f"ipc://{tmp_path}/s", "w9", {0: READY})
+    stranger.tasks[0].cancel()
+    message = cluster_pb2.Register(pid=9, worker="w9", cluster_id="other")
+    message.shards.add(shard=0, state=READY)
+    await stranger.socket.send_multipart([b"", wire.REGISTER, message.SerializeToString()])
+    await asyncio.sleep(0.2)
+    assert cluster.links.workers() == []
+    stranger.stop()
