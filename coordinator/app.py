@@ -47,6 +47,7 @@ async def serve(settings: Settings, identity: Manifest, address: str) -> None:
     runner = web.AppRunner(
         build(context),
         access_log=None,
+        auto_decompress=False,  # a body is taken as it is: what inflates it must know a bound
         shutdown_timeout=STOP_GRACE_S,
         max_line_size=LINE_BYTES_MAX,
         max_field_size=LINE_BYTES_MAX,

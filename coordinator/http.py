@@ -23,8 +23,14 @@ BODY_TIMEOUT_S = 30.0
 _MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
 
 
-async def read_body(request: web.Request, limit_bytes: int) -> bytes:
-    """The request's body. Raises TooLarge past the limit, BadData when it does not arrive in time."""
+async def read_body(request: web.Request, limit_bytes: int, *, encoding: str = "identity") -> bytes:
+    """The request's body as it was sent.
+
+    Raises TooLarge past the limit, BadData when it does not arrive in time or is encoded in another way than expected.
+    """
+    found = request.headers.get("Content-Encoding", "").strip().lower()
+    if (found or "identity") != encoding:
+        raise errors.BadData(f"Content-Encoding is {found!r}; it must be {encoding!r}")
     if request.content_length is not None and request.content_length > limit_bytes:
         raise errors.TooLarge(f"the body has {request.content_length} bytes; the limit is {limit_bytes}")
     chunks, size = [], 0

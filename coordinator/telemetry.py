@@ -32,8 +32,8 @@ class Telemetry:
         self.samples_in = Counter(
             "triptych_samples_in", "Samples acknowledged by remote write", registry=self._registry
         )
-        self.samples_rejected = Counter(
-            "triptych_samples_rejected", "Samples of refused series in remote write requests", registry=self._registry
+        self.series_refused = Counter(
+            "triptych_series_refused", "Series of remote write requests that were not valid", registry=self._registry
         )
         self.records_in = Counter("triptych_log_records_in", "Log records acknowledged", registry=self._registry)
         self.vectors_in = Counter("triptych_vectors_in", "Vectors upserted", registry=self._registry)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0fproto/log.proto\x12\x0ftriptych.log.v1\"P\n\rAppendRequest\x12(\n\x07records\x18\x01 \x03(\x0b\x32\x17.triptych.log.v1.Record\x12\x15\n\rawait_durable\x18\x02 \x01(\x08\"\x14\n\x03Key\x12\r\n\x05value\x18\x01 \x01(\x0c\":\n\x06Record\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.triptych.log.v1.Key\x12\r\n\x05value\x18\x02 \x01(\x0c\"R\n\x0e\x41ppendResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x18\n\x10records_appended\x18\x02 \x01(\x05\x12\x16\n\x0estart_sequence\x18\x03 \x01(\x04\"0\n\rErrorResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0fproto/log.proto\x12\x0ftriptych.log.v1\"{\n\rAppendRequest\x12(\n\x07records\x18\x01 \x03(\x0b\x32\x17.triptych.log.v1.Record\x12\x15\n\rawait_durable\x18\x02 \x01(\x08\x12\x13\n\x0bproducer_id\x18\x03 \x01(\t\x12\x14\n\x0cproducer_seq\x18\x04 \x01(\x04\"\x14\n\x03Key\x12\r\n\x05value\x18\x01 \x01(\x0c\":\n\x06Record\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.triptych.log.v1.Key\x12\r\n\x05value\x18\x02 \x01(\x0c\"R\n\x0e\x41ppendResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x18\n\x10records_appended\x18\x02 \x01(\x05\x12\x16\n\x0estart_sequence\x18\x03 \x01(\x04\"\x89\x01\n\x0cScanResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12$\n\x05pages\x18\x02 \x03(\x0b\x32\x15.triptych.log.v1.Page\x12\x15\n\rnext_sequence\x18\x03 \x01(\x04\x12\x1a\n\x12log_start_sequence\x18\x04 \x01(\x04\x12\x10\n\x08warnings\x18\x05 \x03(\t\"c\n\x04Page\x12\x11\n\tsequences\x18\x01 \x03(\x06\x12\x15\n\rvalue_lengths\x18\x02 \x03(\x07\x12\x0e\n\x06values\x18\x03 \x01(\x0c\x12\x13\n\x0bkey_lengths\x18\x04 \x03(\x07\x12\x0c\n\x04keys\x18\x05 \x01(\x0c\"0\n\rErrorResponse\x12\x0e\n\x06status\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,13 +32,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'proto.log_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_APPENDREQUEST']._serialized_start=36
-  _globals['_APPENDREQUEST']._serialized_end=116
-  _globals['_KEY']._serialized_start=118
-  _globals['_KEY']._serialized_end=138
-  _globals['_RECORD']._serialized_start=140
-  _globals['_RECORD']._serialized_end=198
-  _globals['_APPENDRESPONSE']._serialized_start=200
-  _globals['_APPENDRESPONSE']._serialized_end=282
-  _globals['_ERRORRESPONSE']._serialized_start=284
-  _globals['_ERRORRESPONSE']._serialized_end=332
+  _globals['_APPENDREQUEST']._serialized_end=159
+  _globals['_KEY']._serialized_start=161
+  _globals['_KEY']._serialized_end=181
+  _globals['_RECORD']._serialized_start=183
+  _globals['_RECORD']._serialized_end=241
+  _globals['_APPENDRESPONSE']._serialized_start=243
+  _globals['_APPENDRESPONSE']._serialized_end=325
+  _globals['_SCANRESPONSE']._serialized_start=328
+  _globals['_SCANRESPONSE']._serialized_end=465
+  _globals['_PAGE']._serialized_start=467
+  _globals['_PAGE']._serialized_end=566
+  _globals['_ERRORRESPONSE']._serialized_start=568
+  _globals['_ERRORRESPONSE']._serialized_end=616
 # @@protoc_insertion_point(module_scope)

@@ -7,12 +7,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AppendRequest(_message.Message):
-    __slots__ = ("records", "await_durable")
+    __slots__ = ("records", "await_durable", "producer_id", "producer_seq")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     AWAIT_DURABLE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_SEQ_FIELD_NUMBER: _ClassVar[int]
     records: _containers.RepeatedCompositeFieldContainer[Record]
     await_durable: bool
-    def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., await_durable: _Optional[bool] = ...) -> None: ...
+    producer_id: str
+    producer_seq: int
+    def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., await_durable: _Optional[bool] = ..., producer_id: _Optional[str] = ..., producer_seq: _Optional[int] = ...) -> None: ...
 
 class Key(_message.Message):
     __slots__ = ("value",)
@@ -37,6 +41,34 @@ class AppendResponse(_message.Message):
     records_appended: int
     start_sequence: int
     def __init__(self, status: _Optional[str] = ..., records_appended: _Optional[int] = ..., start_sequence: _Optional[int] = ...) -> None: ...
+
+class ScanResponse(_message.Message):
+    __slots__ = ("status", "pages", "next_sequence", "log_start_sequence", "warnings")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    pages: _containers.RepeatedCompositeFieldContainer[Page]
+    next_sequence: int
+    log_start_sequence: int
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[str] = ..., pages: _Optional[_Iterable[_Union[Page, _Mapping]]] = ..., next_sequence: _Optional[int] = ..., log_start_sequence: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Page(_message.Message):
+    __slots__ = ("sequences", "value_lengths", "values", "key_lengths", "keys")
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    KEY_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    value_lengths: _containers.RepeatedScalarFieldContainer[int]
+    values: bytes
+    key_lengths: _containers.RepeatedScalarFieldContainer[int]
+    keys: bytes
+    def __init__(self, sequences: _Optional[_Iterable[int]] = ..., value_lengths: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ..., key_lengths: _Optional[_Iterable[int]] = ..., keys: _Optional[bytes] = ...) -> None: ...
 
 class ErrorResponse(_message.Message):
     __slots__ = ("status", "message")

@@ -43,6 +43,34 @@ class Sample(_message.Message):
     timestamp: int
     def __init__(self, value: _Optional[float] = ..., timestamp: _Optional[int] = ...) -> None: ...
 
+class RawWriteRequest(_message.Message):
+    __slots__ = ("timeseries", "metadata")
+    TIMESERIES_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    timeseries: _containers.RepeatedScalarFieldContainer[bytes]
+    metadata: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, timeseries: _Optional[_Iterable[bytes]] = ..., metadata: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class RawTimeSeries(_message.Message):
+    __slots__ = ("labels", "samples", "exemplars", "histograms")
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    EXEMPLARS_FIELD_NUMBER: _ClassVar[int]
+    HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
+    labels: _containers.RepeatedCompositeFieldContainer[RawLabel]
+    samples: _containers.RepeatedCompositeFieldContainer[Sample]
+    exemplars: _containers.RepeatedScalarFieldContainer[bytes]
+    histograms: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, labels: _Optional[_Iterable[_Union[RawLabel, _Mapping]]] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., exemplars: _Optional[_Iterable[bytes]] = ..., histograms: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class RawLabel(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: bytes
+    value: bytes
+    def __init__(self, name: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
+
 class Exemplar(_message.Message):
     __slots__ = ("labels", "value", "timestamp")
     LABELS_FIELD_NUMBER: _ClassVar[int]

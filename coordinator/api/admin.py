@@ -1,0 +1,29 @@
+"""Administration of the time series: POST /api/v1/admin/tsdb/delete_series."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from coordinator.api import parameters
+from coordinator.api.selectors import required_selectors, time_range
+from coordinator.context import CONTEXT
+from shared.messages.series import DeleteRequest
+from shared.wire import pack
+
+
+async def delete_series(request: web.Request) -> web.Response:
+    """204 when the samples with start ≤ t ≤ end of all series that match any `match[]` are durably gone.
+
+    Every shard must be there, or nothing is deleted and the answer is 503; on a 503 later than that some shards may
+    have deleted theirs, and asking again completes it.
+    """
+    context = request.app[CONTEXT]
+    fields = await parameters.form(request)
+    start_ms, end_ms = time_range(fields)
+    wanted = DeleteRequest(required_selectors(fields), start_ms, end_ms)
+    timeout_s = context.settings.write_timeout_ms / 1000
+    await context.links.call("series.delete", body=pack(wanted), timeout_s=timeout_s)
+    return web.Response(status=204)
+
+
+ROUTES: list[web.RouteDef] = [web.post("/api/v1/admin/tsdb/delete_series", delete_series)]

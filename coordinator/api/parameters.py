@@ -1,0 +1,132 @@
+"""Parameters of the time-series endpoints: where they are found; timestamps, durations and limits read from text.
+
+Formats: the interface's "Common conventions". A parameter that cannot be read is `BadData` naming it, the value seen
+and what would be right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from urllib.parse import parse_qsl
+
+from aiohttp import web
+from multidict import MultiDict
+
+from coordinator.context import CONTEXT
+from coordinator.http import content_type, read_body
+from shared.durations import parse_duration_ms
+from shared.errors import BadData
+
+TIME_MS_MIN = -62_135_596_800_000
+"""0001-01-01T00:00:00Z: RFC 3339 can name no earlier year worth having, and sums of such times cannot overflow."""
+TIME_MS_MAX = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z."""
+
+FORM = "application/x-www-form-urlencoded"
+FORM_FIELDS_MAX = 10_000
+
+# The earliest and latest time of a Go program, which Prometheus's clients send for "no bound".
+_UNBOUNDED = {"-292273086-05-16T16:47:06Z": TIME_MS_MIN, "292277025-08-18T07:12:54.999999999Z": TIME_MS_MAX}
+_RFC_3339 = re.compile(
+    r"(\d{4})-(\d{2})-(\d{2})[Tt](\d{2}):(\d{2}):(\d{2})(?:\.(\d+))?(?:[Zz]|([+-])(\d{2}):(\d{2}))", re.ASCII
+)
+_FLOAT = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
+
+
+async def form(request: web.Request) -> MultiDict[str]:
+    """The request's parameters: those of an urlencoded body, then those of the query string.
+
+    Raises BadData for a body of another type or that is not UTF-8, TooLarge past the body limit.
+    """
+    fields: MultiDict[str] = MultiDict()
+    if request.method == "POST" and request.can_read_body:
+        body = await read_body(request, request.app[CONTEXT].settings.body_bytes_max)
+        if body and content_type(request) != FORM:
+            raise BadData(f"Content-Type is {content_type(request)!r}; a body of parameters must be {FORM}")
+        try:
+            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=FORM_FIELDS_MAX)
+        except ValueError as error:
+            raise BadData(
+                f"the body is not {FORM} with UTF-8 text and at most {FORM_FIELDS_MAX} fields: {error}"
+            ) from error
+        fields.extend(pairs)
+    fields.extend(request.query)
+    return fields
+
+
+def timestamp_ms(text: str, name: str) -> int:
+    """Unix milliseconds of RFC 3339 text or of Unix seconds as a float, within the years 1 to 9999."""
+    if text in _UNBOUNDED:
+        return _UNBOUNDED[text]
+    if _FLOAT.fullmatch(text):
+        milliseconds = float(text) * 1000
+        if not TIME_MS_MIN <= milliseconds <= TIME_MS_MAX:
+            raise BadData(f"parameter {name!r} is {text!r}; it must lie within the years 1 to 9999")
+        return round(milliseconds)
+    match = _RFC_3339.fullmatch(text)
+    if match is not None:
+        try:
+            return _rfc_3339_ms(match)
+        except (ValueError, OverflowError):
+            pass
+    raise BadData(f"parameter {name!r} is {text!r}; it must be Unix seconds such as 1735689600.5 or RFC 3339 text")
+
+
+def _rfc_3339_ms(match: re.Match[str]) -> int:
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    fraction, sign, zone_hours, zone_minutes = match.groups()[6:]
+    zone: timezone = UTC
+    if sign:
+        if int(zone_hours) > 23 or int(zone_minutes) > 59:
+            raise ValueError(match.group())
+        offset = timedelta(hours=int(zone_hours), minutes=int(zone_minutes))
+        zone = timezone(-offset if sign == "-" else offset)
+    moment = datetime(year, month, day, hour, minute, second, tzinfo=zone)
+    whole = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    milliseconds = whole + int(((fraction or "0") + "00")[:3])
+    if not TIME_MS_MIN <= milliseconds <= TIME_MS_MAX:
+        raise ValueError(match.group())
+    return milliseconds
+
+
+def duration_ms(text: str, name: str) -> int:
+    """Milliseconds of duration text such as `1h30m`, or of float seconds (which may be negative or 0)."""
+    try:
+        milliseconds = float(text) * 1000 if _FLOAT.fullmatch(text) else float(parse_duration_ms(text))
+    except ValueError:
+        raise BadData(f"parameter {name!r} is {text!r}; it must be a duration such as 1h30m, or seconds") from None
+    if not abs(milliseconds) <= TIME_MS_MAX:
+        raise BadData(f"parameter {name!r} is {text!r}; it must be shorter than 8000 years")
+    return round(milliseconds)
+
+
+def limit(text: str, name: str = "limit") -> int:
+    """A whole number ≥ 0, where 0 means no cap."""
+    if not _WHOLE.fullmatch(text):
+        raise BadData(f"parameter {name!r} is {text!r}; it must be a whole number, 0 for no limit")
+    return int(text)
+
+
+def optional(fields: MultiDict[str], name: str, read: Callable[[str, str], int], default: int) -> int:
+    """The first `name` of the fields, read by one of the functions above; `default` when absent or empty."""
+    text = fields.get(name, "")
+    return read(text, name) if text else default
+
+
+def required(fields: MultiDict[str], name: str) -> str:
+    """The first `name` of the fields. Raises BadData when it is missing or empty."""
+    text = fields.get(name, "")
+    if not text:
+        raise BadData(f"parameter {name!r} is missing")
+    return text
+
+
+def partial_response(fields: MultiDict[str]) -> bool:
+    """Whether an answer that lacks the shards that are down is welcome, with a warning: by default it is."""
+    text = fields.get("partial_response", "") or "true"
+    if text not in ("true", "false", "1", "0"):
+        raise BadData(f"parameter 'partial_response' is {text!r}; it must be true or false")
+    return text in ("true", "1")

@@ -1,0 +1,85 @@
+"""POST /api/v1/write: the Prometheus remote-write protocol, version 1.0."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+
+from aiohttp import web
+
+from coordinator.context import CONTEXT
+from coordinator.http import content_type, read_body
+from shared import remote_write
+from shared.config import Settings
+from shared.errors import BadData
+from shared.remote_write import Cut, Limits
+from shared.telemetry import event
+
+INLINE_BYTES_MAX = 32 << 10
+"""A compressed body up to here is cut on the event loop (well below a millisecond), a larger one in a thread."""
+SKIPPED_LOG_INTERVAL_S = 60.0
+_PROTOBUF = "application/x-protobuf"
+_SECOND_VERSION = "io.prometheus.write.v2"
+
+
+class _Skipped:
+    """Counts what requests carry beside samples, and logs the counts once in a while."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._logged_at = -SKIPPED_LOG_INTERVAL_S
+
+    def add(self, cut: Cut) -> None:
+        self._counts.update(exemplars=cut.exemplars, histograms=cut.histograms, metadata=cut.metadata)
+        now = time.monotonic()
+        if self._counts.total() and now - self._logged_at >= SKIPPED_LOG_INTERVAL_S:
+            event(logging.WARNING, "remote write: skipped what is not stored", trace=False, **self._counts)
+            self._counts.clear()
+            self._logged_at = now
+
+
+_skipped = _Skipped()
+
+
+async def write(request: web.Request) -> web.Response:
+    """204 when every sample of the request is durable and visible.
+
+    Series that are not valid make it 400, which names them; the others of the request are stored all the same. On 503
+    any part of the request may have been stored: sending it again changes nothing.
+    """
+    context = request.app[CONTEXT]
+    _check_type(request)
+    raw = await read_body(request, context.settings.body_bytes_max, encoding="snappy")
+    if len(raw) <= INLINE_BYTES_MAX:
+        cut = _cut(raw, context.settings)
+    else:
+        cut = await asyncio.to_thread(_cut, raw, context.settings)
+    if cut.parts:
+        timeout_s = context.settings.write_timeout_ms / 1000
+        await context.links.call("series.write", parts=cut.parts, timeout_s=timeout_s)
+    context.telemetry.samples_in.inc(cut.samples)
+    _skipped.add(cut)
+    if cut.refused_count:
+        context.telemetry.series_refused.inc(cut.refused_count)
+        more = cut.refused_count - len(cut.refused)
+        tail = f"; and {more} more" if more else ""
+        raise BadData(f"{cut.samples} samples stored, these refused: " + "; ".join(cut.refused) + tail)
+    return web.Response(status=204)
+
+
+def _cut(raw: bytes, settings: Settings) -> Cut:
+    body = remote_write.decompress(raw, settings.decompressed_bytes_max)
+    return remote_write.cut(body, settings.shards, Limits.of(settings))
+
+
+def _check_type(request: web.Request) -> None:
+    kind = content_type(request)
+    if kind != _PROTOBUF:
+        raise BadData(f"Content-Type is {kind!r}; it must be {_PROTOBUF}")
+    if _SECOND_VERSION in request.headers.get("Content-Type", ""):
+        raise BadData(f"Content-Type asks for remote write 2.0; this is version 1.0, {_PROTOBUF} without parameters")
+
+
+ROUTES: list[web.RouteDef] = [web.post("/api/v1/write", write)]

@@ -1,0 +1,153 @@
+"""What each stage of metric ingest and reading costs, in process: `python -m loadtest.bench.ingest [series]`.
+
+Stages are those of one request of 2,000 series, and of one shard with many series on a real store in a temporary
+directory. Figures are the median of several runs, in nanoseconds a series or sample.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import snappy
+
+from proto import remote_write_pb2
+from shared import remote_write
+from shared.config import Settings
+from shared.labels import Symbols
+from shared.promql.ast import Matcher
+from shared.remote_write import UNLIMITED
+from worker.series.head import Head
+from worker.series.ingest import parse
+from worker.series.part import SeriesPart
+from worker.series.select import ShardSource
+from worker.storage import Store
+
+REQUEST_SERIES = 2_000
+RUNS = 15
+START_MS = 1_700_000_000_000
+
+
+def request(first: int, series: int, samples: int, at: int) -> bytes:
+    """A WriteRequest as an agent sends it: seven labels, 170 bytes a series."""
+    message = remote_write_pb2.WriteRequest()
+    for i in range(first, first + series):
+        entry = message.timeseries.add()
+        own = {
+            "__name__": "http_requests_total",
+            "cluster": "eu-west-1",
+            "instance": f"10.0.{i // 256 % 256}.{i % 256}:9100",
+            "job": "api",
+            "path": f"/v1/{i % 17}",
+            "pod": f"api-{i:07d}-x2k4q",
+            "zone": f"zone-{i % 3}",
+        }
+        for name, value in own.items():
+            entry.labels.add(name=name, value=value)
+        for j in range(samples):
+            entry.samples.add(value=float(i * j % 1000), timestamp=START_MS + (at + j) * 15_000)
+    return message.SerializeToString()
+
+
+def median_ns(work: Callable[[], object], items: int) -> float:
+    work()
+    took = []
+    for _ in range(RUNS):
+        started = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - started)
+    return statistics.median(took) / items * 1e9
+
+
+def show(stage: str, nanoseconds: float, unit: str) -> None:
+    print(f"{stage:<52} {nanoseconds:>10.1f} ns a {unit}")
+
+
+def stages() -> None:
+    raw = request(0, REQUEST_SERIES, 1, 0)
+    packed = snappy.compress(raw)
+    n = REQUEST_SERIES
+    show("decompress", median_ns(lambda: remote_write.decompress(packed, 1 << 30), n), "series")
+    show("walk and hash", median_ns(lambda: remote_write.walk(raw, UNLIMITED), n), "series")
+    show("walk, hash and cut by 8 shards", median_ns(lambda: remote_write.cut(raw, 8, UNLIMITED), n), "series")
+    show("parse in the worker (walk again, read samples)", median_ns(lambda: parse(raw), n), "series")
+    many = request(0, 100, 240, 0)
+    show("parse, 240 samples a series", median_ns(lambda: parse(many), 24_000), "sample")
+
+
+def head(series: int, rounds: int) -> None:
+    own = Head()
+    own.extend(series)
+    ids = np.arange(series)
+    took = []
+    for i in range(rounds):
+        times = np.full(series, START_MS + 15_000 * i)
+        started = time.perf_counter()
+        own.append(ids, times, times * 0.5)
+        took.append(time.perf_counter() - started)
+    show(f"append to the head, {series} series in turn", statistics.median(took) / series * 1e9, "sample")
+    whole = median_ns(lambda: own.read(ids, START_MS, START_MS + 15_000 * rounds), series * rounds)
+    show(f"read all {rounds} samples of each", whole, "sample")
+    last = START_MS + 15_000 * (rounds - 20)
+    show("read the last 20 of each", median_ns(lambda: own.read(ids, last, 1 << 60), series), "series")
+
+
+def shard(series: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        before = psutil.Process().memory_info().rss
+        part, store = opened(Path(directory))
+        for stage, at in (("write, new series", 0), ("write, known series", 1), ("write, known series", 2)):
+            took = 0.0
+            for body in bodies(series, at):
+                started = time.perf_counter()
+                part.write([body], 60.0)
+                took += time.perf_counter() - started
+            show(f"{stage}, {REQUEST_SERIES} a commit, durable", took / series * 1e9, "sample")
+        grown = psutil.Process().memory_info().rss - before
+        print(f"{'memory of the shard':<52} {grown / series:>10.0f} bytes a series")
+        queries(part)
+        store.close()
+        started = time.perf_counter()
+        part, store = opened(Path(directory))
+        took = time.perf_counter() - started
+        show(f"start: replay {series} series with 3 samples", took / series * 1e9, "series")
+        store.close()
+
+
+def opened(directory: Path) -> tuple[SeriesPart, Store]:
+    store = Store(directory / "store")
+    part = SeriesPart(store, Settings(), Symbols(), directory)
+    part.load()
+    return part, store
+
+
+def bodies(series: int, at: int) -> Iterator[bytes]:
+    for first in range(0, series, REQUEST_SERIES):
+        yield request(first, REQUEST_SERIES, 1, at)
+
+
+def queries(part: SeriesPart) -> None:
+    source = ShardSource([part])
+    base = [Matcher("__name__", "=", "http_requests_total")]
+    cases = [
+        ("one series", [*base, Matcher("pod", "=", "api-0000042-x2k4q")]),
+        ("about 1/17", [*base, Matcher("path", "=", "/v1/3")]),
+        ("regex on a wide label", [*base, Matcher("pod", "=~", "api-00000.*")]),
+        ("all", base),
+    ]
+    for text, matchers in cases:
+        found = source.select(matchers, 0, 1 << 60, Symbols(part._symbols)).labels.size
+        took = median_ns(lambda own=matchers: source.select(own, 0, 1 << 60, Symbols(part._symbols)), 1)
+        print(f"{'select ' + text + f' ({found} series), labels as columns':<52} {took / 1e6:>10.3f} ms")
+
+
+if __name__ == "__main__":
+    stages()
+    head(10_000, 240)
+    shard(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)

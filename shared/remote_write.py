@@ -1,0 +1,273 @@
+"""Remote write 1.0: a request's body, decompressed with a bound, checked and cut into one body per shard.
+
+Protocol: https://prometheus.io/docs/specs/prw/remote_write_spec/. What a kernel recognises as a plain series
+(`shared.remote_write_walk`) is copied as it stands; any other one goes through the protobuf library, one by one, to be
+written anew in canonical form or refused with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import snappy
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from proto import remote_write_pb2
+from shared import labels, remote_write_walk
+from shared.config import Settings
+from shared.errors import BadData, TooLarge
+from shared.remote_write_walk import (
+    END,
+    EXEMPLARS,
+    HISTOGRAMS,
+    LABELS,
+    METADATA,
+    PLAIN,
+    SAMPLES,
+    START,
+    STATUS,
+    TIME_MS_MAX,
+    TIME_MS_MIN,
+)
+from shared.wire import Frame
+
+SERIES_MAX = 1 << 20
+"""Series of one request: its walk takes 56 bytes for each of them, however little the body spends on one."""
+ODD_SERIES_MAX = 100_000
+"""Series of one request that are not plain: some 10 µs of interpreted code each."""
+ODD_BODY_BYTES_MAX = 16 << 20
+"""Largest body with unknown top-level fields, which the protobuf library must take apart at 8 bytes a byte."""
+REFUSED_SHOWN_MAX = 5
+"""How many refused series an error names; it gives the number of all."""
+LABELS_SHOWN_MAX = 200
+SNAPPY_RATIO_MAX = 22
+"""Snappy's densest element writes 64 bytes for 3: a header that announces more lies, and is found out before the
+memory is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one series may have: number of labels, bytes of a label name, bytes of a label value."""
+
+    labels: int
+    name_bytes: int
+    value_bytes: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        return cls(settings.labels_per_series_max, settings.label_name_bytes_max, settings.label_value_bytes_max)
+
+    def array(self) -> NDArray[np.int64]:
+        return np.array([self.labels, self.name_bytes, self.value_bytes], dtype=np.int64)
+
+
+UNLIMITED = Limits(1 << 62, 1 << 62, 1 << 62)
+
+
+@dataclass(slots=True)
+class Walk:
+    """A body and where its series are: `table` int64[series, COLUMNS] (columns of `remote_write_walk`), `hashes`
+    uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what is not kept."""
+
+    body: NDArray[np.uint8]
+    table: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Cut:
+    """A request ready to be sent: shard → its frames (one body each), the samples in them, and what was left out.
+
+    `refused` names the first `REFUSED_SHOWN_MAX` series or samples that are not valid, of `refused_count`.
+    """
+
+    parts: dict[int, Sequence[Frame]] = field(default_factory=dict)
+    samples: int = 0
+    refused: list[str] = field(default_factory=list)
+    refused_count: int = 0
+    metadata: int = 0
+    exemplars: int = 0
+    histograms: int = 0
+
+    def refuse(self, text: str) -> None:
+        self.refused_count += 1
+        if len(self.refused) < REFUSED_SHOWN_MAX:
+            self.refused.append(text)
+
+
+def decompress(raw: bytes, bytes_max: int) -> bytes:
+    """Raw snappy → bytes. Raises TooLarge if they would be more than `bytes_max`, BadData if `raw` is not snappy."""
+    size = shift = 0
+    for byte in raw[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise BadData(f"the body is not snappy: its {len(raw)} bytes do not begin with a length")
+    if size > bytes_max:
+        raise TooLarge(f"the body decompresses to {size} bytes; the limit is {bytes_max}")
+    if size > SNAPPY_RATIO_MAX * len(raw):
+        raise BadData(f"the body is not snappy: {len(raw)} bytes cannot hold the {size} they announce")
+    try:
+        body = snappy.uncompress(raw)
+    except snappy.UncompressError as error:
+        raise BadData(f"the body is not snappy in block format: {error.__cause__}") from error
+    if len(body) != size:
+        raise BadData(f"the body is not snappy: it announces {size} bytes and holds {len(body)}")
+    return body
+
+
+def walk(body: Frame, limits: Limits) -> Walk | None:
+    """Find the series of a body; None if its top level has fields the kernel does not know.
+
+    Raises TooLarge for more than SERIES_MAX series.
+    """
+    data = np.frombuffer(body, dtype=np.uint8)
+    series = remote_write_walk.count_series(data)
+    if series < 0:
+        return None
+    if series > SERIES_MAX:
+        raise TooLarge(f"the request has {series} series; the limit is {SERIES_MAX}, send it in smaller ones")
+    table = np.zeros((series, remote_write_walk.COLUMNS), dtype=np.int64)
+    hashes = np.zeros(series, dtype=np.uint64)
+    counts = np.zeros(remote_write_walk.COUNTS, dtype=np.int64)
+    remote_write_walk.walk(data, table, hashes, counts, limits.array())
+    return Walk(data, table, hashes, counts)
+
+
+def cut(body: Frame, shards: int, limits: Limits) -> Cut:
+    """Check a decompressed request and cut it by the shard of each series.
+
+    A series or sample that is not valid is left out and named in `Cut.refused`. Raises BadData if the body is not a
+    WriteRequest, TooLarge past the bounds above.
+    """
+    found = walk(body, limits)
+    answer = Cut()
+    pieces: list[Walk] = []
+    if found is None:
+        if len(body) > ODD_BODY_BYTES_MAX:
+            raise TooLarge(f"a body of {len(body)} bytes has unknown fields; the limit of such is {ODD_BODY_BYTES_MAX}")
+        try:
+            request = remote_write_pb2.RawWriteRequest.FromString(bytes(body))
+        except DecodeError as error:
+            raise BadData(f"the body is not a protobuf WriteRequest: {error}") from error
+        answer.metadata = len(request.metadata)
+        odd = list(enumerate(request.timeseries))
+    else:
+        pieces.append(found)
+        rows = np.flatnonzero(found.table[:, STATUS] != PLAIN).tolist()
+        odd = [(row, found.body[found.table[row, LABELS] : found.table[row, END]].tobytes()) for row in rows]
+        answer.metadata = int(found.counts[METADATA])
+    if len(odd) > ODD_SERIES_MAX:
+        raise TooLarge(f"{len(odd)} series are not in canonical form; the limit is {ODD_SERIES_MAX} a request")
+    if odd:
+        rewritten = walk(b"".join(_exact(number, data, limits, answer) for number, data in odd), limits)
+        assert rewritten is not None and not rewritten.table[:, STATUS].any()
+        pieces.append(rewritten)
+    _divide(pieces, shards, answer)
+    return answer
+
+
+def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
+    """Fill `answer.parts` from the plain series of the walks."""
+    per_shard: dict[int, list[Frame]] = {}
+    for piece in pieces:
+        answer.exemplars += int(piece.counts[EXEMPLARS])
+        answer.histograms += int(piece.counts[HISTOGRAMS])
+        kept = np.flatnonzero((piece.table[:, STATUS] == PLAIN) & (piece.table[:, SAMPLES] > 0))
+        if not len(kept):
+            continue
+        answer.samples += int(piece.table[kept, SAMPLES].sum())
+        places = (piece.hashes[kept] % np.uint64(shards)).astype(np.int64)
+        kept = kept[np.argsort(places, kind="stable")]
+        starts, ends = piece.table[kept, START], piece.table[kept, END]
+        sizes = ends - starts
+        offsets = np.concatenate(([0], np.cumsum(sizes)))
+        out = np.empty(offsets[-1], dtype=np.uint8)
+        remote_write_walk.gather(piece.body, starts, ends, offsets[:-1], out)
+        bounds = offsets[np.concatenate(([0], np.cumsum(np.bincount(places, minlength=shards))))].tolist()
+        view = memoryview(out.data)
+        for shard in np.unique(places).tolist():
+            per_shard.setdefault(shard, []).append(view[bounds[shard] : bounds[shard + 1]])
+    answer.parts.update(per_shard)
+
+
+def _varint(n: int) -> bytes:
+    out = bytearray()
+    while n >= 0x80:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
+    """One TimeSeries message through the protobuf library: its `timeseries` field in canonical form, or b"" where
+    nothing of it is left. Refusals go to `answer`."""
+    try:
+        series = remote_write_pb2.RawTimeSeries.FromString(data)
+    except DecodeError as error:
+        raise BadData(f"the body is not a protobuf WriteRequest: series {number}: {error}") from error
+    answer.exemplars += len(series.exemplars)
+    answer.histograms += len(series.histograms)
+    pairs = [(label.name, label.value) for label in series.labels]
+    problem = _label_problem(pairs, limits)
+    if problem:
+        answer.refuse(f"series {number} {_shown(pairs)}: {problem}")
+        return b""
+    kept = [sample for sample in series.samples if TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX]
+    for sample in series.samples:
+        if not TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX:
+            answer.refuse(
+                f"series {number} {_shown(pairs)}: a sample's timestamp is {sample.timestamp} ms; "
+                "it must lie within the years 1 to 9999"
+            )
+    if not kept:
+        return b""
+    label_bytes = labels.encode(tuple((name.decode(), value.decode()) for name, value in pairs if value))
+    message = label_bytes + remote_write_pb2.RawTimeSeries(samples=kept).SerializeToString()
+    return b"\x0a" + _varint(len(message)) + message
+
+
+def _label_problem(pairs: Sequence[tuple[bytes, bytes]], limits: Limits) -> str:
+    """Why a label set cannot be accepted; "" if it can. A label with an empty value is the same as no label."""
+    if len(pairs) > limits.labels:
+        return f"it has {len(pairs)} labels; the limit is {limits.labels}"
+    seen = set()
+    for name, value in pairs:
+        shown = name[:LABELS_SHOWN_MAX].decode(errors="replace")
+        if not name:
+            return "a label name is empty"
+        if len(name) > limits.name_bytes:
+            return f"a label name has {len(name)} bytes; the limit is {limits.name_bytes}"
+        if len(value) > limits.value_bytes:
+            return f"the value of label {shown!r} has {len(value)} bytes; the limit is {limits.value_bytes}"
+        if name in seen:
+            return f"label name {shown!r} appears twice"
+        seen.add(name)
+        for text, what in ((name, f"label name {shown!r}"), (value, f"the value of label {shown!r}")):
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                return f"{what} is not UTF-8 at byte {error.start}"
+    if not any(name == b"__name__" and value for name, value in pairs):
+        return "it has no label __name__"
+    return ""
+
+
+def _shown(pairs: Sequence[tuple[bytes, bytes]]) -> str:
+    """The label set as PromQL text, cut where it gets long."""
+    texts, size = [], 0
+    for name, value in pairs:
+        text = f"{name[:64].decode(errors='replace')}={value[:64].decode(errors='replace')!r}"
+        size += len(text)
+        if size > LABELS_SHOWN_MAX:
+            texts.append("…")
+            break
+        texts.append(text.replace("'", '"'))
+    return "{" + ", ".join(texts) + "}"

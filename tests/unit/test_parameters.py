@@ -1,0 +1,78 @@
+"""Timestamps, durations and limits as the interface writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.api.parameters import TIME_MS_MAX, TIME_MS_MIN, duration_ms, limit, timestamp_ms
+from shared.errors import BadData
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("1700000000", 1_700_000_000_000),
+        ("1700000000.1235", 1_700_000_000_124),
+        ("1.7e9", 1_700_000_000_000),
+        ("-1.5", -1500),
+        (".5", 500),
+        ("1970-01-01T00:00:01Z", 1000),
+        ("2023-11-14T22:13:20.123456789Z", 1_700_000_000_123),
+        ("2023-11-15T00:13:20+02:00", 1_700_000_000_000),
+        ("2023-11-14t17:43:20-04:30", 1_700_000_000_000),
+        ("1969-12-31T23:59:59.5Z", -500),
+        ("0001-01-01T00:00:00Z", TIME_MS_MIN),
+        ("9999-12-31T23:59:59.999Z", TIME_MS_MAX),
+        ("-292273086-05-16T16:47:06Z", TIME_MS_MIN),
+        ("292277025-08-18T07:12:54.999999999Z", TIME_MS_MAX),
+    ],
+)
+def test_a_timestamp_is_seconds_or_rfc_3339(text: str, expected: int) -> None:
+    assert timestamp_ms(text, "time") == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "NaN",
+        "inf",
+        "1e300",
+        "9999999999999",
+        "1_000",
+        "0x10",
+        " 1",
+        "2023-11-14",
+        "2023-11-14T22:13:20",
+        "2023-02-30T00:00:00Z",
+        "2023-11-14T22:13:20+25:00",
+        "0001-01-01T00:00:00+01:00",
+        "٣",
+    ],
+)
+def test_what_is_no_timestamp_is_named(text: str) -> None:
+    with pytest.raises(BadData, match="parameter 'time' is"):
+        timestamp_ms(text, "time")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("15", 15_000), ("0.25", 250), ("1h30m", 5_400_000), ("100ms", 100), ("-5", -5000), ("1e-9", 0)],
+)
+def test_a_duration_is_seconds_or_units(text: str, expected: int) -> None:
+    assert duration_ms(text, "step") == expected
+
+
+@pytest.mark.parametrize("text", ["", "1x", "NaN", "Inf", "5m5m", "1e30", "1h 30m", "99999999999y"])
+def test_what_is_no_duration_is_named(text: str) -> None:
+    with pytest.raises(BadData, match="parameter 'step' is"):
+        duration_ms(text, "step")
+
+
+def test_a_limit_is_a_whole_number() -> None:
+    assert limit("0") == 0
+    assert limit("007") == 7
+    for text in ("", "-1", "1.0", "x", "9" * 5000, "٣"):
+        with pytest.raises(BadData, match="parameter 'limit' is"):
+            limit(text)

@@ -1,0 +1,141 @@
+"""The index against a naive matcher over dictionaries."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared import labels
+from shared.errors import BadData
+from shared.hashing import hash64
+from shared.labels import Labels, Symbols
+from shared.promql.ast import Matcher
+from worker.series import postings
+from worker.series.bytemap import ByteMap
+from worker.series.index import Index
+from worker.series.patterns import Pattern, Patterns
+
+NAMES = ["__name__", "job", "instance", "zone", "ünit"]
+VALUES = ["a", "b", "ab", "abc", "x-1", "x-2", "é\n", "1", ""]
+EXPRESSIONS = ["", "a", "a|b", "a|", "a.*", ".*", ".+", "x-[12]", "[^a]*", "(?i)A", "é.", "x-1|x-2|nothing", "b?"]
+
+label_sets = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES), max_size=5).map(labels.from_mapping)
+matchers = st.builds(
+    Matcher,
+    name=st.sampled_from([*NAMES, "missing"]),
+    op=st.sampled_from(["=", "!="]),
+    value=st.sampled_from([*VALUES, "never seen"]),
+) | st.builds(
+    Matcher,
+    name=st.sampled_from([*NAMES, "missing"]),
+    op=st.sampled_from(["=~", "!~"]),
+    value=st.sampled_from(EXPRESSIONS),
+)
+
+
+def register(index: Index, sets: list[Labels]) -> list[int]:
+    encoded = [labels.encode(own) for own in sets]
+    offsets = np.cumsum([0, *map(len, encoded)])
+    hashes = np.array([hash64(own) for own in encoded], dtype=np.uint64)
+    data = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+    return index.resolve(data, offsets[:-1].copy(), offsets[1:].copy(), hashes).tolist()
+
+
+def accepts(matcher: Matcher, own: dict[str, str]) -> bool:
+    value = own.get(matcher.name, "")
+    if matcher.op in ("=", "!="):
+        return (value == matcher.value) == (matcher.op == "=")
+    return Pattern(matcher.value).matches(value) == (matcher.op == "=~")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(label_sets, max_size=20), max_size=4), st.lists(matchers, max_size=4), st.booleans())
+def test_selection_equals_a_naive_scan(batches: list[list[Labels]], wanted: list[Matcher], parent: bool) -> None:
+    symbols = Symbols()
+    index = Index(symbols, Patterns())
+    child = Symbols(symbols) if parent else symbols
+    known: dict[Labels, int] = {}
+    for batch in batches:
+        for own, number in zip(batch, register(index, batch), strict=True):
+            assert known.setdefault(own, len(known)) == number
+        assert index.lookup().size == len(known)  # a reader between batches makes runs of the postings
+    lookup = index.lookup()
+    found = lookup.select(wanted)
+    assert found.tolist() == [i for own, i in known.items() if all(accepts(m, dict(own)) for m in wanted)]
+    frame = lookup.frame(found, child)
+    by_id = {i: own for own, i in known.items()}
+    assert [frame.labels(row) for row in range(frame.size)] == [by_id[i] for i in found.tolist()]
+    assert set(lookup.names(found)) == {name for i in found.tolist() for name, _ in by_id[i]}
+    job = [symbols.text(code) for code in lookup.column(found, "job").tolist()]
+    assert job == [dict(by_id[i]).get("job", "") for i in found.tolist()]
+
+
+def test_a_lookup_stays_as_it_was_while_the_index_grows() -> None:
+    index = Index(Symbols(), Patterns())
+    register(index, [(("__name__", "m"), ("i", str(i))) for i in range(10)])
+    lookup = index.lookup()
+    register(index, [(("__name__", "m"), ("new", str(i))) for i in range(5000)])
+    assert len(lookup.select([Matcher("__name__", "=", "m")])) == 10
+    assert len(lookup.select([Matcher("new", "!=", "")])) == 0
+    assert len(index.lookup().select([Matcher("__name__", "=", "m")])) == 5010
+
+
+def test_postings_of_many_batches_stay_few_runs_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postings, "TAIL_PAIRS_MAX", 8)
+    own = postings.Postings()
+    random = np.random.default_rng(1)
+    pairs = np.sort(random.integers(0, 50, (300, 3)), axis=1).astype(np.int32)
+    for i, row in enumerate(pairs):
+        own.add(np.arange(3, dtype=np.int32), row, np.full(3, i, dtype=np.int32))
+    lists = own.lists()
+    assert len(lists.runs) <= 10
+    for name in range(3):
+        assert lists.values(name).tolist() == np.unique(pairs[:, name]).tolist()
+        for code in range(50):
+            assert lists.ids(name, code).tolist() == np.flatnonzero(pairs[:, name] == code).tolist()
+            assert lists.count(name, code) == np.count_nonzero(pairs[:, name] == code)
+        some = np.array([3, 7, 20], dtype=np.int32)
+        assert lists.union(name, some).tolist() == np.flatnonzero(np.isin(pairs[:, name], some)).tolist()
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.binary(max_size=20), max_size=30), max_size=5))
+def test_byte_map_numbers_strings_in_order_of_appearance(batches: list[list[bytes]]) -> None:
+    own = ByteMap()
+    known: dict[bytes, int] = {}
+    for batch in batches:
+        offsets = np.cumsum([0, *map(len, batch)])
+        # Two hashes only, so that strings of equal hash have to be told apart by their bytes.
+        hashes = np.array([len(text) % 2 for text in batch], dtype=np.uint64)
+        data = np.frombuffer(b"".join(batch), dtype=np.uint8)
+        numbers = own.resolve(data, offsets[:-1].copy(), offsets[1:].copy(), hashes)
+        assert numbers.tolist() == [known.setdefault(text, len(known)) for text in batch]
+    data, offsets = own.strings(0)
+    assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == list(known)
+
+
+def test_byte_map_keeps_its_numbers_when_it_grows() -> None:
+    own = ByteMap()
+    texts = [f"text {i}".encode() for i in range(20_000)]
+    offsets = np.cumsum([0, *map(len, texts)])
+    hashes = np.array([hash64(text) for text in texts], dtype=np.uint64)
+    data = np.frombuffer(b"".join(texts), dtype=np.uint8)
+    for _ in range(2):
+        assert (own.resolve(data, offsets[:-1].copy(), offsets[1:].copy(), hashes) == np.arange(20_000)).all()
+
+
+@pytest.mark.parametrize("expression", ["(", "a**", "[", r"\p{Nope}", "(?=a)", "a{2,1}"])
+def test_an_expression_that_is_not_re2_is_bad_data_naming_it(expression: str) -> None:
+    index = Index(Symbols(), Patterns())
+    with pytest.raises(BadData, match="invalid regular expression"):
+        index.lookup().select([Matcher("a", "=~", expression)])
+
+
+def test_a_dot_matches_a_line_feed_and_expressions_are_anchored() -> None:
+    assert Pattern("a.b").matches("a\nb")
+    assert not Pattern("a").matches("ab")
+    assert not Pattern("a|b").matches("ab")

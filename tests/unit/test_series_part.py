@@ -1,0 +1,221 @@
+"""One shard's series on a real store: what is durable, visible and found."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shared import remote_write
+from shared.config import Settings
+from shared.errors import DeadlineExceeded, Internal, Unavailable
+from shared.labels import Labels, Symbols
+from shared.promql.ast import Matcher
+from shared.remote_write import UNLIMITED
+from tests.remote_write_bodies import Series, body
+from worker.series.part import SeriesPart
+from worker.series.select import ShardSource
+from worker.storage import Store
+
+EVERYTHING = (-(1 << 60), 1 << 60)
+TIMEOUT_S = 5.0
+
+
+class Shard:
+    """A part with its store, to be opened again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.open()
+
+    def open(self) -> None:
+        self.store = Store(self.path)
+        self.symbols = Symbols()
+        self.part = SeriesPart(self.store, Settings(), self.symbols, self.path)
+        self.part.load()
+
+    def close(self) -> None:
+        self.part.close()
+        self.store.close()
+
+    def reopen(self) -> None:
+        self.close()
+        self.open()
+
+    def write(self, series: list[Series]) -> int:
+        cut = remote_write.cut(body(series), 1, UNLIMITED)
+        return self.part.write(cut.parts[0], TIMEOUT_S)
+
+    def samples(self, *matchers: Matcher, window: tuple[int, int] = EVERYTHING) -> dict[Labels, list]:
+        selection = ShardSource([self.part]).select(matchers, *window, Symbols(self.symbols))
+        found = selection.read(0, selection.labels.size)
+        answer = {}
+        for row in range(selection.labels.size):
+            own = slice(found.offsets[row], found.offsets[row + 1])
+            pairs = zip(found.timestamps_ms[own].tolist(), found.values[own].tolist(), strict=True)
+            answer[selection.labels.labels(row)] = list(pairs)
+        return answer
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Iterator[Shard]:
+    opened = Shard(tmp_path / "store")
+    yield opened
+    opened.close()
+
+
+def m(**labels: str) -> dict[str, str]:
+    return {"__name__": "m", **labels}
+
+
+A, B = (("__name__", "m"), ("job", "a")), (("__name__", "m"), ("job", "b"))
+
+
+def test_samples_are_read_back_by_series_and_time(shard: Shard) -> None:
+    assert shard.write([(m(job="a"), [(1, 1.0), (2, 2.0)]), (m(job="b"), [(5, 3.0)])]) == 3
+    assert shard.samples() == {A: [(1, 1.0), (2, 2.0)], B: [(5, 3.0)]}
+    assert shard.samples(Matcher("job", "=", "b")) == {B: [(5, 3.0)]}
+    assert shard.samples(window=(2, 3)) == {A: [(2, 2.0)]}
+    assert shard.part.counts() == {"series": 2, "samples": 3, "samples_in": 3}
+
+
+def test_late_and_repeated_samples_are_merged_the_last_write_winning(shard: Shard) -> None:
+    shard.write([(m(job="a"), [(5, 1.0), (3, 2.0)]), (m(job="a"), [(5, 9.0)])])
+    shard.write([(m(job="a"), [(3, 7.0), (1, 8.0), (3, 6.0)])])
+    expected = {A: [(1, 8.0), (3, 6.0), (5, 9.0)]}
+    assert shard.samples() == expected
+    shard.reopen()
+    assert shard.samples() == expected
+
+
+def test_everything_is_back_after_opening_again(shard: Shard) -> None:
+    for i in range(20):
+        shard.write([(m(i=str(j), batch=str(j % 3)), [(i, i * j)]) for j in range(i, i + 50)])
+    before, counts = shard.samples(), shard.part.counts()
+    shard.reopen()
+    assert shard.samples() == before
+    assert shard.part.counts() == {**counts, "samples_in": 0}
+    shard.write([(m(job="a"), [(1, 1.0)]), (m(i="3", batch="0"), [(99, 1.0)])])
+    shard.reopen()
+    assert shard.samples(Matcher("job", "=", "a")) == {A: [(1, 1.0)]}
+    assert shard.part.counts()["series"] == counts["series"] + 1
+
+
+def test_deletion_is_durable_and_does_not_touch_what_is_written_later(shard: Shard) -> None:
+    shard.write([(m(job="a"), [(1, 1.0), (2, 2.0), (3, 3.0)]), (m(job="b"), [(2, 4.0)])])
+    assert shard.part.delete([[Matcher("job", "=", "a")]], 2, 3, TIMEOUT_S) == 2
+    shard.write([(m(job="a"), [(3, 9.0)])])
+    expected = {A: [(1, 1.0), (3, 9.0)], B: [(2, 4.0)]}
+    assert shard.samples() == expected
+    shard.reopen()
+    assert shard.samples() == expected
+    assert shard.part.delete([[Matcher("job", "=", "a")], [Matcher("job", "=~", ".+")]], *EVERYTHING, TIMEOUT_S) == 3
+    assert shard.samples() == {}
+    shard.reopen()
+    assert shard.samples() == {}
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, shard: Shard) -> Callable[[], None]:
+    def refuse(*_: object, **__: object) -> None:
+        raise Unavailable("the store is full")
+
+    monkeypatch.setattr(shard.store, "write", refuse)
+    return monkeypatch.undo
+
+
+def test_a_refused_write_shows_nothing_and_can_be_repeated(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    repair = failing(monkeypatch, shard)
+    with pytest.raises(Unavailable, match="full"):
+        shard.write([(m(job="a"), [(2, 2.0)]), (m(job="b"), [(2, 2.0)])])
+    assert shard.samples() == {A: [(1, 1.0)]}
+    repair()
+    shard.write([(m(job="b"), [(3, 3.0)])])
+    shard.reopen()
+    assert shard.samples() == {A: [(1, 1.0)], B: [(3, 3.0)]}
+
+
+def test_a_write_whose_sync_fails_is_not_visible_and_not_overwritten_in_the_journal(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise Unavailable("the disk is failing")
+
+    monkeypatch.setattr(shard.store, "sync", refuse)
+    with pytest.raises(Unavailable):
+        shard.write([(m(job="a"), [(1, 1.0)])])
+    assert shard.samples() == {}
+    monkeypatch.undo()
+    shard.write([(m(job="b"), [(2, 2.0)])])
+    assert shard.samples() == {B: [(2, 2.0)]}
+    shard.reopen()
+    assert shard.samples() == {A: [(1, 1.0)], B: [(2, 2.0)]}
+
+
+def test_concurrent_writes_and_reads_lose_and_invent_nothing(shard: Shard) -> None:
+    writers, batches, series = 4, 15, 40
+    seen: list[int] = []
+    done = threading.Event()
+
+    def write(writer: int) -> None:
+        for i in range(batches):
+            shard.write([(m(i=str(s), w=str(writer)), [(i, float(i))]) for s in range(series)])
+
+    def read() -> None:
+        while not done.is_set():
+            found = shard.samples(Matcher("__name__", "=", "m"))
+            for points in found.values():
+                assert points == [(i, float(i)) for i in range(len(points))]
+            seen.append(sum(map(len, found.values())))
+
+    reader = threading.Thread(target=read)
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
+    for thread in (reader, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    reader.join()
+    assert seen == sorted(seen)
+    shard.reopen()
+    found = shard.samples()
+    assert len(found) == writers * series
+    assert all(points == [(i, float(i)) for i in range(batches)] for points in found.values())
+
+
+def test_a_write_gives_up_when_its_turn_does_not_come(shard: Shard) -> None:
+    with shard.part._commits.exclusive(1.0), pytest.raises(DeadlineExceeded, match="busy"):
+        shard.part.write(remote_write.cut(body([(m(job="a"), [(1, 1.0)])]), 1, UNLIMITED).parts[0], 0.01)
+    shard.write([(m(job="b"), [(1, 1.0)])])
+    assert shard.samples() == {B: [(1, 1.0)]}
+
+
+def test_a_body_that_is_not_canonical_is_an_internal_error(shard: Shard) -> None:
+    with pytest.raises(Internal):
+        shard.part.write([body([([("b", "x"), ("__name__", "m")], [(1, 1.0)])])], TIMEOUT_S)
+
+
+def test_several_shards_are_one_source(tmp_path: Path) -> None:
+    symbols = Symbols()
+    parts = []
+    for number in range(3):
+        part = SeriesPart(Store(tmp_path / str(number)), Settings(), symbols, tmp_path)
+        part.load()
+        parts.append(part)
+    cut = remote_write.cut(body([(m(i=str(i)), [(1, float(i)), (2, -1.0)]) for i in range(100)]), 3, UNLIMITED)
+    for number, bodies in cut.parts.items():
+        parts[number].write(bodies, TIMEOUT_S)
+    child = Symbols(symbols)
+    selection = ShardSource(parts).select([Matcher("i", "!=", "7")], 0, 9, child)
+    assert selection.labels.size == 99
+    whole = selection.read(0, 99)
+    assert (whole.values[::2].astype(int) == [int(dict(selection.labels.labels(i))["i"]) for i in range(99)]).all()
+    pieces = [selection.read(first, min(first + 7, 99)) for first in range(0, 99, 7)]
+    assert (np.concatenate([piece.values for piece in pieces]) == whole.values).all()
+    assert selection.read(5, 5).offsets.tolist() == [0]
+    assert ShardSource([]).select([], 0, 9, child).labels.size == 0
+    for part in parts:
+        part._store.close()

@@ -1,0 +1,101 @@
+"""The sub-queries of a query, evaluated over one source of samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from shared.errors import Internal
+from shared.labels import Symbols
+from shared.messages.query import Evaluate, Evaluated, Shape, SubAnswer, SubQuery
+from shared.promql import exchange, parser
+from shared.promql.ast import Aggregate, Expr, MatrixSelector, Paren
+from shared.promql.engine import partial
+from shared.promql.engine.batches import evaluate_partial
+from shared.promql.engine.context import EvalContext
+from shared.promql.engine.evaluator import evaluate, evaluate_vector
+from shared.promql.model import Grid, Matrix, RangeVector, Source
+from shared.wire import Frame
+
+SERIES_PER_READ = 1024
+"""Series read between two looks at the deadline and the budget."""
+
+
+def answer(
+    message: Evaluate, source: Source, symbols: Symbols, *, deadline: float, cancelled: Callable[[], bool]
+) -> tuple[Evaluated, list[Frame]]:
+    """The answers of all sub-queries, in order, and their frames. The sample budget is one for all of them."""
+    answers: list[SubAnswer] = []
+    frames: list[Frame] = []
+    left = message.samples_max
+    for subquery in message.subqueries:
+        context = EvalContext(
+            source,
+            symbols,
+            Grid(message.start_ms, message.end_ms, message.step_ms),
+            lookback_ms=message.lookback_ms,
+            deadline=deadline,
+            samples_left=left,
+            cancelled=cancelled,
+        )
+        started = time.perf_counter()
+        shape, own = _answer(subquery, context)
+        left = context.samples_left
+        elapsed_ms = (time.perf_counter() - started) * 1000
+        answers.append(SubAnswer(shape, exchange.remarks(context.annotations), context.samples_read, elapsed_ms))
+        frames += own
+    return Evaluated(tuple(answers)), frames
+
+
+def _answer(subquery: SubQuery, context: EvalContext) -> tuple[Shape, list[Frame]]:
+    grid = Grid(subquery.start_ms, subquery.end_ms, subquery.step_ms)
+    expr = _bare(parser.resolve_durations(parser.parse(subquery.text), context.query_grid))
+    if subquery.mode == "samples":
+        return exchange.encode(_samples(expr, grid, context))
+    if subquery.mode == "value":
+        value = evaluate(expr, grid, context)
+        if not isinstance(value, Matrix | RangeVector):
+            raise Internal(f"{subquery.text!r} is no vector, so it is no sub-query of a shard")
+        return exchange.encode(value)
+    if not isinstance(expr, Aggregate):
+        raise Internal(f"{subquery.text!r} is no aggregation, so it has no partial form")
+    if subquery.mode == "partial":
+        return exchange.encode(evaluate_partial(expr, grid, context))
+    return _relabelled(expr, grid, context)
+
+
+def _relabelled(node: Aggregate, grid: Grid, context: EvalContext) -> tuple[Shape, list[Frame]]:
+    """A partial aggregation, with the hashes of what was aggregated: equal ones of two workers tell the coordinator
+    that a label function may have made series of different shards equal."""
+    param = None if node.param is None else evaluate(node.param, grid, context)
+    value = evaluate_vector(node.expr, grid, context)
+    part = partial.partial(node, value, param, grid, context)
+    return exchange.with_hashes(*exchange.encode(part), exchange.label_hashes(value.labels))
+
+
+def _samples(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:
+    """All samples of a range selector's series between the ends of the grid, staleness markers included."""
+    if not isinstance(expr, MatrixSelector):
+        raise Internal("samples are asked for by a range selector")
+    assert context.source is not None
+    selection = context.source.select(expr.vector.matchers, grid.start_ms, grid.end_ms, context.symbols)
+    parts: list[RangeVector | Matrix] = []
+    labels = selection.labels
+    for first in range(0, max(labels.size, 1), SERIES_PER_READ):
+        context.check()
+        last = min(first + SERIES_PER_READ, labels.size)
+        samples = selection.read(first, last)
+        context.charge(len(samples.values))
+        batch = labels.take(slice(first, last))
+        parts.append(RangeVector(batch, samples, np.zeros(batch.size, dtype=np.bool_)))
+    joined = exchange.joined(parts)
+    assert isinstance(joined, RangeVector)
+    return joined
+
+
+def _bare(expr: Expr) -> Expr:
+    while isinstance(expr, Paren):
+        expr = expr.expr
+    return expr

@@ -1,0 +1,288 @@
+"""Recent samples in memory: per series a chain of chunks, each twice as long as the last, in arenas shared by all.
+
+A series that ends after three samples costs 125 bytes, one that goes on wastes at most half of its last chunk, and
+appending a sample is a write behind the last one. Chunks keep their earliest and latest time, so that reading a range
+skips the others. Samples lie in order of arrival; a series where one came late is marked and sorted when read, the last
+one written winning among equal times.
+
+A head is not safe for concurrent use: its owner holds one lock around every call. A kernel call holds it for some
+15 ns a sample, so that copying on growth and publishing lengths for lock-free readers would buy little, and deletion
+would have to wait for readers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+
+from shared.promql.model import Samples
+from worker.series.columns import Column
+
+CHUNK_SAMPLES_MIN = 4
+CHUNK_SAMPLES_MAX = 256
+ARENA_ROOM_MIN = 4 * CHUNK_SAMPLES_MAX
+CHUNK_ROOM_MIN = 64
+
+# Columns of a series' links, of its range; of a chunk's shape, of its place and range; of the tally.
+FIRST, LAST = 0, 1
+EARLIEST, LATEST = 0, 1
+SIZE, USED, NEXT = 0, 1, 2
+PLACE, CHUNK_EARLIEST, CHUNK_LATEST = 0, 1, 2
+CHUNKS, ARENA, STORED = 0, 1, 2
+
+NEVER = np.iinfo(np.int64).max
+BEFORE = np.iinfo(np.int64).min
+
+_INTS = types.Array(types.int64, 1, "C")
+_INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
+_FLOATS = types.Array(types.float64, 1, "C")
+_FLOATS_IN = types.Array(types.float64, 1, "C", readonly=True)
+_FLAGS = types.Array(types.boolean, 1, "C")
+_LONGS = types.Array(types.int64, 2, "C")
+_SHORTS = types.Array(types.int32, 2, "C")
+
+
+@njit(
+    types.int64(
+        _INTS_IN, _INTS_IN, _FLOATS_IN, types.int64, _SHORTS, _LONGS, _FLAGS, _SHORTS, _LONGS, _INTS, _FLOATS, _INTS
+    ),
+    cache=True,
+    nogil=True,
+)
+def _append(
+    series: np.ndarray,
+    times: np.ndarray,
+    values: np.ndarray,
+    at: int,
+    links: np.ndarray,
+    ranges: np.ndarray,
+    late: np.ndarray,
+    shapes: np.ndarray,
+    places: np.ndarray,
+    arena_times: np.ndarray,
+    arena_values: np.ndarray,
+    tally: np.ndarray,
+) -> int:
+    """Append samples i ≥ `at`; returns the first one there was no room for (the number of samples if there is none)."""
+    for i in range(at, len(series)):
+        s, time = series[i], times[i]
+        chunk = links[s, LAST]
+        if chunk >= 0:
+            last = places[chunk, PLACE] + shapes[chunk, USED] - 1
+            if arena_times[last] == time:
+                arena_values[last] = values[i]
+                continue
+        if chunk < 0 or shapes[chunk, USED] == shapes[chunk, SIZE]:
+            size: Any = CHUNK_SAMPLES_MIN
+            if chunk >= 0:
+                size = min(2 * shapes[chunk, SIZE], CHUNK_SAMPLES_MAX)
+            fresh = tally[CHUNKS]
+            if fresh >= len(shapes) or tally[ARENA] + size > len(arena_times):
+                return i
+            shapes[fresh, SIZE], shapes[fresh, USED], shapes[fresh, NEXT] = size, 0, -1
+            places[fresh, PLACE] = tally[ARENA]
+            places[fresh, CHUNK_EARLIEST], places[fresh, CHUNK_LATEST] = NEVER, BEFORE
+            if chunk >= 0:
+                shapes[chunk, NEXT] = fresh
+            else:
+                links[s, FIRST] = fresh
+            links[s, LAST] = fresh
+            tally[CHUNKS] += 1
+            tally[ARENA] += size
+            chunk = np.int32(fresh)
+        place = places[chunk, PLACE] + shapes[chunk, USED]
+        arena_times[place] = time
+        arena_values[place] = values[i]
+        shapes[chunk, USED] += 1
+        places[chunk, CHUNK_EARLIEST] = min(places[chunk, CHUNK_EARLIEST], time)
+        places[chunk, CHUNK_LATEST] = max(places[chunk, CHUNK_LATEST], time)
+        if time <= ranges[s, LATEST]:
+            late[s] = True
+        ranges[s, EARLIEST] = min(ranges[s, EARLIEST], time)
+        ranges[s, LATEST] = max(ranges[s, LATEST], time)
+        tally[STORED] += 1
+    return len(series)
+
+
+@njit(types.int64(_INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS), cache=True, nogil=True)
+def _bound(ids: np.ndarray, start: int, end: int, links: np.ndarray, shapes: np.ndarray, places: np.ndarray) -> int:
+    """At least as many samples as these series have with start ≤ t ≤ end."""
+    total = 0
+    for i in range(len(ids)):
+        chunk = links[ids[i], FIRST]
+        while chunk >= 0:
+            if places[chunk, CHUNK_LATEST] >= start and places[chunk, CHUNK_EARLIEST] <= end:
+                total += shapes[chunk, USED]
+            chunk = shapes[chunk, NEXT]
+    return total
+
+
+@njit(
+    types.void(_INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS, _INTS, _FLOATS, _INTS, _INTS, _FLOATS),
+    cache=True,
+    nogil=True,
+)
+def _read(
+    ids: np.ndarray,
+    start: int,
+    end: int,
+    links: np.ndarray,
+    shapes: np.ndarray,
+    places: np.ndarray,
+    arena_times: np.ndarray,
+    arena_values: np.ndarray,
+    offsets: np.ndarray,
+    times: np.ndarray,
+    values: np.ndarray,
+) -> None:
+    """Copy the samples with start ≤ t ≤ end, in order of arrival, to `times` and `values` and their bounds to `offsets`
+    (int64[n+1])."""
+    out: Any = 0
+    for i in range(len(ids)):
+        offsets[i] = out
+        chunk = links[ids[i], FIRST]
+        while chunk >= 0:
+            earliest, latest = places[chunk, CHUNK_EARLIEST], places[chunk, CHUNK_LATEST]
+            if latest >= start and earliest <= end:
+                place, used = places[chunk, PLACE], np.int64(shapes[chunk, USED])
+                if earliest >= start and latest <= end:
+                    for j in range(used):
+                        times[out + j] = arena_times[place + j]
+                        values[out + j] = arena_values[place + j]
+                    out += used
+                else:
+                    for j in range(place, place + used):
+                        if start <= arena_times[j] <= end:
+                            times[out] = arena_times[j]
+                            values[out] = arena_values[j]
+                            out += 1
+            chunk = shapes[chunk, NEXT]
+    offsets[len(ids)] = out
+
+
+class Head:
+    """The samples of series 0 ≤ id < `series`."""
+
+    def __init__(self) -> None:
+        self._links = Column(np.int32, (2,))
+        self._ranges = Column(np.int64, (2,))
+        self._late = Column(np.bool_)
+        self._shapes = Column(np.int32, (3,))
+        self._places = Column(np.int64, (3,))
+        self._times = Column(np.int64)
+        self._values = Column(np.float64)
+        self._tally = np.zeros(3, dtype=np.int64)
+
+    @property
+    def series(self) -> int:
+        return self._links.size
+
+    @property
+    def samples(self) -> int:
+        """Samples held; a late repetition counts until it is sealed away, one at the end of its series does not."""
+        return int(self._tally[STORED])
+
+    def extend(self, series: int) -> None:
+        """Make room for ids below `series`."""
+        more = series - self._links.size
+        if more > 0:
+            self._links.extend(np.full((more, 2), -1, dtype=np.int32))
+            self._ranges.extend(np.broadcast_to(np.array([NEVER, BEFORE]), (more, 2)))
+            self._late.extend(np.zeros(more, dtype=np.bool_))
+
+    def append(self, series: NDArray[np.int64], times: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Add samples: the id, Unix ms and value of each, [n]. One at a time the series has already replaces it."""
+        at = 0
+        while True:
+            at = _append(
+                series,
+                times,
+                values,
+                at,
+                self._links.data,
+                self._ranges.data,
+                self._late.data,
+                self._shapes.data,
+                self._places.data,
+                self._times.data,
+                self._values.data,
+                self._tally,
+            )
+            self._shapes.size = self._places.size = int(self._tally[CHUNKS])
+            self._times.size = self._values.size = int(self._tally[ARENA])
+            if at == len(series):
+                return
+            for column in (self._shapes, self._places):
+                column.reserve(CHUNK_ROOM_MIN)
+            for column in (self._times, self._values):
+                column.reserve(ARENA_ROOM_MIN)
+
+    def overlapping(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> NDArray[np.bool_]:
+        """bool[n]: which series may have samples with start ≤ t ≤ end (they have some before and some after)."""
+        ranges = self._ranges.data[ids]
+        return (ranges[:, EARLIEST] <= end_ms) & (ranges[:, LATEST] >= start_ms)
+
+    def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
+        """The samples of these series with start ≤ t ≤ end, ascending in time, each time once."""
+        links, shapes, places = self._links.data, self._shapes.data, self._places.data
+        room = _bound(ids, start_ms, end_ms, links, shapes, places)
+        offsets = np.empty(len(ids) + 1, dtype=np.int64)
+        times, values = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float64)
+        _read(
+            ids,
+            start_ms,
+            end_ms,
+            links,
+            shapes,
+            places,
+            self._times.data,
+            self._values.data,
+            offsets,
+            times,
+            values,
+        )
+        found = Samples(offsets, times[: offsets[-1]], values[: offsets[-1]])
+        late = self._late.data[ids]
+        return _in_order(found, late) if late.any() else found
+
+    def delete(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> int:
+        """Remove the samples of these series (each once) with start ≤ t ≤ end; returns how many there were.
+
+        What stays is appended anew; the room of the old chunks comes back when the head is next built.
+        """
+        ids = ids[self.overlapping(ids, start_ms, end_ms)]
+        whole = self.read(ids, BEFORE, NEVER)
+        series = np.repeat(ids, np.diff(whole.offsets))
+        gone = (whole.timestamps_ms >= start_ms) & (whole.timestamps_ms <= end_ms)
+        self._tally[STORED] -= self._stored(ids)
+        self._links.data[ids] = -1
+        self._ranges.data[ids] = (NEVER, BEFORE)
+        self._late.data[ids] = False
+        self.append(series[~gone], whole.timestamps_ms[~gone], whole.values[~gone])
+        return int(np.count_nonzero(gone))
+
+    def _stored(self, ids: NDArray[np.int64]) -> int:
+        return int(_bound(ids, BEFORE, NEVER, self._links.data, self._shapes.data, self._places.data))
+
+
+def _in_order(samples: Samples, late: NDArray[np.bool_]) -> Samples:
+    """Sort the series that are `late` (bool[n]) by time, and keep the last written of equal times."""
+    lengths = np.diff(samples.offsets)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    where = np.flatnonzero(late[rows])
+    rows = rows[where]
+    order = np.lexsort((samples.timestamps_ms[where], rows))  # stable: arrival order among equal times
+    samples.timestamps_ms[where] = samples.timestamps_ms[where[order]]
+    samples.values[where] = samples.values[where[order]]
+    times = samples.timestamps_ms[where]
+    repeated = (times[1:] == times[:-1]) & (rows[1:] == rows[:-1])
+    if not repeated.any():
+        return samples
+    kept = np.ones(len(samples.timestamps_ms), dtype=np.bool_)
+    kept[where[:-1][repeated]] = False
+    lengths = lengths - np.bincount(rows[:-1][repeated], minlength=len(lengths))
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    return Samples(offsets, samples.timestamps_ms[kept], samples.values[kept])

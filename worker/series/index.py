@@ -1,0 +1,162 @@
+"""The index of one shard's series: canonical label bytes → series id, and each series' labels as interned codes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+
+from shared.labels import Symbols
+from shared.xxh64 import Bytes, xxh64
+from worker.series.bytemap import ByteMap
+from worker.series.columns import Column
+from worker.series.lookup import Lookup
+from worker.series.patterns import Patterns
+from worker.series.postings import Postings
+
+LABEL_BYTES_MIN = 8
+"""A label field is never shorter: tag and length of it, of its name and of its value, and a byte of both."""
+
+_INTS = types.Array(types.int64, 1, "C")
+_INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
+_HASHES = types.Array(types.uint64, 1, "C")
+
+
+@njit(types.UniTuple(types.int64, 2)(Bytes, types.int64), cache=True, nogil=True)
+def _length(data: np.ndarray, at: int) -> tuple[Any, int]:
+    value: Any = 0
+    shift = 0
+    while data[at] >= 0x80:
+        value |= (np.int64(data[at]) & 0x7F) << shift
+        shift += 7
+        at += 1
+    return value | np.int64(data[at]) << shift, at + 1
+
+
+@njit(types.int64(Bytes, _INTS_IN, _INTS, _INTS, _INTS, _HASHES), cache=True, nogil=True)
+def _split(
+    data: np.ndarray,
+    offsets: np.ndarray,
+    counts: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    hashes: np.ndarray,
+) -> int:
+    """Take label sets apart: set i is data[offsets[i]:offsets[i + 1]], in canonical form (our own bytes, checked when
+    they came in). Texts go to starts, ends and hashes, name and value by turns; counts[i] is the labels of set i.
+    Returns the number of texts."""
+    out = 0
+    for i in range(len(offsets) - 1):
+        at, first = offsets[i], out
+        while at < offsets[i + 1]:
+            _, at = _length(data, at + 1)
+            for _ in range(2):
+                size, at = _length(data, at + 1)
+                starts[out], ends[out] = at, at + size
+                hashes[out] = xxh64(data, at, at + size)
+                at += size
+                out += 1
+        counts[i] = (out - first) // 2
+    return out
+
+
+class Index:
+    """Series get ids 0, 1, 2 … in order of appearance. Not safe for concurrent use; what `lookup` returns is."""
+
+    def __init__(self, symbols: Symbols, patterns: Patterns) -> None:
+        self._symbols = symbols
+        self._patterns = patterns
+        self._series = ByteMap()
+        self._texts = ByteMap()
+        self._codes = Column(np.int32)  # of each text in _texts
+        self._numbers: dict[str, int] = {}
+        self._name_texts: list[str] = []
+        self._name_numbers = Column(np.int32)  # of each text in _texts; -1: it is no label name
+        self._label_offsets = Column(np.int64)
+        self._label_offsets.extend(np.zeros(1, dtype=np.int64))
+        self._label_names = Column(np.int32)
+        self._label_values = Column(np.int32)
+        self._postings = Postings()
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    def resolve(
+        self,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        hashes: NDArray[np.uint64],
+    ) -> NDArray[np.int64]:
+        """int64[n]: ids of the series with canonical label bytes data[starts[i]:ends[i]] and their xxh64 hashes[i];
+        those not known are registered."""
+        ids = self._series.resolve(data, starts, ends, hashes)
+        registered = self._label_offsets.size - 1
+        if len(self._series) > registered:
+            self._register(registered)
+        return ids
+
+    def label_bytes(self, first: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """(canonical label bytes of the series from id `first` on, int64[n+1] offsets of each into them)."""
+        return self._series.strings(first)
+
+    def lookup(self) -> Lookup:
+        """The index as it is now, for readers."""
+        size = self._label_offsets.size - 1
+        return Lookup(
+            self._symbols,
+            self._patterns,
+            size,
+            self._label_offsets.rows(),
+            self._label_names.rows(),
+            self._label_values.rows(),
+            tuple(self._name_texts),
+            self._numbers,
+            self._postings.lists(),
+        )
+
+    def _register(self, first: int) -> None:
+        data, offsets = self._series.strings(first)
+        series = len(offsets) - 1
+        room = 2 * (len(data) // LABEL_BYTES_MIN)
+        starts, ends = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
+        hashes, counts = np.empty(room, dtype=np.uint64), np.empty(series, dtype=np.int64)
+        texts = _split(data, offsets, counts, starts, ends, hashes)
+        numbers = self._intern(data, starts[:texts], ends[:texts], hashes[:texts])
+        names = self._names_of(numbers[0::2])
+        values = self._codes.data[numbers[1::2]]
+        self._label_names.extend(names)
+        self._label_values.extend(values)
+        self._label_offsets.extend(self._label_offsets.data[first] + np.cumsum(counts))
+        self._postings.add(names, values, np.repeat(np.arange(first, first + series, dtype=np.int32), counts))
+
+    def _intern(
+        self,
+        data: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        hashes: NDArray[np.uint64],
+    ) -> NDArray[np.int64]:
+        """Numbers of texts in `_texts`, with `_codes` extended for the new ones."""
+        known = len(self._texts)
+        numbers = self._texts.resolve(data, starts, ends, hashes)
+        fresh, offsets = self._texts.strings(known)
+        if len(offsets) > 1:
+            raw, bounds = fresh.tobytes(), offsets.tolist()
+            codes = self._symbols.codes([raw[a:b].decode() for a, b in pairwise(bounds)])
+            self._codes.extend(codes)
+            self._name_numbers.extend(np.full(len(codes), -1, dtype=np.int32))
+        return numbers
+
+    def _names_of(self, texts: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Numbers of label names, given their numbers in `_texts`; new names are numbered on."""
+        names = self._name_numbers.data
+        for number in np.unique(texts[names[texts] < 0]).tolist():
+            text = self._symbols.text(int(self._codes.data[number]))
+            names[number] = len(self._name_texts)
+            self._numbers[text] = len(self._name_texts)
+            self._name_texts.append(text)
+        return names[texts]

@@ -1,0 +1,115 @@
+"""What the coordinator can ask about series: write, list, label names, label values, delete, and queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, TypeVar
+
+from shared.errors import DeadlineExceeded
+from shared.labels import LabelFrame, concat
+from shared.messages.series import (
+    DeleteAnswer,
+    DeleteRequest,
+    ListAnswer,
+    SelectRequest,
+    TextsAnswer,
+    WriteAnswer,
+)
+from shared.wire import Reply, Request, pack, unpack
+from worker.methods import Method
+from worker.series.lookup import Lookup
+from worker.series.postings import Ids, distinct
+from worker.series.query import QUERY_METHODS
+
+if TYPE_CHECKING:
+    from worker.shard import Shard
+
+T = TypeVar("T")
+
+COMMIT_THREADS = 8
+"""Shards of one process that wait for their disks at the same time: an fsync costs time, not a core."""
+
+_commits = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit")
+
+
+def _write(shards: Mapping[int, Shard], request: Request) -> Reply:
+    """Store each shard's bodies; answers when all are durable (see `SeriesPart.write`)."""
+    bodies = {number: request.parts[number] for number in shards}
+    samples = _each(bodies, lambda number: shards[number].series.write(bodies[number], request.time_left))
+    return Reply(pack(WriteAnswer(sum(samples))))
+
+
+def _delete(shards: Mapping[int, Shard], request: Request) -> Reply:
+    wanted = unpack(request.body, DeleteRequest)
+    gone = _each(
+        shards,
+        lambda number: shards[number].series.delete(
+            wanted.selectors, wanted.start_ms, wanted.end_ms, request.time_left
+        ),
+    )
+    return Reply(pack(DeleteAnswer(sum(gone))))
+
+
+def _each(numbers: Iterable[int], work: Callable[[int], T]) -> list[T]:
+    """`work` for every shard at the same time, one of them in this thread. Waits for all, raises the first error."""
+    here, *elsewhere = numbers
+    futures = [_commits.submit(work, number) for number in elsewhere]
+    try:
+        answers = [work(here)]
+    finally:
+        wait(futures)
+    return answers + [future.result() for future in futures]
+
+
+def _selected(shards: Mapping[int, Shard], request: Request) -> Iterable[tuple[Lookup, Ids]]:
+    wanted = unpack(request.body, SelectRequest)
+    for number, shard in shards.items():
+        if request.time_left == 0:
+            raise DeadlineExceeded(f"{request.method} ran out of time before shard {number}")
+        yield shard.series.select(wanted.selectors, wanted.start_ms, wanted.end_ms)
+
+
+def _list(shards: Mapping[int, Shard], request: Request) -> Reply:
+    limit = unpack(request.body, SelectRequest).limit
+    frames: list[LabelFrame] = []
+    room, cut = limit, False
+    for lookup, ids in _selected(shards, request):
+        if limit and len(ids) > room:
+            ids, cut = ids[:room], True
+        room -= len(ids)
+        frames.append(lookup.frame(ids, lookup.symbols))
+    labels = concat(frames)
+    return Reply(pack(ListAnswer(labels.size, cut)), labels.to_frames())
+
+
+def _labels(shards: Mapping[int, Shard], request: Request) -> Reply:
+    names: set[str] = set()
+    for lookup, ids in _selected(shards, request):
+        names.update(lookup.names(ids))
+    return _texts(names, unpack(request.body, SelectRequest).limit)
+
+
+def _values(shards: Mapping[int, Shard], request: Request) -> Reply:
+    wanted = unpack(request.body, SelectRequest)
+    values: set[str] = set()
+    for lookup, ids in _selected(shards, request):
+        codes = distinct(lookup.column(ids, wanted.name))
+        values.update(lookup.symbols.texts(codes[codes != 0]))
+    return _texts(values, wanted.limit)
+
+
+def _texts(texts: set[str], limit: int) -> Reply:
+    ordered = sorted(texts)
+    cut = bool(limit) and len(ordered) > limit
+    return Reply(pack(TextsAnswer(ordered[:limit] if cut else ordered, cut)))
+
+
+METHODS: dict[str, Method] = {
+    "series.write": Method(_write, "write"),
+    "series.delete": Method(_delete, "write"),
+    "series.list": Method(_list, "read"),
+    "series.labels": Method(_labels, "read"),
+    "series.values": Method(_values, "read"),
+    **QUERY_METHODS,
+}

@@ -1,0 +1,90 @@
+"""Label-matching regular expressions: RE2, anchored at both ends, evaluated once a distinct text."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from threading import Lock
+
+import numpy as np
+import re2
+from numpy.typing import NDArray
+
+from shared.errors import BadData
+from shared.labels import Symbols
+
+PATTERNS_MAX = 32
+"""Expressions remembered for one shard, the least recently used forgotten first."""
+REMEMBERED_TEXTS_MAX = 1 << 18
+"""Texts an expression's outcomes are remembered for, one byte each: the first that were interned."""
+EXPRESSION_BYTES_MAX = 64 << 10
+
+_LITERALS = re.compile(r"[^\\.+*?()|\[\]{}^$]*(?:\|[^\\.+*?()|\[\]{}^$]*)*")
+_UNKNOWN, _NO, _YES = 0, 1, 2
+
+
+class Pattern:
+    """One expression. `literals` are the texts it stands for if it is just `a|b|c`, else None."""
+
+    def __init__(self, expression: str) -> None:
+        if len(expression) > EXPRESSION_BYTES_MAX:
+            raise BadData(f"a regular expression has {len(expression)} characters; the limit is {EXPRESSION_BYTES_MAX}")
+        options = re2.Options()
+        options.log_errors = False
+        options.dot_nl = True  # as Prometheus does: `.` matches a line feed
+        try:
+            self._compiled = re2.compile(expression, options)
+        except re2.error as error:
+            reason = error.args[0].decode(errors="replace") if error.args else "not RE2"
+            raise BadData(f"invalid regular expression {expression!r}: {reason}") from error
+        self.literals = expression.split("|") if _LITERALS.fullmatch(expression) else None
+        self._outcomes = np.zeros(1024, dtype=np.uint8)
+
+    def matches(self, text: str) -> bool:
+        return self._compiled.fullmatch(text.encode()) is not None
+
+    def matches_codes(self, codes: NDArray[np.int32], symbols: Symbols) -> NDArray[np.bool_]:
+        """bool[n]: whether the text of each code matches. Safe to call from many threads at once."""
+        wanted = np.asarray(codes, dtype=np.int64)
+        outcomes = self._room_for(int(wanted.max(initial=0)))
+        known = np.where(wanted < len(outcomes), outcomes[np.minimum(wanted, len(outcomes) - 1)], _UNKNOWN)
+        unknown = np.flatnonzero(known == _UNKNOWN)
+        if len(unknown):
+            distinct, inverse = np.unique(wanted[unknown], return_inverse=True)
+            texts = symbols.texts(distinct.astype(np.int32))
+            found = np.array([_YES if self.matches(text) else _NO for text in texts], dtype=np.uint8)
+            known[unknown] = found[inverse]
+            remembered = distinct < len(outcomes)
+            outcomes[distinct[remembered]] = found[remembered]
+        return known == _YES
+
+    def _room_for(self, code: int) -> NDArray[np.uint8]:
+        # Two threads growing at once may each forget what the other found, never record anything wrong.
+        outcomes = self._outcomes
+        if code >= len(outcomes) and len(outcomes) < REMEMBERED_TEXTS_MAX:
+            grown = np.zeros(min(max(code + 1, 2 * len(outcomes)), REMEMBERED_TEXTS_MAX), dtype=np.uint8)
+            grown[: len(outcomes)] = outcomes
+            self._outcomes = outcomes = grown
+        return outcomes
+
+
+class Patterns:
+    """The expressions seen lately, compiled, with their outcomes for the codes of one symbol table."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Pattern] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, expression: str) -> Pattern:
+        """Raises BadData for an expression that RE2 refuses."""
+        with self._lock:
+            found = self._known.get(expression)
+            if found is not None:
+                self._known.move_to_end(expression)
+                return found
+        made = Pattern(expression)
+        with self._lock:
+            self._known[expression] = made
+            while len(self._known) > PATTERNS_MAX:
+                self._known.popitem(last=False)
+        return made

@@ -1,0 +1,36 @@
+"""The method `query.evaluate`: the sub-queries of a query, over the shards of this worker that take part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from shared.labels import Symbols
+from shared.messages.query import Evaluate
+from shared.wire import Reply, Request, pack, unpack
+from worker.methods import Method
+from worker.series.evaluation import answer
+from worker.series.select import ShardSource
+
+if TYPE_CHECKING:
+    from worker.shard import Shard
+
+
+def run(shards: Mapping[int, Shard], request: Request) -> Reply:
+    """`query.evaluate`. Raises what the engine raises; DeadlineExceeded when the time is up or nobody waits."""
+    message = unpack(request.body, Evaluate)
+    started = time.perf_counter()
+    parts = [shard.series for shard in shards.values()]
+    evaluated, frames = answer(
+        message,
+        ShardSource(parts),
+        Symbols(parts[0].symbols),
+        deadline=request.deadline,
+        cancelled=lambda: request.cancelled,
+    )
+    elapsed_ms = (time.perf_counter() - started) * 1000
+    return Reply(body=pack(evaluated), frames=frames, timings_ms={"evaluate": elapsed_ms})
+
+
+QUERY_METHODS = {"query.evaluate": Method(run, "query")}

@@ -1,0 +1,68 @@
+"""The series of several shards as one source of samples for the query engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shared.labels import LabelFrame, Symbols, concat
+from shared.promql.ast import Matcher
+from shared.promql.model import Samples
+from worker.series.part import SeriesPart
+from worker.series.postings import Ids
+
+
+class ShardSelection:
+    """The series of one selector, shard after shard; implements `model.Selection`."""
+
+    def __init__(
+        self, labels: LabelFrame, parts: Sequence[SeriesPart], ids: Sequence[Ids], start_ms: int, end_ms: int
+    ) -> None:
+        self._labels = labels
+        self._parts = parts
+        self._ids = ids
+        self._firsts = [0, *np.cumsum([len(own) for own in ids]).tolist()]
+        self._start_ms = start_ms
+        self._end_ms = end_ms
+
+    @property
+    def labels(self) -> LabelFrame:
+        return self._labels
+
+    def read(self, first: int, last: int) -> Samples:
+        found = []
+        for part, ids, at in zip(self._parts, self._ids, self._firsts, strict=False):
+            own = ids[max(first - at, 0) : max(last - at, 0)]
+            if len(own):
+                found.append(part.read(own, self._start_ms, self._end_ms))
+        return found[0] if len(found) == 1 else _joined(found)
+
+
+class ShardSource:
+    """The union of some shards of one worker process; implements `model.Source`."""
+
+    def __init__(self, parts: Sequence[SeriesPart]) -> None:
+        self._parts = parts
+
+    def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> ShardSelection:
+        """`symbols` is the process's table, or one that stands on it. Raises BadData for an expression RE2 refuses."""
+        frames, parts, ids = [], [], []
+        for part in self._parts:
+            lookup, own = part.select([matchers], start_ms, end_ms)
+            if len(own):
+                frames.append(lookup.frame(own, symbols))
+                parts.append(part)
+                ids.append(own)
+        labels = LabelFrame(symbols, 0) if not frames else frames[0] if len(frames) == 1 else concat(frames)
+        return ShardSelection(labels, parts, ids, start_ms, end_ms)
+
+
+def _joined(pieces: Sequence[Samples]) -> Samples:
+    """Samples of some series and then of others."""
+    lengths = [np.diff(piece.offsets) for piece in pieces]
+    return Samples(
+        np.concatenate(([0], np.cumsum(np.concatenate(lengths)))) if pieces else np.zeros(1, dtype=np.int64),
+        np.concatenate([piece.timestamps_ms for piece in pieces]) if pieces else np.zeros(0, dtype=np.int64),
+        np.concatenate([piece.values for piece in pieces]) if pieces else np.zeros(0),
+    )
