@@ -16,6 +16,9 @@ Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 Int = NDArray[np.int64]
 
+METADATA_LABELS = ("__name__", "__type__", "__unit__")
+"""The labels that leave a series together with its metric name (Prometheus's type and unit labels)."""
+
 STALE_NAN_BITS = 0x7FF0000000000002
 """The bits of the NaN that marks a series as ended (Prometheus's staleness marker)."""
 
@@ -31,6 +34,11 @@ class Grid:
     @property
     def steps(self) -> int:
         return (self.end_ms - self.start_ms) // self.step_ms + 1 if self.end_ms >= self.start_ms else 0
+
+    @property
+    def instant(self) -> bool:
+        """One point, the step left at its default: to an instant query `step()` and `range()` are 0."""
+        return self.start_ms == self.end_ms and self.step_ms == 1
 
     def times_ms(self) -> Int:
         """int64[steps]."""

@@ -1,0 +1,133 @@
+"""Aggregations over one selector's series, evaluated some series at a time so that memory has a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shared.promql import types
+from shared.promql.ast import (
+    Aggregate,
+    Binary,
+    Call,
+    Expr,
+    MatrixSelector,
+    NumberLiteral,
+    Paren,
+    StringLiteral,
+    Subquery,
+    Unary,
+    ValueType,
+    VectorSelector,
+)
+from shared.promql.engine import evaluator, partial, windows
+from shared.promql.engine.aggregate import evaluate_aggregate
+from shared.promql.engine.context import Batch, EvalContext
+from shared.promql.engine.partial import Partial
+from shared.promql.model import Grid, Matrix, Scalar, String
+
+BATCH_CELLS = 1 << 18
+"""Series × steps of a batch: 2 MB of values, which stay in the processor's cache from one operator to the next."""
+
+BATCH_SERIES = 1 << 14
+"""Series of a batch at most, whose samples are read some at a time."""
+
+STREAMED = frozenset({"sum", "avg", "count", "min", "max", "group", "stddev", "stdvar", "topk", "bottomk"})
+"""Aggregations whose partial form is smaller than what they aggregate."""
+
+PER_SERIES = frozenset(
+    {"abs", "ceil", "floor", "round", "sqrt", "exp", "ln", "log2", "log10", "sgn", "clamp", "clamp_min", "clamp_max"}
+    | {"deg", "rad", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"}
+    | {"day_of_month", "day_of_week", "day_of_year", "days_in_month", "hour", "minute", "month", "year", "timestamp"}
+)
+"""Functions of one instant vector that look at one series at a time."""
+
+SCALAR_OPERATORS = frozenset({"+", "-", "*", "/", "%", "^", "atan2", "==", "!=", ">", "<", ">=", "<="})
+
+
+def aggregate(node: Aggregate, grid: Grid, context: EvalContext) -> Matrix:
+    """The value of an aggregation, by way of its partial form where its series come in batches."""
+    if node.op in STREAMED and leaf(node.expr) is not None:
+        param = _param(node, grid, context)
+        return partial.merge(node, list(_partials(node, param, grid, context)), param, grid, context)
+    value = evaluator.evaluate_vector(node.expr, grid, context)
+    return evaluate_aggregate(node, value, _param(node, grid, context), grid, context)
+
+
+def evaluate_partial(node: Aggregate, grid: Grid, context: EvalContext) -> Partial:
+    """The partial form of an aggregation over this source's series."""
+    param = _param(node, grid, context)
+    return partial.combine(node, list(_partials(node, param, grid, context)), param, context)
+
+
+def _param(node: Aggregate, grid: Grid, context: EvalContext) -> Scalar | String | None:
+    if node.param is None:
+        return None
+    value = evaluator.evaluate(node.param, grid, context)
+    assert isinstance(value, Scalar | String), "the type check admits scalars and strings as parameters"
+    return value
+
+
+def _partials(node: Aggregate, param: Scalar | String | None, grid: Grid, context: EvalContext) -> Iterator[Partial]:
+    selector = leaf(node.expr) if node.op in STREAMED else None
+    if selector is None:
+        yield partial.partial(node, evaluator.evaluate_vector(node.expr, grid, context), param, grid, context)
+        return
+    steps = max(grid.steps, 1)
+    cells = 0
+    batch = Batch(selector, size=max(1, min(BATCH_SERIES, BATCH_CELLS // steps)))
+    while batch.first == 0 or batch.first < batch.total:
+        with _restricted(batch, context):
+            value = evaluator.evaluate_vector(node.expr, grid, context)
+        part = partial.partial(node, value, param, grid, context)
+        cells += part.present.size
+        context.reserve(cells)
+        yield part
+        batch.first += batch.size
+        context.check()
+
+
+@contextmanager
+def _restricted(batch: Batch, context: EvalContext) -> Iterator[None]:
+    outer, context.batch = context.batch, batch
+    try:
+        yield
+    finally:
+        context.batch = outer
+
+
+def leaf(expr: Expr) -> VectorSelector | None:
+    """The one selector of `expr` if every series of its value comes from one series of that selector."""
+    match expr:
+        case VectorSelector():
+            return expr
+        case Paren() | Unary():
+            return leaf(expr.expr)
+        case Call() if expr.func in windows.RANGE_FUNCTIONS and expr.func != "absent_over_time":
+            index, ranged = windows.range_argument(expr)
+            if not all(constant(argument) for i, argument in enumerate(expr.args) if i != index):
+                return None
+            return leaf(ranged.expr) if isinstance(ranged, Subquery) else ranged.vector
+        case Call() if expr.func in PER_SERIES and expr.args:
+            return leaf(expr.args[0]) if all(map(constant, expr.args[1:])) else None
+        case Binary() if expr.op in SCALAR_OPERATORS:
+            for scalar, other in ((expr.lhs, expr.rhs), (expr.rhs, expr.lhs)):
+                if types.type_of(scalar) is ValueType.SCALAR and constant(scalar):
+                    return leaf(other)
+    return None
+
+
+def constant(expr: Expr) -> bool:
+    """Whether `expr` reads no samples, so that evaluating it once a batch costs nothing."""
+    match expr:
+        case NumberLiteral() | StringLiteral():
+            return True
+        case Paren() | Unary():
+            return constant(expr.expr)
+        case Binary():
+            return constant(expr.lhs) and constant(expr.rhs)
+        case Call():
+            return all(map(constant, expr.args))
+        case VectorSelector() | MatrixSelector() | Subquery() | Aggregate():
+            return False
+    return False

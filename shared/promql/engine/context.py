@@ -1,0 +1,99 @@
+"""What one evaluation carries through the tree: where samples come from, its limits, and the remarks it gathers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from shared.errors import DeadlineExceeded, Internal, NotExecutable
+from shared.labels import Symbols
+from shared.promql.ast import At, Duration, Expr, VectorSelector
+from shared.promql.model import Annotations, Grid, Selection, Source, Value
+
+LOOKBACK_MS = 300_000
+"""How far an instant selector looks back for a sample: Prometheus's default of five minutes."""
+
+SAMPLE_BUDGET = 50_000_000
+"""Samples one query may touch by default, Prometheus's `--query.max-samples`: 0.8 GB of timestamps and values."""
+
+
+def _never() -> bool:
+    return False
+
+
+def resolved(duration: Duration) -> int:
+    """A duration the parser has resolved to milliseconds (`parser.resolve_durations`)."""
+    if not isinstance(duration, int):
+        raise Internal("a duration expression reached the evaluator unresolved")
+    return duration
+
+
+@dataclass(slots=True)
+class Batch:
+    """Restricts one selector to the series [first, first + size) while a batch of series is evaluated.
+
+    The scan of that selector makes `selection` when it first meets it, and remembers in `read_size` how many series
+    to read at once.
+    """
+
+    selector: VectorSelector
+    size: int
+    first: int = 0
+    selection: Selection | None = None
+    read_size: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.selection.labels.size if self.selection is not None else 0
+
+
+@dataclass
+class EvalContext:
+    """One evaluation's surroundings; used by one thread at a time.
+
+    `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
+    `remote[i]` is the value of the leaf `Remote(i)`; `samples_left` counts down, `samples_read` up.
+    """
+
+    source: Source | None
+    symbols: Symbols
+    query_grid: Grid
+    lookback_ms: int = LOOKBACK_MS
+    deadline: float = float("inf")
+    samples_left: int = SAMPLE_BUDGET
+    annotations: Annotations = field(default_factory=Annotations)
+    remote: Sequence[Value] = ()
+    cancelled: Callable[[], bool] = _never
+    samples_read: int = 0
+    batch: Batch | None = None
+    invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
+    """Memo of `evaluator.step_invariant`: id of a node → (the node, so that its id stays its own; the answer)."""
+
+    def check(self) -> None:
+        """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled."""
+        if self.cancelled():
+            raise DeadlineExceeded("query was cancelled before it was done")
+        if time.monotonic() > self.deadline:
+            raise DeadlineExceeded("query timed out in expression evaluation")
+
+    def charge(self, samples: int) -> None:
+        """Count samples read from the source. Raises NotExecutable when the query's budget is spent."""
+        self.samples_left -= samples
+        self.samples_read += samples
+        self.reserve(0)
+
+    def reserve(self, cells: int) -> None:
+        """Ask for a matrix of `cells` values. Raises NotExecutable if it alone is more than what the budget leaves."""
+        if cells > self.samples_left:
+            raise NotExecutable("query processing would load too many samples into memory in query execution")
+
+    def time_shift(self, offset_ms: int, at: At | None, grid: Grid) -> tuple[int, int]:
+        """(first, step): the reference time of grid step k is `first + k * step`, after `@` and `offset`."""
+        if at is None:
+            return grid.start_ms - offset_ms, grid.step_ms
+        if at.at == "start":
+            return self.query_grid.start_ms - offset_ms, 0
+        if at.at == "end":
+            return self.query_grid.end_ms - offset_ms, 0
+        return at.at - offset_ms, 0

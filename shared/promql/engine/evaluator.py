@@ -1,0 +1,120 @@
+"""The walk over the tree: each node's value over a grid of evaluation times, as columns.
+
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/basics/. This module only decides which part computes
+a node; selectors are in `scan`, range functions in `windows`, subqueries in `subquery`, the rest in its own module.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shared.errors import Internal, NotExecutable
+from shared.promql.ast import (
+    Aggregate,
+    Binary,
+    Call,
+    Expr,
+    MatrixSelector,
+    NumberLiteral,
+    Paren,
+    Remote,
+    StringLiteral,
+    Subquery,
+    Unary,
+    VectorSelector,
+)
+from shared.promql.engine import batches, binary, scan, windows
+from shared.promql.engine.context import EvalContext
+from shared.promql.engine.functions import INSTANT_FUNCTIONS
+from shared.promql.engine.invariance import broadcast, step_invariant
+from shared.promql.model import Grid, Matrix, Scalar, String, Value
+
+SAMPLE_TIME_FUNCTIONS = frozenset({"timestamp", "start_timestamp"})
+"""Functions that, over a plain selector, ask about the selected samples instead of their values."""
+
+UNEVALUATED_ARGUMENTS = {"info": 1}
+"""Functions whose arguments from this index on are not values: `info`'s second is a set of matchers."""
+
+
+def evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
+    """The value of `expr` at every time of `grid`.
+
+    A range vector has a value only where the grid is an instant. A subtree that is the same at every step because of
+    `@` is evaluated once. Raises NotExecutable, BadData, DeadlineExceeded.
+    """
+    context.check()
+    if grid.steps > 1 and not isinstance(expr, NumberLiteral | StringLiteral) and step_invariant(expr, context):
+        instant = Grid(grid.start_ms, grid.start_ms, grid.step_ms)
+        return broadcast(_evaluate(expr, instant, context), grid.steps, context)
+    return _evaluate(expr, grid, context)
+
+
+def _evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
+    match expr:
+        case NumberLiteral():
+            return Scalar(np.full(grid.steps, expr.value))
+        case StringLiteral():
+            return String(expr.value)
+        case Paren():
+            return evaluate(expr.expr, grid, context)
+        case VectorSelector():
+            return scan.instant_vector(expr, grid, context)
+        case MatrixSelector() | Subquery():
+            return windows.range_vector(expr, grid, context)
+        case Unary():
+            return _unary(expr, evaluate(expr.expr, grid, context))
+        case Binary():
+            lhs = evaluate(expr.lhs, grid, context)
+            return binary.evaluate_binary(expr, lhs, evaluate(expr.rhs, grid, context), grid, context)
+        case Call():
+            return _call(expr, grid, context)
+        case Aggregate():
+            return batches.aggregate(expr, grid, context)
+        case Remote():
+            return context.remote[expr.index]
+
+
+def evaluate_vector(expr: Expr, grid: Grid, context: EvalContext) -> Matrix:
+    """`evaluate` where the type check promises an instant vector."""
+    value = evaluate(expr, grid, context)
+    if not isinstance(value, Matrix):
+        raise NotExecutable(f"expected an instant vector, got a {type(value).__name__.lower()}")
+    return value
+
+
+def evaluate_scalar(expr: Expr, grid: Grid, context: EvalContext) -> Scalar:
+    """`evaluate` where the type check promises a scalar."""
+    value = evaluate(expr, grid, context)
+    if not isinstance(value, Scalar):
+        raise NotExecutable(f"expected a scalar, got a {type(value).__name__.lower()}")
+    return value
+
+
+def _unary(node: Unary, value: Value) -> Value:
+    if node.op == "+":
+        return value
+    if isinstance(value, Scalar):
+        return Scalar(-value.values)
+    if isinstance(value, Matrix):
+        return Matrix(value.labels, -value.values, value.present, np.ones_like(value.drop_name))
+    raise NotExecutable(f"unary minus is defined on scalars and instant vectors, not on a {type(value).__name__}")
+
+
+def _call(node: Call, grid: Grid, context: EvalContext) -> Value:
+    if node.func in SAMPLE_TIME_FUNCTIONS and node.args:
+        selector = _unwrapped(node.args[0])
+        if isinstance(selector, VectorSelector):
+            return scan.sample_times(node.func, selector, grid, context)
+    if node.func in windows.RANGE_FUNCTIONS:
+        return windows.evaluate_range_function(node, grid, context)
+    function = INSTANT_FUNCTIONS.get(node.func)
+    if function is None:
+        raise Internal(f"function {node.func} has no implementation")
+    evaluated = node.args[: UNEVALUATED_ARGUMENTS.get(node.func, len(node.args))]
+    return function(node, [evaluate(argument, grid, context) for argument in evaluated], grid, context)
+
+
+def _unwrapped(expr: Expr) -> Expr:
+    while isinstance(expr, Paren):
+        expr = expr.expr
+    return expr

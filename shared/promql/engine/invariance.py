@@ -1,0 +1,73 @@
+"""Subtrees whose value is the same at every step because of `@`: found, evaluated once, and broadcast."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shared.promql.ast import (
+    Aggregate,
+    Binary,
+    Call,
+    Expr,
+    MatrixSelector,
+    NumberLiteral,
+    Paren,
+    Remote,
+    StringLiteral,
+    Subquery,
+    Unary,
+    VectorSelector,
+)
+from shared.promql.engine.context import EvalContext
+from shared.promql.model import Matrix, Scalar, Value
+
+TIME_DEPENDENT = frozenset(
+    {"day_of_month", "day_of_week", "day_of_year", "days_in_month", "hour", "minute", "month", "year"}
+    | {"time", "timestamp", "predict_linear"}
+    # These remark on being used in a range query, which they could not see if they were evaluated once.
+    | {"sort", "sort_desc", "sort_by_label", "sort_by_label_desc"}
+)
+"""Functions whose value may differ between steps even where their arguments' does not."""
+
+
+def step_invariant(expr: Expr, context: EvalContext) -> bool:
+    """Whether every step of `expr` has the same value; remembered per node in the context."""
+    held = context.invariant.get(id(expr))
+    if held is None:
+        held = context.invariant[id(expr)] = (expr, _step_invariant(expr, context))
+    return held[1]
+
+
+def _step_invariant(expr: Expr, context: EvalContext) -> bool:
+    match expr:
+        case NumberLiteral() | StringLiteral():
+            return True
+        case VectorSelector() | Subquery():
+            return expr.at is not None
+        case MatrixSelector():
+            return expr.vector.at is not None
+        case Paren() | Unary():
+            return step_invariant(expr.expr, context)
+        case Binary():
+            return step_invariant(expr.lhs, context) and step_invariant(expr.rhs, context)
+        case Call():
+            if expr.func == "timestamp" and isinstance(expr.args[0], VectorSelector):
+                return step_invariant(expr.args[0], context)
+            return expr.func not in TIME_DEPENDENT and all(step_invariant(arg, context) for arg in expr.args)
+        case Aggregate():
+            parameter = expr.param is None or step_invariant(expr.param, context)
+            return parameter and step_invariant(expr.expr, context)
+        case Remote():
+            # Its value was made for the grid it stands in.
+            return False
+
+
+def broadcast(value: Value, steps: int, context: EvalContext) -> Value:
+    """The value of one step, repeated."""
+    if isinstance(value, Scalar):
+        return Scalar(np.repeat(value.values, steps))
+    if isinstance(value, Matrix):
+        context.reserve(value.labels.size * steps)
+        values, present = np.repeat(value.values, steps, axis=1), np.repeat(value.present, steps, axis=1)
+        return Matrix(value.labels, values, present, value.drop_name)
+    return value

@@ -1,0 +1,126 @@
+"""`anchored` and `smoothed` selectors: windows whose bounds have a value of their own.
+
+Shapes as in `kernels`. Semantics: https://prometheus.io/docs/prometheus/latest/feature_flags/ (extended range
+selectors) and Prometheus's proposal PROM-52. Nothing is extrapolated.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shared.promql.engine.kernels import DELTA, RATE, advance, counter_resets, kernel, lost_at
+from shared.promql.model import Bool, Float, Int
+
+
+@kernel
+def between(timestamps: Int, values: Float, i: int, t: int, counter: bool) -> float:
+    """The value at `t` on the line from sample i-1 to sample i; a counter that fell restarted from zero."""
+    share = (t - timestamps[i - 1]) / (timestamps[i] - timestamps[i - 1])
+    if counter and values[i] < values[i - 1]:
+        return values[i] * share
+    return values[i - 1] + (values[i] - values[i - 1]) * share
+
+
+@kernel
+def smoothed_at(
+    offsets: Int, timestamps: Int, values: Float, first: int, step: int, lookback_ms: int, out: Float, present: Bool
+) -> None:
+    """The value at each time on the line between its neighbours no further than `lookback_ms`.
+
+    Without a later sample the earlier one's value stays; without an earlier one there is none.
+    """
+    for s in range(out.shape[0]):
+        hi = offsets[s]
+        end = offsets[s + 1]
+        for k in range(out.shape[1]):
+            t = first + k * step
+            hi = advance(timestamps, hi, end, t)
+            found = hi > offsets[s] and timestamps[hi - 1] > t - lookback_ms
+            present[s, k] = found
+            if not found:
+                continue
+            if timestamps[hi - 1] < t and hi < end and timestamps[hi] <= t + lookback_ms:
+                out[s, k] = between(timestamps, values, hi, t, False)
+            else:
+                out[s, k] = values[hi - 1]
+
+
+@kernel
+def increases(
+    op: int,
+    smoothed: bool,
+    offsets: Int,
+    timestamps: Int,
+    values: Float,
+    first: int,
+    step: int,
+    range_ms: int,
+    lookback_ms: int,
+    out: Float,
+    present: Bool,
+) -> None:
+    """RATE, INCREASE, DELTA between the window's bounds.
+
+    Anchored: from the last sample at or before the start (the first in the window where there is none within
+    `lookback_ms`) to the last in the window. Smoothed: both bounds' values are interpolated between neighbours.
+    Start timestamps take no part.
+    """
+    counter = op != DELTA
+    longest = 0
+    for s in range(out.shape[0]):
+        longest = max(longest, offsets[s + 1] - offsets[s])
+    resets = np.empty(longest + 1, np.int64)
+    sums = np.empty(longest + 1, np.float64)
+    no_starts = np.empty(0, np.bool_)
+    for s in range(out.shape[0]):
+        begin = offsets[s]
+        lo = begin
+        hi = begin
+        end = offsets[s + 1]
+        n = 0
+        exact = True
+        if counter:
+            n, exact = counter_resets(values, no_starts, begin, end, resets, sums)
+        first_reset = 0
+        last_reset = 0
+        for k in range(out.shape[1]):
+            to_t = first + k * step
+            from_t = to_t - range_ms
+            hi = advance(timestamps, hi, end, to_t)
+            lo = advance(timestamps, lo, hi, from_t)
+            before = lo > begin and timestamps[lo - 1] > from_t - lookback_ms
+            after = smoothed and hi < end and timestamps[hi] <= to_t + lookback_ms
+            ok = hi > lo or (before and after)
+            present[s, k] = ok
+            if not ok:
+                continue
+            inner = lo
+            if not before:
+                left = values[lo]
+                inner = lo + 1
+            elif smoothed and timestamps[lo - 1] < from_t:
+                left = between(timestamps, values, lo, from_t, counter)
+            else:
+                left = values[lo - 1]
+            last = hi
+            if after and (hi == begin or timestamps[hi - 1] < to_t):
+                right = between(timestamps, values, hi, to_t, counter)
+            else:
+                right = values[hi - 1]
+                last = hi - 1
+            value = right - left
+            if counter:
+                while last_reset < n and resets[last_reset] < last:
+                    last_reset += 1
+                # Where the window stops having a sample after it, its last sample becomes the bound.
+                while last_reset > first_reset and resets[last_reset - 1] >= last:
+                    last_reset -= 1
+                while first_reset < last_reset and resets[first_reset] <= inner:
+                    first_reset += 1
+                if inner < last and values[inner] < left:
+                    value += left
+                value += lost_at(values, resets, sums, first_reset, last_reset, exact)
+                previous = values[last - 1] if inner < last else left
+                if right < previous:
+                    value += previous
+            out[s, k] = value / (range_ms / 1000.0) if op == RATE else value

@@ -1,0 +1,197 @@
+"""Selectors: reading samples in batches of series, and the instant vector over a grid of times.
+
+Source: https://prometheus.io/docs/prometheus/latest/querying/basics/ (instant vector selectors, staleness, `@`,
+`offset`); both the lookback and range windows are left-open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from shared.errors import Internal
+from shared.labels import LabelFrame
+from shared.promql.ast import VectorSelector
+from shared.promql.engine import kernels, kernels_extended
+from shared.promql.engine.context import EvalContext, resolved
+from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, Selection
+
+READ_SERIES = 256
+"""Series in a selector's first read, before it is known how many samples a series has."""
+
+READ_SAMPLES = 1 << 19
+"""Samples a read aims at: 8 MB of timestamps and values stay near the processor's cache."""
+
+NO_STARTS = np.zeros(0, dtype=np.int64)
+NO_FLAGS = np.zeros(0, dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows (end - range_ms, end] of a grid's steps, end = first + k * step; step 0 repeats one window.
+
+    `before_ms` and `after_ms` are how much further samples are of use (anchored and smoothed selectors).
+    """
+
+    first: int
+    step: int
+    steps: int
+    range_ms: int
+    before_ms: int = 0
+    after_ms: int = 0
+
+    @property
+    def last(self) -> int:
+        return self.first + self.step * max(self.steps - 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The series of a selector that are evaluated now: [first, first + labels.size) of its selection."""
+
+    labels: LabelFrame
+    selection: Selection
+    first: int
+
+
+def windows_of(node: VectorSelector, range_ms: int, grid: Grid, context: EvalContext) -> Windows:
+    """A selector's windows of `range_ms` on `grid`."""
+    first, step = context.time_shift(resolved(node.offset), node.at, grid)
+    extended = context.lookback_ms if node.anchored or node.smoothed else 0
+    return Windows(first, step, grid.steps, range_ms, extended, extended if node.smoothed else 0)
+
+
+def scan(node: VectorSelector, windows: Windows, context: EvalContext) -> Scan:
+    """Select the series of `node`: all, or those of the batch being evaluated."""
+    if context.source is None:
+        raise Internal("a selector reached an evaluation that has no source of samples")
+    batch = context.batch if context.batch is not None and context.batch.selector is node else None
+    selection = batch.selection if batch is not None else None
+    if selection is None:
+        start = windows.first - windows.range_ms - windows.before_ms + 1
+        end = windows.last + windows.after_ms
+        selection = context.source.select(node.matchers, start, end, context.symbols)
+    if batch is None:
+        return Scan(selection.labels, selection, 0)
+    batch.selection = selection
+    last = min(batch.first + batch.size, selection.labels.size)
+    return Scan(selection.labels.take(slice(batch.first, last)), selection, batch.first)
+
+
+def reads(found: Scan, context: EvalContext, *, keep_stale: bool = False) -> Iterator[tuple[slice, Samples]]:
+    """The samples of a scan, some series at a time, with the rows they belong to.
+
+    Staleness markers are left out unless `keep_stale`. Counts the samples against the query's budget and checks its
+    deadline before every read.
+    """
+    batch = context.batch if context.batch is not None and context.batch.selection is found.selection else None
+    row, size = 0, READ_SERIES if batch is None or not batch.read_size else batch.read_size
+    while row < found.labels.size:
+        context.check()
+        last = min(row + size, found.labels.size)
+        samples = found.selection.read(found.first + row, found.first + last)
+        context.charge(len(samples.values))
+        yield slice(row, last), samples if keep_stale else without_stale(samples)
+        size = max(1, READ_SAMPLES * (last - row) // max(len(samples.values), 1))
+        if batch is not None:
+            batch.read_size = size
+        row = last
+
+
+def without_stale(samples: Samples) -> Samples:
+    stale = samples.values.view(np.int64) == STALE_NAN_BITS
+    if not stale.any():
+        return samples
+    kept = ~stale
+    starts = samples.start_timestamps_ms
+    return Samples(
+        np.concatenate([[0], np.cumsum(kept)])[samples.offsets],
+        samples.timestamps_ms[kept],
+        samples.values[kept],
+        None if starts is None else starts[kept],
+    )
+
+
+def instant_vector(node: VectorSelector, grid: Grid, context: EvalContext) -> Matrix:
+    """The newest sample of every series at each time, if not older than the lookback or a staleness marker."""
+    return _instant(node, grid, context, None)
+
+
+def sample_times(func: str, node: VectorSelector, grid: Grid, context: EvalContext) -> Matrix:
+    """`timestamp(selector)` and `start_timestamp(selector)`: seconds, of the sample the selector chooses.
+
+    A sample without a start timestamp answers 0.
+    """
+    matrix = _instant(node, grid, context, func)
+    return Matrix(matrix.labels, matrix.values, matrix.present, np.ones_like(matrix.drop_name))
+
+
+def _instant(node: VectorSelector, grid: Grid, context: EvalContext, func: str | None) -> Matrix:
+    lookback_ms = context.lookback_ms
+    windows = windows_of(node, lookback_ms, grid, context)
+    found = scan(node, windows, context)
+    values, present = empty(found.labels.size, grid.steps, context)
+    for rows, samples in reads(found, context, keep_stale=not node.smoothed):
+        s = samples
+        if node.smoothed:
+            kernels_extended.smoothed_at(
+                s.offsets, s.timestamps_ms, s.values, windows.first, windows.step, lookback_ms, values[rows],
+                present[rows],
+            )  # fmt: skip
+            continue
+        kernels.last_in_window(
+            s.offsets, s.timestamps_ms, s.values.view(np.int64), _column(func, s), STALE_NAN_BITS, windows.first,
+            windows.step, lookback_ms, values[rows], present[rows],
+        )  # fmt: skip
+    if node.smoothed and func is not None:
+        values[:] = (windows.first + windows.step * np.arange(grid.steps)) / 1000.0 if func == "timestamp" else 0.0
+    return seen_only(found.labels, values, present, np.zeros(found.labels.size, dtype=np.bool_))
+
+
+def _column(func: str | None, samples: Samples) -> Float:
+    if func is None:
+        return samples.values
+    if func == "timestamp":
+        return samples.timestamps_ms / 1000.0
+    starts = samples.start_timestamps_ms
+    return np.zeros(len(samples.values)) if starts is None else starts / 1000.0
+
+
+def empty(series: int, steps: int, context: EvalContext) -> tuple[Float, Bool]:
+    """Uninitialised (values, present) of a matrix; refused if over the query's budget."""
+    context.reserve(series * steps)
+    return np.empty((series, steps)), np.empty((series, steps), dtype=np.bool_)
+
+
+def seen_only(labels: LabelFrame, values: Float, present: Bool, drop_name: Bool) -> Matrix:
+    """The matrix of the series that have a sample at some step."""
+    seen: Bool = np.asarray(present.any(axis=1))
+    if seen.all():
+        return Matrix(labels, values, present, drop_name)
+    return Matrix(labels.take(seen), values[seen], present[seen], drop_name[seen])
+
+
+def counter_starts(samples: Samples) -> tuple[Int, Bool, Bool]:
+    """What start timestamps say of counters: (`starts`, `began`, `overlaps`), all empty where there are none.
+
+    `began`: bool[m], the counter began anew between this sample and the one before: it started after that, or exactly
+    then while that sample had a start of its own (delta temporality; without one it is the first of a counter whose
+    start is unknown). A start that is not before its own sample is none. `overlaps`: bool[n], series in which a start
+    lies before the previous sample and is not that sample's.
+    """
+    starts = samples.start_timestamps_ms
+    if starts is None or not starts.any():
+        return NO_STARTS, NO_FLAGS, NO_FLAGS
+    times = samples.timestamps_ms
+    valid = (starts != 0) & (starts < times)
+    began = np.zeros(len(starts), dtype=np.bool_)
+    overlap = np.zeros(len(starts), dtype=np.bool_)
+    began[1:] = valid[1:] & ((starts[1:] > times[:-1]) | ((starts[1:] == times[:-1]) & valid[:-1]))
+    overlap[1:] = (starts[1:] != 0) & (starts[1:] < times[:-1]) & (starts[1:] != starts[:-1])
+    # A series' first sample has no predecessor.
+    heads = samples.offsets[:-1][np.diff(samples.offsets) > 0]
+    began[heads] = overlap[heads] = False
+    counts = np.concatenate([[0], np.cumsum(overlap)])
+    return starts, began, counts[samples.offsets[1:]] > counts[samples.offsets[:-1]]

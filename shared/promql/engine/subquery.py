@@ -1,0 +1,54 @@
+"""Subqueries: an expression evaluated on a grid of its own, seen as a range vector.
+
+Source: https://prometheus.io/docs/prometheus/latest/querying/basics/#subquery.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shared.errors import NotExecutable
+from shared.labels import LabelFrame
+from shared.promql.ast import Subquery
+from shared.promql.engine import evaluator
+from shared.promql.engine.context import EvalContext, resolved
+from shared.promql.engine.scan import Windows
+from shared.promql.model import Bool, Grid, Matrix, Samples
+
+DEFAULT_STEP_MS = 60_000
+"""The resolution of a subquery that names none: Prometheus's default evaluation interval."""
+
+
+def windows_of(node: Subquery, grid: Grid, context: EvalContext) -> Windows:
+    first, step = context.time_shift(resolved(node.offset), node.at, grid)
+    return Windows(first, step, grid.steps, resolved(node.range))
+
+
+def inner_grid(node: Subquery, grid: Grid, context: EvalContext) -> Grid:
+    """The times at which `node`'s expression is evaluated for `grid`: multiples of the step, in any window."""
+    windows = windows_of(node, grid, context)
+    step = resolved(node.step) if node.step is not None else DEFAULT_STEP_MS
+    step = step or DEFAULT_STEP_MS
+    before = windows.first - windows.range_ms
+    return Grid((before // step + 1) * step, windows.last, step)
+
+
+def evaluate_subquery(node: Subquery, grid: Grid, context: EvalContext) -> tuple[LabelFrame, Samples, Bool]:
+    """(labels, samples, drop_name) of the range vector that `grid`'s windows are over.
+
+    Start timestamps end here. Raises NotExecutable when the inner grid alone is over the query's budget.
+    """
+    inner = inner_grid(node, grid, context)
+    context.reserve(inner.steps)
+    value = evaluator.evaluate(node.expr, inner, context)
+    if not isinstance(value, Matrix):
+        raise NotExecutable("subquery is only allowed on instant vector")
+    return value.labels, ragged(value, inner), value.drop_name
+
+
+def ragged(matrix: Matrix, grid: Grid) -> Samples:
+    """A matrix over `grid` as samples, present ones only."""
+    counts = np.count_nonzero(matrix.present, axis=1)
+    times = np.broadcast_to(grid.times_ms(), matrix.present.shape)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Samples(offsets, times[matrix.present], matrix.values[matrix.present])

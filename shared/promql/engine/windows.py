@@ -1,0 +1,344 @@
+"""Range vectors, and the functions over them.
+
+Source: https://prometheus.io/docs/prometheus/latest/querying/functions/. The arithmetic is in the kernels; here is
+which kernel computes which function, over which windows, and what is remarked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shared.errors import BadData, NotExecutable
+from shared.labels import METRIC_NAME, LabelFrame
+from shared.promql.ast import Call, Expr, MatrixSelector, Paren, Subquery
+from shared.promql.engine import evaluator, kernels, kernels_extended, kernels_moments, scan, subquery
+from shared.promql.engine.context import EvalContext, resolved
+from shared.promql.engine.numbers import general
+from shared.promql.engine.scan import NO_FLAGS, Windows
+from shared.promql.functions import EXTENDED_RANGE_FUNCTIONS
+from shared.promql.model import Bool, Float, Grid, Int, Matrix, RangeVector, Samples
+
+KERNEL_WORK = 1 << 28
+"""Samples × steps in one call of a kernel: the worst case takes about a second, after which the deadline is checked."""
+
+COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
+
+
+@dataclass(slots=True)
+class Reading:
+    """One call of a kernel: some series' samples over windows, and where the answers go.
+
+    `out`: float64[n, steps], `present`: bool[n, steps]; `parameters`: float64[steps] each, the scalar arguments in
+    order; `now`, `now_step`: the evaluation times in ms, which `@` and `offset` do not move.
+    """
+
+    samples: Samples
+    windows: Windows
+    out: Float
+    present: Bool
+    parameters: list[Float]
+    now: int
+    now_step: int
+    smoothed: bool
+    lookback_ms: int
+    overlapping_starts: bool = False
+
+    @property
+    def series(self) -> tuple[Int, Int, Float]:
+        return self.samples.offsets, self.samples.timestamps_ms, self.samples.values
+
+    @property
+    def edges(self) -> tuple[int, int, int]:
+        return self.windows.first, self.windows.step, self.windows.range_ms
+
+
+def _counter(op: int) -> Callable[[Reading], None]:
+    def run(reading: Reading) -> None:
+        starts, began, overlaps = scan.counter_starts(reading.samples)
+        if op in (kernels.RATE, kernels.INCREASE, kernels.IRATE):
+            reading.overlapping_starts = bool(overlaps.any())
+        if reading.windows.before_ms:
+            kernels_extended.increases(
+                op, reading.smoothed, *reading.series, *reading.edges, reading.lookback_ms, reading.out, reading.present
+            )
+            return
+        kernels.counters(op, *reading.series, began, starts, *reading.edges, reading.out, reading.present)
+
+    return run
+
+
+def _tally(op: int) -> Callable[[Reading], None]:
+    def run(reading: Reading) -> None:
+        began = scan.counter_starts(reading.samples)[1] if op == kernels.RESETS else NO_FLAGS
+        kernels.tallies(
+            op, *reading.series, began, *reading.edges, reading.windows.before_ms, reading.out, reading.present
+        )
+
+    return run
+
+
+def _extreme(op: int) -> Callable[[Reading], None]:
+    return lambda r: kernels.extremes(op, *r.series, *r.edges, r.out, r.present)
+
+
+def _moment(op: int) -> Callable[[Reading], None]:
+    return lambda r: kernels_moments.moments(op, *r.series, *r.edges, r.out, r.present)
+
+
+def _trend(op: int) -> Callable[[Reading], None]:
+    def run(r: Reading) -> None:
+        a = r.parameters[0] if r.parameters else np.zeros(r.windows.steps)
+        b = r.parameters[-1] if r.parameters else a
+        kernels_moments.trends(op, *r.series, *r.edges, r.now, r.now_step, a, b, r.out, r.present)
+
+    return run
+
+
+def _order(op: int) -> Callable[[Reading], None]:
+    def run(r: Reading) -> None:
+        q = r.parameters[0] if r.parameters else np.full(r.windows.steps, 0.5)
+        kernels_moments.order_statistics(op, *r.series, *r.edges, q, r.out, r.present)
+
+    return run
+
+
+RANGE_FUNCTIONS: dict[str, Callable[[Reading], None]] = {
+    "rate": _counter(kernels.RATE),
+    "increase": _counter(kernels.INCREASE),
+    "delta": _counter(kernels.DELTA),
+    "irate": _counter(kernels.IRATE),
+    "idelta": _counter(kernels.IDELTA),
+    "changes": _tally(kernels.CHANGES),
+    "resets": _tally(kernels.RESETS),
+    "count_over_time": _tally(kernels.COUNT),
+    "present_over_time": _tally(kernels.PRESENT),
+    "absent_over_time": _tally(kernels.PRESENT),
+    "first_over_time": _tally(kernels.FIRST),
+    "last_over_time": _tally(kernels.LAST),
+    "ts_of_first_over_time": _tally(kernels.FIRST_TIME),
+    "ts_of_last_over_time": _tally(kernels.LAST_TIME),
+    "min_over_time": _extreme(kernels.MIN),
+    "max_over_time": _extreme(kernels.MAX),
+    "ts_of_min_over_time": _extreme(kernels.MIN_TIME),
+    "ts_of_max_over_time": _extreme(kernels.MAX_TIME),
+    "sum_over_time": _moment(kernels_moments.SUM),
+    "avg_over_time": _moment(kernels_moments.AVG),
+    "stddev_over_time": _moment(kernels_moments.STDDEV),
+    "stdvar_over_time": _moment(kernels_moments.STDVAR),
+    "deriv": _trend(kernels_moments.DERIV),
+    "predict_linear": _trend(kernels_moments.PREDICT),
+    "double_exponential_smoothing": _trend(kernels_moments.SMOOTH),
+    "quantile_over_time": _order(kernels_moments.QUANTILE),
+    "mad_over_time": _order(kernels_moments.MAD),
+}
+"""The functions whose argument is a range vector."""
+
+NAME_KEEPING = frozenset({"first_over_time", "last_over_time"})
+
+
+def range_argument(node: Call) -> tuple[int, MatrixSelector | Subquery]:
+    """Which argument of a range function is the range vector, without its parentheses."""
+    for index, argument in enumerate(node.args):
+        while isinstance(argument, Paren):
+            argument = argument.expr
+        if isinstance(argument, MatrixSelector | Subquery):
+            return index, argument
+    raise NotExecutable(f"expected a range vector in call to function {node.func!r}")
+
+
+def evaluate_range_function(node: Call, grid: Grid, context: EvalContext) -> Matrix:
+    """The value of a call in RANGE_FUNCTIONS. Raises NotExecutable for parameters out of their domain."""
+    index, ranged = range_argument(node)
+    _refuse_extension(node.func, ranged)
+    others = [argument for i, argument in enumerate(node.args) if i != index]
+    parameters = [evaluator.evaluate_scalar(argument, grid, context).values for argument in others]
+    labels, windows, drop_name, pieces = _samples(ranged, grid, context)
+    if node.func == "absent_over_time":
+        return _absent(ranged, grid, windows, pieces, context)
+    values, present = scan.empty(labels.size, grid.steps, context)
+    overlapping = np.zeros(labels.size, dtype=np.bool_)
+    for rows, samples in pieces:
+        reading = _reading(ranged, samples, windows, values[rows], present[rows], parameters, grid, context)
+        overlapping[rows] = _run(RANGE_FUNCTIONS[node.func], reading, context)
+    if node.func not in NAME_KEEPING:
+        drop_name = np.ones_like(drop_name)
+    matrix = scan.seen_only(labels, values, present, drop_name)
+    _remark(node, node.args[index], matrix, parameters, labels.take(overlapping), context)
+    return matrix
+
+
+def range_vector(node: MatrixSelector | Subquery, grid: Grid, context: EvalContext) -> RangeVector:
+    """The samples of a range vector at one instant; series without any are left out."""
+    if grid.steps != 1:
+        raise BadData('invalid expression type "range vector" for range query, must be Scalar or instant Vector')
+    labels, windows, drop_name, pieces = _samples(node, grid, context)
+    parts = [_cut(samples, windows) for _, samples in pieces]
+    counts = np.concatenate([np.diff(part.offsets) for part in parts] or [np.zeros(0, dtype=np.int64)])
+    seen = counts > 0
+    offsets = np.concatenate([[0], np.cumsum(counts[seen])]).astype(np.int64)
+    times = np.concatenate([part.timestamps_ms for part in parts] or [np.zeros(0, dtype=np.int64)])
+    values = np.concatenate([part.values for part in parts] or [np.zeros(0)])
+    return RangeVector(labels.take(seen), Samples(offsets, times, values), drop_name[seen])
+
+
+def _cut(samples: Samples, windows: Windows) -> Samples:
+    inside = (samples.timestamps_ms > windows.first - windows.range_ms) & (samples.timestamps_ms <= windows.first)
+    offsets = np.concatenate([[0], np.cumsum(inside)])[samples.offsets]
+    return Samples(offsets, samples.timestamps_ms[inside], samples.values[inside])
+
+
+Pieces = Iterator[tuple[slice, Samples]]
+
+
+def _samples(
+    ranged: MatrixSelector | Subquery, grid: Grid, context: EvalContext
+) -> tuple[LabelFrame, Windows, Bool, Pieces]:
+    """(labels, windows, drop_name, samples of some series at a time) of a range vector."""
+    if isinstance(ranged, MatrixSelector):
+        windows = scan.windows_of(ranged.vector, resolved(ranged.range), grid, context)
+        found = scan.scan(ranged.vector, windows, context)
+        return found.labels, windows, np.zeros(found.labels.size, dtype=np.bool_), scan.reads(found, context)
+    windows = subquery.windows_of(ranged, grid, context)
+    labels, samples, drop_name = subquery.evaluate_subquery(ranged, grid, context)
+    return labels, windows, drop_name, iter([(slice(0, labels.size), samples)])
+
+
+def _reading(
+    ranged: MatrixSelector | Subquery,
+    samples: Samples,
+    windows: Windows,
+    out: Float,
+    present: Bool,
+    parameters: list[Float],
+    grid: Grid,
+    context: EvalContext,
+) -> Reading:
+    smoothed = isinstance(ranged, MatrixSelector) and ranged.vector.smoothed
+    return Reading(
+        samples, windows, out, present, parameters, grid.start_ms, grid.step_ms, smoothed, context.lookback_ms
+    )
+
+
+def _run(function: Callable[[Reading], None], reading: Reading, context: EvalContext) -> bool:
+    """Run a kernel in bounded calls. Returns whether start timestamps overlap somewhere."""
+    if len(reading.samples.values) * reading.windows.steps <= KERNEL_WORK:
+        function(reading)
+        return reading.overlapping_starts
+    overlapping = False
+    for part in _parts(reading):
+        context.check()
+        function(part)
+        overlapping |= part.overlapping_starts
+    return overlapping
+
+
+def _parts(reading: Reading) -> Iterator[Reading]:
+    """The reading one series at a time, and that some steps at a time."""
+    offsets = reading.samples.offsets
+    for row in range(len(offsets) - 1):
+        begin, end = int(offsets[row]), int(offsets[row + 1])
+        starts = reading.samples.start_timestamps_ms
+        samples = Samples(
+            np.array([0, end - begin], dtype=np.int64),
+            reading.samples.timestamps_ms[begin:end],
+            reading.samples.values[begin:end],
+            None if starts is None else starts[begin:end],
+        )
+        chunk = max(1, KERNEL_WORK // max(end - begin, 1))
+        for k in range(0, reading.windows.steps, chunk):
+            last = min(k + chunk, reading.windows.steps)
+            windows = replace(reading.windows, first=reading.windows.first + k * reading.windows.step, steps=last - k)
+            yield replace(
+                reading,
+                samples=samples,
+                windows=windows,
+                out=reading.out[row : row + 1, k:last],
+                present=reading.present[row : row + 1, k:last],
+                parameters=[parameter[k:last] for parameter in reading.parameters],
+                now=reading.now + k * reading.now_step,
+            )
+
+
+def _absent(
+    ranged: MatrixSelector | Subquery, grid: Grid, windows: Windows, pieces: Pieces, context: EvalContext
+) -> Matrix:
+    """1 at the steps where no series has a sample, with the labels that the selector's equalities tell."""
+    seen = np.zeros(grid.steps, dtype=np.bool_)
+    for _, samples in pieces:
+        shape = (len(samples.offsets) - 1, grid.steps)
+        context.reserve(shape[0] * shape[1])
+        present = np.zeros(shape, dtype=np.bool_)
+        reading = _reading(ranged, samples, windows, np.empty(shape), present, [], grid, context)
+        _run(RANGE_FUNCTIONS["present_over_time"], reading, context)
+        seen |= present.any(axis=0)
+    labels = LabelFrame.of([_equalities(ranged)], context.symbols)
+    return scan.seen_only(labels, np.ones((1, grid.steps)), ~seen.reshape(1, -1), np.zeros(1, dtype=np.bool_))
+
+
+def _equalities(ranged: MatrixSelector | Subquery) -> dict[str, str]:
+    """Labels an absent series would have: matched by `=`, and by nothing after that."""
+    if not isinstance(ranged, MatrixSelector):
+        return {}
+    labels: dict[str, str] = {}
+    equal: set[str] = set()
+    for matcher in ranged.vector.matchers:
+        if matcher.name == METRIC_NAME:
+            continue
+        if matcher.op == "=" and matcher.name not in equal:
+            labels[matcher.name] = matcher.value
+            equal.add(matcher.name)
+        else:
+            labels.pop(matcher.name, None)
+    return labels
+
+
+def _refuse_extension(func: str, ranged: MatrixSelector | Subquery) -> None:
+    if not isinstance(ranged, MatrixSelector):
+        return
+    for modifier, used in (("anchored", ranged.vector.anchored), ("smoothed", ranged.vector.smoothed)):
+        allowed = EXTENDED_RANGE_FUNCTIONS[modifier]
+        if used and func not in allowed:
+            names = ", ".join(sorted(allowed))
+            raise NotExecutable(f"{modifier} modifier can only be used with: {names} - not with {func}")
+
+
+def _remark(
+    node: Call, ranged: Expr, matrix: Matrix, parameters: list[Float], overlapping: LabelFrame, context: EvalContext
+) -> None:
+    """Prometheus's remarks on a range function's arguments. Raises NotExecutable for factors it refuses."""
+    annotations = context.annotations
+    if node.func in ("rate", "increase"):
+        for name in _names(matrix.labels):
+            if name and not name.endswith(COUNTER_SUFFIXES):
+                annotations.info(
+                    "metric might not be a counter, name does not end in _total/_sum/_count/_bucket: " + _quoted(name),
+                    ranged.span[0],
+                )
+    for name in _names(overlapping):
+        annotations.warn(
+            f"sample has start time that overlaps with previous sample timestamp for metric {_quoted(name)}",
+            ranged.span[0],
+        )
+    if not parameters or not matrix.labels.size:
+        return
+    evaluated = [parameter[matrix.present.any(axis=0)] for parameter in parameters]
+    if node.func == "quantile_over_time":
+        for q in np.unique(evaluated[0][~((evaluated[0] >= 0) & (evaluated[0] <= 1))]):
+            annotations.warn(f"quantile value should be between 0 and 1, got {general(float(q))}", node.args[0].span[0])
+    if node.func == "double_exponential_smoothing":
+        for kind, factors in zip(("smoothing", "trend"), evaluated, strict=True):
+            bad = factors[~((factors > 0) & (factors < 1))]
+            if len(bad):
+                symbol = "sf" if kind == "smoothing" else "tf"
+                raise NotExecutable(f"invalid {kind} factor. Expected: 0 < {symbol} < 1, got: {bad[0]:f}")
+
+
+def _names(labels: LabelFrame) -> list[str]:
+    return labels.symbols.texts(np.unique(labels.column(METRIC_NAME)))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
