@@ -8,6 +8,7 @@ import signal
 
 from aiohttp import web
 
+from coordinator import warm
 from coordinator.api import admin, log, query, series, status, vector, write
 from coordinator.context import CONTEXT, Context
 from coordinator.http import envelope
@@ -42,11 +43,13 @@ async def serve(settings: Settings, identity: Manifest, address: str) -> None:
     links = Links(settings, identity.cluster_id, address)
     await links.open()
     context = Context(settings, links, Telemetry(links), LogArea(settings, links), VectorArea(settings, links))
+    await asyncio.to_thread(warm.build_grammar)
     await context.log.start()
     await context.vectors.start()
     runner = web.AppRunner(
         build(context),
         access_log=None,
+        handler_cancellation=True,  # who goes away frees the workers of what it asked
         auto_decompress=False,  # a body is taken as it is: what inflates it must know a bound
         shutdown_timeout=STOP_GRACE_S,
         max_line_size=LINE_BYTES_MAX,
@@ -55,6 +58,7 @@ async def serve(settings: Settings, identity: Manifest, address: str) -> None:
     await runner.setup()
     try:
         await _listen(runner, settings)
+        warm.start()
         await _stop_signal()
     finally:
         await runner.cleanup()

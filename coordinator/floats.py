@@ -164,17 +164,17 @@ def write_float(out: Any, at: Any, value: Any, bits: Any, powers: Any) -> Any:
         for i in range(3):
             out[at + i] = _NAN[i]
         return at + 3
+    negative = False
     if bits >> np.uint64(63):
         out[at] = _MINUS
         at += 1
         value = -value
+        negative = True
     if value == np.inf:
-        start = 0
-        if at and out[at - 1] == _MINUS and bits >> np.uint64(63):
-            start = 1
-        for i in range(start, 4):
-            out[at + i - start] = _INF[i]
-        return at + 4 - start
+        for i in range(1 if negative else 0, 4):  # the sign of -Inf is written
+            out[at] = _INF[i]
+            at += 1
+        return at
     if value < _WHOLE_MAX and value == np.floor(value):
         whole = np.uint64(value)
         return _write_digits(out, at, whole, _count_digits(whole))

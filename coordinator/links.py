@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import zmq
 
@@ -110,7 +111,7 @@ class Links:
         return sorted((w.name, w.pid, w.shards, len(w.pending)) for w in self._workers.values())
 
     async def open(self) -> None:
-        self._socket = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_MAX)
@@ -289,7 +290,7 @@ class Links:
     # Hearing
 
     def _drain(self) -> None:
-        while not self._socket.closed and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while not self._socket.closed and cast(int, self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             identity, message = frames[0].bytes, [frame.buffer for frame in frames[1:]]
             if bytes(message[1]) == wire.REGISTER:

@@ -16,7 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from coordinator.floats import FLOAT_BYTES_MAX, POWERS, TIME_BYTES_MAX, write_float, write_time
-from shared.labels import LabelFrame
+from shared.labels import LabelFrame, Symbols, distinct
 from shared.promql.model import Float, Grid, Int, Matrix, RangeVector, Samples, Scalar, String, Value
 
 CHUNK_SAMPLES = 1 << 15
@@ -55,7 +55,7 @@ def _label_texts(labels: LabelFrame) -> _LabelTexts:
     texts: list[bytes] = []
     pieces = np.full((len(labels.columns), labels.size), -1, dtype=np.int32)
     for row, name in enumerate(sorted(labels.columns)):
-        used, local = np.unique(labels.columns[name], return_inverse=True)
+        used, local = distinct(labels.columns[name])
         start = orjson.dumps(name) + b":"
         ids = np.arange(len(texts), len(texts) + len(used), dtype=np.int32)
         texts.extend(start + orjson.dumps(text) for text in labels.symbols.texts(used))
@@ -265,19 +265,25 @@ def take(value: Matrix | RangeVector, rows: Int) -> Matrix | RangeVector:
     return RangeVector(labels, samples, drop_name)
 
 
-def as_range(value: Value, grid: Grid, labels: LabelFrame) -> Value:
-    """A scalar of a range query is one series without labels (`labels`: one empty label set)."""
+def as_range(value: Value, grid: Grid) -> Value:
+    """A scalar of a range query is one series without labels."""
     if not isinstance(value, Scalar):
         return value
     values = value.values.reshape(1, grid.steps)
+    labels = LabelFrame.of([{}], Symbols())
     return Matrix(labels, values, np.ones(values.shape, dtype=bool), np.zeros(1, dtype=bool))
+
+
+def truncated(value: Value, limit: int) -> tuple[Value, bool]:
+    """The first `limit` series (0: all of them), and whether any were left out."""
+    if not limit or not isinstance(value, Matrix | RangeVector) or value.labels.size <= limit:
+        return value, False
+    return take(value, np.arange(limit)), True
 
 
 def warm() -> None:
     """Compile the kernels of this module, or load them from the cache on disk."""
-    texts = _LabelTexts(np.zeros(0, np.uint8), np.zeros(1, np.int64), np.zeros((0, 1), np.int32))
-    out = np.empty(ROW_BYTES + SAMPLE_BYTES_MAX, dtype=np.uint8)
-    _write_series(
-        texts.pool, texts.offsets, texts.pieces, np.array([0, 1]), np.zeros(1, np.int64), np.full(1, 0.5), 0, True,
-        POWERS, out,
-    )  # fmt: skip
+    labels = LabelFrame.of([{}], Symbols())
+    half = Matrix(labels, np.full((1, 1), 0.5), np.ones((1, 1), dtype=bool), np.zeros(1, dtype=bool))
+    for _ in Result(half, Grid(0, 0), is_range=False).chunks():
+        pass

@@ -35,6 +35,13 @@ class NotFound(TriptychError):
     error_type = "bad_data"
 
 
+class Conflict(TriptychError):
+    """A compare-and-set met another value than the one expected; the message names both."""
+
+    status = 409
+    error_type = "bad_data"
+
+
 class MethodNotAllowed(TriptychError):
     status = 405
     error_type = "bad_data"
@@ -80,6 +87,7 @@ _BY_NAME: dict[str, type[TriptychError]] = {
         ParseError,
         NotExecutable,
         NotFound,
+        Conflict,
         MethodNotAllowed,
         TooLarge,
         Overloaded,

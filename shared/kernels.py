@@ -1,39 +1,59 @@
-"""Compiled kernels: declared with their one type signature, compiled when asked for or when first called.
+"""Compiled kernels with one declared type signature, compiled when first called or when a process warms up.
 
-A first start would wait half a minute if every kernel were compiled at import. So each belongs to a stage: what a
-process needs before it can serve is compiled (or loaded from numba's cache on disk) at start, the rest by a background
-process of low priority, or by the first call that comes before it.
+A first start would wait half a minute if every kernel were compiled when its module is imported. What a process needs
+before it can serve is compiled at import (`numba.njit` with a signature); everything else is declared with `kernel` and
+compiled in the background by `compile_declared`, or by the first call that comes before it. Either way the machine code
+lands in numba's cache on disk, from which every later process loads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from threading import Lock
+from typing import Any
 
 from numba import njit
 
-Stage = Literal["start", "later"]
-F = TypeVar("F", bound=Callable[..., Any])
-
-_declared: dict[Stage, list[tuple[Any, Any]]] = {"start": [], "later": []}
+_declared: list[Kernel] = []
 
 
-def kernel(signature: Any, *, stage: Stage = "later", **options: Any) -> Callable[[F], F]:
-    """Declare a kernel: releases the interpreter lock, cached on disk, compiled for `signature` at its stage.
+class Kernel:
+    """A function of arrays that compiles itself, for its declared signature only, at the latest when called."""
 
-    `options` go to `numba.njit`. Kernels that only other kernels call are compiled with them and need no stage.
-    """
+    def __init__(self, function: Callable[..., Any], signature: Any, options: dict[str, Any]) -> None:
+        self.__doc__ = function.__doc__
+        self._dispatcher = njit(cache=True, nogil=True, **options)(function)
+        self._signature = signature
+        self._compiled = False
+        self._lock = Lock()
 
-    def declare(function: F) -> F:
-        dispatcher = njit(cache=True, nogil=True, **options)(function)
-        _declared[stage].append((dispatcher, signature))
-        return dispatcher
+    def __call__(self, *arguments: Any) -> Any:
+        if not self._compiled:
+            self.compile()
+        return self._dispatcher(*arguments)
+
+    def compile(self) -> None:
+        """Compile, or load from the cache on disk."""
+        with self._lock:
+            if not self._compiled:
+                self._dispatcher.compile(self._signature)
+                # Arguments that are not exactly of the signature are converted or refused, never compiled for.
+                self._dispatcher.disable_compile()
+                self._compiled = True
+
+
+def kernel(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
+    """Declare a kernel that Python calls; `options` go to `numba.njit`. It releases the interpreter lock."""
+
+    def declare(function: Callable[..., Any]) -> Kernel:
+        declared = Kernel(function, signature, options)
+        _declared.append(declared)
+        return declared
 
     return declare
 
 
-def compile_stage(stage: Stage) -> int:
-    """Compile, or load from the cache, what the imported modules declared for `stage`; returns how many kernels."""
-    for dispatcher, signature in _declared[stage]:
-        dispatcher.compile(signature)
-    return len(_declared[stage])
+def compile_declared() -> None:
+    """Compile every kernel declared by the modules imported so far: some seconds each time the cache is empty."""
+    for declared in list(_declared):
+        declared.compile()

@@ -34,6 +34,9 @@ def configure(level: str) -> None:
     logger.propagate = False
 
 
-def event(level: int, message: str, *, trace: bool = False, **fields: Any) -> None:
-    """Log one event: `event(logging.INFO, "shard loaded", shard=3, ms=12)`."""
-    logger.log(level, message, extra={"fields": fields}, exc_info=trace)
+def event(level: int, message: str, *, trace: Any = False, **fields: Any) -> None:
+    """Log one event: `event(logging.INFO, "shard loaded", shard=3, ms=12)`.
+
+    `trace` true adds the traceback of the exception being handled.
+    """
+    logger.log(level, message, extra={"fields": fields}, exc_info=bool(trace))

@@ -17,7 +17,7 @@ from shared import config, manifest, telemetry
 from shared.errors import ConfigError
 from shared.telemetry import event
 from worker.process import WorkerProcess
-from worker.warm import compile_kernels
+from worker.warm import fill_cache, import_methods
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 10.0
@@ -56,15 +56,20 @@ class Supervisor:
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+        warming = _fork.Process(target=self._become_warmer, name="kernels", daemon=True)
         while not self._stopping:
             now = time.monotonic()
             for child in self._children:
                 if child.process is None and now >= child.start_at:
                     self._start(child)
+            if warming.pid is None:
+                warming.start()
             self._wait()
             for child in self._children:
                 if child.process is not None and not child.process.is_alive():
                     self._bury(child)
+        if warming.pid is not None:
+            warming.kill()
         self._stop_children()
 
     def _stop(self, *_: Any) -> None:
@@ -77,12 +82,20 @@ class Supervisor:
         child.started_at = time.monotonic()
         event(logging.INFO, "worker started", worker=child.name, pid=child.process.pid, shards=len(child.shards))
 
-    def _become_worker(self, child: _Child) -> None:
+    def _become_warmer(self) -> None:
+        self._leave()
+        fill_cache()
+
+    def _leave(self) -> None:
+        """In a forked child: let go of what is the supervisor's."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        # A worker that outlives a killed supervisor must not hold the lock against the next one.
+        # A child that outlives a killed supervisor must not hold the lock against the next one.
         for descriptor in (self._lock, self._wake_read, self._wake_write):
             os.close(descriptor)
+
+    def _become_worker(self, child: _Child) -> None:
+        self._leave()
         WorkerProcess(child.name, child.shards, self._settings, self._address, self._identity.cluster_id).run()
 
     def _wait(self) -> None:
@@ -137,7 +150,7 @@ def main() -> None:
         address = manifest.endpoint(settings, identity)
     except ConfigError as error:
         sys.exit(f"triptych workers: {error}")
-    compile_kernels()
+    import_methods()
     Supervisor(settings, identity, address, lock).run()
 
 

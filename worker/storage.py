@@ -9,11 +9,11 @@ cache); when `write(..., durable=True)` or `sync` returns, it survives the loss 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from threading import Condition
-from typing import Any
+from typing import Any, TypeVar
 
 from rocksdict import AccessType, DBCompressionType, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
@@ -23,6 +23,9 @@ FAMILIES = ("meta", "series", "journal", "blocks", "log", "vectors", "attributes
 WRITE_BUFFER_BYTES = 16 << 20
 LOG_FILES_BYTES_MAX = 256 << 20
 OPEN_FILES_MAX = 256
+
+
+T = TypeVar("T")
 
 
 class Batch:
@@ -36,6 +39,12 @@ class Batch:
     def put(self, family: str, key: bytes, value: bytes) -> None:
         self._batch.put(key, value, self._store.handle(family))
         self.size_bytes += len(key) + len(value)
+
+    def put_many(self, family: str, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
+        """As many `put`s: the way for many small rows. `size_bytes` does not count them."""
+        put, handle = self._batch.put, self._store.handle(family)
+        for key, value in zip(keys, values, strict=True):
+            put(key, value, handle)
 
     def delete(self, family: str, key: bytes) -> None:
         self._batch.delete(key, self._store.handle(family))
@@ -106,7 +115,18 @@ class Store:
             read.set_iterate_upper_bound(end)
         rows = self._families[family].items(backwards=reverse, from_key=None if reverse else start, read_opt=read)
         # The library honours the upper bound only, so a descending scan finds its lower end here.
-        return takewhile(lambda row: row[0] >= start, rows) if reverse else iter(rows)
+        return _holding(read, takewhile(lambda row: row[0] >= start, rows) if reverse else rows)
+
+    def keys(self, family: str, start: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
+        """The keys of `scan`, ascending, without reading the values."""
+        read = ReadOptions()
+        if end is not None:
+            read.set_iterate_upper_bound(end)
+        return _holding(read, self._families[family].keys(from_key=start, read_opt=read))
+
+    def reclaim(self, family: str, start: bytes, end: bytes) -> None:
+        """Give the space of a deleted range back now, not when a compaction next passes there."""
+        self._families[family].compact_range(start, end)
 
     def close(self) -> None:
         """Flush the memtables and close; the directory's lock is released."""
@@ -116,6 +136,13 @@ class Store:
         self._families.clear()
         self._handles.clear()
         self._db.close()
+
+
+def _holding(options: ReadOptions, rows: Iterable[T]) -> Iterator[T]:
+    """The rows, with their options kept: the library's iterator reads its bound from the options' memory, which is
+    freed with them."""
+    yield from rows
+    del options
 
 
 class _GroupSync:

@@ -1,8 +1,9 @@
-"""Compiles, or loads from the cache on disk, the kernels every worker needs before it can serve."""
+"""Has kernels compiled, or loaded from the cache on disk, before requests need them."""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 
 from shared.promql.engine import warm as engine
@@ -10,12 +11,22 @@ from shared.telemetry import event
 from worker.methods import all_methods
 from worker.vectors import similarity
 
+LOWEST_PRIORITY = 19
 
-def compile_kernels() -> None:
-    """Done once in the supervisor, before it forks: the first start pays for the compiler once, not once a worker,
-    and a restarted worker imports nothing."""
+
+def import_methods() -> None:
+    """What a worker needs to be ready, in the supervisor before it forks: kernels with a signature of their own are
+    compiled when their module is imported, once for all workers, and a restarted worker imports nothing."""
     started = time.monotonic()
-    all_methods()  # kernels with a declared signature are compiled when their module is imported
+    all_methods()
+    event(logging.INFO, "worker methods imported", ms=round((time.monotonic() - started) * 1000))
+
+
+def fill_cache() -> None:
+    """Compile the kernels of queries and searches into the cache on disk, in a process of its own at the lowest
+    priority: a first start is ready without them, and a request that needs one meanwhile compiles just that one."""
+    os.nice(LOWEST_PRIORITY)
+    started = time.monotonic()
     engine.compile_kernels()
     similarity.compile_kernels()
-    event(logging.INFO, "kernels ready", ms=round((time.monotonic() - started) * 1000))
+    event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared.promql.engine import kernels, kernels_extended, windows
+from shared.kernels import compile_declared
+from shared.promql.engine import functions, kernels, kernels_extended, partial, windows
 from shared.promql.engine.scan import Windows
 from shared.promql.model import STALE_NAN_BITS, Samples
 
 
 def compile_kernels() -> None:
-    """Calls every kernel once with one series of one sample, so that each has its one type signature."""
+    """Calls every kernel of the range functions once with one series of one sample, so that each has its one type
+    signature, and compiles the declared ones of operators, aggregations and functions."""
+    assert functions and partial  # imported for what they declare
+    compile_declared()
     times, values = np.zeros(1, dtype=np.int64), np.zeros(1)
     samples = Samples(np.array([0, 1], dtype=np.int64), times, values)
     out, present = np.zeros((1, 1)), np.zeros((1, 1), dtype=np.bool_)

@@ -1,0 +1,154 @@
+"""The query endpoints: `/api/v1/query`, `/query_range`, `/format_query`, `/parse_query`.
+
+Parameters and answers are the interface's; `lookback_delta`, `limit` and `stats` are the Prometheus HTTP API's,
+`explain` and `partial_response` our own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from aiohttp import web
+from multidict import MultiDict
+
+from coordinator.api import parameters
+from coordinator.context import CONTEXT
+from coordinator.evaluation import Conclusion, Question, conclude, in_thread, planned, remark_texts
+from coordinator.explain import explain, stats
+from coordinator.http import success
+from coordinator.results import Result, as_range, envelope, ordered, truncated
+from coordinator.streaming import Body, accepts_gzip, respond
+from shared.config import Settings
+from shared.errors import BadData
+from shared.promql import parser, printer
+from shared.promql.ast import ValueType
+from shared.promql.model import Grid
+
+STEPS_MAX = 11_000
+"""Points of one series in an answer, as in Prometheus."""
+TRUNCATED = "results truncated due to limit"
+
+_RANGE_TYPES = (ValueType.SCALAR, ValueType.VECTOR)
+_TYPE_NAMES = {ValueType.MATRIX: "range vector", ValueType.STRING: "string"}
+
+
+async def query(request: web.Request) -> web.StreamResponse:
+    """An expression at one time. Raises BadData, NotExecutable, Unavailable."""
+    fields = await parameters.form(request)
+    time_ms = parameters.optional(fields, "time", parameters.timestamp_ms, int(time.time() * 1000))
+    return await _answer(request, fields, Grid(time_ms, time_ms), is_range=False)
+
+
+async def query_range(request: web.Request) -> web.StreamResponse:
+    """An expression over a range of times; the result is a matrix, sorted. Raises as `query`."""
+    fields = await parameters.form(request)
+    start_ms = parameters.timestamp_ms(parameters.required(fields, "start"), "start")
+    end_ms = parameters.timestamp_ms(parameters.required(fields, "end"), "end")
+    if end_ms < start_ms:
+        raise BadData('invalid parameter "end": end timestamp must not be before start time')
+    step_ms = parameters.duration_ms(parameters.required(fields, "step"), "step")
+    if step_ms <= 0:
+        raise BadData(
+            'invalid parameter "step": zero or negative query resolution step widths are not accepted. '
+            "Try a positive integer"
+        )
+    if (end_ms - start_ms) // step_ms > STEPS_MAX:
+        raise BadData(
+            "exceeded maximum resolution of 11,000 points per timeseries. "
+            "Try decreasing the query resolution (?step=XX)"
+        )
+    return await _answer(request, fields, Grid(start_ms, end_ms, step_ms), is_range=True)
+
+
+async def format_query(request: web.Request) -> web.Response:
+    """The query as it is laid out by the book. Raises ParseError, NotExecutable."""
+    text = parameters.required(await parameters.form(request), "query")
+    return success(printer.pretty(parser.parse(text)))
+
+
+async def parse_query(request: web.Request) -> web.Response:
+    """The query's tree, in the shape the Prometheus API gives it. Raises ParseError, NotExecutable."""
+    text = parameters.required(await parameters.form(request), "query")
+    return success(printer.to_json(parser.parse(text)))
+
+
+def _question(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Settings) -> Question:
+    timeout_ms = parameters.optional(fields, "timeout", parameters.duration_ms, settings.query_timeout_ms)
+    lookback_ms = parameters.optional(fields, "lookback_delta", parameters.duration_ms, settings.lookback_ms)
+    for name, value in (("timeout", timeout_ms), ("lookback_delta", lookback_ms)):
+        if value <= 0:
+            raise BadData(f"parameter {name!r} is {fields[name]!r}; it must be longer than 0")
+    return Question(
+        parameters.required(fields, "query"),
+        grid,
+        is_range,
+        lookback_ms=lookback_ms,
+        samples_max=settings.query_samples_max,
+        timeout_ms=min(timeout_ms, settings.query_timeout_ms),
+        partial_response=parameters.partial_response(fields),
+    )
+
+
+async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, is_range: bool) -> web.StreamResponse:
+    context = request.app[CONTEXT]
+    question = _question(fields, grid, is_range, context.settings)
+    limit = parameters.optional(fields, "limit", parameters.limit, 0)
+    made = await planned(question)
+    if is_range and made.type not in _RANGE_TYPES:
+        named = _TYPE_NAMES[made.type]
+        raise BadData(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
+    gzip = accepts_gzip(request)
+
+    def begin(concluded: Conclusion) -> Body:
+        return Body(_Rendering(question, concluded, limit, fields).chunks(), gzip=gzip)
+
+    body = await conclude(question, made, context.links, begin)
+    return await respond(request, body, lambda call: in_thread(call, question))
+
+
+class _Rendering:
+    """Turns a conclusion into the answer's bytes; sorting and writing happen where `chunks` is iterated."""
+
+    def __init__(self, question: Question, concluded: Conclusion, limit: int, fields: MultiDict[str]) -> None:
+        self._question = question
+        self._concluded = concluded
+        self._limit = limit
+        self._stats = fields.get("stats", "")
+        self._explain = fields.get("explain", "") in ("true", "1")
+
+    def chunks(self) -> Iterator[bytes]:
+        question, concluded = self._question, self._concluded
+        started = time.perf_counter()
+        value = concluded.merged.value
+        if question.is_range:
+            value = as_range(value, question.grid)
+        if question.is_range or not concluded.plan.keeps_order:
+            value = ordered(value)
+        value, cut = truncated(value, self._limit)
+        concluded.timings_s["resultSortTime"] = time.perf_counter() - started
+        text, annotations = question.text, concluded.merged.annotations
+        warnings = [*remark_texts(annotations, "warning", text), *concluded.warnings, *([TRUNCATED] if cut else [])]
+        remarks = {"warnings": warnings, "infos": remark_texts(annotations, "info", text)}
+        yield from envelope(Result(value, question.grid, question.is_range), self._data(), remarks)
+
+    def _data(self) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        if self._stats:
+            data["stats"] = stats(self._question, self._concluded)
+        if self._explain:
+            data["explain"] = explain(self._question, self._concluded)
+        return data
+
+
+ROUTES = [
+    route
+    for path, handler in (
+        ("/api/v1/query", query),
+        ("/api/v1/query_range", query_range),
+        ("/api/v1/format_query", format_query),
+        ("/api/v1/parse_query", parse_query),
+    )
+    for route in (web.get(path, handler), web.post(path, handler))
+]

@@ -1,0 +1,188 @@
+"""One query from plan to finished value: workers asked, answers merged in a thread, time and remarks accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any, TypeVar
+
+from coordinator import results
+from coordinator.links import FanOut, Links
+from coordinator.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
+from coordinator.planner import Plan, plan
+from shared.errors import DeadlineExceeded, Unavailable
+from shared.messages.query import Evaluated
+from shared.promql.model import Annotations, Grid
+from shared.promql.positions import line_column
+from shared.wire import pack, unpack
+
+T = TypeVar("T")
+
+THREADS = 4
+"""Merges and renderings at once: what is hot in them runs outside the interpreter lock."""
+INLINE_TEXT_MAX = 500
+"""Characters of a query that may be parsed on the event loop; longer ones are parsed in a thread."""
+SHARDS_SHARE = 0.9
+"""Of a query's time, what the workers get, so that there is time left to answer without those that are late."""
+REMARKS_MAX = 10
+"""Warnings, and infos, listed in an answer, as in Prometheus."""
+TIMED_OUT = "query timed out in expression evaluation"
+
+WARMING = (
+    "sum(vector(1)) + avg(vector(1)) + stddev(vector(1)) + max(vector(1)) + count(vector(1))",
+    "topk(1, vector(1)) or quantile(0.5, vector(1)) or limitk(1, vector(1))",
+    "rate(vector(1)[5m:1m]) or max_over_time(vector(1)[5m:1m]) or avg_over_time(vector(1)[5m:1m])",
+)
+"""Queries without a selector that use what most merges and subqueries use."""
+
+_THREADS = ThreadPoolExecutor(THREADS, thread_name_prefix="query")
+
+
+@dataclass(slots=True)
+class Question:
+    """A query and what it is asked under; `asked_at` is of `time.perf_counter()`."""
+
+    text: str
+    grid: Grid
+    is_range: bool
+    lookback_ms: int
+    samples_max: int
+    timeout_ms: int
+    partial_response: bool = True
+    asked_at: float = field(default_factory=time.perf_counter)
+    cancelled: Event = field(default_factory=Event)
+
+    def terms(self) -> Terms:
+        spent_s = time.perf_counter() - self.asked_at
+        deadline = time.monotonic() + self.timeout_ms / 1000 - spent_s
+        return Terms(self.grid, self.lookback_ms, self.samples_max, deadline, self.cancelled.is_set)
+
+
+@dataclass(slots=True)
+class Conclusion:
+    """A query's value with all that is told beside it. `shards`: worker, shards, times and samples of each answer."""
+
+    plan: Plan
+    merged: Merged
+    warnings: list[str]
+    shards: list[dict[str, Any]]
+    timings_s: dict[str, float]
+
+
+async def planned(question: Question) -> Plan:
+    """Raises ParseError, BadData, NotExecutable."""
+    if len(question.text) <= INLINE_TEXT_MAX:
+        return plan(question.text, question.grid)
+    return await in_thread(lambda: plan(question.text, question.grid), question)
+
+
+async def conclude(question: Question, made: Plan, links: Links, then: Callable[[Conclusion], T]) -> T:
+    """Ask the workers and evaluate; what `then` makes of the conclusion, in the same thread.
+
+    Raises NotExecutable, BadData; DeadlineExceeded when the timeout has elapsed; Unavailable when no shard answers, or
+    one does not and the question asks for all.
+    """
+    terms = question.terms()
+    prepared_at = time.perf_counter()
+    fan_out = await _ask(question, made, terms, links)
+    answered_at = time.perf_counter()
+
+    def merge() -> T:
+        started_at = time.perf_counter()
+        merged, shards = _merge(made, fan_out, terms)
+        timings = {
+            "queryPreparationTime": prepared_at - question.asked_at,
+            "shardsTime": answered_at - prepared_at,
+            "execQueueTime": started_at - answered_at,
+            "mergeTime": time.perf_counter() - started_at,
+        }
+        return then(Conclusion(made, merged, fan_out.warnings(), shards, timings))
+
+    try:
+        return await in_thread(merge, question)
+    except SeriesBecameEqual:
+        careful = await in_thread(lambda: plan(question.text, question.grid, relabel=False), question)
+        return await conclude(question, careful, links, then)
+
+
+async def _ask(question: Question, made: Plan, terms: Terms, links: Links) -> FanOut:
+    if not made.leaves:
+        return FanOut([], {})
+    left_s = terms.deadline - time.monotonic()
+    if left_s <= 0:
+        raise DeadlineExceeded(TIMED_OUT)
+    # Workers count the time left in whole milliseconds and may notice its end that much earlier.
+    give_up_at = time.monotonic() + left_s * SHARDS_SHARE - 0.01
+    try:
+        fan_out = await links.fan_out(
+            "query.evaluate", body=pack(message(made, terms)), timeout_s=left_s * SHARDS_SHARE
+        )
+    except Unavailable as error:
+        if time.monotonic() >= give_up_at:
+            raise DeadlineExceeded(TIMED_OUT) from error
+        raise
+    if fan_out.missing and not question.partial_response:
+        raise Unavailable("; ".join(fan_out.warnings()))
+    return fan_out
+
+
+def _merge(made: Plan, fan_out: FanOut, terms: Terms) -> tuple[Merged, list[dict[str, Any]]]:
+    replies, shards = [], []
+    for answer in fan_out.answers:
+        evaluated = unpack(answer.reply.body, Evaluated)
+        replies.append((evaluated, answer.reply.frames))
+        shards.append(
+            {
+                "worker": answer.worker,
+                "shards": list(answer.shards),
+                "elapsedTime": _seconds(answer.elapsed_ms),
+                "timings": {name: _seconds(ms) for name, ms in answer.reply.timings_ms.items()},
+                "samples": sum(part.samples_read for part in evaluated.answers),
+                "subqueries": [
+                    {"samples": part.samples_read, "evalTime": _seconds(part.elapsed_ms)} for part in evaluated.answers
+                ],
+            }
+        )
+    return evaluate_plan(made, replies, terms), shards
+
+
+def _seconds(ms: float) -> float:
+    return round(ms / 1000, 6)
+
+
+async def in_thread(call: Callable[[], T], question: Question) -> T:
+    """`call`'s result. Cancelled while waiting, the evaluation stops at its next look at the deadline."""
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
+    except asyncio.CancelledError:
+        question.cancelled.set()
+        raise
+
+
+def warm() -> None:
+    """Make the grammar's tables and load the kernels that answers need, so that no client waits for them.
+
+    Takes 0.5 s, and some seconds more the first time after an installation; not for the event loop.
+    """
+    results.warm()
+    grid = Grid(0, 60_000, 60_000)
+    for text in WARMING:
+        terms = Terms(grid, 300_000, 1000, time.monotonic() + 60)
+        evaluate_plan(plan(text, grid), [], terms)
+
+
+def remark_texts(annotations: Annotations, level: str, text: str) -> list[str]:
+    """The warnings or infos of a query with their positions in its text: `… (1:7)`."""
+    found = [remark for remark in annotations.items.values() if remark.level == level]
+    found.sort(key=lambda remark: (-1 if remark.offset is None else remark.offset, remark.text))
+    texts = []
+    for remark in found[:REMARKS_MAX]:
+        at = "" if remark.offset is None else " ({}:{})".format(*line_column(text, remark.offset))
+        texts.append(remark.text + at)
+    if len(found) > REMARKS_MAX:
+        texts.append(f"{len(found) - REMARKS_MAX} more {level} annotations omitted")
+    return texts

@@ -1,0 +1,74 @@
+"""What a query tells about itself: `explain=true`, the plan as a tree; `stats=all`, the time and samples it took."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from typing import Any
+
+from coordinator.evaluation import Conclusion, Question
+from coordinator.planner import Leaf, Plan
+from shared.labels import Symbols
+from shared.promql.ast import Expr, Remote
+from shared.promql.engine.context import EvalContext
+from shared.promql.model import Grid
+
+CHILDREN = ("lhs", "rhs", "expr", "vector", "param", "args")
+
+
+def explain(question: Question, concluded: Conclusion) -> dict[str, Any]:
+    """The tree of the plan. A node is evaluated by the coordinator unless it has a `shards` member: what was sent."""
+    plan = concluded.plan
+    clock = EvalContext(None, Symbols(), question.grid, question.lookback_ms)
+    return {
+        "plan": _node(plan.root, plan, clock),
+        "shards": [{"worker": s["worker"], "shards": s["shards"], "time": s["elapsedTime"]} for s in concluded.shards],
+    }
+
+
+def _node(expr: Expr, plan: Plan, clock: EvalContext) -> dict[str, Any]:
+    first, last = expr.span
+    named = plan.leaves[expr.index].expr if isinstance(expr, Remote) else expr
+    node: dict[str, Any] = {"node": type(named).__name__, "text": plan.text[first:last]}
+    if isinstance(expr, Remote):
+        return node | _sent(plan.leaves[expr.index], clock)
+    sent = [leaf for leaf in plan.leaves if leaf.mode == "samples" and leaf.expr is expr]
+    if sent:
+        return node | _sent(sent[0], clock)
+    node["where"] = "coordinator"
+    children = []
+    for field in fields(expr):
+        if field.name in CHILDREN:
+            held = getattr(expr, field.name)
+            children += [child for child in (held if isinstance(held, tuple) else (held,)) if child is not None]
+    if children:
+        node["children"] = [_node(child, plan, clock) for child in children]
+    return node
+
+
+def _sent(leaf: Leaf, clock: EvalContext) -> dict[str, Any]:
+    subquery = leaf.subquery(clock)
+    grid = Grid(subquery.start_ms, subquery.end_ms, subquery.step_ms)
+    return {
+        "where": "shards",
+        "query": leaf.text,
+        "mode": leaf.mode,
+        "merge": leaf.merge(),
+        "grid": {"start": grid.start_ms / 1000, "end": grid.end_ms / 1000, "step": grid.step_ms / 1000},
+    }
+
+
+def stats(question: Question, concluded: Conclusion) -> dict[str, Any]:
+    """Prometheus's members, and beside them what each worker took."""
+    timings = dict(concluded.timings_s)
+    timings["innerEvalTime"] = timings["shardsTime"] + timings["mergeTime"]
+    timings["evalTotalTime"] = timings["queryPreparationTime"] + timings["innerEvalTime"] + timings["resultSortTime"]
+    timings["execTotalTime"] = time.perf_counter() - question.asked_at
+    return {
+        "timings": {name: round(seconds, 6) for name, seconds in timings.items()},
+        "samples": {
+            "totalQueryableSamples": concluded.merged.samples_read,
+            "peakSamples": concluded.merged.samples_peak,
+        },
+        "shards": concluded.shards,
+    }

@@ -1,0 +1,143 @@
+"""The coordinator's half of a query: the workers' answers are merged leaf by leaf, and the rest of the tree evaluated.
+
+Runs in a thread, never on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.fetched import Fetched
+from coordinator.planner import Leaf, Plan
+from shared.errors import NotExecutable
+from shared.labels import Symbols
+from shared.messages.query import Evaluate, Evaluated
+from shared.promql import exchange
+from shared.promql.ast import MatrixSelector
+from shared.promql.engine import partial, query
+from shared.promql.engine.context import EvalContext
+from shared.promql.engine.evaluator import evaluate
+from shared.promql.model import Annotations, Grid, Matrix, RangeVector, Value
+from shared.wire import Frame
+
+TOO_MANY_SAMPLES = "query processing would load too many samples into memory in query execution"
+
+
+class SeriesBecameEqual(Exception):
+    """A label function gave series of different workers the same label set, which only one place can judge: the query
+    has to be planned without sending aggregations over label functions to the workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a query is evaluated under. `deadline` is of `time.monotonic()`."""
+
+    grid: Grid
+    lookback_ms: int
+    samples_max: int
+    deadline: float
+    cancelled: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The finished value of a query; `samples_read` by the workers, `samples_peak` held here at once at most."""
+
+    value: Value
+    annotations: Annotations
+    samples_read: int
+    samples_peak: int
+
+
+def message(plan: Plan, terms: Terms) -> Evaluate:
+    """What every worker is asked. Raises NotExecutable when the times of a sub-query alone are past the budget."""
+    clock = EvalContext(None, Symbols(), terms.grid, terms.lookback_ms)
+    subqueries = tuple(leaf.subquery(clock) for leaf in plan.leaves)
+    for leaf in plan.leaves:
+        if leaf.grid(clock).steps > terms.samples_max:
+            raise NotExecutable(TOO_MANY_SAMPLES)
+    grid = terms.grid
+    return Evaluate(grid.start_ms, grid.end_ms, grid.step_ms, terms.lookback_ms, terms.samples_max, subqueries)
+
+
+def evaluate_plan(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]]], terms: Terms) -> Merged:
+    """The value of the whole query from what the workers answered, one pair a worker.
+
+    Raises NotExecutable (also when all workers together are past the sample budget), DeadlineExceeded,
+    SeriesBecameEqual.
+    """
+    samples_read = sum(answer.samples_read for evaluated, _ in replies for answer in evaluated.answers)
+    if samples_read > terms.samples_max:
+        raise NotExecutable(TOO_MANY_SAMPLES)
+    fetched = Fetched()
+    context = EvalContext(
+        fetched,
+        Symbols(),
+        terms.grid,
+        lookback_ms=terms.lookback_ms,
+        deadline=terms.deadline,
+        samples_left=terms.samples_max,
+        cancelled=terms.cancelled,
+    )
+    leaves = _decoded(plan, replies, context.symbols)
+    cells = sum(exchange.cells(value) for values in leaves for value in values)
+    context.reserve(cells)
+    values: list[Value] = []
+    for leaf, parts in zip(plan.leaves, leaves, strict=True):
+        context.check()
+        values.append(_merge(leaf, parts, context, fetched))
+    _gather_remarks(plan, replies, context.annotations)
+    context.remote = values
+    value = query.finish(evaluate(plan.root, terms.grid, context), terms.grid)
+    peak = cells + (exchange.cells(value) if isinstance(value, Matrix | RangeVector) else terms.grid.steps)
+    return Merged(value, context.annotations, samples_read, peak)
+
+
+def _decoded(
+    plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]]], symbols: Symbols
+) -> list[list[exchange.Shipped]]:
+    """Per leaf, the answer of each worker."""
+    leaves: list[list[exchange.Shipped]] = [[] for _ in plan.leaves]
+    hashes: list[list[NDArray[np.uint64]]] = [[] for _ in plan.leaves]
+    for evaluated, frames in replies:
+        assert len(evaluated.answers) == len(plan.leaves)
+        at = 0
+        for parts, seen, answer in zip(leaves, hashes, evaluated.answers, strict=True):
+            last = at + answer.shape.frames
+            parts.append(exchange.decode(answer.shape, frames[at:last], symbols))
+            seen.append(exchange.hashes_of(answer.shape, frames[at:last]))
+            at = last
+    for own in hashes:
+        together = np.concatenate(own) if own else np.zeros(0, dtype=np.uint64)
+        if len(np.unique(together)) != len(together):
+            raise SeriesBecameEqual
+    return leaves
+
+
+def _merge(leaf: Leaf, parts: Sequence[exchange.Shipped], context: EvalContext, fetched: Fetched) -> Value:
+    if leaf.aggregate is not None:
+        grid = leaf.grid(context)
+        node = leaf.aggregate
+        param = None if node.param is None else evaluate(node.param, grid, context)
+        partials = [part for part in parts if isinstance(part, partial.Partial)]
+        assert len(partials) == len(parts)
+        return partial.merge(node, partials, param, grid, context)
+    values = [part for part in parts if isinstance(part, Matrix | RangeVector)]
+    assert len(values) == len(parts)
+    joined = exchange.joined(values)
+    if leaf.mode == "samples":
+        assert isinstance(joined, RangeVector) and isinstance(leaf.expr, MatrixSelector)
+        span = leaf.subquery(context)
+        fetched.add(leaf.expr.vector.matchers, span.start_ms, span.end_ms, joined)
+    return joined
+
+
+def _gather_remarks(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]]], annotations: Annotations) -> None:
+    for evaluated, _ in replies:
+        for leaf, answer in zip(plan.leaves, evaluated.answers, strict=True):
+            for start in leaf.starts:
+                exchange.add_remarks(annotations, answer.remarks, start)

@@ -1,0 +1,69 @@
+"""A long JSON answer, written while it is made: in a thread, piece by piece, compressed if the client can take it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain
+
+from aiohttp import web
+
+from coordinator.results import compressed, gathered
+
+PIECE_BYTES = 1 << 20
+"""An answer up to this size is sent whole; a longer one in pieces of about it."""
+GZIP_BYTES_MIN = 16 << 10
+"""Shorter answers gain nothing from compression that the client would notice."""
+WRITE_TIMEOUT_S = 60.0
+"""A client that takes no piece for this long is given up."""
+
+InThread = Callable[[Callable[[], bytes | None]], Awaitable[bytes | None]]
+
+
+def accepts_gzip(request: web.Request) -> bool:
+    return "gzip" in request.headers.get("Accept-Encoding", "")
+
+
+class Body:
+    """A body in the making, which is work for a thread: the constructor makes the first piece, `next` one more."""
+
+    def __init__(self, chunks: Iterator[bytes], *, gzip: bool) -> None:
+        self._pieces = gathered(chunks, PIECE_BYTES)
+        self.first = next(self._pieces, b"")
+        self.compressed = gzip and len(self.first) >= GZIP_BYTES_MIN
+        if self.compressed:
+            self._pieces = gathered(compressed(chain([self.first], self._pieces)), PIECE_BYTES)
+            self.first = next(self._pieces, b"")
+
+    @property
+    def whole(self) -> bool:
+        """Whether `first` is all of it."""
+        return len(self.first) < PIECE_BYTES
+
+    def next(self) -> bytes | None:
+        return next(self._pieces, None)
+
+
+async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.StreamResponse:
+    """The response with this body. At most two pieces are in memory at once."""
+    headers = {"Vary": "Accept-Encoding"}
+    if body.compressed:
+        headers["Content-Encoding"] = "gzip"
+    if body.whole:
+        return web.Response(body=body.first, content_type="application/json", headers=headers)
+    response = web.StreamResponse(headers=headers)
+    response.content_type = "application/json"
+    await response.prepare(request)
+    piece: bytes | None = body.first
+    while piece is not None:
+        # The next piece is made while this one is on its way.
+        coming = asyncio.ensure_future(in_thread(body.next))
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await response.write(piece)
+        except BaseException:
+            coming.cancel()
+            raise
+        piece = await coming
+    await response.write_eof()
+    return response

@@ -1,0 +1,65 @@
+"""The method `query.evaluate`: several sub-queries of one query, evaluated over the union of the request's shards."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Mode = Literal["value", "partial", "relabelled", "samples"]
+"""What is asked of a sub-query: its value; the partial form of the aggregation on its top; the same with the hashes of
+the label sets that went into it, where a label function made them; or, for a range selector whose function cannot run
+in the workers, the samples of its series between the grid's ends."""
+
+
+class SubQuery(msgspec.Struct, array_like=True, frozen=True):
+    """PromQL `text` over its own grid, which is not the query's inside a subquery."""
+
+    text: str
+    mode: Mode
+    start_ms: int
+    end_ms: int
+    step_ms: int
+
+
+class Evaluate(msgspec.Struct, array_like=True, frozen=True):
+    """The grid is the whole query's: what `start()`, `end()`, `step()` and `range()` mean."""
+
+    start_ms: int
+    end_ms: int
+    step_ms: int
+    lookback_ms: int
+    samples_max: int
+    subqueries: tuple[SubQuery, ...]
+
+
+class Shape(msgspec.Struct, array_like=True, frozen=True):
+    """How a value lies in its frames (`shared.promql.exchange`). `planes` are the names of a partial's planes.
+    `hashed`: one more frame has the hashes of label sets."""
+
+    kind: Literal["matrix", "range", "partial"]
+    steps: int
+    frames: int
+    planes: tuple[str, ...] = ()
+    hashed: bool = False
+
+
+class Remark(msgspec.Struct, array_like=True, frozen=True):
+    """An annotation; `offset` is in characters of the sub-query's text."""
+
+    level: str
+    text: str
+    offset: int | None
+
+
+class SubAnswer(msgspec.Struct, array_like=True, frozen=True):
+    """One sub-query's answer; its frames follow those of the sub-queries before it."""
+
+    shape: Shape
+    remarks: tuple[Remark, ...]
+    samples_read: int
+    elapsed_ms: float
+
+
+class Evaluated(msgspec.Struct, array_like=True, frozen=True):
+    answers: tuple[SubAnswer, ...]

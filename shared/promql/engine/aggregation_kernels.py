@@ -1,0 +1,302 @@
+"""Passes over [series × steps] that reduce the series of each group: numpy would need a loop over groups or series.
+
+All read rows in memory order, so that a pass costs one stream through the values while the groups' cells stay in
+cache. `values`: float64[n, steps], `present`: bool[n, steps], `ids`: int64[n], the group of each series; the arrays
+reduced into are [groups, steps]. Inputs may be read-only views of received frames, hence the explicit signatures.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit, types
+
+from shared.kernels import kernel
+from shared.promql.model import Bool, Float, Int
+
+_VALUES = types.Array(types.float64, 2, "C", readonly=True)
+_PRESENT = types.Array(types.boolean, 2, "C", readonly=True)
+_IDS = types.Array(types.int64, 1, "C", readonly=True)
+_FLOATS = types.Array(types.float64, 1, "C", readonly=True)
+_PLANE = types.float64[:, ::1]
+_COUNTS = types.int64[:, ::1]
+_MASK = types.boolean[:, ::1]
+
+STEP_BLOCK = 16
+"""Steps gathered at a time where a kernel needs columns: two cache lines of each row."""
+
+SCALE = 2.0**-512
+"""Far more than 2^63 of the largest float64 can be added up at this scale."""
+
+
+@kernel(types.void(_PRESENT, _IDS, _COUNTS), error_model="numpy")
+def count_groups(present: Bool, ids: Int, counts: Int) -> None:
+    for i in range(present.shape[0]):
+        g = ids[i]
+        for t in range(present.shape[1]):
+            counts[g, t] += present[i, t]
+
+
+@kernel(types.void(_VALUES, _PRESENT, _IDS, _PLANE, _PLANE, _COUNTS), error_model="numpy")
+def sum_groups(values: Float, present: Bool, ids: Int, sums: Float, compensations: Float, counts: Int) -> None:
+    """Neumaier's compensated sum: the total is sum + compensation."""
+    for i in range(values.shape[0]):
+        g = ids[i]
+        for t in range(values.shape[1]):
+            if present[i, t]:
+                x, s = values[i, t], sums[g, t]
+                total = s + x
+                if math.isinf(total):
+                    compensations[g, t] = 0.0
+                elif abs(s) >= abs(x):
+                    compensations[g, t] += (s - total) + x
+                else:
+                    compensations[g, t] += (x - total) + s
+                sums[g, t] = total
+                counts[g, t] += 1
+
+
+@kernel(types.void(_VALUES, _PRESENT, _IDS, _PLANE, _PLANE, _PLANE, _PLANE), error_model="numpy")
+def average_groups(
+    values: Float, present: Bool, ids: Int, sums: Float, compensations: Float, counts: Float, scaled: Float
+) -> None:
+    """Compensated sums that change to a smaller scale where they would overflow.
+
+    `scaled` is 1 where sum and compensation are multiplied by SCALE, a power of two, so that nothing is rounded.
+    """
+    for i in range(values.shape[0]):
+        g = ids[i]
+        for t in range(values.shape[1]):
+            if not present[i, t]:
+                continue
+            x, s, c = values[i, t], sums[g, t], compensations[g, t]
+            counts[g, t] += 1.0
+            if scaled[g, t] == 0.0 and math.isinf(s + x):
+                scaled[g, t] = 1.0
+                s *= SCALE
+                c *= SCALE
+            if scaled[g, t] != 0.0:
+                x *= SCALE
+            total = s + x
+            if math.isinf(total):
+                c = 0.0
+            elif abs(s) >= abs(x):
+                c += (s - total) + x
+            else:
+                c += (x - total) + s
+            sums[g, t] = total
+            compensations[g, t] = c
+
+
+@kernel(types.void(_VALUES, _PRESENT, _IDS, _PLANE, _PLANE, _PLANE), error_model="numpy")
+def moment_groups(values: Float, present: Bool, ids: Int, counts: Float, means: Float, squares: Float) -> None:
+    """Welford's running mean and sum of squared deviations; a value that is not finite makes the latter NaN."""
+    for i in range(values.shape[0]):
+        g = ids[i]
+        for t in range(values.shape[1]):
+            if not present[i, t]:
+                continue
+            x = values[i, t]
+            counts[g, t] += 1.0
+            if counts[g, t] == 1.0:
+                means[g, t] = x
+                squares[g, t] = x - x
+            else:
+                delta = x - means[g, t]
+                means[g, t] += delta / counts[g, t]
+                squares[g, t] += delta * (x - means[g, t])
+
+
+@kernel(types.void(_VALUES, _PRESENT, _IDS, types.boolean, _PLANE, _COUNTS), error_model="numpy")
+def extreme_groups(values: Float, present: Bool, ids: Int, greatest: bool, extremes: Float, counts: Int) -> None:
+    """Maxima if `greatest`, else minima; `extremes` start at NaN, which every number replaces."""
+    for i in range(values.shape[0]):
+        g = ids[i]
+        for t in range(values.shape[1]):
+            if present[i, t]:
+                x, held = values[i, t], extremes[g, t]
+                if (x > held if greatest else x < held) or math.isnan(held):
+                    extremes[g, t] = x
+                counts[g, t] += 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def nth_smallest(buffer: Float, size: int, n: int) -> float:
+    """Hoare's selection: afterwards buffer[n] is in its sorted place, smaller values before it, larger after."""
+    low, high = 0, size - 1
+    while low < high:
+        middle = (low + high) // 2
+        a, b, c = buffer[low], buffer[middle], buffer[high]
+        pivot = max(min(a, b), min(max(a, b), c))
+        i, j = low, high
+        while i <= j:
+            while buffer[i] < pivot:
+                i += 1
+            while pivot < buffer[j]:
+                j -= 1
+            if i <= j:
+                buffer[i], buffer[j] = buffer[j], buffer[i]
+                i += 1
+                j -= 1
+        if n <= j:
+            high = j
+        elif n >= i:
+            low = i
+        else:
+            break
+    return buffer[n]
+
+
+@kernel(types.void(_VALUES, _PRESENT, _IDS, _IDS, _FLOATS, _PLANE, _MASK), error_model="numpy")
+def quantile_groups(
+    values: Float, present: Bool, order: Int, offsets: Int, quantiles: Float, out: Float, seen: Bool
+) -> None:
+    """The quantile of each group at each step, interpolated between the two nearest ranks; NaN sorts below all.
+
+    Group g has the rows order[offsets[g]:offsets[g + 1]]; `quantiles`: float64[steps].
+    """
+    largest = 0
+    for g in range(len(offsets) - 1):
+        largest = max(largest, offsets[g + 1] - offsets[g])
+    columns = np.empty((STEP_BLOCK, largest))
+    sizes = np.empty(STEP_BLOCK, dtype=np.int64)
+    nans = np.empty(STEP_BLOCK, dtype=np.int64)
+    steps = values.shape[1]
+    for g in range(len(offsets) - 1):
+        for first in range(0, steps, STEP_BLOCK):
+            last = min(first + STEP_BLOCK, steps)
+            sizes[:] = 0
+            nans[:] = 0
+            for p in range(offsets[g], offsets[g + 1]):
+                i = order[p]
+                for t in range(first, last):
+                    if present[i, t]:
+                        if math.isnan(values[i, t]):
+                            nans[t - first] += 1
+                        else:
+                            columns[t - first, sizes[t - first]] = values[i, t]
+                            sizes[t - first] += 1
+            for t in range(first, last):
+                below, size, q = nans[t - first], sizes[t - first], quantiles[t]
+                n = below + size
+                if n == 0:
+                    continue
+                seen[g, t] = True
+                if math.isnan(q):
+                    out[g, t] = math.nan
+                elif q < 0.0:
+                    out[g, t] = -math.inf
+                elif q > 1.0:
+                    out[g, t] = math.inf
+                else:
+                    rank = q * (n - 1)
+                    lower = math.floor(rank)
+                    upper = min(n - 1, lower + 1)
+                    weight = rank - lower
+                    buffer = columns[t - first]
+                    if lower < below:
+                        out[g, t] = math.nan
+                        continue
+                    a = nth_smallest(buffer, size, lower - below)
+                    b = a
+                    if upper > lower:
+                        b = buffer[upper - below]
+                        for p in range(upper - below + 1, size):
+                            b = min(b, buffer[p])
+                    out[g, t] = a * (1.0 - weight) + b * weight
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _worse(x: float, x_rank: int, y: float, y_rank: int, greatest: bool) -> bool:
+    """Whether candidate x comes after y: NaN after numbers, then by value, then by rank."""
+    if math.isnan(x) or math.isnan(y):
+        if math.isnan(x) and math.isnan(y):
+            return x_rank > y_rank
+        return math.isnan(x)
+    if x == y:
+        return x_rank > y_rank
+    return x < y if greatest else x > y
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _level(x: float, y: float) -> bool:
+    return x == y or (math.isnan(x) and math.isnan(y))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _rise(heap: Int, keys: Float, ranks: Int, size: int, i: int, x: float, greatest: bool) -> None:
+    """Add row i, whose value is x, to a heap with the worst row on top."""
+    k = size
+    while k > 0:
+        up = (k - 1) // 2
+        if not _worse(x, ranks[i], keys[up], ranks[heap[up]], greatest):
+            break
+        heap[k], keys[k] = heap[up], keys[up]
+        k = up
+    heap[k], keys[k] = i, x
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sink(heap: Int, keys: Float, ranks: Int, size: int, i: int, x: float, greatest: bool) -> None:
+    """Put row i, whose value is x, in the place of the worst row."""
+    k = 0
+    while 2 * k + 1 < size:
+        child = 2 * k + 1
+        other = child + 1
+        if other < size and _worse(keys[other], ranks[heap[other]], keys[child], ranks[heap[child]], greatest):
+            child = other
+        if not _worse(keys[child], ranks[heap[child]], x, ranks[i], greatest):
+            break
+        heap[k], keys[k] = heap[child], keys[child]
+        k = child
+    heap[k], keys[k] = i, x
+
+
+@kernel(types.boolean(_VALUES, _PRESENT, _IDS, _IDS, _IDS, _IDS, types.boolean, _MASK), error_model="numpy")
+def select_groups(
+    values: Float, present: Bool, ids: Int, ranks: Int, limits: Int, capacities: Int, greatest: bool, chosen: Bool
+) -> bool:
+    """Mark in `chosen` the `limits[t]` best series of each group at each step, all of them where fewer are present.
+
+    A heap of at most `capacities[g]` rows (int64[groups], no fewer than are ever kept), the worst on top, for every
+    group and step. Equal values are ordered by `ranks` (int64[n]); answers whether that order decided anything.
+    """
+    n, steps = values.shape
+    bases = np.zeros(len(capacities) + 1, dtype=np.int64)
+    for g in range(len(capacities)):
+        bases[g + 1] = bases[g] + capacities[g]
+    total = bases[-1]
+    # Heaps of a block of steps only, so that they stay in cache while the rows stream by.
+    rows = np.empty((STEP_BLOCK, total), dtype=np.int64)
+    keys = np.empty((STEP_BLOCK, total))
+    sizes = np.empty((STEP_BLOCK, len(capacities)), dtype=np.int64)
+    tied = False
+    for first in range(0, steps, STEP_BLOCK):
+        last = min(first + STEP_BLOCK, steps)
+        sizes[:] = 0
+        for i in range(n):
+            g = ids[i]
+            for t in range(first, last):
+                if not present[i, t] or limits[t] < 1:
+                    continue
+                x, b, size = values[i, t], t - first, sizes[t - first, g]
+                if size < limits[t]:
+                    sizes[b, g] = size + 1
+                    _rise(rows[b, bases[g] :], keys[b, bases[g] :], ranks, size, i, x, greatest)
+                    continue
+                top = keys[b, bases[g]]
+                if (x < top) if greatest else (x > top):
+                    continue
+                if _level(x, top):
+                    tied = True
+                heap, key = rows[b, bases[g] :], keys[b, bases[g] :]
+                if _worse(top, ranks[heap[0]], x, ranks[i], greatest):
+                    _sink(heap, key, ranks, size, i, x, greatest)
+                    if _level(key[0], top):
+                        tied = True
+        for b in range(last - first):
+            for g in range(len(capacities)):
+                for k in range(bases[g], bases[g] + sizes[b, g]):
+                    chosen[rows[b, k], first + b] = True
+    return tied

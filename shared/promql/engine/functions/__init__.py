@@ -1,0 +1,16 @@
+"""Every function that takes no range vector: name → implementation over evaluated arguments."""
+
+from __future__ import annotations
+
+from shared.promql.engine.functions import histogram, info, labels, math, sort, time, vectors
+from shared.promql.engine.functions.arguments import Function
+
+INSTANT_FUNCTIONS: dict[str, Function] = {
+    **math.FUNCTIONS,
+    **time.FUNCTIONS,
+    **vectors.FUNCTIONS,
+    **labels.FUNCTIONS,
+    **sort.FUNCTIONS,
+    **histogram.FUNCTIONS,
+    **info.FUNCTIONS,
+}

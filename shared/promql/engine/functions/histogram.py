@@ -1,0 +1,176 @@
+"""Functions of histograms. Classic ones are series of cumulative buckets that differ in the label `le`.
+
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/#histogram_quantile. The functions of native
+histograms only (`histogram_avg` and its like) answer nothing for floats.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from shared.errors import NotExecutable
+from shared.labels import METRIC_NAME, LabelFrame, Rows
+from shared.promql.ast import Call
+from shared.promql.engine.context import EvalContext
+from shared.promql.engine.functions.arguments import Function, offset, scalar, text, vector
+from shared.promql.engine.functions.histogram_kernels import bucket_fractions, bucket_quantiles
+from shared.promql.engine.numbers import general
+from shared.promql.engine.parameters import REMARKS_MAX, is_label_name, warn_of_quantiles
+from shared.promql.engine.rows import no_series, stack, united, without_empty
+from shared.promql.model import Bool, Float, Grid, Matrix, Value
+
+BUCKET_LABEL = "le"
+MONOTONICITY = (
+    "input to histogram_quantile needed to be fixed for monotonicity "
+    "(see https://prometheus.io/docs/prometheus/latest/querying/functions/#histogram_quantile)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Bucket series in histograms: histogram g, with labels `histograms[g]`, has the rows
+    order[offsets[g]:offsets[g + 1]], ascending by `bounds` (float64, one for each entry of `order`)."""
+
+    values: Float
+    present: Bool
+    histograms: LabelFrame
+    order: Rows
+    offsets: Rows
+    bounds: Float
+
+    def answer(self) -> tuple[Float, Bool]:
+        """Zeroed (values, presence) of one series for each histogram."""
+        shape = (self.histograms.size, self.values.shape[1])
+        return np.zeros(shape), np.zeros(shape, dtype=np.bool_)
+
+
+def bound_of(le: str) -> float | None:
+    """The number in a bucket label, None if it is not one."""
+    if not le or le != le.strip() or "_" in le or not le.isascii():
+        return None
+    try:
+        bound = float.fromhex(le) if "x" in le.lower() else float(le)
+    except (ValueError, OverflowError):
+        return None
+    return None if math.isnan(bound) else bound
+
+
+def _of_metric(name: str) -> str:
+    return f" for metric name {json.dumps(name, ensure_ascii=False)}" if name else ""
+
+
+def _buckets(matrix: Matrix, position: int | None, context: EvalContext) -> Buckets:
+    """Series with all labels but `le` in common are a histogram's buckets; remarks on series without a bound."""
+    matrix = without_empty(matrix)
+    codes, inverse = np.unique(matrix.labels.column(BUCKET_LABEL), return_inverse=True)
+    parsed = [bound_of(le) for le in matrix.labels.symbols.texts(codes)]
+    known = np.array([bound is not None for bound in parsed], dtype=np.bool_)[inverse]
+    _warn_of_bounds(matrix.labels, np.flatnonzero(~known), position, context)
+    bounds = np.array([math.nan if bound is None else bound for bound in parsed])[inverse]
+    rows = np.flatnonzero(known)
+    rest = matrix.labels.take(rows).without((BUCKET_LABEL,))
+    ids, first = rest.unique()
+    by_bound = np.lexsort((bounds[rows], ids))
+    offsets = np.searchsorted(ids[by_bound], np.arange(len(first) + 1))
+    order = rows[by_bound]
+    return Buckets(
+        np.ascontiguousarray(matrix.values),
+        np.ascontiguousarray(matrix.present),
+        rest.take(first),
+        order,
+        offsets,
+        bounds[order],
+    )
+
+
+def _warn_of_bounds(labels: LabelFrame, rows: Rows, position: int | None, context: EvalContext) -> None:
+    bad = labels.take(rows).only((METRIC_NAME, BUCKET_LABEL))
+    _, first = bad.unique()
+    for row in np.sort(first)[:REMARKS_MAX]:
+        shown = dict(bad.labels(int(row)))
+        le = json.dumps(shown.get(BUCKET_LABEL, ""), ensure_ascii=False)
+        metric = _of_metric(shown.get(METRIC_NAME, ""))
+        context.annotations.warn(f'bucket label "le" is missing or has a malformed value of {le}{metric}', position)
+
+
+def _quantiles(buckets: Buckets, q: Float, position: int | None, context: EvalContext) -> Matrix:
+    values, present = buckets.answer()
+    forced = np.zeros(buckets.histograms.size, dtype=np.bool_)
+    bucket_quantiles(
+        buckets.values, buckets.present, buckets.order, buckets.offsets, buckets.bounds, np.ascontiguousarray(q),
+        values, present, forced,
+    )  # fmt: skip
+    names = np.unique(buckets.histograms.column(METRIC_NAME)[forced])
+    for name in buckets.histograms.symbols.texts(names):
+        context.annotations.info(MONOTONICITY + _of_metric(name), position)
+    return Matrix(buckets.histograms, values, present, np.ones(buckets.histograms.size, dtype=np.bool_))
+
+
+def _histogram_quantile(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
+    q, matrix = scalar(call, args, 0), vector(call, args, 1)
+    warn_of_quantiles(q, offset(call, 0), context)
+    return _quantiles(_buckets(matrix, offset(call, 1), context), q, offset(call, 1), context)
+
+
+def _histogram_quantiles(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
+    """Several quantiles at once, told apart by a label whose value is the quantile.
+
+    Raises NotExecutable where that label makes series equal that were not.
+    """
+    matrix, label = vector(call, args), text(call, args, 1)
+    if not is_label_name(label):
+        raise NotExecutable(f"invalid label name {label!r} in histogram_quantiles()")
+    buckets = _buckets(matrix, offset(call, 0), context)
+    parts = []
+    for index in range(2, len(args)):
+        q = scalar(call, args, index)
+        warn_of_quantiles(q, offset(call, index), context)
+        # A quantile that varies has another label value at every step at which it differs.
+        distinct = np.unique(q)
+        context.reserve(len(distinct) * buckets.histograms.size * grid.steps)
+        for value in distinct.tolist():
+            context.check()
+            part = _quantiles(buckets, np.full(grid.steps, value), offset(call, 0), context)
+            part.present &= np.isnan(q) if math.isnan(value) else q == value
+            code = np.int32(part.labels.symbols.code(quantile_text(value)))
+            part.labels = part.labels.with_column(label, np.full(part.labels.size, code, dtype=np.int32))
+            parts.append(without_empty(part))
+    return united(stack(parts)) if parts else no_series(context.symbols, grid.steps)
+
+
+def quantile_text(value: float) -> str:
+    """A number as a label value, as OpenMetrics writes it: always with a fraction or an exponent."""
+    shown = general(value)
+    return shown if not shown.lstrip("-").isdigit() else f"{shown}.0"
+
+
+def _histogram_fraction(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
+    lower, upper, matrix = scalar(call, args, 0), scalar(call, args, 1), vector(call, args, 2)
+    buckets = _buckets(matrix, offset(call, 2), context)
+    values, present = buckets.answer()
+    bucket_fractions(
+        buckets.values, buckets.present, buckets.order, buckets.offsets, buckets.bounds, np.ascontiguousarray(lower),
+        np.ascontiguousarray(upper), values, present,
+    )  # fmt: skip
+    return Matrix(buckets.histograms, values, present, np.ones(buckets.histograms.size, dtype=np.bool_))
+
+
+def _of_native(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
+    vector(call, args)
+    return no_series(context.symbols, grid.steps)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "histogram_quantile": _histogram_quantile,
+    "histogram_quantiles": _histogram_quantiles,
+    "histogram_fraction": _histogram_fraction,
+    "histogram_avg": _of_native,
+    "histogram_count": _of_native,
+    "histogram_sum": _of_native,
+    "histogram_stddev": _of_native,
+    "histogram_stdvar": _of_native,
+}

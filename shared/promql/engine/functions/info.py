@@ -1,0 +1,256 @@
+"""`info`: adds to series the labels of the info series with the same identifying labels.
+
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/#info. Of several info series of one metric
+that fit at a step, the one with the newest sample counts; so what is evaluated of them is their samples' timestamps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import re2
+
+from shared.errors import BadData, Internal, NotExecutable
+from shared.labels import METRIC_NAME, Rows, row_ids
+from shared.promql.ast import (
+    Aggregate,
+    Binary,
+    Call,
+    Expr,
+    Matcher,
+    MatrixSelector,
+    Paren,
+    Remote,
+    Subquery,
+    Unary,
+    VectorSelector,
+)
+from shared.promql.engine import scan
+from shared.promql.engine.context import EvalContext, resolved
+from shared.promql.engine.functions.arguments import Function, bare, vector
+from shared.promql.engine.matching import label_text
+from shared.promql.engine.rows import stack, take, united, without_empty
+from shared.promql.model import Grid, Matrix, Value
+
+IDENTIFYING = ("instance", "job")
+"""The labels that say which info series belongs to a series."""
+
+DEFAULT_NAME = Matcher(METRIC_NAME, "=", "target_info")
+ANY_INFO = Matcher(METRIC_NAME, "=~", ".+_info")
+"""What info metrics are called where the query only says which are not meant."""
+
+NONE = -1
+
+
+def info_selector(call: Call) -> VectorSelector:
+    """The selector of the info series that `info(v, {…})` needs, at the times at which `v` looks at its samples.
+
+    A planner that puts in a leaf for `v` puts in, as the second argument, one for `timestamp` of this selector.
+    """
+    given = bare(call.args[1]) if len(call.args) > 1 else None
+    if isinstance(given, Call) and given.func == "timestamp":
+        given = bare(given.args[0])
+        assert isinstance(given, VectorSelector)
+        return given
+    matchers = given.matchers if isinstance(given, VectorSelector) else ()
+    names = [matcher for matcher in matchers if matcher.name == METRIC_NAME]
+    if not names:
+        matchers = (DEFAULT_NAME, *matchers)
+    elif not any(matcher.op in ("=", "=~") for matcher in names):
+        matchers = (ANY_INFO, *matchers)
+    selector = VectorSelector(None, matchers, span=call.span)
+    for node in reversed(_path_to_selector(call.args[0])):
+        # Outer shifts come first: an inner `@` makes them void, otherwise offsets add up.
+        if selector.at is None:
+            selector = replace(selector, at=node.at, offset=resolved(selector.offset) + resolved(node.offset))
+    return selector
+
+
+def _path_to_selector(expr: Expr) -> list[VectorSelector | Subquery]:
+    """The nodes that shift time on the way to the first selector, outermost first."""
+    match expr:
+        case VectorSelector():
+            return [expr]
+        case MatrixSelector():
+            return [expr.vector]
+        case Subquery():
+            return [expr, *_path_to_selector(expr.expr)]
+        case Paren() | Unary() | Aggregate() | Remote():
+            return _path_to_selector(expr.expr)
+        case Binary():
+            return _path_to_selector(expr.lhs) or _path_to_selector(expr.rhs)
+        case Call():
+            return next((path for path in map(_path_to_selector, expr.args) if path), [])
+        case _:
+            return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """The selector's matchers: those of the info metrics' names, and those of the labels wanted (all, if none)."""
+
+    names: tuple[Matcher, ...]
+    data: tuple[Matcher, ...]
+
+    def is_info_name(self, name: str) -> bool:
+        return bool(name) and all(_matches(matcher, name) for matcher in self.names)
+
+    def wants(self, label: str) -> bool:
+        if label == METRIC_NAME or label in IDENTIFYING:
+            return False
+        return not self.data or any(matcher.name == label for matcher in self.data)
+
+    @property
+    def optional(self) -> bool:
+        """Whether a series without any info series is kept."""
+        return all(_matches(matcher, "") for matcher in self.data)
+
+
+def _matches(matcher: Matcher, value: str) -> bool:
+    if matcher.op in ("=", "!="):
+        return (value == matcher.value) == (matcher.op == "=")
+    try:
+        found = re2.fullmatch(matcher.value, value) is not None
+    except re2.error as error:
+        raise BadData(f"{matcher.value!r} is not a regular expression of RE2: {error}") from error
+    return found == (matcher.op == "=~")
+
+
+def _info(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
+    base, selector = vector(call, args), info_selector(call)
+    times = _sample_times(call, selector, grid, context)
+    condition = _Condition(
+        tuple(matcher for matcher in selector.matchers if matcher.name == METRIC_NAME),
+        tuple(matcher for matcher in selector.matchers if matcher.name != METRIC_NAME),
+    )
+    codes, inverse = np.unique(base.labels.column(METRIC_NAME), return_inverse=True)
+    names = base.labels.symbols.texts(codes)
+    is_info = np.array([condition.is_info_name(name) for name in names], dtype=np.bool_)[inverse]
+    parts = [take(base, np.flatnonzero(is_info))]
+    plain = take(base, np.flatnonzero(~is_info))
+    if plain.labels.size:
+        parts += _Join(plain, times, condition).parts(context)
+    return united(stack(parts))
+
+
+def _sample_times(call: Call, selector: VectorSelector, grid: Grid, context: EvalContext) -> Matrix:
+    """The info series with the timestamps of their samples as values: from the source, or from the planner's leaf."""
+    leaf = call.args[1] if len(call.args) > 1 else None
+    if not isinstance(leaf, Remote):
+        return scan.sample_times("timestamp", selector, grid, context)
+    value = context.remote[leaf.index]
+    if not isinstance(value, Matrix):
+        raise Internal("the leaf for the info series of info() is not an instant vector")
+    return value
+
+
+class _Join:
+    """Series and info series, and which info series fits which series at which step.
+
+    Series with equal identifying labels are of one identity. `winners[f]`: int64[identities, steps], the row of the
+    info series of the f-th info metric that fits, or NONE.
+    """
+
+    def __init__(self, base: Matrix, info: Matrix, condition: _Condition) -> None:
+        self._base, self._info, self._condition = base, without_empty(info), condition
+        labels = (base.labels, self._info.labels)
+        columns = [np.concatenate([frame.column(name) for frame in labels]) for name in IDENTIFYING]
+        ids, first = row_ids(columns, base.labels.size + self._info.labels.size)
+        self._identity, info_identity = ids[: base.labels.size], ids[base.labels.size :]
+        # Series that nothing identifies belong to no info series.
+        identified = np.any([column[first] != 0 for column in columns], axis=0)
+        info_names = self._info.labels.column(METRIC_NAME)
+        self._winners = [
+            self._newest(np.flatnonzero((info_names == name) & identified[info_identity]), info_identity, len(first))
+            for name in np.unique(info_names)
+        ] or [np.full((len(first), base.present.shape[1]), NONE, dtype=np.int64)]
+
+    def _newest(self, rows: Rows, identity: Rows, identities: int) -> Rows:
+        """The rows with the newest samples of one info metric, int64[identities, steps]."""
+        info = self._info
+        winners = np.full((identities, info.present.shape[1]), NONE, dtype=np.int64)
+        order = rows[np.argsort(identity[rows], kind="stable")]
+        layer = _layers(identity[order])
+        for k in range(int(layer.max()) + 1 if len(layer) else 0):
+            of_layer = order[layer == k]
+            held = winners[identity[of_layer]]
+            at = np.arange(held.shape[1])
+            known = info.present[of_layer] & (held != NONE)
+            times, held_times = info.values[of_layer], info.values[held, at]
+            if (known & (times == held_times)).any():
+                row, step = (int(i[0]) for i in np.nonzero(known & (times == held_times)))
+                self._refuse((int(held[row, step]), int(of_layer[row])), times[row, step])
+            newer = info.present[of_layer] & (~known | (times > held_times))
+            winners[identity[of_layer]] = np.where(newer, of_layer[:, np.newaxis], held)
+        return winners
+
+    def _refuse(self, rows: tuple[int, int], time_s: float) -> None:
+        first, second = (label_text(self._info.labels, row) for row in rows)
+        at = f"@ {round(time_s * 1000)}"
+        raise NotExecutable(f"found duplicate series for info metric: existing {first} {at}, new {second} {at}")
+
+    def parts(self, context: EvalContext) -> Iterator[Matrix]:
+        """The series with their new labels.
+
+        An identity has one combination of info series at most steps, and another after one of them changed: the k-th
+        combinations of all identities make one part.
+        """
+        identities, steps = self._winners[0].shape
+        constant = np.all([(plane == plane[:, :1]).all(axis=1) for plane in self._winners], axis=0)
+        combination = np.repeat(np.arange(identities), steps).reshape(identities, steps)
+        yield self._part(combination, np.flatnonzero(constant) * steps)
+        varying = np.flatnonzero(~constant)
+        owner = np.repeat(varying, steps)
+        columns = [cells.astype(np.int32) for cells in (owner, *(plane[varying].ravel() for plane in self._winners))]
+        ids, first = row_ids(columns, len(owner))
+        combination[varying] = identities + ids.reshape(len(varying), steps)
+        cells = owner[first] * steps + first % steps
+        layer = _layers(owner[first])
+        for k in range(int(layer.max()) + 1 if len(layer) else 0):
+            context.check()
+            yield self._part(combination, cells[layer == k])
+
+    def _part(self, combination: Rows, cells: Rows) -> Matrix:
+        """Series of identities that have one of the combinations seen at `cells`, where they have it."""
+        identities, steps = combination.shape
+        cell_of = np.full(identities, NONE, dtype=np.int64)
+        cell_of[cells // steps] = cells
+        rows = np.flatnonzero(cell_of[self._identity] != NONE)
+        identity = self._identity[rows]
+        cell = cell_of[identity]
+        part = take(self._base, rows)
+        part.present &= combination[identity] == combination.ravel()[cell][:, np.newaxis]
+        fitting = [plane.ravel()[cell] for plane in self._winners]
+        if not self._condition.optional:
+            part.present &= np.any([info_rows != NONE for info_rows in fitting], axis=0)[:, np.newaxis]
+        seen = part.present.any(axis=1)
+        return self._labelled(without_empty(part), [info_rows[seen] for info_rows in fitting])
+
+    def _labelled(self, part: Matrix, fitting: Sequence[Rows]) -> Matrix:
+        """Add the labels of the info series `fitting` (int64[series] each, or NONE) that a series does not have.
+
+        Raises NotExecutable where two info metrics disagree.
+        """
+        if not self._info.labels.size:
+            return part
+        labels = part.labels
+        for name in filter(self._condition.wants, self._info.labels.columns):
+            own = labels.column(name)
+            added = np.zeros(labels.size, dtype=np.int32)
+            for info_rows in fitting:
+                codes = np.where(info_rows != NONE, self._info.labels.columns[name][info_rows], np.int32(0))
+                if ((own == 0) & (added != 0) & (codes != 0) & (added != codes)).any():
+                    raise NotExecutable(f"conflicting label: {name}")
+                added = np.where(codes != 0, codes, added)
+            labels = labels.with_column(name, np.where(own != 0, own, added))
+        return Matrix(labels, part.values, part.present, part.drop_name)
+
+
+def _layers(owners: Rows) -> Rows:
+    """How many earlier entries have each entry's owner; `owners` ascend."""
+    return np.arange(len(owners)) - np.searchsorted(owners, owners)
+
+
+FUNCTIONS: dict[str, Function] = {"info": _info}

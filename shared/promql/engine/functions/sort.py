@@ -1,0 +1,84 @@
+"""Functions that order the result of an instant query; in a range query they only leave a remark.
+
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cmp_to_key
+from itertools import zip_longest
+
+import numpy as np
+
+from shared.labels import Rows
+from shared.promql.ast import Call
+from shared.promql.engine.context import EvalContext
+from shared.promql.engine.functions.arguments import Function, text, vector
+from shared.promql.engine.rows import take, without_empty
+from shared.promql.model import Grid, Matrix, Value
+
+_CHUNK = re.compile(r"\d+|\D+", re.ASCII)
+_DIGITS = "0123456789"
+
+Order = Callable[[Call, list[Value], Matrix], Rows]
+
+
+def _sorted(order: Order) -> Function:
+    def evaluate(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
+        matrix = vector(call, args)
+        if grid.start_ms != grid.end_ms:
+            context.annotations.warn(
+                "sort is ineffective for range queries since results are always ordered by labels", call.span[0]
+            )
+            return matrix
+        matrix = without_empty(matrix)
+        return take(matrix, order(call, args, matrix)) if matrix.labels.size else matrix
+
+    return evaluate
+
+
+def _ascending(call: Call, args: list[Value], matrix: Matrix) -> Rows:
+    return np.argsort(matrix.values[:, 0], kind="stable")
+
+
+def _descending(call: Call, args: list[Value], matrix: Matrix) -> Rows:
+    # argsort puts NaN last, which is where both orders have it.
+    return np.argsort(-matrix.values[:, 0], kind="stable")
+
+
+def natural(a: str, b: str) -> int:
+    """Compare texts with the numbers in them as numbers: negative, 0 or positive."""
+    for x, y in zip_longest(_CHUNK.findall(a), _CHUNK.findall(b), fillvalue=""):
+        if x and y and x[0] in _DIGITS and y[0] in _DIGITS:
+            x, y = x.lstrip("0"), y.lstrip("0")
+            if len(x) != len(y):
+                return len(x) - len(y)
+        if x != y:
+            return -1 if x < y else 1
+    return (a > b) - (a < b)
+
+
+def _by_label(call: Call, args: list[Value], matrix: Matrix) -> Rows:
+    """By the labels named, each in natural order, then by the whole label set."""
+    keys = [np.argsort(matrix.labels.sort_order())]
+    for index in reversed(range(1, len(args))):
+        codes, inverse = np.unique(matrix.labels.column(text(call, args, index)), return_inverse=True)
+        texts = map(cmp_to_key(natural), matrix.labels.symbols.texts(codes))
+        ranks = np.empty(len(codes), dtype=np.int64)
+        ranks[[i for _, i in sorted(zip(texts, range(len(codes)), strict=True))]] = np.arange(len(codes))
+        keys.append(ranks[inverse])
+    return np.lexsort(keys)
+
+
+def _by_label_descending(call: Call, args: list[Value], matrix: Matrix) -> Rows:
+    return _by_label(call, args, matrix)[::-1]
+
+
+FUNCTIONS: dict[str, Function] = {
+    "sort": _sorted(_ascending),
+    "sort_desc": _sorted(_descending),
+    "sort_by_label": _sorted(_by_label),
+    "sort_by_label_desc": _sorted(_by_label_descending),
+}

@@ -1,0 +1,230 @@
+"""Binary operators between two instant vectors: which series pair up, and the label sets of the result.
+
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/operators/#vector-matching. Pairs are found once, on
+the label sets; whether a pair is ambiguous depends on what is present, and is decided step by step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from shared.errors import NotExecutable
+from shared.labels import METRIC_NAME, LabelFrame, Rows, row_ids
+from shared.promql.ast import Binary, Matching
+from shared.promql.engine.aggregation_kernels import count_groups
+from shared.promql.engine.context import EvalContext
+from shared.promql.engine.rows import name_dropped, no_series, stack, take, united, without_empty
+from shared.promql.model import Bool, Float, Int, Matrix
+
+Operation = Callable[[Float, Float], tuple[Float, Bool | None]]
+"""(left values, right values) → (result, which results are kept; None: all)."""
+
+MANY_TO_ONE = "multiple matches for labels: many-to-one matching must be explicit (group_left/group_right)"
+GROUPING_LABELS = "multiple matches for labels: grouping labels must ensure unique matches"
+
+
+def match_groups(left: LabelFrame, right: LabelFrame, matching: Matching) -> tuple[Rows, Rows, int]:
+    """Number the match groups of two vectors: (int64[left.size], int64[right.size], number of groups)."""
+    if matching.on:
+        names = list(dict.fromkeys(matching.labels))
+    else:
+        ignored = {METRIC_NAME, *matching.labels}
+        names = [name for name in dict.fromkeys((*left.columns, *right.columns)) if name not in ignored]
+    columns = [np.concatenate([left.column(name), right.column(name)]) for name in names]
+    ids, first = row_ids(columns, left.size + right.size)
+    return ids[: left.size], ids[left.size :], len(first)
+
+
+def presence_counts(present: Bool, ids: Rows, groups: int) -> Int:
+    """int64[groups, steps]: how many series of each group are present at each step."""
+    counts = np.zeros((groups, present.shape[1]), dtype=np.int64)
+    count_groups(np.ascontiguousarray(present), ids, counts)
+    return counts
+
+
+@dataclass(slots=True)
+class _Sides:
+    """The operands as seen by matching: `one` must be unique in its match group at every step, `many` need not be.
+
+    `many_ids`, `one_ids`: the match group of every series; `fill_many`, `fill_one`: values for absent sides.
+    """
+
+    node: Binary
+    matching: Matching
+    swapped: bool
+    many: Matrix
+    one: Matrix
+    many_ids: Rows
+    one_ids: Rows
+    groups: int
+    fill_many: float | None
+    fill_one: float | None
+    operation: Operation
+    arithmetic: bool
+
+    def apply(self, many: Float, one: Float) -> tuple[Float, Bool | None]:
+        return self.operation(one, many) if self.swapped else self.operation(many, one)
+
+
+def evaluate_pairs(
+    node: Binary, lhs: Matrix, rhs: Matrix, operation: Operation, *, arithmetic: bool, context: EvalContext
+) -> Matrix:
+    """`lhs op rhs` for arithmetic and comparison operators.
+
+    Raises NotExecutable for ambiguous matches at any step.
+    """
+    matching = node.matching or Matching()
+    swapped = matching.card == "one-to-many"
+    many, one = (rhs, lhs) if swapped else (lhs, rhs)
+    # Under group_right, too, Prometheus's fill_left is for the "many" side and fill_right for the "one" side.
+    fill_many, fill_one = matching.fill_left, matching.fill_right
+    many_ids, one_ids, groups = match_groups(many.labels, one.labels, matching)
+    sides = _Sides(
+        node, matching, swapped, many, one, many_ids, one_ids, groups, fill_many, fill_one, operation, arithmetic
+    )
+    return _evaluate(sides, context)
+
+
+def _evaluate(sides: _Sides, context: EvalContext) -> Matrix:
+    many, one = sides.many, sides.one
+    steps = many.present.shape[1]
+    one_counts = presence_counts(one.present, sides.one_ids, sides.groups)
+    _refuse_duplicates(sides, one_counts)
+    one_present = one_counts > 0
+    if sides.matching.card == "one-to-one":
+        _refuse_many(sides, one_present)
+    parts = []
+    layer = _layers(sides.one_ids)
+    for k in range(int(layer.max()) + 1 if len(layer) else 0):
+        context.check()
+        row_of = np.full(sides.groups, -1, dtype=np.int64)
+        members = np.flatnonzero(layer == k)
+        row_of[sides.one_ids[members]] = members
+        parts.append(without_empty(_matched(sides, row_of)))
+    if sides.fill_one is not None:
+        parts.append(_filled_one(sides, one_present))
+    if sides.fill_many is not None:
+        parts.append(_filled_many(sides))
+    parts = [part for part in parts if part.labels.size]
+    if not parts:
+        return no_series(many.labels.symbols, steps)
+    return parts[0] if len(parts) == 1 else united(stack(parts))
+
+
+def _layers(ids: Rows) -> Rows:
+    """How many earlier series share each series' group: layer k has at most one series of a group."""
+    order = np.argsort(ids, kind="stable")
+    sorted_ids = ids[order]
+    starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
+    layer = np.empty(len(ids), dtype=np.int64)
+    layer[order] = np.arange(len(ids)) - np.repeat(starts, np.diff(np.append(starts, len(ids))))
+    return layer
+
+
+def _refuse_duplicates(sides: _Sides, one_counts: Int) -> None:
+    """Two series of one match group on the "one" side at a step at which the operator has anything to do."""
+    if not len(one_counts) or one_counts.max() <= 1:
+        return
+    active = sides.many.present.any(axis=0)
+    if sides.fill_many is not None:
+        active = np.ones_like(active)
+    groups, steps = np.nonzero((one_counts > 1) & active)
+    if not len(groups):
+        return
+    members = np.flatnonzero((sides.one_ids == groups[0]) & sides.one.present[:, steps[0]])[:2]
+    shown = sorted(label_text(sides.one.labels, row) for row in members)
+    side = "left" if sides.swapped else "right"
+    match_group = label_text(_match_labels(sides.one.labels, sides.matching), int(members[0]))
+    raise NotExecutable(
+        f"found duplicate series for the match group {match_group} on the {side} hand-side of the operation: "
+        f"[{', '.join(shown)}];many-to-many matching not allowed: matching labels must be unique on one side"
+    )
+
+
+def _refuse_many(sides: _Sides, one_present: Bool) -> None:
+    many_counts = presence_counts(sides.many.present, sides.many_ids, sides.groups)
+    if len(many_counts) and many_counts.max() > 1:
+        matched = one_present if sides.fill_one is None else np.ones_like(one_present)
+        if ((many_counts > 1) & matched).any():
+            raise NotExecutable(MANY_TO_ONE)
+
+
+def _matched(sides: _Sides, row_of: Rows) -> Matrix:
+    """Pairs of every "many" series with the "one" series `row_of` gives its group (int64[groups], -1: none)."""
+    partner = row_of[sides.many_ids]
+    rows = np.flatnonzero(partner >= 0)
+    partner = partner[rows]
+    many = sides.many if len(rows) == sides.many.labels.size else take(sides.many, rows)
+    # The common case of two vectors in the same order needs no copy.
+    same = len(partner) == sides.one.labels.size and bool((np.diff(partner, prepend=-1) == 1).all())
+    one = sides.one if same else take(sides.one, partner)
+    values, kept = sides.apply(many.values, one.values)
+    include = {name: one.labels.column(name) for name in sides.matching.include}
+    return _result(sides, many.labels, many.drop_name, values, many.present & one.present, kept, include)
+
+
+def _filled_one(sides: _Sides, one_present: Bool) -> Matrix:
+    """The "many" series at steps at which their group has nothing on the other side."""
+    many = sides.many
+    values, kept = sides.apply(many.values, np.full_like(many.values, sides.fill_one))
+    matched = many.present & ~one_present[sides.many_ids]
+    one_labels = _match_labels(many.labels, sides.matching)
+    include = {name: one_labels.column(name) for name in sides.matching.include}
+    return without_empty(_result(sides, many.labels, many.drop_name, values, matched, kept, include))
+
+
+def _filled_many(sides: _Sides) -> Matrix:
+    """The "one" series at steps at which their group has nothing on the other side: they have their group's labels."""
+    one = sides.one
+    many_present = presence_counts(sides.many.present, sides.many_ids, sides.groups) > 0
+    values, kept = sides.apply(np.full_like(one.values, sides.fill_many), one.values)
+    matched = one.present & ~many_present[sides.one_ids]
+    labels = _match_labels(one.labels, sides.matching)
+    include = {name: one.labels.column(name) for name in sides.matching.include}
+    return without_empty(_result(sides, labels, np.zeros_like(one.drop_name), values, matched, kept, include))
+
+
+def _result(
+    sides: _Sides,
+    labels: LabelFrame,
+    drop_name: Bool,
+    values: Float,
+    matched: Bool,
+    kept: Bool | None,
+    include: dict[str, np.ndarray],
+) -> Matrix:
+    """The result of pairs: label sets from the "many" side and, for `include`, from the "one" side.
+
+    Arithmetic removes the name here and now, so that `group_left(__name__)` can give the result another one.
+    """
+    matching = sides.matching
+    if sides.arithmetic:
+        labels, drop_name = name_dropped(labels), np.zeros_like(drop_name)
+    if matching.card == "one-to-one":
+        labels = labels.only(matching.labels) if matching.on else labels.without(matching.labels)
+    for name, codes in include.items():
+        labels = labels.with_column(name, codes)
+    if sides.node.return_bool:
+        drop_name = np.ones_like(drop_name)
+    present = matched if kept is None else matched & kept
+    message = MANY_TO_ONE if matching.card == "one-to-one" else GROUPING_LABELS
+    return united(Matrix(labels, values, present, drop_name), message=message, occupied=matched)
+
+
+def _match_labels(labels: LabelFrame, matching: Matching) -> LabelFrame:
+    """The labels that name a series' match group."""
+    return labels.only(matching.labels) if matching.on else labels.without((METRIC_NAME, *matching.labels))
+
+
+def label_text(labels: LabelFrame, row: int) -> str:
+    """`{name="value", …}` with the metric name as a label like the others."""
+    pairs = []
+    for name, value in labels.labels(row):
+        legacy = name.replace("_", "a").isalnum() and name.isascii() and not name[0].isdigit()
+        shown = name if legacy else json.dumps(name, ensure_ascii=False)
+        pairs.append(f"{shown}={json.dumps(value, ensure_ascii=False)}")
+    return "{" + ", ".join(pairs) + "}"

@@ -1,0 +1,252 @@
+"""Aggregations in parts: what one batch of series, or one shard, contributes, and how contributions become the answer.
+
+A partial holds the groups' label sets and planes of float64[groups, steps]; where a group has no sample the planes hold
+what changes nothing when merged. Operators that need values instead of a reduction (quantile, topk, …) have a partial
+of series, in one plane `value`. An aggregation in one place is the merge of one partial.
+
+Merging: compensated sums by Neumaier's addition, moments by Chan, Golub and LeVeque's formula (1979).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shared.labels import LabelFrame, Rows, concat, row_ids
+from shared.promql.ast import Aggregate
+from shared.promql.engine import aggregation_kernels as kernels
+from shared.promql.engine import parameters, selection
+from shared.promql.engine.context import EvalContext
+from shared.promql.engine.rows import in_order, stack, united, without_empty
+from shared.promql.model import Bool, Float, Grid, Matrix, Value
+
+Planes = dict[str, Float]
+
+
+@dataclass(slots=True)
+class Partial:
+    """`groups`: label sets; `planes`: name → float64[groups, steps]; `present`: bool[groups, steps];
+    `drop_name`: bool[groups], groups whose metric name is to be dropped at the end."""
+
+    groups: LabelFrame
+    planes: Planes
+    present: Bool
+    drop_name: Bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """`neutral`: the planes and their neutral elements; `reduce`: series into planes, answering counts or presence;
+    `merge`: two sets of planes into one; `answer`: the aggregation's values."""
+
+    neutral: dict[str, float]
+    reduce: Callable[[Float, Bool, Rows, Planes], np.ndarray]
+    merge: Callable[[Planes, Planes], Planes]
+    answer: Callable[[Planes], Float]
+
+
+SERIES_OPERATORS = frozenset({"topk", "bottomk", "limitk", "limit_ratio", "quantile"})
+"""Operators whose partial is made of series (`groups` are label sets of series)."""
+
+
+def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, context: EvalContext) -> Partial:
+    """The contribution of the series `value`. Raises NotExecutable for a parameter that is not one."""
+    if node.op in SERIES_OPERATORS:
+        matrix = _candidates(node, value, param, context)
+        return Partial(matrix.labels, {"value": matrix.values}, matrix.present, matrix.drop_name)
+    value = without_empty(value)
+    if node.op == "count_values":
+        groups, counts, drop_name = selection.value_counts(node, value, parameters.label_name(param), context)
+        return Partial(groups, {"count": counts}, counts > 0, drop_name)
+    reduction = _REDUCTIONS[node.op]
+    ids, groups = selection.grouped(value.labels, node)
+    shape = (groups.size, value.present.shape[1])
+    planes = {name: np.full(shape, neutral) for name, neutral in reduction.neutral.items()}
+    values, present = np.ascontiguousarray(value.values), np.ascontiguousarray(value.present)
+    seen = reduction.reduce(values, present, ids, planes)
+    return Partial(groups, planes, seen > 0, _any_of(value.drop_name, ids, groups.size))
+
+
+def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, context: EvalContext) -> Partial:
+    """One partial of several, all over one grid and one symbol table; none of them is changed."""
+    assert partials
+    if len(partials) == 1:
+        return partials[0]
+    if node.op in SERIES_OPERATORS:
+        matrix = _candidates(node, united(stack([_series(part) for part in partials])), param, context)
+        return Partial(matrix.labels, {"value": matrix.values}, matrix.present, matrix.drop_name)
+    frame = concat([part.groups for part in partials])
+    ids, first = in_order(*row_ids(list(frame.columns.values()), frame.size))
+    reduction = _REDUCTIONS["count" if node.op == "count_values" else node.op]
+    shape = (len(first), partials[0].present.shape[1])
+    planes = {name: np.full(shape, neutral) for name, neutral in reduction.neutral.items()}
+    present = np.zeros(shape, dtype=np.bool_)
+    at = 0
+    with np.errstate(all="ignore"):
+        for part in partials:
+            rows = ids[at : at + part.groups.size]
+            at += part.groups.size
+            merged = reduction.merge({name: plane[rows] for name, plane in planes.items()}, part.planes)
+            for name, plane in merged.items():
+                planes[name][rows] = plane
+            present[rows] |= part.present
+    drop_name = _any_of(np.concatenate([part.drop_name for part in partials]), ids, len(first))
+    return Partial(frame.take(first), planes, present, drop_name)
+
+
+def merge(
+    node: Aggregate, partials: Sequence[Partial], param: Value | None, grid: Grid, context: EvalContext
+) -> Matrix:
+    """The aggregation's answer from the contributions of batches and shards, all on one symbol table."""
+    whole = combine(node, partials, param, context)
+    if node.op in ("topk", "bottomk"):
+        chosen = without_empty(_series(whole))
+        return selection.by_value(node, chosen) if grid.steps == 1 else chosen
+    if node.op == "quantile":
+        q = parameters.scalar_of(param)
+        series = without_empty(_series(whole))
+        groups, ids, values, present = selection.quantiles(node, series, q)
+        return without_empty(Matrix(groups, values, present, _any_of(series.drop_name, ids, groups.size)))
+    if node.op in SERIES_OPERATORS:
+        return without_empty(_series(whole))
+    with np.errstate(all="ignore"):
+        values = _REDUCTIONS["count" if node.op == "count_values" else node.op].answer(whole.planes)
+    return without_empty(Matrix(whole.groups, values, whole.present, whole.drop_name))
+
+
+def _series(part: Partial) -> Matrix:
+    return Matrix(part.groups, part.planes["value"], part.present, part.drop_name)
+
+
+def _candidates(node: Aggregate, value: Matrix, param: Value | None, context: EvalContext) -> Matrix:
+    """The series that may be in the answer when others join these."""
+    if node.op == "quantile":
+        parameters.warn_of_quantiles(parameters.scalar_of(param), _parameter_offset(node), context)
+        return value
+    if node.op == "limit_ratio":
+        return selection.sampled_by_hash(value, parameters.ratios(param, _parameter_offset(node), context))
+    k = parameters.limits(param)
+    if node.op == "limitk":
+        return selection.first_by_hash(node, value, k)
+    return selection.extremes(node, value, k)
+
+
+def _parameter_offset(node: Aggregate) -> int | None:
+    return node.param.span[0] if node.param is not None else None
+
+
+def _any_of(flags: Bool, ids: Rows, groups: int) -> Bool:
+    """bool[groups]: whether any series of the group has the flag."""
+    return np.bincount(ids, weights=flags, minlength=groups) > 0
+
+
+def _added(a: Float, b: Float, compensation: Float) -> tuple[Float, Float]:
+    """Neumaier's addition of planes: (a + b, compensation with what rounding lost)."""
+    total = a + b
+    lost = np.where(np.abs(a) >= np.abs(b), (a - total) + b, (b - total) + a)
+    return total, np.where(np.isinf(total), 0.0, compensation + lost)
+
+
+def _reduce_sum(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
+    counts = np.zeros(planes["sum"].shape, dtype=np.int64)
+    kernels.sum_groups(values, present, ids, planes["sum"], planes["compensation"], counts)
+    return counts
+
+
+def _merge_sum(a: Planes, b: Planes) -> Planes:
+    total, compensation = _added(a["sum"], b["sum"], a["compensation"] + b["compensation"])
+    return {"sum": total, "compensation": compensation}
+
+
+def _reduce_average(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
+    kernels.average_groups(
+        values, present, ids, planes["sum"], planes["compensation"], planes["count"], planes["scaled"]
+    )
+    return planes["count"]
+
+
+def _merge_average(a: Planes, b: Planes) -> Planes:
+    """Sums add up, at the smaller scale if one is there already or their sum would overflow."""
+    scaled = (a["scaled"] > 0) | (b["scaled"] > 0) | np.isinf(a["sum"] + b["sum"])
+    sums, compensations = (
+        [side[name] * np.where(scaled & (side["scaled"] == 0), kernels.SCALE, 1.0) for side in (a, b)]
+        for name in ("sum", "compensation")
+    )
+    total, compensation = _added(sums[0], sums[1], compensations[0] + compensations[1])
+    count = a["count"] + b["count"]
+    return {"sum": total, "compensation": compensation, "count": count, "scaled": scaled.astype(np.float64)}
+
+
+def _average(planes: Planes) -> Float:
+    mean = planes["sum"] / planes["count"] + planes["compensation"] / planes["count"]
+    return mean * np.where(planes["scaled"] > 0, 1.0 / kernels.SCALE, 1.0)
+
+
+def _reduce_moments(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
+    kernels.moment_groups(values, present, ids, planes["count"], planes["mean"], planes["squares"])
+    return planes["count"]
+
+
+def _merge_moments(a: Planes, b: Planes) -> Planes:
+    n = a["count"] + b["count"]
+    delta = b["mean"] - a["mean"]
+    mean = a["mean"] + delta * (b["count"] / n)
+    squares = a["squares"] + b["squares"] + delta * delta * (a["count"] * (b["count"] / n))
+    alone_a, alone_b = b["count"] == 0, a["count"] == 0
+    return {
+        "count": n,
+        "mean": np.where(alone_a, a["mean"], np.where(alone_b, b["mean"], mean)),
+        "squares": np.where(alone_a, a["squares"], np.where(alone_b, b["squares"], squares)),
+    }
+
+
+def _reduce_extremes(greatest: bool) -> Callable[[Float, Bool, Rows, Planes], np.ndarray]:
+    def reduce(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
+        counts = np.zeros(planes["extreme"].shape, dtype=np.int64)
+        kernels.extreme_groups(values, present, ids, greatest, planes["extreme"], counts)
+        return counts
+
+    return reduce
+
+
+def _reduce_count(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
+    counts = np.zeros(planes["count"].shape, dtype=np.int64)
+    kernels.count_groups(present, ids, counts)
+    planes["count"][:] = counts
+    return counts
+
+
+_MOMENTS = {"count": 0.0, "mean": 0.0, "squares": 0.0}
+_COUNT = {"count": 0.0}
+
+
+def _merge_count(a: Planes, b: Planes) -> Planes:
+    return {"count": a["count"] + b["count"]}
+
+
+_REDUCTIONS: dict[str, _Reduction] = {
+    "sum": _Reduction(
+        {"sum": 0.0, "compensation": 0.0}, _reduce_sum, _merge_sum, lambda p: p["sum"] + p["compensation"]
+    ),
+    "avg": _Reduction(
+        {"sum": 0.0, "compensation": 0.0, "count": 0.0, "scaled": 0.0}, _reduce_average, _merge_average, _average
+    ),
+    "stdvar": _Reduction(_MOMENTS, _reduce_moments, _merge_moments, lambda p: p["squares"] / p["count"]),
+    "stddev": _Reduction(_MOMENTS, _reduce_moments, _merge_moments, lambda p: np.sqrt(p["squares"] / p["count"])),
+    "max": _Reduction(
+        {"extreme": np.nan},
+        _reduce_extremes(True),
+        lambda a, b: {"extreme": np.fmax(a["extreme"], b["extreme"])},
+        lambda p: p["extreme"],
+    ),
+    "min": _Reduction(
+        {"extreme": np.nan},
+        _reduce_extremes(False),
+        lambda a, b: {"extreme": np.fmin(a["extreme"], b["extreme"])},
+        lambda p: p["extreme"],
+    ),
+    "count": _Reduction(_COUNT, _reduce_count, _merge_count, lambda p: p["count"]),
+    "group": _Reduction(_COUNT, _reduce_count, _merge_count, lambda p: np.ones_like(p["count"])),
+}

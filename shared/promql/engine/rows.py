@@ -1,0 +1,77 @@
+"""Operations on the rows of a matrix: taking some, leaving out empty ones, uniting rows of equal label sets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shared.errors import NotExecutable
+from shared.labels import LabelFrame, Rows, Symbols, concat
+from shared.promql.model import METADATA_LABELS, Bool, Matrix
+
+SAME_LABELS = "vector cannot contain metrics with the same labelset"
+
+
+def no_series(symbols: Symbols, steps: int) -> Matrix:
+    """The empty vector at every step."""
+    present = np.zeros((0, steps), dtype=np.bool_)
+    return Matrix(LabelFrame(symbols, 0), np.zeros((0, steps)), present, np.zeros(0, dtype=np.bool_))
+
+
+def take(matrix: Matrix, rows: Rows) -> Matrix:
+    """The series of `rows` (int64 indices), in that order."""
+    return Matrix(matrix.labels.take(rows), matrix.values[rows], matrix.present[rows], matrix.drop_name[rows])
+
+
+def stack(parts: list[Matrix]) -> Matrix:
+    """Matrices over one grid and one symbol table, one under the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Matrix(
+        concat([part.labels for part in parts]),
+        np.concatenate([part.values for part in parts]),
+        np.concatenate([part.present for part in parts]),
+        np.concatenate([part.drop_name for part in parts]),
+    )
+
+
+def without_empty(matrix: Matrix) -> Matrix:
+    """Leave out series that have no sample at any step."""
+    seen = matrix.present.any(axis=1)
+    return matrix if seen.all() else take(matrix, np.flatnonzero(seen))
+
+
+def name_dropped(labels: LabelFrame) -> LabelFrame:
+    """`labels` without metric names, and without the type and unit that belong to them."""
+    return labels.without(METADATA_LABELS)
+
+
+def in_order(ids: Rows, first: Rows) -> tuple[Rows, Rows]:
+    """Renumber the answer of `row_ids` so that groups come in the order in which they first appear."""
+    by_appearance = np.argsort(first, kind="stable")
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[by_appearance] = np.arange(len(first), dtype=np.int64)
+    return rank[ids], first[by_appearance]
+
+
+def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None = None) -> Matrix:
+    """Make one series of the series with equal label sets, as one series may be when it is made of several.
+
+    `occupied` (bool[n, steps], by default the presence) says where a series counts for the check.
+    Raises NotExecutable with `message` if two of them are at the same step.
+    """
+    ids, first = matrix.labels.unique()
+    if len(first) == matrix.labels.size:
+        return matrix
+    ids, first = in_order(ids, first)
+    steps = matrix.present.shape[1]
+    rows, columns = np.nonzero(matrix.present if occupied is None else occupied)
+    cells = ids[rows] * steps + columns
+    if len(np.unique(cells)) != len(cells):
+        raise NotExecutable(message)
+    if occupied is not None:
+        rows, columns = np.nonzero(matrix.present)
+    values, present = matrix.values[first].copy(), np.zeros((len(first), steps), dtype=np.bool_)
+    values[ids[rows], columns] = matrix.values[rows, columns]
+    present[ids[rows], columns] = True
+    drop_name = np.bincount(ids, weights=matrix.drop_name, minlength=len(first)) > 0
+    return Matrix(matrix.labels.take(first), values, present, drop_name)

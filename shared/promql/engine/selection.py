@@ -1,0 +1,133 @@
+"""Aggregations that answer series instead of reducing them (topk, bottomk, limitk, limit_ratio), and those that need
+all values of a group at once (quantile, count_values).
+
+The answers do not depend on how the series are spread over shards: equal values in topk and bottomk are ordered by
+label set, limitk and limit_ratio sample by the hash of the label set.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared import labels as label_sets
+from shared.hashing import hash64
+from shared.labels import METRIC_NAME, LabelFrame, Rows
+from shared.promql.ast import Aggregate
+from shared.promql.engine.aggregation_kernels import quantile_groups, select_groups
+from shared.promql.engine.context import EvalContext
+from shared.promql.engine.numbers import plain
+from shared.promql.engine.rows import take, without_empty
+from shared.promql.model import Bool, Float, Int, Matrix
+
+
+def grouped(labels: LabelFrame, node: Aggregate) -> tuple[Rows, LabelFrame]:
+    """The aggregation's groups: (int64[labels.size], the group of each series; the groups' label sets)."""
+    if node.without:
+        return labels.group((*node.grouping, METRIC_NAME), without=True)
+    return labels.group(node.grouping)
+
+
+def hashes(labels: LabelFrame) -> NDArray[np.uint64]:
+    """uint64[size]: xxh64 of each label set's canonical bytes, the hash that places series on shards."""
+    parts = []
+    for name in sorted(labels.columns, key=str.encode):
+        codes, inverse = np.unique(labels.columns[name], return_inverse=True)
+        texts = labels.symbols.texts(codes)
+        encoded = [label_sets.encode(((name, text),)) if text else b"" for text in texts]
+        parts.append([encoded[i] for i in inverse.tolist()])
+    keys = map(b"".join, zip(*parts, strict=True)) if parts else [b""] * labels.size
+    return np.fromiter(map(hash64, keys), dtype=np.uint64, count=labels.size)
+
+
+def extremes(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
+    """topk and bottomk: the series that are among the k (int64[steps]) of their group at any step, present there."""
+    ids, groups = grouped(matrix.labels, node)
+    if not len(k) or not groups.size or k.max() < 1:
+        return take(matrix, np.zeros(0, dtype=np.int64))
+    sizes = np.bincount(ids, minlength=groups.size)
+    if k.min() >= sizes.max():
+        return matrix
+    capacities = np.minimum(sizes, k.max())
+    values, present = np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.present)
+    greatest = node.op == "topk"
+    chosen = np.zeros(present.shape, dtype=np.bool_)
+    ranks = np.arange(len(ids), dtype=np.int64)
+    if select_groups(values, present, ids, ranks, k, capacities, greatest, chosen):
+        # Only now is the order of label sets worth its cost.
+        ranks[matrix.labels.sort_order()] = np.arange(len(ids), dtype=np.int64)
+        chosen[:] = False
+        select_groups(values, present, ids, ranks, k, capacities, greatest, chosen)
+    return without_empty(Matrix(matrix.labels, matrix.values, chosen, matrix.drop_name))
+
+
+def by_value(node: Aggregate, matrix: Matrix) -> Matrix:
+    """The order of an instant topk or bottomk: group by group, best first, NaN last, equal values by label set."""
+    matrix = take(matrix, matrix.labels.sort_order())
+    ids, groups = grouped(matrix.labels, node)
+    ids = np.argsort(groups.sort_order())[ids]
+    column = matrix.values[:, 0]
+    key = -column if node.op == "topk" else column
+    return take(matrix, np.lexsort((key, np.isnan(column), ids)))
+
+
+def first_by_hash(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
+    """limitk: at each step the k (int64[steps]) present series of each group whose hashes are smallest."""
+    ids, groups = grouped(matrix.labels, node)
+    order = np.lexsort((hashes(matrix.labels), ids))
+    starts = np.searchsorted(ids[order], np.arange(groups.size))
+    rank = np.cumsum(matrix.present[order], axis=0, dtype=np.int32)
+    before = np.zeros((groups.size, rank.shape[1]), dtype=np.int32)
+    before[1:] = rank[starts[1:] - 1]
+    chosen = np.empty_like(matrix.present)
+    chosen[order] = matrix.present[order] & (rank - before[ids[order]] <= k)
+    return without_empty(Matrix(matrix.labels, matrix.values, chosen, matrix.drop_name))
+
+
+def sampled_by_hash(matrix: Matrix, ratio: Float) -> Matrix:
+    """limit_ratio: series whose hash, as a fraction, is below the ratio, or for a negative one not below 1 + ratio."""
+    fraction = (hashes(matrix.labels) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    position = fraction[:, np.newaxis]
+    chosen = np.where(ratio >= 0.0, position < ratio, position >= 1.0 + ratio)
+    return without_empty(Matrix(matrix.labels, matrix.values, matrix.present & chosen, matrix.drop_name))
+
+
+def quantiles(node: Aggregate, matrix: Matrix, q: Float) -> tuple[LabelFrame, Rows, Float, Bool]:
+    """The q-quantile (float64[steps]) of every group: (groups, group of each series, values, presence)."""
+    ids, groups = grouped(matrix.labels, node)
+    order = np.argsort(ids, kind="stable")
+    offsets = np.searchsorted(ids[order], np.arange(groups.size + 1))
+    shape = (groups.size, matrix.present.shape[1])
+    out, seen = np.zeros(shape), np.zeros(shape, dtype=np.bool_)
+    values, present = np.ascontiguousarray(matrix.values), np.ascontiguousarray(matrix.present)
+    quantile_groups(values, present, order, offsets, np.ascontiguousarray(q), out, seen)
+    return groups, ids, out, seen
+
+
+def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalContext) -> tuple[LabelFrame, Float, Bool]:
+    """count_values: (label sets of groups and values, counts float64[groups, steps], drop_name).
+
+    The value's text is a label of every series before they are grouped, so it may replace a label that tells groups
+    apart, and `without` may remove it. Raises NotExecutable where there are more cells than the query may hold.
+    """
+    shown = not (node.without and label in (*node.grouping, METRIC_NAME))
+    ids, groups = grouped(matrix.labels.without((label,)), node)
+    rows, columns = np.nonzero(matrix.present)
+    # Equal texts are equal values: one NaN, but two zeros.
+    bits = matrix.values[rows, columns]
+    bits[np.isnan(bits)] = np.nan
+    distinct, of_value = np.unique(bits.view(np.int64), return_inverse=True)
+    many = max(len(distinct), 1)
+    cells, of_cell = np.unique(ids[rows] * many + (of_value if shown else 0), return_inverse=True)
+    steps = matrix.present.shape[1]
+    context.reserve(len(cells) * steps)
+    counts = np.bincount(of_cell * steps + columns, minlength=len(cells) * steps).astype(np.float64)
+    origin = cells // many
+    named = groups.take(origin)
+    dropped = np.bincount(ids, weights=matrix.drop_name, minlength=groups.size) > 0
+    if shown:
+        texts = [plain(value) for value in distinct.view(np.float64).tolist()]
+        codes = np.array([matrix.labels.symbols.code(text) for text in texts], dtype=np.int32)
+        named = named.with_column(label, codes[cells % many])
+    drop_name = dropped[origin] & (label != METRIC_NAME)
+    return named, counts.reshape(len(cells), steps), drop_name

@@ -1,0 +1,27 @@
+"""The set operators `and`, `or` and `unless`, decided at every step by the label sets present there.
+
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/operators/#logical-set-binary-operators.
+"""
+
+from __future__ import annotations
+
+from shared.promql.ast import Binary, Matching
+from shared.promql.engine.matching import match_groups, presence_counts
+from shared.promql.engine.rows import stack, united, without_empty
+from shared.promql.model import Matrix
+
+SET_OPERATORS = frozenset({"and", "or", "unless"})
+
+
+def evaluate_set(node: Binary, lhs: Matrix, rhs: Matrix) -> Matrix:
+    """`lhs and|or|unless rhs`: series of the operands, less the steps at which the other side decides against them."""
+    matching = node.matching or Matching(card="many-to-many")
+    left_ids, right_ids, groups = match_groups(lhs.labels, rhs.labels, matching)
+    if node.op == "or":
+        taken = presence_counts(lhs.present, left_ids, groups) > 0
+        rest = Matrix(rhs.labels, rhs.values, rhs.present & ~taken[right_ids], rhs.drop_name)
+        # The same label set may come from the left at one step and from the right at another.
+        return united(stack([without_empty(lhs), without_empty(rest)]))
+    met = presence_counts(rhs.present, right_ids, groups) > 0
+    chosen = met[left_ids] if node.op == "and" else ~met[left_ids]
+    return without_empty(Matrix(lhs.labels, lhs.values, lhs.present & chosen, lhs.drop_name))

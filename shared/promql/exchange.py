@@ -1,0 +1,167 @@
+"""Values between workers and the coordinator: a small `Shape` and raw frames, arrays neither converted nor copied.
+
+Presence and dropped names travel as bits; a matrix without holes sends none. Decoded arrays are read-only views of the
+received frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.hashing import hash64
+from shared.labels import LabelFrame, Symbols, concat, distinct
+from shared.messages.query import Remark, Shape
+from shared.promql.engine.partial import Partial
+from shared.promql.model import Annotation, Annotations, Bool, Float, Int, Matrix, RangeVector, Samples
+from shared.wire import Frame
+
+Shipped = Matrix | RangeVector | Partial
+
+
+def encode(value: Shipped) -> tuple[Shape, list[Frame]]:
+    if isinstance(value, Matrix):
+        return _encode_matrix(value)
+    if isinstance(value, RangeVector):
+        return _encode_range(value)
+    frames = [*value.groups.to_frames(), *(_raw(plane) for plane in value.planes.values())]
+    frames += [_bits(value.present), _bits(value.drop_name)]
+    return Shape("partial", value.present.shape[1], len(frames), tuple(value.planes)), frames
+
+
+def _encode_matrix(value: Matrix) -> tuple[Shape, list[Frame]]:
+    frames = [*value.labels.to_frames(), _raw(value.values), _bits(value.present), _bits(value.drop_name)]
+    return Shape("matrix", value.values.shape[1], len(frames)), frames
+
+
+def _encode_range(value: RangeVector) -> tuple[Shape, list[Frame]]:
+    samples = value.samples
+    starts = samples.start_timestamps_ms
+    frames = [
+        *value.labels.to_frames(),
+        _raw(samples.offsets),
+        _raw(samples.timestamps_ms),
+        _raw(samples.values),
+        b"" if starts is None else _raw(starts),
+        _bits(value.drop_name),
+    ]
+    return Shape("range", 0, len(frames)), frames
+
+
+def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:
+    """Inverse of `encode`; label codes are of `symbols`."""
+    assert len(frames) == shape.frames, f"{shape.kind} announces {shape.frames} frames and has {len(frames)}"
+    frames = frames[:-1] if shape.hashed else frames
+    labels = LabelFrame.from_frames([bytes(frames[0]), memoryview(frames[1])], symbols)
+    series = labels.size
+    drop_name = _from_bits(frames[-1], (series,))
+    if shape.kind == "range":
+        starts = _array(frames[5], np.int64) if len(frames[5]) else None
+        samples = Samples(
+            _array(frames[2], np.int64), _array(frames[3], np.int64), _array(frames[4], np.float64), starts
+        )
+        return RangeVector(labels, samples, drop_name)
+    cells = (series, shape.steps)
+    present = _from_bits(frames[-2], cells)
+    if shape.kind == "matrix":
+        return Matrix(labels, _array(frames[2], np.float64).reshape(cells), present, drop_name)
+    planes = {
+        name: _array(frame, np.float64).reshape(cells) for name, frame in zip(shape.planes, frames[2:], strict=False)
+    }
+    return Partial(labels, planes, present, drop_name)
+
+
+def cells(value: Shipped) -> int:
+    """How many numbers a value holds."""
+    if isinstance(value, Matrix):
+        return value.values.size
+    if isinstance(value, RangeVector):
+        return len(value.samples.values)
+    return value.present.size * len(value.planes)
+
+
+def label_hashes(labels: LabelFrame) -> NDArray[np.uint64]:
+    """uint64[series]: equal label sets have equal hashes, in every process."""
+    hashes = np.zeros(labels.size, dtype=np.uint64)
+    for name, column in labels.columns.items():
+        used, local = distinct(column)
+        pairs = [hash64(f"{name}\xff{text}".encode()) if text else 0 for text in labels.symbols.texts(used)]
+        hashes += np.array(pairs, dtype=np.uint64)[local]
+    return hashes
+
+
+def with_hashes(shape: Shape, frames: list[Frame], hashes: NDArray[np.uint64]) -> tuple[Shape, list[Frame]]:
+    """An encoded value with `label_hashes` as its last frame."""
+    return msgspec.structs.replace(shape, frames=shape.frames + 1, hashed=True), [*frames, hashes.tobytes()]
+
+
+def hashes_of(shape: Shape, frames: Sequence[Frame]) -> NDArray[np.uint64]:
+    """The hashes that were sent with a value; none if none were."""
+    return np.frombuffer(frames[-1], dtype=np.uint64) if shape.hashed else np.zeros(0, dtype=np.uint64)
+
+
+def joined(values: Sequence[Matrix | RangeVector]) -> Matrix | RangeVector:
+    """Answers of several workers as one value: no series is in two of them. All on one symbol table."""
+    if len(values) == 1:
+        return values[0]
+    labels = concat([value.labels for value in values])
+    drop_name = np.concatenate([value.drop_name for value in values])
+    matrices = [value for value in values if isinstance(value, Matrix)]
+    if matrices:
+        assert len(matrices) == len(values)
+        stacked = np.concatenate([m.values for m in matrices])
+        return Matrix(labels, stacked, np.concatenate([m.present for m in matrices]), drop_name)
+    return RangeVector(labels, _joined_samples([v.samples for v in values if isinstance(v, RangeVector)]), drop_name)
+
+
+def _joined_samples(parts: Sequence[Samples]) -> Samples:
+    offsets, total = [np.zeros(1, dtype=np.int64)], 0
+    for part in parts:
+        offsets.append(part.offsets[1:] + total)
+        total += len(part.values)
+    starts = None
+    if any(part.start_timestamps_ms is not None for part in parts):
+        starts = np.concatenate(
+            [
+                np.zeros(len(part.values), dtype=np.int64)
+                if part.start_timestamps_ms is None
+                else part.start_timestamps_ms
+                for part in parts
+            ]
+        )
+    times = np.concatenate([part.timestamps_ms for part in parts])
+    return Samples(np.concatenate(offsets), times, np.concatenate([part.values for part in parts]), starts)
+
+
+def remarks(annotations: Annotations) -> tuple[Remark, ...]:
+    return tuple(Remark(a.level, a.text, a.offset) for a in annotations.items.values())
+
+
+def add_remarks(annotations: Annotations, given: Sequence[Remark], start: int) -> None:
+    """Add a sub-query's remarks; `start` is where its text begins in the query's."""
+    for remark in given:
+        offset = None if remark.offset is None else remark.offset + start
+        annotations.add(Annotation(remark.level, remark.text, offset))
+
+
+def _raw(array: Float | Int) -> Frame:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).data if flat.size else b""
+
+
+def _array(frame: Frame, dtype: type) -> NDArray:
+    return np.frombuffer(frame, dtype=dtype)
+
+
+def _bits(mask: Bool) -> Frame:
+    return b"" if mask.all() else np.packbits(mask).data
+
+
+def _from_bits(frame: Frame, shape: tuple[int, ...]) -> Bool:
+    if not len(frame):
+        return np.ones(shape, dtype=np.bool_)
+    cells = int(np.prod(shape))
+    return np.unpackbits(np.frombuffer(frame, dtype=np.uint8), count=cells).view(np.bool_).reshape(shape)

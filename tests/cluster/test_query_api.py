@@ -1,0 +1,386 @@
+"""The query endpoints over HTTP: parameters, shapes, errors, remarks, and what a missing shard changes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import snappy
+
+from proto import remote_write_pb2
+from tests.cluster.cluster import Cluster, Response
+
+T0_S = 1_700_000_000
+STEP_S = 15
+
+
+def write(cluster: Cluster, series: Mapping[tuple[tuple[str, str], ...], list[tuple[int, float]]]) -> None:
+    request = remote_write_pb2.WriteRequest()
+    for labels, samples in series.items():
+        one = request.timeseries.add()
+        for name, value in sorted(labels):
+            one.labels.add(name=name, value=value)
+        for time_ms, value in samples:
+            one.samples.add(timestamp=time_ms, value=value)
+    headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
+    answer = cluster.request("POST", "/api/v1/write", snappy.compress(request.SerializeToString()), headers)
+    assert answer.status == 204, answer.body
+
+
+@pytest.fixture(scope="module")
+def filled(cluster: Cluster) -> Iterator[Cluster]:
+    """20 counters `q_requests_total` that grow by i + 1 every 15 s, a gauge `q_level`, two `q_odd` of one sample."""
+    series: dict[Any, Any] = {}
+    for i in range(20):
+        labels = (("__name__", "q_requests_total"), ("host", f"h{i:02d}"), ("job", "api" if i % 2 else "db"))
+        series[labels] = [((T0_S + k * STEP_S) * 1000, float(k * (i + 1))) for k in range(41)]
+    series[(("__name__", "q_level"),)] = [((T0_S + k * STEP_S) * 1000, float(k % 3)) for k in range(41)]
+    series[(("__name__", "q_odd"), ("kind", "nan"))] = [(T0_S * 1000 + 781, float("nan"))]
+    series[(("__name__", "q_odd"), ("kind", "tiny"))] = [(T0_S * 1000 + 781, 1e-7)]
+    write(cluster, series)
+    yield cluster
+
+
+def data(answer: Response) -> Any:
+    assert answer.status == 200, answer.body
+    assert answer.headers["content-type"].startswith("application/json")
+    body = answer.json()
+    assert body["status"] == "success"
+    return body["data"]
+
+
+def refused(answer: Response, status: int, kind: str = "bad_data") -> str:
+    assert answer.status == status, answer.body
+    body = answer.json()
+    assert set(body) == {"status", "errorType", "error"}
+    assert (body["status"], body["errorType"]) == ("error", kind)
+    return body["error"]
+
+
+def instant(cluster: Cluster, query: str, time_s: float = T0_S + 600, **more: str) -> Any:
+    return data(cluster.get("/api/v1/query", query=query, time=str(time_s), **more))
+
+
+def over_range(
+    cluster: Cluster, query: str, start: float = T0_S, end: float = T0_S + 600, step: str = "60", **more: str
+):
+    return cluster.get("/api/v1/query_range", query=query, start=str(start), end=str(end), step=step, **more)
+
+
+def test_instant_vector(filled: Cluster) -> None:
+    assert instant(filled, 'q_requests_total{host="h03"}') == {
+        "resultType": "vector",
+        "result": [
+            {
+                "metric": {"__name__": "q_requests_total", "host": "h03", "job": "api"},
+                "value": [T0_S + 600, "160"],
+            }
+        ],
+    }
+
+
+def test_instant_answers_are_sorted_whatever_the_shards(filled: Cluster) -> None:
+    hosts = [series["metric"]["host"] for series in instant(filled, "q_requests_total")["result"]]
+    assert hosts == [f"h{i:02d}" for i in range(20)]
+
+
+def test_sorting_functions_keep_their_order(filled: Cluster) -> None:
+    hosts = [series["metric"]["host"] for series in instant(filled, "sort_desc(q_requests_total)")["result"]]
+    assert hosts == [f"h{i:02d}" for i in reversed(range(20))]
+    hosts = [series["metric"]["host"] for series in instant(filled, "topk(3, q_requests_total)")["result"]]
+    assert hosts == ["h19", "h18", "h17"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("1 / 3", {"resultType": "scalar", "result": [T0_S + 600, "0.3333333333333333"]}),
+        ('"text"', {"resultType": "string", "result": [T0_S + 600, "text"]}),
+        ("sum(q_requests_total)", {"resultType": "vector", "result": [{"metric": {}, "value": [T0_S + 600, "8400"]}]}),
+        (
+            "sum by (job) (rate(q_requests_total[5m]))",
+            {
+                "resultType": "vector",
+                "result": [
+                    {"metric": {"job": "api"}, "value": [T0_S + 600, "7.333333333333333"]},
+                    {"metric": {"job": "db"}, "value": [T0_S + 600, "6.666666666666667"]},
+                ],
+            },
+        ),
+        (
+            'q_requests_total{host="h00"}[30s]',
+            {
+                "resultType": "matrix",
+                "result": [
+                    {
+                        "metric": {"__name__": "q_requests_total", "host": "h00", "job": "db"},
+                        "values": [[T0_S + 585, "39"], [T0_S + 600, "40"]],
+                    }
+                ],
+            },
+        ),
+        ("nothing_here", {"resultType": "vector", "result": []}),
+    ],
+)
+def test_result_types(filled: Cluster, query: str, expected: Any) -> None:
+    got = instant(filled, query)
+    if got["resultType"] == "vector":
+        for series, other in zip(got["result"], expected["result"], strict=True):
+            assert series["metric"] == other["metric"]
+            assert float(series["value"][1]) == pytest.approx(float(other["value"][1]), rel=1e-12)
+    else:
+        assert got == expected
+
+
+def test_post_form_is_as_good_as_get(filled: Cluster) -> None:
+    query = "sum(q_requests_total) or " + " or ".join(f"nothing{i}" for i in range(50))
+    answer = filled.post_form("/api/v1/query", query=query, time=str(T0_S + 600))
+    assert data(answer)["result"][0]["value"] == [T0_S + 600, "8400"]
+    answer = filled.post_form("/api/v1/query_range", query="1", start=str(T0_S), end=str(T0_S), step="1")
+    assert data(answer)["result"] == [{"metric": {}, "values": [[T0_S, "1"]]}]
+
+
+def test_times_may_be_rfc_3339_and_durations_text(filled: Cluster) -> None:
+    answer = filled.get(
+        "/api/v1/query_range",
+        query="sum(q_requests_total)",
+        start="2023-11-14T22:13:20Z",
+        end="2023-11-14T23:23:20.000+01:00",
+        step="5m",
+    )
+    assert data(answer)["result"] == [
+        {"metric": {}, "values": [[T0_S, "0"], [T0_S + 300, "4200"], [T0_S + 600, "8400"]]}
+    ]
+
+
+def test_time_defaults_to_now(filled: Cluster) -> None:
+    before = time.time()
+    shown = float(data(filled.get("/api/v1/query", query="time()"))["result"][1])
+    assert before - 1 <= shown <= time.time() + 1
+
+
+def test_odd_numbers_are_strings_like_prometheus(filled: Cluster) -> None:
+    result = instant(filled, "q_odd", T0_S + 1)["result"]
+    assert [series["value"][1] for series in result] == ["NaN", "1e-07"]
+    assert [s["value"][1] for s in instant(filled, "1 / (q_odd < 0.1) - Inf", T0_S + 1)["result"]] == ["-Inf"]
+
+
+def test_range_query_is_a_matrix_sorted_by_label_set(filled: Cluster) -> None:
+    answer = data(over_range(filled, "sort_desc(q_requests_total)"))
+    assert answer["resultType"] == "matrix"
+    assert [series["metric"]["host"] for series in answer["result"]] == [f"h{i:02d}" for i in range(20)]
+    assert answer["result"][4]["values"] == [[T0_S + 60 * k, str(20 * k)] for k in range(11)]
+
+
+def test_steps_without_a_sample_have_no_pair(filled: Cluster) -> None:
+    (series,) = data(over_range(filled, 'q_odd{kind="tiny"}', T0_S, T0_S + 600, "150"))["result"]
+    assert series["values"] == [[T0_S + 150, "1e-07"], [T0_S + 300, "1e-07"]]
+
+
+def test_subquery_over_a_merged_aggregation(filled: Cluster) -> None:
+    (series,) = instant(filled, "max_over_time(sum(rate(q_requests_total[1m]))[5m:1m])")["result"]
+    assert float(series["value"][1]) == pytest.approx(14.0)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({}, "'query'"),
+        ({"query": "up", "time": "yesterday"}, "'time' is 'yesterday'"),
+        ({"query": "up", "timeout": "soon"}, "'timeout' is 'soon'"),
+        ({"query": "up", "timeout": "0s"}, "'timeout'"),
+        ({"query": "up", "limit": "-1"}, "'limit'"),
+        ({"query": "up", "lookback_delta": "-5m"}, "'lookback_delta'"),
+        ({"query": "up", "partial_response": "maybe"}, "'partial_response'"),
+        ({"query": "sum("}, "1:4: parse error"),
+        ({"query": "up{a=~"}, "parse error"),
+        ({"query": 'up{a=~"("}'}, "("),
+    ],
+)
+def test_malformed_instant_query_is_400(cluster: Cluster, parameters: dict[str, str], text: str) -> None:
+    assert text in refused(cluster.get("/api/v1/query", **parameters), 400)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"start": ""}, "'start'"),
+        ({"end": ""}, "'end'"),
+        ({"step": ""}, "'step'"),
+        ({"end": "0"}, "end timestamp must not be before start time"),
+        ({"step": "0"}, "zero or negative query resolution step widths are not accepted. Try a positive integer"),
+        ({"step": "-1s"}, "step"),
+        ({"step": "10ms", "end": "1000"}, "exceeded maximum resolution of 11,000 points per timeseries"),
+        ({"query": "up[5m]"}, 'invalid expression type "range vector" for range query, must be Scalar or'),
+        ({"query": '"x"'}, 'invalid expression type "string" for range query'),
+    ],
+)
+def test_malformed_range_query_is_400(cluster: Cluster, changed: dict[str, str], text: str) -> None:
+    parameters = {"query": "up", "start": "100", "end": "200", "step": "10", **changed}
+    assert text in refused(cluster.get("/api/v1/query_range", **parameters), 400)
+
+
+def test_eleven_thousand_steps_are_allowed(cluster: Cluster) -> None:
+    (series,) = data(over_range(cluster, "time()", 0, 11_000, "1"))["result"]
+    assert len(series["values"]) == 11_001
+    assert series["values"][-1] == [11_000, "11000"]
+
+
+@pytest.mark.parametrize(
+    "query", ["no_such_function(up)", "rate(up)", "sum(1)", '"a" + 1', "label_replace(up, 1)", "up + on (job) foo(1)"]
+)
+def test_what_cannot_be_executed_is_422(cluster: Cluster, query: str) -> None:
+    assert "parse error" in refused(cluster.get("/api/v1/query", query=query), 422)
+
+
+def test_duplicates_across_shards_are_refused(filled: Cluster) -> None:
+    query = 'label_replace(q_requests_total, "host", "same", "host", ".*")'
+    answer = filled.get("/api/v1/query", query=query, time=str(T0_S))
+    assert "vector cannot contain metrics with the same labelset" in refused(answer, 422)
+    answer = filled.get("/api/v1/query", query="q_requests_total + on (job) q_requests_total", time=str(T0_S))
+    assert refused(answer, 422)
+
+
+def test_warnings_and_infos_have_positions_in_the_query(filled: Cluster) -> None:
+    query = "1 +\n  sum(rate(q_level[5m])) + quantile(2, q_requests_total)"
+    body = filled.get("/api/v1/query", query=query, time=str(T0_S + 600)).json()
+    assert len(body["infos"]) == 1
+    assert body["infos"][0].startswith("PromQL info: metric might not be a counter")
+    assert body["infos"][0].endswith('"q_level" (2:12)')
+    assert body["warnings"] == ["PromQL warning: quantile value should be between 0 and 1, got 2 (2:37)"]
+
+
+def test_limit_truncates_with_a_warning(filled: Cluster) -> None:
+    body = filled.get("/api/v1/query", query="q_requests_total", time=str(T0_S), limit="3").json()
+    assert [series["metric"]["host"] for series in body["data"]["result"]] == ["h00", "h01", "h02"]
+    assert body["warnings"] == ["results truncated due to limit"]
+    assert "warnings" not in filled.get("/api/v1/query", query="q_requests_total", time=str(T0_S), limit="20").json()
+
+
+def test_lookback_is_five_minutes_unless_asked_otherwise(filled: Cluster) -> None:
+    assert len(instant(filled, "q_requests_total", T0_S + 899)["result"]) == 20
+    assert instant(filled, "q_requests_total", T0_S + 900)["result"] == []
+    assert len(instant(filled, "q_requests_total", T0_S + 900, lookback_delta="6m")["result"]) == 20
+    assert instant(filled, "q_requests_total", T0_S + 700, lookback_delta="30")["result"] == []
+
+
+def test_stats_tell_samples_and_times_of_every_worker(filled: Cluster) -> None:
+    stats = instant(filled, "sum(rate(q_requests_total[5m]))", stats="all")["stats"]
+    assert stats["samples"]["totalQueryableSamples"] == 20 * 20
+    assert stats["samples"]["peakSamples"] > 0
+    assert set(stats["timings"]) >= {
+        "evalTotalTime",
+        "resultSortTime",
+        "queryPreparationTime",
+        "innerEvalTime",
+        "execQueueTime",
+        "execTotalTime",
+    }
+    assert sorted(shard for entry in stats["shards"] for shard in entry["shards"]) == [0, 1, 2, 3]
+    assert sum(entry["samples"] for entry in stats["shards"]) == 400
+    assert "stats" not in instant(filled, "1")
+
+
+def test_explain_shows_the_plan_and_what_was_sent(filled: Cluster) -> None:
+    query = "sum(rate(q_requests_total[5m])) / scalar(count(q_requests_total)) > 0"
+    plan = instant(filled, query, explain="true")["explain"]["plan"]
+    assert (plan["node"], plan["where"], plan["text"]) == ("Binary", "coordinator", query)
+    division = plan["children"][0]
+    sent = division["children"][0]
+    assert sent["where"] == "shards"
+    assert sent["query"] == "sum(rate(q_requests_total[5m]))"
+    assert sent["merge"] == "partial sum merged"
+    assert sent["grid"]["start"] == T0_S + 600
+    assert division["children"][1]["children"][0]["query"] == "count(q_requests_total)"
+
+
+def test_format_and_parse(cluster: Cluster) -> None:
+    assert data(cluster.get("/api/v1/format_query", query="sum(a)by(x)")) == "sum by (x) (a)"
+    tree = data(cluster.post_form("/api/v1/parse_query", query="a{b='c'}"))
+    assert tree["type"] == "vectorSelector"
+    assert "parse error" in refused(cluster.get("/api/v1/format_query", query="sum("), 400)
+    assert refused(cluster.get("/api/v1/parse_query"), 400)
+
+
+def test_large_answers_are_streamed_and_compressed_if_asked(filled: Cluster) -> None:
+    query = " or ".join(f'label_replace(q_requests_total, "copy", "{i}", "", "")' for i in range(30))
+    parameters = {"query": query, "start": str(T0_S), "end": str(T0_S + 600), "step": "5"}
+    plain = filled.post_form("/api/v1/query_range", **parameters)
+    assert len(data(plain)["result"]) == 600
+    assert "content-encoding" not in plain.headers
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept-Encoding": "gzip"}
+    packed = filled.request("POST", "/api/v1/query_range", urlencode(parameters).encode(), headers)
+    assert packed.headers["content-encoding"] == "gzip"
+    assert len(packed.body) < len(plain.body) / 4
+    assert json.loads(gzip.decompress(packed.body)) == plain.json()
+
+
+def test_elapsed_timeout_is_503(filled: Cluster) -> None:
+    query = "sum_over_time(sum(rate(q_requests_total[10m]))[10m:1ms]) + " * 20 + "1"
+    started = time.monotonic()
+    answer = filled.get("/api/v1/query", query=query, time=str(T0_S + 600), timeout="20ms")
+    assert refused(answer, 503, "unavailable") == "query timed out in expression evaluation"
+    assert time.monotonic() - started < 10
+    assert len(instant(filled, "q_requests_total")["result"]) == 20
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "sum_over_time(sum(q_requests_total)[100y:1ms])",
+        "topk(1e18, q_requests_total)",
+        "(" * 500 + "1" + ")" * 500,
+        "q_requests_total{host=~'" + "|".join(f"x{i}" for i in range(10_000)) + "'}",
+        "1" + "+1" * 3000,
+    ],
+)
+def test_hostile_queries_leave_the_server_well(filled: Cluster, query: str) -> None:
+    answer = filled.post_form("/api/v1/query", query=query, time=str(T0_S + 600), timeout="20s")
+    assert answer.status in (200, 400, 422, 503), answer.body
+    assert len(instant(filled, "q_requests_total")["result"]) == 20
+
+
+def test_samples_over_the_budget_are_422(new_cluster: Any) -> None:
+    small = new_cluster(shards=2, workers=2, settings={"TRIPTYCH_QUERY_SAMPLES_MAX": "100"}).start()
+    series = {(("__name__", "m"), ("i", str(i))): [((T0_S + k) * 1000, float(k)) for k in range(20)] for i in range(10)}
+    write(small, series)
+    answer = small.get("/api/v1/query", query="sum(sum_over_time(m[1m]))", time=str(T0_S + 20))
+    assert refused(answer, 422) == "query processing would load too many samples into memory in query execution"
+
+
+def test_missing_shards_are_warned_of_or_refused(new_cluster: Any) -> None:
+    running = new_cluster(shards=4, workers=2).start()
+    series = {(("__name__", "m"), ("i", str(i))): [(T0_S * 1000, 1.0)] for i in range(40)}
+    write(running, series)
+    assert instant(running, "count(m)", T0_S)["result"][0]["value"][1] == "40"
+    running.kill_worker("worker-0")
+    seen = None
+    for _ in range(200):
+        answer = running.get("/api/v1/query", query="count(m)", time=str(T0_S))
+        if answer.status == 200 and answer.json().get("warnings"):
+            seen = answer.json()
+            break
+    assert seen is not None, "the restart was never seen"
+    assert len(seen["warnings"]) == 2
+    assert all("shard" in text for text in seen["warnings"])
+    assert 0 < int(seen["data"]["result"][0]["value"][1]) < 40
+    running.wait_ready()
+    assert instant(running, "count(m)", T0_S)["result"][0]["value"][1] == "40"
+
+
+def test_without_any_worker_queries_are_503_but_constants_are_not(new_cluster: Any) -> None:
+    running = new_cluster(shards=2, workers=1).start()
+    assert running.supervisor is not None
+    running.supervisor.terminate()
+    running.supervisor.wait(10)
+    give_up = time.monotonic() + 10
+    while running.get("/-/ready").status == 200 and time.monotonic() < give_up:
+        time.sleep(0.1)
+    error = refused(running.get("/api/v1/query", query="up"), 503, "unavailable")
+    assert "shard 0" in error and "shard 1" in error
+    assert data(running.get("/api/v1/query", query="1"))["resultType"] == "scalar"

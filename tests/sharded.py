@@ -1,0 +1,54 @@
+"""A query over several in-memory shards: plan, sub-queries, wire frames and merge as in a cluster, without sockets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from coordinator.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
+from coordinator.planner import Plan, plan
+from shared.hashing import shard_of
+from shared.labels import Labels, Symbols, encode
+from shared.messages.query import Evaluate, Evaluated
+from shared.promql.model import Grid, Source
+from shared.wire import Frame, pack, unpack
+from tests.memory_source import MemorySource
+from worker.series.evaluation import answer
+
+Series = Mapping[Labels, Sequence[ArrayLike]]
+
+
+def split(series: Series, shards: int) -> list[MemorySource]:
+    """The series placed as the cluster places them."""
+    placed: list[dict[Labels, Sequence[ArrayLike]]] = [{} for _ in range(shards)]
+    for labels, samples in series.items():
+        placed[shard_of(encode(labels), shards)][labels] = samples
+    return [MemorySource(part) for part in placed]
+
+
+def evaluate_sharded(text: str, sources: Sequence[Source], grid: Grid, **terms: Any) -> Merged:
+    """What the coordinator would conclude if every source were the shards of one worker."""
+    conditions = Terms(
+        grid,
+        **{"lookback_ms": 300_000, "samples_max": 50_000_000, "deadline": time.monotonic() + 60, **terms},
+    )
+    try:
+        return _evaluate(plan(text, grid), sources, conditions)
+    except SeriesBecameEqual:
+        return _evaluate(plan(text, grid, relabel=False), sources, conditions)
+
+
+def _evaluate(made: Plan, sources: Sequence[Source], terms: Terms) -> Merged:
+    body = pack(message(made, terms))
+    replies = [ask(source, body, terms) for source in sources] if made.leaves else []
+    return evaluate_plan(made, replies, terms)
+
+
+def ask(source: Source, body: bytes, terms: Terms) -> tuple[Evaluated, list[Frame]]:
+    evaluated, frames = answer(
+        unpack(body, Evaluate), source, Symbols(), deadline=terms.deadline, cancelled=terms.cancelled
+    )
+    return unpack(pack(evaluated), Evaluated), [bytes(frame) for frame in frames]

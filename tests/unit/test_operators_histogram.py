@@ -1,0 +1,169 @@
+"""Functions of classic histograms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from shared.errors import NotExecutable
+from shared.promql.ast import Call, NumberLiteral
+from shared.promql.engine.functions import INSTANT_FUNCTIONS
+from shared.promql.engine.functions.histogram import bound_of, quantile_text
+from shared.promql.model import String
+from tests.unit.operators_setup import Bench, by_labels
+
+
+def call(bench, name, *args):
+    exprs = tuple(NumberLiteral(0.0, span=(10 * i, 10 * i + 1)) for i in range(len(args)))
+    values = [String(arg) if isinstance(arg, str) else bench.scalar(arg) if np.isscalar(arg) else arg for arg in args]
+    return INSTANT_FUNCTIONS[name](Call(name, exprs), values, bench.grid, bench.context)
+
+
+def buckets(bench, counts, **labels):
+    return bench.matrix(*(({"__name__": "x", "le": le, **labels}, np.atleast_1d(n)) for le, n in counts.items()))
+
+
+def quantile(q, counts):
+    bench = Bench()
+    (cells,) = by_labels(call(bench, "histogram_quantile", q, buckets(bench, counts))).values()
+    return cells[0], bench.remarks
+
+
+def fraction(lower, upper, counts):
+    bench = Bench()
+    (cells,) = by_labels(call(bench, "histogram_fraction", lower, upper, buckets(bench, counts))).values()
+    return cells[0]
+
+
+@pytest.mark.parametrize(
+    ("q", "counts", "expected"),
+    [
+        (0.5, {"0.1": 50, ".2": 70, "1e0": 110, "+Inf": 120}, 0.15),
+        (0.8, {"0.1": 50, ".2": 70, "1e0": 110, "+Inf": 120}, 0.72),
+        (1.0, {"0.1": 50, ".2": 70, "1e0": 110, "+Inf": 120}, 1.0),
+        (0.2, {"-.2": 10, "-0.1": 20, "0.3": 20, "+Inf": 30}, -0.2),
+        (0.0, {"0": 0, "0.1": 5, "+Inf": 5}, 0.0),
+        (1.0, {"0.1": 1, "0.2": 1, "2e-1": 1, "2.0e-1": 1, "+Inf": 4}, 0.2),
+        (0.5, {"1": 1, "2": 2}, math.nan),
+        (0.5, {"+Inf": 2}, math.nan),
+        (0.5, {"1": 0, "+Inf": 0}, math.nan),
+        (-0.1, {"1": 1, "+Inf": 1}, -math.inf),
+        (1.1, {"1": 1, "+Inf": 1}, math.inf),
+        (math.nan, {"1": 1, "+Inf": 1}, math.nan),
+    ],
+)
+def test_quantiles_are_linear_within_a_bucket(q, counts, expected):
+    np.testing.assert_allclose(quantile(q, counts)[0], expected)
+
+
+def test_counts_that_fall_are_raised_with_a_remark():
+    counts = {"0.1": 20, "1": 10, "10": 50, "100": 40, "1000": 90, "+Inf": 80}
+    value, remarks = quantile(0.99, counts)
+    np.testing.assert_allclose(value, 979.75)
+    assert remarks == [
+        "PromQL info: input to histogram_quantile needed to be fixed for monotonicity (see "
+        'https://prometheus.io/docs/prometheus/latest/querying/functions/#histogram_quantile) for metric name "x"'
+    ]
+
+
+def test_rounding_errors_in_counts_go_unremarked():
+    assert quantile(0.5, {"1": 1.0, "2": 1.0 - 1e-15, "+Inf": 2.0})[1] == []
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "counts", "expected"),
+    [
+        (0, 1.5, {"1": 1, "2": 3, "3": 6, "+Inf": 100}, 0.02),
+        (-4, -2, {"-3": 10, "-2": 12, "-1": 15, "+Inf": 100}, 0.02),
+        (-math.inf, -1.5, {"-3": 10, "-2": 12, "-1": 15, "+Inf": 100}, 0.135),
+        (4, 5, {"1": 1, "2": 3, "3": 6, "+Inf": 100}, 0.0),
+        (400, math.inf, {"1": 1, "2": 3, "3": 6, "+Inf": 100}, 0.94),
+        (3, 2, {"1": 1, "+Inf": 100}, 0.0),
+        (0, 1, {"+Inf": 100}, 0.0),
+        (0, 5, {"1": 0, "+Inf": 0}, math.nan),
+        (math.nan, 5, {"1": 1, "+Inf": 1}, math.nan),
+        (0, 5, {"1": 1, "2": 1}, math.nan),
+        (-math.inf, math.inf, {"1": 1, "+Inf": 7}, 1.0),
+    ],
+)
+def test_fractions_do_not_divide_infinite_buckets(lower, upper, counts, expected):
+    np.testing.assert_allclose(fraction(lower, upper, counts), expected)
+
+
+def test_histograms_differ_in_any_label_but_le_and_names_are_dropped():
+    bench = Bench(2)
+    matrix = bench.matrix(
+        ({"__name__": "x", "le": "+Inf", "job": "a"}, [4, 4]),
+        ({"__name__": "x", "le": "1", "job": "a"}, [2, None]),
+        ({"__name__": "x", "le": "2", "job": "a"}, [4, 4]),
+        ({"__name__": "x", "le": "1", "job": "b"}, [1, None]),
+        ({"__name__": "x", "le": "+Inf", "job": "b"}, [1, None]),
+    )
+    answer = call(bench, "histogram_quantile", 0.5, matrix)
+    assert by_labels(answer) == {
+        (("__name__", "x"), ("job", "a")): [1.0, 1.0],
+        (("__name__", "x"), ("job", "b")): [0.5, None],
+    }
+    assert answer.drop_name.all()
+
+
+@pytest.mark.parametrize("le", ["", "Hello World", "1_0", " 1", "NaN"])
+def test_series_without_a_bound_are_left_out_with_a_warning(le):
+    bench = Bench()
+    matrix = bench.matrix(({"__name__": "x", "le": le}, [1]))
+    assert by_labels(call(bench, "histogram_quantile", 0.5, matrix)) == {}
+    ((text, offset),) = [(a.text, a.offset) for a in bench.context.annotations.items.values()]
+    assert (
+        text == f'PromQL warning: bucket label "le" is missing or has a malformed value of "{le}" for metric name "x"'
+    )
+    assert offset == 10
+
+
+@pytest.mark.parametrize(("le", "bound"), [("+inf", math.inf), ("1e3", 1000.0), ("0x1p-2", 0.25), ("-.5", -0.5)])
+def test_bounds_are_read_as_go_reads_numbers(le, bound):
+    assert bound_of(le) == bound
+
+
+def test_bad_quantiles_are_remarked_on_even_for_no_series():
+    bench = Bench()
+    call(bench, "histogram_quantile", math.nan, bench.matrix())
+    assert bench.remarks == ["PromQL warning: quantile value should be between 0 and 1, got NaN"]
+
+
+def test_several_quantiles_are_told_apart_by_a_label():
+    bench = Bench()
+    matrix = buckets(bench, {"0": 0, "2": 10, "4": 20, "+Inf": 20}, job="a")
+    answer = call(bench, "histogram_quantiles", matrix, "q", 0, 0.5, 1)
+    name = ("__name__", "x")
+    assert by_labels(answer) == {
+        (name, ("job", "a"), ("q", "0.0")): [0.0],
+        (name, ("job", "a"), ("q", "0.5")): [2.0],
+        (name, ("job", "a"), ("q", "1.0")): [4.0],
+    }
+
+
+def test_a_quantile_label_that_makes_series_equal_is_refused():
+    bench = Bench()
+    rows = [({"le": le, "start": start}, [1]) for le in ("1", "+Inf") for start in ("a", "b")]
+    with pytest.raises(NotExecutable, match="same labelset"):
+        call(bench, "histogram_quantiles", bench.matrix(*rows), "start", 0.5, 1)
+
+
+def test_a_quantile_that_varies_names_each_of_its_values():
+    bench = Bench(2)
+    matrix = buckets(bench, {"1": [1, 1], "2": [2, 2], "+Inf": [2, 2]})
+    q = bench.scalar(0.5, 1.0)
+    answer = by_labels(call(bench, "histogram_quantiles", matrix, "q", q))
+    assert {labels[-1]: cells for labels, cells in answer.items()} == {
+        ("q", "0.5"): [1.0, None],
+        ("q", "1.0"): [None, 2.0],
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1, "1.0"), (-0.1, "-0.1"), (math.nan, "NaN"), (-math.inf, "-Inf"), (1e-7, "1e-07")]
+)
+def test_quantiles_as_labels_look_like_openmetrics(value, text):
+    assert quantile_text(float(value)) == text

@@ -1,0 +1,58 @@
+"""Cursors: how far a named consumer has come in each key's log.
+
+Durability: when `move` returns, the new positions survive the loss of power.
+"""
+
+from __future__ import annotations
+
+from shared.errors import Conflict
+from shared.messages.log import CursorMove
+from worker.logs import rows
+from worker.logs.part import LogPart
+
+POSITIONS_MAX = 10_000
+"""Positions of one cursor in one answer; a consumer of more keys reads them one by one."""
+
+
+def read(part: LogPart, name: str, key: bytes | None) -> list[tuple[bytes, int]]:
+    """(key, sequence) of the cursor, ascending by key: of all keys, at most POSITIONS_MAX, or of this one."""
+    head = rows.cursor(name, b"")
+    if key is not None:
+        value = part.store.get("meta", head + key)
+        return [] if value is None else [(key, int.from_bytes(value, "big"))]
+    positions = []
+    for row, value in part.store.scan("meta", head, rows.after(head)):
+        positions.append((row[len(head) :], int.from_bytes(value, "big")))
+        if len(positions) == POSITIONS_MAX:
+            break
+    return positions
+
+
+def move(part: LogPart, name: str, moves: list[CursorMove]) -> None:
+    """Set all the positions, or none: raises Conflict when one is not as expected."""
+    changes = part.store.batch()
+    with part.lock:
+        for wanted in moves:
+            row = rows.cursor(name, wanted.key)
+            value = part.store.get("meta", row)
+            now = -1 if value is None else int.from_bytes(value, "big")
+            if wanted.expected is not None and wanted.expected != now:
+                raise Conflict(
+                    f"cursor {name!r} of key {wanted.key!r} is {_text(now)}, expected was {_text(wanted.expected)}"
+                )
+            changes.put("meta", row, rows.sequence_bytes(wanted.sequence))
+        part.store.write(changes)
+    part.store.sync()
+
+
+def remove(part: LogPart, name: str) -> None:
+    head = rows.cursor(name, b"")
+    changes = part.store.batch()
+    changes.delete_range("meta", head, rows.after(head))
+    with part.lock:
+        part.store.write(changes)
+    part.store.sync()
+
+
+def _text(position: int) -> str:
+    return "not set" if position < 0 else f"at {position}"

@@ -1,0 +1,178 @@
+"""What a worker does for the log area."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from shared.errors import DeadlineExceeded, Unavailable
+from shared.messages import log
+from shared.wire import Reply, Request, pack, unpack
+from worker.logs import cursors, reading
+from worker.methods import Method
+
+if TYPE_CHECKING:
+    from worker.logs.part import LogPart
+    from worker.shard import Shard
+
+SYNC_THREADS = 8
+"""fsyncs of a worker's stores run beside each other: the disk takes several at the price of little more than one."""
+
+Shards = Mapping[int, "Shard"]
+_syncs = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="log-fsync")
+
+
+def append(shards: Shards, request: Request) -> Reply:
+    """Store each shard's part; with `durable`, return when they are on the disk."""
+    body = unpack(request.body, log.AppendBody)
+    failed: dict[int, str] = {}
+    for number, shard in shards.items():
+        if request.time_left == 0:
+            failed[number] = "the records came past their deadline"
+            continue
+        entry, values = request.parts[number]
+        try:
+            shard.logs.append(body.segment, body.group, entry, values)
+        except Unavailable as error:
+            failed[number] = str(error)
+    if body.durable:
+        failed |= _sync_all((n, shard) for n, shard in shards.items() if n not in failed)
+    return Reply(shard_errors=failed)
+
+
+def sync(shards: Shards, request: Request) -> Reply:
+    """Return when everything appended before is on the disk."""
+    return Reply(shard_errors=_sync_all(shards.items()))
+
+
+def _sync_all(shards: Iterable[tuple[int, Shard]]) -> dict[int, str]:
+    """Shard → why its disk refused."""
+    return _each(shards, lambda part: part.sync())
+
+
+def _each(shards: Iterable[tuple[int, Shard]], act: Callable[[LogPart], None]) -> dict[int, str]:
+    numbered = list(shards)
+    failed: dict[int, str] = {}
+    if len(numbered) == 1:
+        try:
+            act(numbered[0][1].logs)
+        except Unavailable as error:
+            failed[numbered[0][0]] = str(error)
+        return failed
+    futures = [(number, _syncs.submit(act, shard.logs)) for number, shard in numbered]
+    for number, future in futures:
+        try:
+            future.result()
+        except Unavailable as error:
+            failed[number] = str(error)
+    return failed
+
+
+def revoke(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.RevokeBody)
+    return Reply(shard_errors=_each(shards.items(), lambda part: part.revoke(body.segment, body.group, body.spans)))
+
+
+def drop(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.DropBody)
+    return Reply(shard_errors=_each(shards.items(), lambda part: part.drop(body.first_segment, body.start)))
+
+
+def recover(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.RecoverBody)
+    answer = log.Recovered({}, {}, {}, {})
+    for number, shard in shards.items():
+        above, settled, groups = shard.logs.recover(body.epoch, body.settled, body.first_segment)
+        answer.next[number], answer.settled[number], answer.groups[number] = above, settled, groups
+        answer.segments[number] = shard.logs.segments()
+    return Reply(pack(answer))
+
+
+def scan(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.ScanBody)
+    (shard,) = shards.values()
+    return _page_reply(reading.scan(shard.store, body.range, body.key, body.limit, body.reverse))
+
+
+def merge(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.ScanBody)
+    check = _checking(request)
+    pages = [reading.merge(shard.store, body.range, body.prefix, body.limit, check) for shard in shards.values()]
+    return _page_reply(log.merge_pages(pages, body.limit))
+
+
+def _page_reply(page: log.Page) -> Reply:
+    return Reply(pack(log.ScanReply(page.next, page.done)), page.records.frames())
+
+
+def keys(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.KeysBody)
+    check = _checking(request)
+    found: set[bytes] = set()
+    for shard in shards.values():
+        found.update(reading.keys(shard.store, body.range, body.prefix, body.after, body.limit, check))
+    return Reply(pack(log.KeysReply(sorted(found)[: body.limit])))
+
+
+def count(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.CountBody)
+    check = _checking(request)
+    total = 0
+    for shard in shards.values():
+        if body.key is not None:
+            total += reading.count_key(shard.store, body.range, body.key, check)
+        else:
+            total += reading.count_prefix(shard.store, body.range, body.prefix, check)
+    return Reply(pack(log.CountReply(total)))
+
+
+def cursor_get(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.CursorBody)
+    (shard,) = shards.values()
+    return Reply(pack(log.CursorReply(cursors.read(shard.logs, body.name, body.key))))
+
+
+def cursor_put(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.CursorBody)
+    (shard,) = shards.values()
+    cursors.move(shard.logs, body.name, body.moves)
+    return Reply()
+
+
+def cursor_delete(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.CursorBody)
+    (shard,) = shards.values()
+    cursors.remove(shard.logs, body.name)
+    return Reply()
+
+
+def producer(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.ProducerBody)
+    (shard,) = shards.values()
+    return Reply(pack(log.ProducerReply(shard.logs.producer_answers(body.producer))))
+
+
+def _checking(request: Request) -> Callable[[], None]:
+    def check() -> None:
+        if request.time_left == 0:
+            raise DeadlineExceeded(f"{request.method} took longer than its deadline")
+
+    return check
+
+
+METHODS: dict[str, Method] = {
+    "log.append": Method(append, "write"),
+    "log.sync": Method(sync, "write"),
+    "log.revoke": Method(revoke, "write"),
+    "log.drop": Method(drop, "write"),
+    "log.recover": Method(recover, "read"),
+    "log.scan": Method(scan, "read"),
+    "log.merge": Method(merge, "query"),
+    "log.keys": Method(keys, "query"),
+    "log.count": Method(count, "query"),
+    "log.cursor_get": Method(cursor_get, "read"),
+    "log.cursor_put": Method(cursor_put, "write"),
+    "log.cursor_delete": Method(cursor_delete, "write"),
+    "log.producer": Method(producer, "read"),
+}

@@ -1,0 +1,114 @@
+"""Keys of the log's rows in the store.
+
+Family "log" holds records, `r · segment · key · sequence`, and entries, `e · segment · group`. The log key is escaped
+(00 → 00 FF) and ended by 00 00, which keeps the order of the keys and makes no key the prefix of another, so one key's
+records of a segment are one range, ascending by sequence. Dropping a segment is two ranges.
+
+Family "meta" holds, under `log/`, the totals of each segment, the cursors and the answers producers were given.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.messages.log import SEQUENCE_BYTES
+
+RECORD = b"r"
+ENTRY = b"e"
+TOTALS = b"log/totals/"
+CURSORS = b"log/cursor/"
+PRODUCERS = b"log/producer/"
+
+_SEGMENT_BYTES = 4
+_HEAD = len(RECORD) + _SEGMENT_BYTES
+_END = b"\0\0"
+_PAST_END = b"\0\1"  # above _END, below an escaped zero byte
+
+
+def escape(key: bytes) -> bytes:
+    return key.replace(b"\0", b"\0\xff")
+
+
+def ended(key: bytes) -> bytes:
+    """The key in the form that keeps order and is no other's prefix."""
+    return escape(key) + _END
+
+
+def unended(encoded: bytes) -> bytes:
+    return encoded[: -len(_END)].replace(b"\0\xff", b"\0")
+
+
+def sequence_bytes(sequence: int) -> bytes:
+    return sequence.to_bytes(SEQUENCE_BYTES, "big")
+
+
+def segment_bytes(segment: int) -> bytes:
+    return segment.to_bytes(_SEGMENT_BYTES, "big")
+
+
+def records_of(segment: int, key: bytes) -> bytes:
+    """What every record of the key in this segment begins with, up to its sequence number."""
+    return RECORD + segment_bytes(segment) + ended(key)
+
+
+def records(segment: int, keys: list[bytes], sequences: bytes) -> list[bytes]:
+    """Row keys of records, whose sequence numbers are given as big-endian bytes one after the other."""
+    tails = np.zeros((len(keys), len(_END) + SEQUENCE_BYTES), np.uint8)
+    tails[:, len(_END) :] = np.frombuffer(sequences, np.uint8).reshape(-1, SEQUENCE_BYTES)
+    head = RECORD + segment_bytes(segment)
+    if any(b"\0" in key for key in keys):
+        keys = [escape(key) for key in keys]
+    ends = tails.view(f"V{tails.shape[1]}").ravel().tolist()
+    return [head + key + end for key, end in zip(keys, ends, strict=True)]
+
+
+def past_key(segment: int, key: bytes) -> bytes:
+    """Above every record of the key in this segment, and not above those of the next key."""
+    return RECORD + segment_bytes(segment) + escape(key) + _PAST_END
+
+
+def prefix_range(segment: int, prefix: bytes) -> tuple[bytes, bytes]:
+    """(start, end) of the records of this segment whose keys begin with `prefix`."""
+    start = RECORD + segment_bytes(segment) + escape(prefix)
+    return start, after(start)
+
+
+def after(prefix: bytes) -> bytes:
+    """The least byte string above all that begin with `prefix`, which has a byte below FF."""
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes([head[-1] + 1])
+
+
+def key_of(record: bytes) -> bytes:
+    return unended(record[_HEAD:-SEQUENCE_BYTES])
+
+
+def sequence_of(row: bytes) -> int:
+    """Of a record or an entry (its group)."""
+    return int.from_bytes(row[-SEQUENCE_BYTES:], "big")
+
+
+def segment_of(row: bytes) -> int:
+    return int.from_bytes(row[len(RECORD) : _HEAD], "big")
+
+
+def entry(segment: int, group: int) -> bytes:
+    return ENTRY + segment_bytes(segment) + sequence_bytes(group)
+
+
+def totals(segment: int) -> bytes:
+    return TOTALS + segment_bytes(segment)
+
+
+def cursor(name: str, key: bytes) -> bytes:
+    return CURSORS + ended(name.encode()) + key
+
+
+def producer(identity: str, start: int) -> bytes:
+    return PRODUCERS + ended(identity.encode()) + sequence_bytes(start)
+
+
+def sequences(joined: bytes) -> NDArray[np.uint64]:
+    """uint64[n] of big-endian sequence numbers one after the other."""
+    return np.frombuffer(joined, ">u8").astype(np.uint64)

@@ -1,0 +1,149 @@
+"""The vectors of one worker process: collections over all its shards, and the thread that works behind the requests."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from shared.config import Settings
+from shared.labels import Symbols
+from shared.messages.vectors import Collection, CollectionStats
+from shared.telemetry import event
+from worker.storage import Store
+from worker.vectors.collection import WorkerCollection
+
+NICENESS = 5  # behind the threads that answer requests
+IDLE_S = 1.0
+STOP_S = 3.0
+
+
+class Engine:
+    """Made with the process's first shard, stopped with the first that closes: shards of a worker close together."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.shards_total = settings.shards
+        self._directory = settings.data / "vector-index"
+        self._collections: dict[int, WorkerCollection] = {}
+        self._stores: dict[int, Store] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._work = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def join(self, shard: int, store: Store, collections: list[Collection]) -> None:
+        """A shard and the collections it has; returns when its vectors are loaded."""
+        with self._lock:
+            self._stores[shard] = store
+            found = [self._find_or_make(collection) for collection in collections]
+        for collection in found:
+            collection.attach(shard, store)
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="vector-index", daemon=True)
+                self._thread.start()
+        self.wake()
+
+    def _find_or_make(self, collection: Collection) -> WorkerCollection:
+        found = self._collections.get(collection.id)
+        if found is None:
+            found = WorkerCollection(collection, self._path(collection))
+            self._collections[collection.id] = found
+        return found
+
+    def _path(self, collection: Collection) -> Path:
+        return self._directory / f"{collection.id:06d}"
+
+    def find(self, collection_id: int) -> WorkerCollection | None:
+        return self._collections.get(collection_id)
+
+    def open(self, shard: int, collection: Collection) -> WorkerCollection:
+        """The collection, with this shard (which has no vector of it yet) attached."""
+        with self._lock:
+            found = self._find_or_make(collection)
+        found.attach(shard, self._stores[shard])
+        return found
+
+    def drop(self, collection: Collection) -> None:
+        with self._lock:
+            found = self._collections.pop(collection.id, None)
+        if found is not None:
+            found.drop()
+        # Every worker removes the same directory; what another is just writing there it will not use either.
+        shutil.rmtree(self._path(collection), ignore_errors=True)
+
+    def stats(self) -> list[CollectionStats]:
+        return [collection.stats() for collection in list(self._collections.values())]
+
+    def counts(self, shard: int) -> dict[str, int]:
+        pairs = [collection.counts(shard) for collection in list(self._collections.values())]
+        return {"vectors": sum(n for n, _ in pairs), "vectors_to_index": sum(n for _, n in pairs)}
+
+    def wake(self) -> None:
+        """There is something new to index."""
+        self._work.set()
+
+    def stop(self) -> None:
+        """End the thread and save the indexes; safe to call again."""
+        self._stopping.set()
+        self._work.set()
+        with self._lock:
+            if self._thread is None:
+                return
+            self._thread.join(STOP_S)
+            if not self._thread.is_alive():  # else an index being written is left without its list, and not used
+                for collection in self._collections.values():
+                    self._save(collection)
+            self._thread = None
+
+    # The thread
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # a container may refuse it; indexing then competes on equal terms
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        while not self._stopping.is_set():
+            try:
+                busy = [self._step(collection) for collection in list(self._collections.values())]
+            except Exception:
+                # The stores still have everything and searches compare what is not indexed, so serving goes on.
+                event(logging.ERROR, "vector indexing failed", trace=True)
+                busy = []
+            if not any(busy):
+                self._work.wait(IDLE_S)
+                self._work.clear()
+
+    def _step(self, collection: WorkerCollection) -> bool:
+        if collection.compact_due():
+            for _ in self._until_stopped(collection.compact()):
+                pass
+        busy = collection.index_step()
+        if collection.snapshot_due():
+            self._save(collection)
+        return busy
+
+    def _until_stopped(self, slices: Iterator[None]) -> Iterator[None]:
+        for _ in slices:
+            if self._stopping.is_set():
+                return
+            yield
+
+    def _save(self, collection: WorkerCollection) -> None:
+        try:
+            collection.save()
+        except OSError as error:
+            event(logging.WARNING, "vector index snapshot failed", collection=collection.collection.name, why=error)
+
+
+_engines: WeakKeyDictionary[Symbols, Engine] = WeakKeyDictionary()
+_engines_lock = threading.Lock()
+
+
+def engine_of(symbols: Symbols, settings: Settings) -> Engine:
+    """The engine of this process: there is one table of symbols a process, and one engine beside it."""
+    with _engines_lock:
+        return _engines.setdefault(symbols, Engine(settings))

@@ -1,0 +1,67 @@
+"""Exact search over rows of the table: a matrix product finds the candidates, `similarity` orders them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.messages.vectors import Floats
+from worker.vectors.similarity import NOTHING, Rows
+
+BLOCK_CELLS_MAX = 4 << 20  # similarities held at once: 16 MB
+TIE_SLACK = 16
+# Relative error of a float32 product of unit vectors of 16,384 components, summed in blocks, with room to spare.
+PRODUCT_ERROR = 4e-6
+
+
+def candidates(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: Floats, k: int, metric: str) -> Rows:
+    """Rows that hold the `k` nearest of `rows` to each query, and perhaps some more: int64[q, c], −1 for none.
+
+    `norms` float32[rows of the table] are the vectors' lengths. A candidate is left out only if its product falls
+    short of the k-th by more than the product's error, so vectors equally near at the edge are all kept.
+    """
+    block_rows = max(1024, BLOCK_CELLS_MAX // max(1, len(queries)))
+    found = np.empty((len(queries), 0), dtype=np.int64)
+    values = np.empty((len(queries), 0), dtype=np.float32)
+    lengths = np.sqrt(np.einsum("ij,ij->i", queries, queries))
+    for start in range(0, len(rows), block_rows):
+        block = rows[start : start + block_rows]
+        near = _products(table, norms, block, queries, metric)
+        longest = float(norms[block].max())
+        error = PRODUCT_ERROR * (lengths * longest + (longest * longest if metric == "l2" else 0.0))
+        found = np.concatenate([found, np.broadcast_to(block, near.shape)], axis=1)
+        values = np.concatenate([values, near], axis=1)
+        found, values = _keep(found, values, k, error)
+    return found
+
+
+def _products(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: Floats, metric: str) -> Floats:
+    """float32[q, n], higher the nearer: inner products, less half the squared length under l2."""
+    contiguous = len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
+    vectors = table[int(rows[0]) : int(rows[-1]) + 1] if contiguous else table[rows]
+    near = queries @ vectors.astype(np.float32, copy=False).T
+    if metric == "l2":
+        near -= 0.5 * np.square(norms[rows])
+    return near
+
+
+def _keep(found: Rows, values: Floats, k: int, error: NDArray[np.float64]) -> tuple[Rows, Floats]:
+    """The columns that may belong to the k best of each row."""
+    width = values.shape[1]
+    wanted = k + TIE_SLACK
+    if width <= wanted:
+        return found, values
+    part = np.argpartition(-values, wanted - 1, axis=1)[:, :wanted]
+    best = np.take_along_axis(values, part, axis=1)
+    kth = -np.partition(-best, k - 1, axis=1)[:, k - 1]
+    floor = kth - 2 * error
+    if not (best.min(axis=1) >= floor).any():
+        return np.take_along_axis(found, part, axis=1), best
+    inside = values >= floor[:, None]
+    widest = int(inside.sum(axis=1).max())
+    order = np.argsort(~inside, axis=1, kind="stable")[:, :widest]
+    kept = np.take_along_axis(inside, order, axis=1)
+    return (
+        np.where(kept, np.take_along_axis(found, order, axis=1), -1),
+        np.where(kept, np.take_along_axis(values, order, axis=1), NOTHING),
+    )

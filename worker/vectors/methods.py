@@ -1,0 +1,188 @@
+"""The vector area's methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shared import wire
+from shared.messages.vectors import (
+    VECTOR_FIELD,
+    CollectionBody,
+    Count,
+    Floats,
+    FoundBody,
+    IdsBody,
+    SearchBody,
+    StatsReply,
+    WriteBody,
+    floats,
+    pack_blobs,
+    unpack_blobs,
+)
+from shared.wire import Frame, Reply, Request
+from worker.methods import Method
+from worker.vectors.collection import WorkerCollection
+from worker.vectors.engine import Engine
+from worker.vectors.fields import chosen
+from worker.vectors.search import expansion_of, share_of
+from worker.vectors.search import search as nearest
+from worker.vectors.similarity import prepared
+from worker.vectors.text_search import rank_text
+
+if TYPE_CHECKING:
+    from worker.shard import Shard
+
+Shards = Mapping[int, "Shard"]
+
+NOBODY = np.zeros(0, dtype=np.float32)
+
+
+def _engine(shards: Shards) -> Engine:
+    """All shards here have the same one."""
+    return next(iter(shards.values())).vectors.engine
+
+
+def _parts(shards: Shards, request: Request) -> Iterator[tuple[Shard, Sequence[Frame]]]:
+    for number, shard in shards.items():
+        yield shard, request.parts[number]
+
+
+def write(shards: Shards, request: Request) -> Reply:
+    """Upsert; on the disk of every shard when it returns."""
+    body = wire.unpack(request.body, WriteBody)
+    count = 0
+    for shard, frames in _parts(shards, request):
+        names = unpack_blobs(frames[0], frames[1])
+        attributes = unpack_blobs(frames[3], frames[4])
+        vectors = floats(frames[2], body.collection.dimension)
+        shard.vectors.open(body.collection).upsert(shard.vectors.shard, names, vectors, attributes)
+        count += len(names)
+    for shard in shards.values():
+        shard.vectors.sync()
+    _engine(shards).wake()
+    return Reply(wire.pack(Count(count)))
+
+
+def delete(shards: Shards, request: Request) -> Reply:
+    """Delete; on the disk of every shard when it returns. The count is of ids that existed."""
+    body = wire.unpack(request.body, IdsBody)
+    count = 0
+    for shard, frames in _parts(shards, request):
+        collection = shard.vectors.find(body.collection)
+        if collection is not None:
+            count += collection.delete(shard.vectors.shard, unpack_blobs(frames[0], frames[1]))
+    for shard in shards.values():
+        shard.vectors.sync()
+    return Reply(wire.pack(Count(count)))
+
+
+def drop(shards: Shards, request: Request) -> Reply:
+    body = wire.unpack(request.body, CollectionBody)
+    for shard in shards.values():
+        shard.vectors.drop(body.collection)
+    return Reply(wire.pack(Count(len(shards))))
+
+
+def get(shards: Shards, request: Request) -> Reply:
+    """Frames: [ids, id lengths, attributes, attribute lengths, vectors], of the ids that exist."""
+    body = wire.unpack(request.body, IdsBody)
+    names: list[bytes] = []
+    contents: list[tuple[bytes, bytes]] = []
+    for shard, frames in _parts(shards, request):
+        collection = shard.vectors.find(body.collection)
+        if collection is None:
+            continue
+        asked = unpack_blobs(frames[0], frames[1])
+        for name, content in zip(asked, collection.contents(shard.vectors.shard, asked), strict=True):
+            if content is not None:
+                names.append(name)
+                contents.append(content)
+    return Reply(wire.pack(Count(len(names))), [*pack_blobs(names), *_content_frames(contents, body.fields)])
+
+
+def _content_frames(contents: Sequence[tuple[bytes, bytes]], fields: tuple[str, ...] | None) -> list[Frame]:
+    """[attributes, attribute lengths, vectors] with only the chosen fields in them."""
+    with_vector = fields is None or VECTOR_FIELD in fields
+    vectors = b"".join([vector for vector, _ in contents]) if with_vector else b""
+    attributes = [chosen(packed, fields) for _, packed in contents]
+    return [*pack_blobs(attributes), vectors]
+
+
+def search(shards: Shards, request: Request) -> Reply:
+    """The best k of these shards for each query, as `FoundBody` says."""
+    body = wire.unpack(request.body, SearchBody)
+    queries = floats(request.frames[0], body.collection.dimension)
+    collection = _engine(shards).find(body.collection.id)
+    if collection is None:
+        lists = len(queries) + bool(body.text_query)
+        return _found(None, body, [[]] * lists, [[]] * lists, [NOBODY] * lists, FoundBody())
+    view = collection.view()
+    reply = FoundBody((), view.size - view.dead)
+    mask = collection.foreign(view, shards)
+    if body.filter is not None:
+        reply.unknown = tuple(sorted(view.attributes.unknown(body.filter)))
+        matching = view.attributes.mask(body.filter, view.size)
+        mask = matching if mask is None else mask & matching
+    names: list[list[bytes]] = []
+    places: list[list[int]] = []
+    near: list[Floats] = []
+    if len(queries):
+        share = len(shards) / max(len(shards), body.shards_asked)
+        rankings = nearest(
+            view,
+            prepared(queries, body.collection.metric),
+            share_of(body.k, share),
+            body.collection.metric,
+            body.expansion or expansion_of(share),
+            exhaustive=body.exact,
+            mask=mask,
+        )
+        rows = [ranking.rows.tolist() for ranking in rankings]
+        names = [[view.names[row] for row in best] for best in rows]
+        places = [view.shards[ranking.rows].tolist() for ranking in rankings] if body.fields != () else []
+        near = [ranking.near for ranking in rankings]
+    if body.text_query:
+        texts = rank_text(collection, view, mask, body.text_field, body.text_query, body.k)
+        names.append([name for name, _, _ in texts])
+        places.append([int(view.shards[row]) for _, row, _ in texts])
+        near.append(np.array([score for _, _, score in texts], dtype=np.float32))
+    return _found(collection, body, names, places, near, reply)
+
+
+def _found(
+    collection: WorkerCollection | None,
+    body: SearchBody,
+    names: list[list[bytes]],
+    places: list[list[int]],
+    near: list[Floats],
+    reply: FoundBody,
+) -> Reply:
+    """Look up what the answer shows; an id deleted since the search is left out."""
+    attributes: list[Frame] = [b"", b"", b""]
+    if body.fields != () and collection is not None:
+        contents = [collection.contents_of(row, at) for row, at in zip(names, places, strict=True)]
+        kept = [[i for i, content in enumerate(row) if content is not None] for row in contents]
+        names = [[row[i] for i in keep] for row, keep in zip(names, kept, strict=True)]
+        near = [row[keep] for row, keep in zip(near, kept, strict=True)]
+        attributes = _content_frames([c for row in contents for c in row if c is not None], body.fields)
+    counts = np.array([len(row) for row in names], dtype=np.int32)
+    joined = np.concatenate(near) if near else NOBODY
+    flat = [name for row in names for name in row]
+    return Reply(wire.pack(reply), [counts.tobytes(), joined.tobytes(), *pack_blobs(flat), *attributes])
+
+
+def stats(shards: Shards, request: Request) -> Reply:
+    return Reply(wire.pack(StatsReply(_engine(shards).stats())))
+
+
+METHODS: dict[str, Method] = {
+    "vector.write": Method(write, "write"),
+    "vector.delete": Method(delete, "write"),
+    "vector.drop": Method(drop, "write"),
+    "vector.get": Method(get, "read"),
+    "vector.search": Method(search, "read"),
+    "vector.stats": Method(stats, "read"),
+}

@@ -1,0 +1,111 @@
+"""One search over a worker's table: candidates from the index and from comparison, then exact order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from shared.messages.vectors import Floats
+from worker.vectors import exact
+from worker.vectors.attributes import Mask
+from worker.vectors.similarity import NOTHING, Rows, similarities
+from worker.vectors.table import View
+
+ROWS_PER_CANDIDATE = 10
+"""One more candidate kept by the index costs about twenty distances at random places in memory, which take as long as
+ten rows compared side by side do together with what is done for each afterwards."""
+EXPANSION = 64
+EXPANSION_LEAST = 32
+EXPANSION_SHARE = 1.5
+WIDEN = 4
+SPREAD = 5.0
+
+
+@dataclass(slots=True)
+class Ranking:
+    """The best of one query, best first: `rows` int64[n], `near` float32[n]."""
+
+    rows: Rows
+    near: Floats
+
+
+def share_of(k: int, share: float) -> int:
+    """How many of the `k` best of the whole cluster to expect here at most, having this share of its shards.
+
+    Ids are spread over shards by a hash, so the number is binomial; this is five standard deviations above its mean.
+    """
+    return min(k, math.ceil(k * share + SPREAD * math.sqrt(k * share * (1 - share)) + 1))
+
+
+def expansion_of(share: float) -> int:
+    """Candidates the index keeps where the caller does not say: less where other workers search the rest."""
+    return max(EXPANSION_LEAST, math.ceil(EXPANSION * share))
+
+
+def search(
+    view: View, queries: Floats, k: int, metric: str, expansion: int, *, exhaustive: bool, mask: Mask | None
+) -> list[Ranking]:
+    """The `k` nearest living rows (of those in `mask`, bool[view.size], if given) to each query, equal ones by id.
+
+    `queries` float32[q, dimension] as `prepared`. With few rows to choose from they are all compared. Otherwise the
+    index is asked for so many that k of them should be allowed, for more if they are not, and once that would cost as
+    much as comparing every allowed row, that is done instead: so a filter never costs recall.
+    """
+    allowed: Mask | None = mask & view.allowed() if mask is not None else view.allowed() if view.dead else None
+    rows = None if exhaustive else _from_index(view, queries, k, expansion, allowed)
+    first = 0 if rows is None else view.indexed
+    tail = np.arange(first, view.size) if allowed is None else first + np.flatnonzero(allowed[first:])
+    if len(tail):
+        rest = exact.candidates(view.vectors, view.norms, tail, queries, k, metric)
+        rows = rest if rows is None else np.concatenate([rows, rest], axis=1)
+    if rows is None:
+        rows = np.empty((len(queries), 0), dtype=np.int64)
+    return _rank(view, rows, similarities(view.vectors, rows, queries, metric), k)
+
+
+def _from_index(view: View, queries: Floats, k: int, expansion: int, allowed: Mask | None) -> Rows | None:
+    """Allowed rows from the index, int64[q, c], or None if it is cheaper to compare every allowed row."""
+    # Rows after `indexed` are compared anyway, so only those before it are saved.
+    indexed = view.indexed if allowed is None else int(np.count_nonzero(allowed[: view.indexed]))
+    if not indexed:
+        return None
+    wanted = min(k, indexed)
+    fetch = math.ceil(k * view.indexed / indexed) + (0 if allowed is None else k)
+    while True:
+        width = max(expansion, math.ceil(fetch * (EXPANSION_SHARE if fetch > k else 1)))
+        if width * ROWS_PER_CANDIDATE >= indexed:
+            return None
+        rows = view.index.search(queries, fetch, width)
+        rows[rows >= view.indexed] = -1  # indexed since the view was taken: compared with the rest
+        if allowed is None:
+            return rows
+        rows[~allowed[rows]] = -1
+        if (np.count_nonzero(rows >= 0, axis=1) >= wanted).all():
+            return rows
+        fetch *= WIDEN
+
+
+def _rank(view: View, rows: Rows, near: Floats, k: int) -> list[Ranking]:
+    order = np.argsort(-near, axis=1, kind="stable")
+    near, rows = np.take_along_axis(near, order, axis=1), np.take_along_axis(rows, order, axis=1)
+    counts = np.minimum(np.count_nonzero(near > NOTHING, axis=1), k).tolist()
+    equal = (near[:, 1:] == near[:, :-1]) & (near[:, 1:] > NOTHING)
+    tied = equal[:, :k].any(axis=1).tolist()
+    rankings = []
+    for place, count in enumerate(counts):
+        ranking = Ranking(rows[place], near[place])
+        if tied[place]:
+            ranking = _untie(view, ranking)
+        rankings.append(Ranking(ranking.rows[:count], ranking.near[:count]))
+    return rankings
+
+
+def _untie(view: View, ranking: Ranking) -> Ranking:
+    """Order by similarity, equal ones by id."""
+    there = np.flatnonzero(ranking.near > NOTHING)
+    names = [view.names[row] for row in ranking.rows[there].tolist()]
+    near = ranking.near[there].tolist()
+    order = there[sorted(range(len(names)), key=lambda place: (-near[place], names[place]))]
+    return Ranking(ranking.rows[order], ranking.near[order])

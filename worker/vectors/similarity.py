@@ -1,0 +1,74 @@
+"""How near two vectors are, exactly: what decides the order of an answer and is shown as its score.
+
+A similarity is higher the nearer: the cosine, the inner product, or minus the Euclidean distance.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from shared.messages.vectors import Floats
+
+Rows = NDArray[np.int64]
+
+NOTHING = np.float32(-np.inf)
+"""The similarity of a place in a table of candidates that holds none."""
+
+_CODES = {"cosine": 0, "dot": 1, "l2": 2}
+
+
+def prepared(vectors: Floats, metric: str) -> Floats:
+    """Vectors as they are compared, float32[n, dimension]: of length 1 under cosine, as given otherwise."""
+    if metric != "cosine":
+        return np.ascontiguousarray(vectors, dtype=np.float32)
+    # Scaled first, so that neither the square of a huge component overflows nor that of a tiny one vanishes.
+    wide = vectors.astype(np.float64)
+    wide /= np.abs(wide).max(axis=1, keepdims=True)
+    wide /= np.sqrt(np.einsum("ij,ij->i", wide, wide))[:, None]
+    return wide.astype(np.float32)
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _similarities(table, index, queries, metric, out):  # type: ignore[no-untyped-def]
+    for q in range(index.shape[0]):
+        query = queries[q]
+        for c in range(index.shape[1]):
+            row = index[q, c]
+            if row < 0:
+                out[q, c] = -np.inf
+                continue
+            vector = table[row]
+            total = 0.0
+            if metric == 2:
+                for d in range(query.shape[0]):
+                    difference = np.float64(vector[d]) - np.float64(query[d])
+                    total += difference * difference
+                out[q, c] = -math.sqrt(total)
+            else:
+                for d in range(query.shape[0]):
+                    total += np.float64(vector[d]) * np.float64(query[d])
+                out[q, c] = min(1.0, max(-1.0, total)) if metric == 0 else total
+
+
+def similarities(table: NDArray[np.floating], index: Rows, queries: Floats, metric: str) -> Floats:
+    """Similarity of each query to its own candidates: `index` int64[q, c] of rows of `table`, negative for none.
+
+    Returns float32[q, c]. Sums are in double precision and in one order for every pair, so equal vectors have equal
+    similarities wherever they are stored.
+    """
+    if table.dtype != np.float32:
+        flat = table[np.maximum(index, 0).ravel()].astype(np.float32)
+        table = flat
+        index = np.where(index >= 0, np.arange(index.size, dtype=np.int64).reshape(index.shape), -1)
+    out = np.empty(index.shape, dtype=np.float32)
+    _similarities(table, index, queries, _CODES[metric], out)
+    return out
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache on disk, so that no search waits for it."""
+    similarities(np.ones((1, 1), np.float32), np.zeros((1, 1), np.int64), np.ones((1, 1), np.float32), "cosine")

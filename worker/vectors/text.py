@@ -1,0 +1,88 @@
+"""The text attributes of one shard's collection, indexed for BM25 by tantivy.
+
+The index is in memory and made from the store when the shard loads. Writes are gathered and committed by the first
+search after them, so a search sees every write before it. Words are cut and lower-cased by tantivy's default tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+
+import msgspec
+import tantivy
+
+ID_FIELD = "_id"
+WRITER_BYTES = 32 << 20
+PENDING_MAX = 10_000  # uncommitted changes, so that the next search's commit has a bound
+
+
+class TextIndex:
+    """Safe to use from many threads."""
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        # Attributes may have any name, so the index's fields are numbered.
+        self._fields = {name: f"text{position}" for position, name in enumerate(fields)}
+        builder = tantivy.SchemaBuilder()
+        builder.add_text_field(ID_FIELD, stored=True, tokenizer_name="raw", index_option="basic")
+        for field in self._fields.values():
+            builder.add_text_field(field, stored=False)
+        self._index = tantivy.Index(builder.build())
+        self._writer = self._index.writer(heap_size=WRITER_BYTES, num_threads=1)
+        self._lock = Lock()
+        self._changes = 0
+
+    def put(self, name: bytes, packed: bytes) -> None:
+        """Index the text attributes of a vector, in place of those it had."""
+        values = msgspec.msgpack.decode(packed) if packed else {}
+        found = {field: values.get(attribute) for attribute, field in self._fields.items()}
+        texts = {field: text for field, text in found.items() if isinstance(text, str)}
+        with self._lock:
+            self._writer.delete_documents_by_term(ID_FIELD, name.decode())
+            if texts:
+                document = tantivy.Document(**{ID_FIELD: [name.decode()]})
+                for field, text in texts.items():
+                    document.add_text(field, text)
+                self._writer.add_document(document)
+            self._changed()
+
+    def remove(self, name: bytes) -> None:
+        with self._lock:
+            self._writer.delete_documents_by_term(ID_FIELD, name.decode())
+            self._changed()
+
+    def _changed(self) -> None:
+        self._changes += 1
+        if self._changes >= PENDING_MAX:
+            self._commit()
+
+    def _commit(self) -> None:
+        self._writer.commit()
+        self._index.reload()
+        self._changes = 0
+
+    def search(self, field: str, query: str, limit: int) -> list[tuple[bytes, float]]:
+        """(id, BM25 score) of the best `limit`, best first. The query is words: a vector matches with any of them."""
+        with self._lock:
+            if self._changes:
+                self._commit()
+            searcher = self._index.searcher()
+        name = self._fields[field]
+        words = [tantivy.Query.term_query(self._index.schema, name, word) for word in self._words(query)]
+        if not words:
+            return []
+        wanted = tantivy.Query.boolean_query([(tantivy.Occur.Should, word) for word in words])
+        hits = searcher.search(wanted, limit, count=False).hits
+        return [(searcher.doc(address)[ID_FIELD][0].encode(), float(score)) for score, address in hits]
+
+    def _words(self, query: str) -> list[str]:
+        return list(dict.fromkeys(_ANALYZER.analyze(query)))
+
+
+# What tantivy calls "default": words of letters and digits, those of 40 bytes and more left out, in lower case.
+_ANALYZER = (
+    tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+    .filter(tantivy.Filter.remove_long(40))
+    .filter(tantivy.Filter.lowercase())
+    .build()
+)
