@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re2
 from multidict import MultiDict
 
 from coordinator.api import parameters
 from shared.errors import BadData
 from shared.messages.series import Selectors
-from shared.promql.ast import Matcher
 from shared.promql.parser import parse_selector
 
 SELECTORS_MAX = 1000
@@ -22,12 +20,9 @@ def selectors(fields: MultiDict[str]) -> Selectors:
     found = []
     for text in texts:
         try:
-            matchers = parse_selector(text)
+            found.append(parse_selector(text))
         except BadData as error:
             raise BadData(f"parameter 'match[]' is {text!r}: {error}") from error
-        if all(_matches_empty(matcher) for matcher in matchers):
-            raise BadData(f"parameter 'match[]' is {text!r}; it must contain at least one non-empty matcher")
-        found.append(matchers)
     return found
 
 
@@ -45,16 +40,3 @@ def time_range(fields: MultiDict[str]) -> tuple[int, int]:
     if end_ms < start_ms:
         raise BadData(f"parameter 'end' is {fields.get('end')!r}; it must not be before 'start'")
     return start_ms, end_ms
-
-
-def _matches_empty(matcher: Matcher) -> bool:
-    if matcher.op in ("=", "!="):
-        return (matcher.value == "") == (matcher.op == "=")
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        found = re2.compile(matcher.value, options).fullmatch("") is not None
-    except re2.error as error:
-        reason = error.args[0].decode(errors="replace") if error.args else "not RE2"
-        raise BadData(f"invalid regular expression {matcher.value!r}: {reason}") from error
-    return found == (matcher.op == "=~")

@@ -33,9 +33,10 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True)
 class DurationLiteral:
-    """A duration in milliseconds (may be negative inside an expression)."""
+    """A duration in milliseconds (may be negative inside an expression); `is_number`: written as plain seconds."""
 
     ms: float
+    is_number: bool = field(default=False, compare=False)
     span: Span = field(default=NO_SPAN, compare=False, kw_only=True)
 
 

@@ -7,17 +7,18 @@ from collections import OrderedDict
 from threading import Lock
 
 import numpy as np
-import re2
 from numpy.typing import NDArray
 
 from shared.errors import BadData
 from shared.labels import Symbols
+from shared.promql.regex import compile_pattern
 
 PATTERNS_MAX = 32
 """Expressions remembered for one shard, the least recently used forgotten first."""
 REMEMBERED_TEXTS_MAX = 1 << 18
 """Texts an expression's outcomes are remembered for, one byte each: the first that were interned."""
-EXPRESSION_BYTES_MAX = 64 << 10
+SHOWN_MAX = 200
+"""Characters of an expression that an error repeats."""
 
 _LITERALS = re.compile(r"[^\\.+*?()|\[\]{}^$]*(?:\|[^\\.+*?()|\[\]{}^$]*)*")
 _UNKNOWN, _NO, _YES = 0, 1, 2
@@ -27,21 +28,15 @@ class Pattern:
     """One expression. `literals` are the texts it stands for if it is just `a|b|c`, else None."""
 
     def __init__(self, expression: str) -> None:
-        if len(expression) > EXPRESSION_BYTES_MAX:
-            raise BadData(f"a regular expression has {len(expression)} characters; the limit is {EXPRESSION_BYTES_MAX}")
-        options = re2.Options()
-        options.log_errors = False
-        options.dot_nl = True  # as Prometheus does: `.` matches a line feed
         try:
-            self._compiled = re2.compile(expression, options)
-        except re2.error as error:
-            reason = error.args[0].decode(errors="replace") if error.args else "not RE2"
-            raise BadData(f"invalid regular expression {expression!r}: {reason}") from error
+            self._compiled = compile_pattern(expression)
+        except ValueError as error:
+            raise BadData(f"invalid regular expression {expression[:SHOWN_MAX]!r}: {error}") from error
         self.literals = expression.split("|") if _LITERALS.fullmatch(expression) else None
         self._outcomes = np.zeros(1024, dtype=np.uint8)
 
     def matches(self, text: str) -> bool:
-        return self._compiled.fullmatch(text.encode()) is not None
+        return self._compiled.fullmatch(text) is not None
 
     def matches_codes(self, codes: NDArray[np.int32], symbols: Symbols) -> NDArray[np.bool_]:
         """bool[n]: whether the text of each code matches. Safe to call from many threads at once."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
-import re2
 
-from shared.errors import BadData, Internal, NotExecutable
+from shared.errors import Internal, NotExecutable
 from shared.labels import METRIC_NAME, Rows, row_ids
 from shared.promql.ast import (
     Aggregate,
@@ -33,6 +33,7 @@ from shared.promql.engine.functions.arguments import Function, bare, vector
 from shared.promql.engine.matching import label_text
 from shared.promql.engine.rows import stack, take, united, without_empty
 from shared.promql.model import Grid, Matrix, Value
+from shared.promql.regex import compile_pattern
 
 IDENTIFYING = ("instance", "job")
 """The labels that say which info series belongs to a series."""
@@ -111,11 +112,10 @@ class _Condition:
 def _matches(matcher: Matcher, value: str) -> bool:
     if matcher.op in ("=", "!="):
         return (value == matcher.value) == (matcher.op == "=")
-    try:
-        found = re2.fullmatch(matcher.value, value) is not None
-    except re2.error as error:
-        raise BadData(f"{matcher.value!r} is not a regular expression of RE2: {error}") from error
-    return found == (matcher.op == "=~")
+    return (_compiled(matcher.value).fullmatch(value) is not None) == (matcher.op == "=~")
+
+
+_compiled = lru_cache(maxsize=64)(compile_pattern)  # one call asks about every label value of the info series
 
 
 def _info(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:

@@ -25,6 +25,9 @@ _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")
 Template = list[str | int | None]
 """Literal texts and numbers of groups; None stands for a group that does not exist."""
 
+GROUPS_MAX = 200
+"""Groups of an expression: RE2's time to fill them grows with their number times the text's length."""
+
 
 def _template(replacement: str, names: dict[str, int], groups: int) -> Template:
     """`$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, another `$` stands for itself."""
@@ -56,6 +59,10 @@ def _label_replace(call: Call, args: list[Value], grid: Grid, context: EvalConte
         pattern = re2.compile(f"(?s:{expression})")
     except re2.error as error:
         raise NotExecutable(f"invalid regular expression in label_replace(): {expression}: {error}") from error
+    if pattern.groups > GROUPS_MAX:
+        raise NotExecutable(
+            f"label_replace() has an expression with {pattern.groups} groups, at most {GROUPS_MAX} are allowed"
+        )
     _require_label_name(target, "destination", "label_replace")
     template = _template(replacement, dict(pattern.groupindex), pattern.groups)
     symbols = matrix.labels.symbols

@@ -1,0 +1,33 @@
+"""Places in a query text, and the errors that name them."""
+
+from __future__ import annotations
+
+from shared.errors import NotExecutable, ParseError
+
+
+def line_column(text: str, offset: int) -> tuple[int, int]:
+    """Line and column of a character offset, both from 1; past the end is the place after the last one."""
+    offset = min(offset, len(text))
+    line_start = text.rfind("\n", 0, offset) + 1
+    return text.count("\n", 0, offset) + 1, offset - line_start + 1
+
+
+class Fault(Exception):
+    """What is wrong with a query, and where, while the text is not at hand; `located` makes it an answerable error.
+
+    `executable` False: the text is not PromQL. True: it is, but a type, a function or its size is wrong. `offset` None:
+    Prometheus finds this one at evaluation and says it without a position.
+    """
+
+    def __init__(self, message: str, offset: int | None, *, executable: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.offset = offset
+        self.executable = executable
+
+    def located(self, text: str) -> ParseError | NotExecutable:
+        if self.offset is None:
+            return NotExecutable(self.message)
+        line, column = line_column(text, self.offset)
+        kind = NotExecutable if self.executable else ParseError
+        return kind(f"{line}:{column}: parse error: {self.message}")
