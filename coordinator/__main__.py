@@ -7,13 +7,14 @@ import sys
 import uvloop
 
 from coordinator.app import serve
-from shared import config, manifest, telemetry
+from shared import allocator, config, manifest, telemetry
 from shared.errors import ConfigError
 
 
 def main() -> None:
     try:
         settings = config.load()
+        allocator.keep_pages()
         telemetry.configure(settings.log_level)
         identity = manifest.open_manifest(settings)
         manifest.lock(settings, "coordinator")

@@ -13,9 +13,9 @@ from coordinator.api import admin, log, query, series, status, vector, write
 from coordinator.context import CONTEXT, Context
 from coordinator.http import envelope
 from coordinator.links import Links
-from coordinator.log_area import LogArea
+from coordinator.log.area import LogArea
 from coordinator.telemetry import Telemetry
-from coordinator.vector_area import VectorArea
+from coordinator.vectors.area import VectorArea
 from shared.config import Settings
 from shared.errors import ConfigError
 from shared.manifest import Manifest

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from coordinator.links import Links
-from coordinator.log_area import LogArea
+from coordinator.log.area import LogArea
 from coordinator.telemetry import Telemetry
-from coordinator.vector_area import VectorArea
+from coordinator.vectors.area import VectorArea
 from shared.config import Settings
 
 

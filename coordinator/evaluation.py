@@ -125,7 +125,7 @@ async def _ask(question: Question, made: Plan, terms: Terms, links: Links) -> Fa
         if time.monotonic() >= give_up_at:
             raise DeadlineExceeded(TIMED_OUT) from error
         raise
-    if fan_out.missing and not question.partial_response:
+    if fan_out.warnings() and not question.partial_response:
         raise Unavailable("; ".join(fan_out.warnings()))
     return fan_out
 

@@ -50,8 +50,9 @@ class FanOut:
     missing: dict[int, str]
 
     def warnings(self) -> list[str]:
-        """One text a missing shard, for the envelope."""
-        return [f"shard {shard} is missing from this answer: {why}" for shard, why in sorted(self.missing.items())]
+        """One text a missing shard, and what the others say is missing from theirs, for the envelope."""
+        missing = [f"shard {shard} is missing from this answer: {why}" for shard, why in sorted(self.missing.items())]
+        return missing + [text for answer in self.answers for text in answer.reply.warnings]
 
 
 @dataclass(slots=True)
@@ -96,6 +97,7 @@ class Links:
         self._workers: dict[bytes, _Worker] = {}
         self._states = [Shard(number) for number in range(settings.shards)]
         self._ids = itertools.count(1)
+        self._drain_due = False
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -273,28 +275,31 @@ class Links:
         return pending
 
     def _cancel(self, worker: _Worker, request_id: bytes) -> None:
-        self._transmit([worker.identity, request_id, wire.CANCEL])
+        self._transmit([worker.identity, *wire.encode_cancel(request_id)])
 
     def _transmit(self, frames: Sequence[Frame]) -> bool:
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+            wire.send(self._socket, frames)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
             return False
         finally:
             # The socket's descriptor is edge-triggered: a send may swallow the edge of a message that came meanwhile.
-            self._loop.call_soon(self._drain)
+            if not self._drain_due:
+                self._drain_due = True
+                self._loop.call_soon(self._drain)
         return True
 
     # Hearing
 
     def _drain(self) -> None:
-        while not self._socket.closed and cast(int, self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        self._drain_due = False
+        while not self._socket.closed and cast(int, self._socket.getsockopt(zmq.EVENTS)) & wire.READABLE:
             frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             identity, message = frames[0].bytes, [frame.buffer for frame in frames[1:]]
-            if bytes(message[1]) == wire.REGISTER:
-                self._register(identity, cluster_pb2.Register.FromString(bytes(message[2])))
+            if wire.kind_of(message) == wire.REGISTER:
+                self._register(identity, wire.decode_register(message))
             else:
                 self._deliver(identity, message)
 

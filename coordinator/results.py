@@ -6,7 +6,9 @@ Shapes and number formats are those of the interface's "Query result" and of the
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,13 @@ ROW_BYTES = 64
 """The text of one series besides its labels and samples."""
 GZIP_LEVEL = 1
 """Levels above 1 cost several times the CPU for a tenth of the size."""
+
+WRITERS = 2
+"""Threads that write chunks of long answers, for all queries together: the kernel runs outside the interpreter lock."""
+CHUNKS_AHEAD = 4
+"""Chunks of one answer that may be written before they are sent, so that both threads have work."""
+
+_WRITERS = ThreadPoolExecutor(WRITERS, thread_name_prefix="json")
 
 _METRIC = np.frombuffer(b'{"metric":{', dtype=np.uint8)
 _VALUES = np.frombuffer(b'},"values":[', dtype=np.uint8)
@@ -143,8 +152,8 @@ def _series_chunks(labels: LabelFrame, value: Matrix | RangeVector, grid: Grid, 
         times_ms = grid.times_ms()
     else:
         counts = np.diff(value.samples.offsets)
-    first = 0
-    for last in _chunk_ends(counts):
+
+    def chunk(first: int, last: int) -> bytes:
         if isinstance(value, Matrix):
             part = _ragged(value.values[first:last], value.present[first:last], times_ms)
         else:
@@ -159,8 +168,24 @@ def _series_chunks(labels: LabelFrame, value: Matrix | RangeVector, grid: Grid, 
             np.ascontiguousarray(part.values), first, instant, POWERS, out,
         )  # fmt: skip
         assert size <= bound
-        yield out[:size].tobytes()
-        first = last
+        return out[:size].tobytes()
+
+    ends = _chunk_ends(counts)
+    spans = list(zip([0, *ends], ends, strict=False))
+    if len(spans) < 2:
+        yield from (chunk(*span) for span in spans)
+        return
+    waiting: deque[Future[bytes]] = deque()
+    try:
+        for span in spans:
+            waiting.append(_WRITERS.submit(chunk, *span))
+            if len(waiting) > CHUNKS_AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 def _time_text(time_ms: int) -> str:

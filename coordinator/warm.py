@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 
-from coordinator import evaluation, vector_numbers
+from coordinator import evaluation
+from coordinator.vectors import numbers
 from shared.promql import parser
 from shared.telemetry import event
 
@@ -23,6 +24,6 @@ def start() -> None:
 
 def _compile() -> None:
     started = time.monotonic()
-    vector_numbers.compile_kernels()
+    numbers.compile_kernels()
     evaluation.warm()
     event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13proto/cluster.proto\x12\x13triptych.cluster.v1\"l\n\x08Register\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12/\n\x06shards\x18\x04 \x03(\x0b\x32\x1f.triptych.cluster.v1.ShardState\"\xfa\x01\n\nShardState\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x34\n\x05state\x18\x02 \x01(\x0e\x32%.triptych.cluster.v1.ShardState.State\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12;\n\x06\x63ounts\x18\x04 \x03(\x0b\x32+.triptych.cluster.v1.ShardState.CountsEntry\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"+\n\x05State\x12\x0b\n\x07LOADING\x10\x00\x12\t\n\x05READY\x10\x01\x12\n\n\x06\x46\x41ILED\x10\x02\"\x89\x01\n\rRequestHeader\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12\x0e\n\x06shards\x18\x03 \x03(\r\x12\x13\n\x0b\x62ody_frames\x18\x04 \x01(\r\x12/\n\x05parts\x18\x05 \x03(\x0b\x32 .triptych.cluster.v1.ShardFrames\",\n\x0bShardFrames\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06\x66rames\x18\x02 \x01(\r\"\xdf\x01\n\x0bReplyHeader\x12\x13\n\x0b\x65rror_class\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x35\n\x0cshard_errors\x18\x03 \x03(\x0b\x32\x1f.triptych.cluster.v1.ShardError\x12\x43\n\ntimings_ms\x18\x04 \x03(\x0b\x32/.triptych.cluster.v1.ReplyHeader.TimingsMsEntry\x1a\x30\n\x0eTimingsMsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"+\n\nShardError\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13proto/cluster.proto\x12\x13triptych.cluster.v1\"l\n\x08Register\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12/\n\x06shards\x18\x04 \x03(\x0b\x32\x1f.triptych.cluster.v1.ShardState\"\xfa\x01\n\nShardState\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x34\n\x05state\x18\x02 \x01(\x0e\x32%.triptych.cluster.v1.ShardState.State\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12;\n\x06\x63ounts\x18\x04 \x03(\x0b\x32+.triptych.cluster.v1.ShardState.CountsEntry\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"+\n\x05State\x12\x0b\n\x07LOADING\x10\x00\x12\t\n\x05READY\x10\x01\x12\n\n\x06\x46\x41ILED\x10\x02\"\x89\x01\n\rRequestHeader\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12\x0e\n\x06shards\x18\x03 \x03(\r\x12\x13\n\x0b\x62ody_frames\x18\x04 \x01(\r\x12/\n\x05parts\x18\x05 \x03(\x0b\x32 .triptych.cluster.v1.ShardFrames\",\n\x0bShardFrames\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06\x66rames\x18\x02 \x01(\r\"\xf1\x01\n\x0bReplyHeader\x12\x13\n\x0b\x65rror_class\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x35\n\x0cshard_errors\x18\x03 \x03(\x0b\x32\x1f.triptych.cluster.v1.ShardError\x12\x43\n\ntimings_ms\x18\x04 \x03(\x0b\x32/.triptych.cluster.v1.ReplyHeader.TimingsMsEntry\x12\x10\n\x08warnings\x18\x05 \x03(\t\x1a\x30\n\x0eTimingsMsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"+\n\nShardError\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\"#\n\rCancelRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,11 +48,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SHARDFRAMES']._serialized_start=547
   _globals['_SHARDFRAMES']._serialized_end=591
   _globals['_REPLYHEADER']._serialized_start=594
-  _globals['_REPLYHEADER']._serialized_end=817
-  _globals['_REPLYHEADER_TIMINGSMSENTRY']._serialized_start=769
-  _globals['_REPLYHEADER_TIMINGSMSENTRY']._serialized_end=817
-  _globals['_SHARDERROR']._serialized_start=819
-  _globals['_SHARDERROR']._serialized_end=862
-  _globals['_CANCELREQUEST']._serialized_start=864
-  _globals['_CANCELREQUEST']._serialized_end=899
+  _globals['_REPLYHEADER']._serialized_end=835
+  _globals['_REPLYHEADER_TIMINGSMSENTRY']._serialized_start=787
+  _globals['_REPLYHEADER_TIMINGSMSENTRY']._serialized_end=835
+  _globals['_SHARDERROR']._serialized_start=837
+  _globals['_SHARDERROR']._serialized_end=880
+  _globals['_CANCELREQUEST']._serialized_start=882
+  _globals['_CANCELREQUEST']._serialized_end=917
 # @@protoc_insertion_point(module_scope)

@@ -69,7 +69,7 @@ class ShardFrames(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., frames: _Optional[int] = ...) -> None: ...
 
 class ReplyHeader(_message.Message):
-    __slots__ = ("error_class", "error", "shard_errors", "timings_ms")
+    __slots__ = ("error_class", "error", "shard_errors", "timings_ms", "warnings")
     class TimingsMsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -81,11 +81,13 @@ class ReplyHeader(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     SHARD_ERRORS_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_MS_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     error_class: str
     error: str
     shard_errors: _containers.RepeatedCompositeFieldContainer[ShardError]
     timings_ms: _containers.ScalarMap[str, float]
-    def __init__(self, error_class: _Optional[str] = ..., error: _Optional[str] = ..., shard_errors: _Optional[_Iterable[_Union[ShardError, _Mapping]]] = ..., timings_ms: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, error_class: _Optional[str] = ..., error: _Optional[str] = ..., shard_errors: _Optional[_Iterable[_Union[ShardError, _Mapping]]] = ..., timings_ms: _Optional[_Mapping[str, float]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ShardError(_message.Message):
     __slots__ = ("shard", "reason")

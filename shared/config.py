@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from shared.durations import parse_duration_ms
+from shared.durations import format_duration, parse_duration_ms
 from shared.errors import ConfigError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -49,11 +50,28 @@ class Settings:
     label_value_bytes_max: int = _setting(65_536, "longest label value", least=1)
     labels_per_series_max: int = _setting(256, "labels of one series", least=1)
 
+    retention_ms: int = _setting(0, "samples older are dropped, a block at a time; 0: kept for ever", least=0)
+    retention_bytes: int = _setting(0, "oldest blocks of samples are dropped while all are larger; 0: kept", least=0)
+    durability: str = _setting("synced", "a write of samples is answered when synced to the disk, or when buffered")
+    block_window_ms: int = _setting(7_200_000, "time range of a block before compaction", least=1000)
+    block_cache_bytes: int = _setting(256 << 20, "decoded blocks kept in memory, all shards together", least=0)
+    head_bytes: int = _setting(512 << 20, "samples in memory, all shards together, that are sealed early", least=4096)
+
     vector_dimension: int = _setting(0, "components of a vector; 0: as the first vector", least=0, most=16_384)
     vector_metric: str = _setting("cosine", "one of cosine, l2, dot")
     vector_storage: str = _setting("f32", "components in memory, one of f32, f16, i8 (i8: cosine only)")
     vector_expansion: int = _setting(0, "candidates a search keeps in each shard's index; 0: by its k", least=0)
     vector_timeout_ms: int = _setting(10_000, "time a vector search may take", least=1)
+
+    log_records_max: int = _setting(10_000, "records of one append", least=1, most=100_000)
+    log_record_bytes_max: int = _setting(8 << 20, "largest value of a log record", least=1)
+    log_batch_bytes_max: int = _setting(32 << 20, "keys and values of one append together", least=1)
+    log_visibility: str = _setting("memory", "memory: a read sees acknowledged records; durable: only records on disk")
+    log_segment_bytes: int = _setting(1 << 30, "a segment of the log is sealed at this size", least=1024)
+    log_segment_age_ms: int = _setting(86_400_000, "a segment of the log is sealed at this age", least=100)
+    log_retention_ms: int = _setting(0, "segments whose newest record is older are dropped; 0: kept", least=0)
+    log_retention_bytes: int = _setting(0, "oldest segments are dropped while the log is larger; 0: kept", least=0)
+    log_followers_max: int = _setting(10_000, "reads that wait for records to come", least=1)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -77,6 +95,10 @@ class Settings:
                 f"TRIPTYCH_VECTOR_STORAGE is 'i8' and TRIPTYCH_VECTOR_METRIC is {self.vector_metric!r}; "
                 "i8 holds unit vectors only, so the metric must be cosine"
             )
+        if self.durability not in ("synced", "buffered"):
+            raise ConfigError(f"TRIPTYCH_DURABILITY is {self.durability!r}; it must be synced or buffered")
+        if self.log_visibility not in ("memory", "durable"):
+            raise ConfigError(f"TRIPTYCH_LOG_VISIBILITY is {self.log_visibility!r}; it must be memory or durable")
         self.address()
 
     def address(self) -> tuple[str, int]:
@@ -164,3 +186,29 @@ def _bytes(text: str) -> int:
         if lower.endswith(unit):
             return int(float(lower.removesuffix(unit)) * factor)
     return int(lower)
+
+
+def table() -> str:
+    """The settings as a Markdown table, for docs/operations.md; `python -m shared.config` prints it."""
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for field in dataclasses.fields(Settings):
+        default: Any = field.default
+        if isinstance(default, bool):
+            default = str(default).lower()
+        elif field.name.endswith("_ms"):
+            default = format_duration(default)
+        elif "_bytes" in field.name:
+            default = _size(default)
+        rows.append(f"| `{_variable(field.name)}` | `{default}` | {field.metadata['doc']} |")
+    return "\n".join(rows) + "\n"
+
+
+def _size(count: int) -> str:
+    for unit in ("tb", "gb", "mb", "kb"):
+        if count and count % _BYTE_UNITS[unit] == 0:
+            return f"{count // _BYTE_UNITS[unit]}{unit.upper()}"
+    return str(count)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())

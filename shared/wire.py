@@ -1,9 +1,10 @@
 """Messages between the coordinator and its workers, as multipart frames.
 
-A request is `[request id][kind][RequestHeader][body frame][common frames…][part frames…]`, a reply
-`[request id][kind][ReplyHeader][body frame][frames…]`. Headers are protobuf (`proto/cluster.proto`); the body frame is
-the method's own message, a msgspec Struct of `shared/messages/` in msgpack; the other frames are raw buffers (numpy
-arrays, protobuf slices) that are neither copied nor looked into here.
+A request is `[kind, request id, RequestHeader][body frame][common frames…][part frames…]`, a reply
+`[kind, request id, ReplyHeader][body frame][frames…]`. The first frame is a byte, 8 bytes and a protobuf message
+(`proto/cluster.proto`), in one because each frame costs some microseconds. The body frame is the method's own message,
+a msgspec Struct of `shared/messages/` in msgpack; the other frames are raw buffers (numpy arrays, protobuf slices)
+that are neither copied nor looked into here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
+import zmq
 
 from proto import cluster_pb2
 
@@ -21,9 +23,16 @@ Frame = bytes | bytearray | memoryview
 
 REQUEST = b"Q"
 REPLY = b"R"
-REGISTER = b"G"  # worker → coordinator, at the start and every heartbeat
-WELCOME = b"W"  # coordinator → worker, the answer to each REGISTER
+REGISTER = b"G"  # worker → coordinator, at the start and every heartbeat; no request id
 CANCEL = b"C"  # coordinator → worker: nobody waits for this request any more
+_ID_END = 9
+
+COPY_BYTES_MAX = 16 << 10
+"""A frame up to here is copied into its message: cheaper than keeping the sender's buffer alive until it has gone."""
+# Plain integers: pyzmq's enum members cost a microsecond each time two are combined.
+_LAST = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+READABLE = int(zmq.POLLIN)
 
 FRAMES_MAX = 4096
 
@@ -55,7 +64,8 @@ class Request:
 
 @dataclass(slots=True)
 class Reply:
-    """A worker's answer. `shard_errors` names the shards that could not take part, and why."""
+    """A worker's answer. `shard_errors` names the shards that could not take part, and why; `warnings` what the answer
+    lacks of those that did."""
 
     body: Frame = b""
     frames: Sequence[Frame] = ()
@@ -63,6 +73,7 @@ class Reply:
     timings_ms: Mapping[str, float] = field(default_factory=dict)
     error_class: str = ""
     error: str = ""
+    warnings: Sequence[str] = ()
 
 
 def encode_request(request_id: bytes, request: Request) -> list[Frame]:
@@ -75,15 +86,16 @@ def encode_request(request_id: bytes, request: Request) -> list[Frame]:
         parts=parts,
     )
     tail = [frame for frames in request.parts.values() for frame in frames]
-    message = [request_id, REQUEST, header.SerializeToString(), request.body, *request.frames, *tail]
+    message = [REQUEST + request_id + header.SerializeToString(), request.body, *request.frames, *tail]
     assert len(message) <= FRAMES_MAX
     return message
 
 
 def decode_request(frames: Sequence[Frame]) -> tuple[bytes, Request]:
     """Inverse of `encode_request`; the deadline is set from the time left when the request was sent."""
-    header = cluster_pb2.RequestHeader.FromString(bytes(frames[2]))
-    at = 3 + header.body_frames
+    request_id, content = _split(frames[0])
+    header = cluster_pb2.RequestHeader.FromString(content)
+    at = 1 + header.body_frames
     parts = {}
     for part in header.parts:
         parts[part.shard] = frames[at : at + part.frames]
@@ -93,11 +105,11 @@ def decode_request(frames: Sequence[Frame]) -> tuple[bytes, Request]:
         method=header.method,
         shards=tuple(header.shards),
         deadline=time.monotonic() + header.timeout_ms / 1000,
-        body=frames[3],
-        frames=frames[4 : 3 + header.body_frames],
+        body=frames[1],
+        frames=frames[2 : 1 + header.body_frames],
         parts=parts,
     )
-    return bytes(frames[0]), request
+    return request_id, request
 
 
 def encode_reply(request_id: bytes, reply: Reply) -> list[Frame]:
@@ -106,23 +118,60 @@ def encode_reply(request_id: bytes, reply: Reply) -> list[Frame]:
         error=reply.error,
         shard_errors=[cluster_pb2.ShardError(shard=s, reason=r) for s, r in reply.shard_errors.items()],
         timings_ms=dict(reply.timings_ms),
+        warnings=reply.warnings,
     )
-    message = [request_id, REPLY, header.SerializeToString(), reply.body, *reply.frames]
+    message = [REPLY + request_id + header.SerializeToString(), reply.body, *reply.frames]
     assert len(message) <= FRAMES_MAX
     return message
 
 
 def decode_reply(frames: Sequence[Frame]) -> tuple[bytes, Reply]:
-    header = cluster_pb2.ReplyHeader.FromString(bytes(frames[2]))
+    request_id, content = _split(frames[0])
+    header = cluster_pb2.ReplyHeader.FromString(content)
     reply = Reply(
-        body=frames[3],
-        frames=frames[4:],
+        body=frames[1],
+        frames=frames[2:],
         shard_errors={e.shard: e.reason for e in header.shard_errors},
         timings_ms=dict(header.timings_ms),
+        warnings=tuple(header.warnings),
         error_class=header.error_class,
         error=header.error,
     )
-    return bytes(frames[0]), reply
+    return request_id, reply
+
+
+def send(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> None:
+    """Send one message without waiting. Raises zmq.ZMQError (EAGAIN, EHOSTUNREACH) before any of it has gone."""
+    last = len(frames) - 1
+    for at, frame in enumerate(frames):
+        copy = memoryview(frame).nbytes <= COPY_BYTES_MAX
+        socket.send(frame, _MORE if at < last else _LAST, copy=copy)
+
+
+def encode_cancel(request_id: bytes) -> list[Frame]:
+    return [CANCEL + request_id]
+
+
+def encode_register(message: cluster_pb2.Register) -> list[Frame]:
+    return [REGISTER + message.SerializeToString()]
+
+
+def decode_register(frames: Sequence[Frame]) -> cluster_pb2.Register:
+    return cluster_pb2.Register.FromString(bytes(frames[0][1:]))
+
+
+def kind_of(frames: Sequence[Frame]) -> bytes:
+    return bytes(frames[0][:1])
+
+
+def request_id_of(frames: Sequence[Frame]) -> bytes:
+    return bytes(frames[0][1:_ID_END])
+
+
+def _split(first: Frame) -> tuple[bytes, bytes]:
+    """(request id, protobuf) of a message's first frame."""
+    content = bytes(first)
+    return content[1:_ID_END], content[_ID_END:]
 
 
 def pack(message: msgspec.Struct) -> bytes:

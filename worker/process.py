@@ -19,10 +19,10 @@ from proto import cluster_pb2
 from shared import wire
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Internal, NotFound, Overloaded, TriptychError
-from shared.labels import Symbols
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker.methods import Lane, Method, all_methods
+from worker.series.texts import TextTable
 from worker.shard import Shard
 
 HEARTBEAT_S = 0.5
@@ -45,13 +45,13 @@ class WorkerProcess:
         self._settings = settings
         self._cluster_id = cluster_id
         self._parent = os.getppid()
-        self._symbols = Symbols()
+        self._symbols = TextTable()
         self._states: dict[int, Shard | str | None] = dict.fromkeys(shard_numbers)  # None: loading, str: why it failed
         self._methods = all_methods()
         self._lanes = {lane: ThreadPoolExecutor(n, thread_name_prefix=lane) for lane, n in LANE_THREADS.items()}
         self._waiting: dict[Lane, int] = dict.fromkeys(LANE_THREADS, 0)
         self._running: dict[bytes, Request] = {}
-        self._replies: deque[list[wire.Frame]] = deque()
+        self._replies: deque[tuple[bytes, list[wire.Frame]]] = deque()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
@@ -119,7 +119,7 @@ class WorkerProcess:
                 entry.state = cluster_pb2.ShardState.LOADING
             else:
                 entry.state, entry.detail = cluster_pb2.ShardState.FAILED, state
-        self._send([b"", wire.REGISTER, message.SerializeToString()])
+        self._send(wire.encode_register(message))
 
     def _receive(self) -> None:
         while True:
@@ -127,8 +127,8 @@ class WorkerProcess:
                 frames = [frame.buffer for frame in self._socket.recv_multipart(zmq.NOBLOCK, copy=False)]
             except zmq.Again:
                 return
-            if bytes(frames[1]) == wire.CANCEL:
-                running = self._running.get(bytes(frames[0]))
+            if wire.kind_of(frames) == wire.CANCEL:
+                running = self._running.get(wire.request_id_of(frames))
                 if running is not None:
                     running.cancelled = True
                 continue
@@ -178,13 +178,13 @@ class WorkerProcess:
         return reply
 
     def _reply(self, request_id: bytes, reply: Reply) -> None:
-        self._replies.append([request_id, *wire.encode_reply(request_id, reply)[1:]])
+        self._replies.append((request_id, wire.encode_reply(request_id, reply)))
         self._wake()
 
     def _send_replies(self) -> None:
         while self._replies:
-            frames = self._replies.popleft()
-            request = self._running.pop(bytes(frames[0]), None)
+            request_id, frames = self._replies.popleft()
+            request = self._running.pop(request_id, None)
             if request is not None:
                 method = self._methods[request.method]
                 self._waiting[method.lane] -= 1
@@ -192,7 +192,7 @@ class WorkerProcess:
 
     def _send(self, frames: Sequence[wire.Frame]) -> None:
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+            wire.send(self._socket, frames)
         except zmq.Again:
             # The coordinator is away; whoever waited for this has been told so by its own deadline.
             event(logging.DEBUG, "message dropped, coordinator is away", worker=self._name)

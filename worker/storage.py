@@ -21,6 +21,10 @@ from shared.errors import Unavailable
 
 FAMILIES = ("meta", "series", "journal", "blocks", "log", "vectors", "attributes")
 WRITE_BUFFER_BYTES = 16 << 20
+STREAM_BUFFER_BYTES = 4 << 20
+"""Of the families that are written in the order of their keys and not read again until the next start: a larger buffer
+would save them no work, and a worker has them for every shard."""
+STREAMS = ("journal", "series")
 LOG_FILES_BYTES_MAX = 256 << 20
 OPEN_FILES_MAX = 256
 
@@ -181,7 +185,7 @@ class _GroupSync:
 
 def _open(path: Path) -> Rdict:
     existing = set(Rdict.list_cf(str(path))) if (path / "CURRENT").exists() else set()
-    families = {name: _options() for name in existing - {"default"}}
+    families = {name: _options(name) for name in existing - {"default"}}
     try:
         db = Rdict(str(path), _options(), column_families=families, access_type=AccessType.read_write())
     except Exception as error:  # the library raises plain Exception
@@ -189,14 +193,14 @@ def _open(path: Path) -> Rdict:
         raise kind(str(error)) from error
     for name in FAMILIES:
         if name not in existing:
-            db.create_column_family(name, _options())
+            db.create_column_family(name, _options(name))
     return db
 
 
-def _options() -> Options:
+def _options(family: str = "default") -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
-    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_write_buffer_size(STREAM_BUFFER_BYTES if family in STREAMS else WRITE_BUFFER_BYTES)
     options.set_max_total_wal_size(LOG_FILES_BYTES_MAX)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_compression_type(DBCompressionType.lz4())

@@ -69,7 +69,7 @@ async def _ask(request: web.Request, fields: MultiDict[str], method: str, wanted
         context.links.require(range(context.links.shards))
     timeout_s = context.settings.query_timeout_ms / 1000
     result = await context.links.fan_out(method, body=pack(wanted), timeout_s=timeout_s)
-    if whole and result.missing:
+    if whole and result.warnings():
         raise Unavailable("; ".join(result.warnings()))
     return result
 

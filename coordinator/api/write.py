@@ -17,8 +17,9 @@ from shared.errors import BadData
 from shared.remote_write import Cut, Limits
 from shared.telemetry import event
 
-INLINE_BYTES_MAX = 32 << 10
-"""A compressed body up to here is cut on the event loop (well below a millisecond), a larger one in a thread."""
+INLINE_BYTES_MAX = 512 << 10
+"""A body that says it has no more bytes than this is cut on the event loop (2,000 series: half a millisecond), a larger
+one in a thread, which costs some 0.1 ms to go to and come back from."""
 SKIPPED_LOG_INTERVAL_S = 60.0
 _PROTOBUF = "application/x-protobuf"
 _SECOND_VERSION = "io.prometheus.write.v2"
@@ -52,7 +53,7 @@ async def write(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     _check_type(request)
     raw = await read_body(request, context.settings.body_bytes_max, encoding="snappy")
-    if len(raw) <= INLINE_BYTES_MAX:
+    if remote_write.decompressed_size(raw) <= INLINE_BYTES_MAX:
         cut = _cut(raw, context.settings)
     else:
         cut = await asyncio.to_thread(_cut, raw, context.settings)

@@ -1,4 +1,4 @@
-"""Vectors: Triptych over HTTP beside usearch and hnswlib in process, on the same data.
+"""Vectors: Triptych over HTTP beside usearch and hnswlib in process and Chroma's server, on the same data.
 
     python -m loadtest.bench.vector [--count 100000] [--dimension 128] [--seconds 5]
 
@@ -21,6 +21,7 @@ import numpy as np
 import psutil
 from usearch.index import Index
 
+from loadtest.bench import chroma
 from proto import vector_pb2
 from tests.cluster.cluster import Cluster
 
@@ -118,6 +119,12 @@ class Client:
         answer = await self.post("search", body)
         return [int(result["vector"]["id"]) for result in answer["results"]]
 
+    async def wait_indexed(self) -> None:
+        while True:
+            if not (await self.stats())["pending"]:
+                return
+            await asyncio.sleep(0.05)
+
     async def stats(self) -> dict:
         async with self.session.get(self.url + "stats") as answer:
             return (await answer.json())["collections"]["default"]
@@ -162,11 +169,11 @@ class Processor:
         return f"processor: coordinator {coordinator:,.0f} µs, workers {workers:,.0f} µs each"
 
 
-def rates(name: str, latencies: list[float], seconds: float, processor: Processor, each: int = 1) -> str:
+def rates(name: str, latencies: list[float], seconds: float, processor: Processor | None, each: int = 1) -> str:
     p50, p99 = np.percentile(latencies, [50, 99])
     count = len(latencies) * each
     rate = f"{name:<36} {count / seconds:>10,.0f}/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms"
-    return f"{rate}, {processor.lap(count)}"
+    return rate if processor is None else f"{rate}, {processor.lap(count)}"
 
 
 async def triptych(
@@ -188,8 +195,7 @@ async def triptych(
         await asyncio.gather(*(writer() for _ in range(4)))
         took = time.perf_counter() - started
         line(f"triptych  upsert, durable, binary    {len(vectors) / took:>10,.0f}/s, {processor.lap(len(vectors))}")
-        while (await client.stats())["pending"]:
-            await asyncio.sleep(0.05)
+        await client.wait_indexed()
         indexed = time.perf_counter() - started
         line(f"triptych  upsert until all indexed   {len(vectors) / indexed:>10,.0f}/s, {processor.lap(len(vectors))}")
         stats = await client.stats()
@@ -247,7 +253,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--dimension", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--skip-in-process", action="store_true")
+    parser.add_argument("--skip-in-process", action="store_true", help="measure Triptych only")
     options = parser.parse_args()
     vectors = clustered(options.count, options.dimension, 1)
     queries = clustered(QUERIES, options.dimension, 2)
@@ -255,6 +261,14 @@ def main() -> None:
     line(f"{options.count:,} × {options.dimension}, k={K}")
     if not options.skip_in_process:
         in_process(vectors, queries, expected)
+    program = chroma.command()
+    if program is not None and not options.skip_in_process:
+
+        async def searches(name: str, act: Callable[[int], Awaitable[object]]) -> None:
+            latencies = await for_seconds(options.seconds, act, CONNECTIONS)
+            line(rates(name, latencies, options.seconds, None))
+
+        chroma.measure(program, vectors, queries, K, line, searches, lambda found: recall(found, expected))
     with tempfile.TemporaryDirectory() as directory:
         cluster = Cluster(Path(directory), shards=8, workers=2).start()
         try:

@@ -40,14 +40,14 @@ class FakeWorker:
             message = cluster_pb2.Register(pid=self.pid, worker=self.name, cluster_id="c")
             for shard, state in self.shards.items():
                 message.shards.add(shard=shard, state=state, detail="disk error" if state == FAILED else "")
-            await self.socket.send_multipart([b"", wire.REGISTER, message.SerializeToString()])
+            await self.socket.send_multipart(wire.encode_register(message))
             await asyncio.sleep(0.1)
 
     async def serve(self):
         while True:
             frames = await self.socket.recv_multipart()
-            if frames[1] == wire.CANCEL:
-                self.cancelled.append(frames[0])
+            if wire.kind_of(frames) == wire.CANCEL:
+                self.cancelled.append(wire.request_id_of(frames))
                 continue
             request_id, request = wire.decode_request(frames)
             self.seen.append(request)
@@ -206,7 +206,7 @@ async def test_a_worker_of_another_cluster_is_ignored(cluster, tmp_path):
     stranger.tasks[0].cancel()
     message = cluster_pb2.Register(pid=9, worker="w9", cluster_id="other")
     message.shards.add(shard=0, state=READY)
-    await stranger.socket.send_multipart([b"", wire.REGISTER, message.SerializeToString()])
+    await stranger.socket.send_multipart(wire.encode_register(message))
     await asyncio.sleep(0.2)
     assert cluster.links.workers() == []
     stranger.stop()

@@ -95,3 +95,14 @@ def test_a_damaged_store_is_an_os_error(tmp_path):
             (tmp_path / "store" / name).write_bytes(b"not a manifest")
     with pytest.raises(OSError, match=r".+"):
         Store(tmp_path / "store")
+
+
+def test_a_scan_keeps_its_end_while_it_is_read(store):
+    batch = store.batch()
+    batch.put_many("log", [b"k%04d" % i for i in range(1000)], [b"v"] * 1000)
+    store.write(batch)
+    for end in range(0, 1000, 7):
+        rows = store.scan("log", b"k0000", b"k%04d" % end)
+        keys = store.keys("log", b"k0000", b"k%04d" % end)
+        noise = [store.scan("log", b"", b"%d" % i) for i in range(20)]
+        assert (len(list(rows)), len(list(keys)), len(noise)) == (end, end, 20)

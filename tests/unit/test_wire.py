@@ -19,8 +19,8 @@ def test_a_request_survives_the_wire_with_its_frames_in_place():
         [b"common"],
         {1: [b"one", memoryview(b"two")], 5: [b"three"]},
     )
-    request_id, got = wire.decode_request(wire.encode_request(b"id", sent))
-    assert request_id == b"id"
+    request_id, got = wire.decode_request(wire.encode_request(b"8 bytes.", sent))
+    assert request_id == b"8 bytes."
     assert (got.method, got.shards, got.body, list(got.frames)) == ("series.write", (1, 5), b"body", [b"common"])
     assert {shard: [bytes(f) for f in frames] for shard, frames in got.parts.items()} == {
         1: [b"one", b"two"],
@@ -38,7 +38,7 @@ def test_a_cancelled_request_has_no_time_left():
 def test_a_reply_survives_the_wire():
     values = np.arange(3.0)
     sent = Reply(b"body", [memoryview(values).cast("B")], {3: "down"}, {"total": 1.5}, "BadData", "no")
-    _, got = wire.decode_reply(wire.encode_reply(b"id", sent))
+    _, got = wire.decode_reply(wire.encode_reply(b"8 bytes.", sent))
     assert np.frombuffer(got.frames[0]).tolist() == [0.0, 1.0, 2.0]
     assert (got.body, got.shard_errors, got.timings_ms) == (b"body", {3: "down"}, {"total": 1.5})
     assert (got.error_class, got.error) == ("BadData", "no")

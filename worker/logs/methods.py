@@ -33,7 +33,7 @@ def append(shards: Shards, request: Request) -> Reply:
             continue
         entry, values = request.parts[number]
         try:
-            shard.logs.append(body.segment, body.group, entry, values)
+            shard.logs.append(body.segment, body.group, body.closed, entry, values)
         except Unavailable as error:
             failed[number] = str(error)
     if body.durable:
@@ -92,13 +92,13 @@ def recover(shards: Shards, request: Request) -> Reply:
 def scan(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.ScanBody)
     (shard,) = shards.values()
-    return _page_reply(reading.scan(shard.store, body.range, body.key, body.limit, body.reverse))
+    return _page_reply(reading.scan(shard.logs, body.range, body.key, body.limit, body.reverse))
 
 
 def merge(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.ScanBody)
     check = _checking(request)
-    pages = [reading.merge(shard.store, body.range, body.prefix, body.limit, check) for shard in shards.values()]
+    pages = [reading.merge(shard.logs, body.range, body.prefix, body.limit, check) for shard in shards.values()]
     return _page_reply(log.merge_pages(pages, body.limit))
 
 
@@ -111,7 +111,7 @@ def keys(shards: Shards, request: Request) -> Reply:
     check = _checking(request)
     found: set[bytes] = set()
     for shard in shards.values():
-        found.update(reading.keys(shard.store, body.range, body.prefix, body.after, body.limit, check))
+        found.update(reading.keys(shard.logs, body.range, body.prefix, body.after, body.limit, check))
     return Reply(pack(log.KeysReply(sorted(found)[: body.limit])))
 
 
@@ -121,9 +121,9 @@ def count(shards: Shards, request: Request) -> Reply:
     total = 0
     for shard in shards.values():
         if body.key is not None:
-            total += reading.count_key(shard.store, body.range, body.key, check)
+            total += reading.count_key(shard.logs, body.range, body.key, check)
         else:
-            total += reading.count_prefix(shard.store, body.range, body.prefix, check)
+            total += reading.count_prefix(shard.logs, body.range, body.prefix, check)
     return Reply(pack(log.CountReply(total)))
 
 

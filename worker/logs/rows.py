@@ -1,8 +1,9 @@
 """Keys of the log's rows in the store.
 
-Family "log" holds records, `r · segment · key · sequence`, and entries, `e · segment · group`. The log key is escaped
-(00 → 00 FF) and ended by 00 00, which keeps the order of the keys and makes no key the prefix of another, so one key's
-records of a segment are one range, ascending by sequence. Dropping a segment is two ranges.
+Family "log" holds runs of records, `r · segment · key · first sequence`, entries, `e · segment · group`, and, until
+they are gathered into runs, the values of each group, `v · segment · group`. The log key is escaped (00 → 00 FF) and
+ended by 00 00, which keeps the order of the keys and makes no key the prefix of another, so one key's records of a
+segment are one range of rows, ascending by sequence. Dropping a segment is three ranges.
 
 Family "meta" holds, under `log/`, the totals of each segment, the cursors and the answers producers were given.
 """
@@ -14,14 +15,15 @@ from numpy.typing import NDArray
 
 from shared.messages.log import SEQUENCE_BYTES
 
-RECORD = b"r"
+RUN = b"r"
 ENTRY = b"e"
+VALUES = b"v"
 TOTALS = b"log/totals/"
 CURSORS = b"log/cursor/"
 PRODUCERS = b"log/producer/"
 
 _SEGMENT_BYTES = 4
-_HEAD = len(RECORD) + _SEGMENT_BYTES
+_HEAD = len(RUN) + _SEGMENT_BYTES
 _END = b"\0\0"
 _PAST_END = b"\0\1"  # above _END, below an escaped zero byte
 
@@ -47,30 +49,19 @@ def segment_bytes(segment: int) -> bytes:
     return segment.to_bytes(_SEGMENT_BYTES, "big")
 
 
-def records_of(segment: int, key: bytes) -> bytes:
-    """What every record of the key in this segment begins with, up to its sequence number."""
-    return RECORD + segment_bytes(segment) + ended(key)
-
-
-def records(segment: int, keys: list[bytes], sequences: bytes) -> list[bytes]:
-    """Row keys of records, whose sequence numbers are given as big-endian bytes one after the other."""
-    tails = np.zeros((len(keys), len(_END) + SEQUENCE_BYTES), np.uint8)
-    tails[:, len(_END) :] = np.frombuffer(sequences, np.uint8).reshape(-1, SEQUENCE_BYTES)
-    head = RECORD + segment_bytes(segment)
-    if any(b"\0" in key for key in keys):
-        keys = [escape(key) for key in keys]
-    ends = tails.view(f"V{tails.shape[1]}").ravel().tolist()
-    return [head + key + end for key, end in zip(keys, ends, strict=True)]
+def runs_of(segment: int, key: bytes) -> bytes:
+    """What every run of the key in this segment begins with, up to its sequence number."""
+    return RUN + segment_bytes(segment) + ended(key)
 
 
 def past_key(segment: int, key: bytes) -> bytes:
-    """Above every record of the key in this segment, and not above those of the next key."""
-    return RECORD + segment_bytes(segment) + escape(key) + _PAST_END
+    """Above every run of the key in this segment, and not above those of the next key."""
+    return RUN + segment_bytes(segment) + escape(key) + _PAST_END
 
 
 def prefix_range(segment: int, prefix: bytes) -> tuple[bytes, bytes]:
-    """(start, end) of the records of this segment whose keys begin with `prefix`."""
-    start = RECORD + segment_bytes(segment) + escape(prefix)
+    """(start, end) of the runs of this segment whose keys begin with `prefix`."""
+    start = RUN + segment_bytes(segment) + escape(prefix)
     return start, after(start)
 
 
@@ -80,21 +71,25 @@ def after(prefix: bytes) -> bytes:
     return head[:-1] + bytes([head[-1] + 1])
 
 
-def key_of(record: bytes) -> bytes:
-    return unended(record[_HEAD:-SEQUENCE_BYTES])
+def key_of(run: bytes) -> bytes:
+    return unended(run[_HEAD:-SEQUENCE_BYTES])
 
 
 def sequence_of(row: bytes) -> int:
-    """Of a record or an entry (its group)."""
+    """Of a run (its first record), an entry or values (their group)."""
     return int.from_bytes(row[-SEQUENCE_BYTES:], "big")
 
 
 def segment_of(row: bytes) -> int:
-    return int.from_bytes(row[len(RECORD) : _HEAD], "big")
+    return int.from_bytes(row[len(RUN) : _HEAD], "big")
 
 
 def entry(segment: int, group: int) -> bytes:
     return ENTRY + segment_bytes(segment) + sequence_bytes(group)
+
+
+def values(segment: int, group: int) -> bytes:
+    return VALUES + segment_bytes(segment) + sequence_bytes(group)
 
 
 def totals(segment: int) -> bytes:

@@ -31,14 +31,18 @@ from worker.vectors.text import TextIndex
 FAMILY = "vectors"
 VERSION_BYTES = 8
 LOAD_ROWS = 4096
-SLICE_ROWS = 16  # 2 to 4 ms of building at 128 components: what a search may have to wait for
 DEAD_SHARE_MAX = 0.25
 DEAD_ROWS_LEAST = 1000
 SETTLED_S = 10.0
 """With no shard loaded for so long, rows of a snapshot that none has claimed belong to shards of other workers."""
+# A snapshot writes the whole index, and holds the interpreter for about 1 µs a vector: so by size only when much is
+# new, and by time seldom.
 SNAPSHOT_ROWS = 20_000
+SNAPSHOT_SHARE = 0.25
 SNAPSHOT_INTERVAL_S = 60.0
+SNAPSHOT_SHARE_TIMED = 0.01
 COMPACT_ROWS = 2048
+COMPACT_SLICE_ROWS = 64  # no search waits for an index aside; this is how soon a stop is noticed
 
 
 def prefix(collection_id: int) -> bytes:
@@ -230,11 +234,12 @@ class WorkerCollection:
         table = self._table
         if self._dropped or not table.pending():
             return False
-        rows, vectors = table.index_slice(SLICE_ROWS)
+        size = table.view.index.slice_rows
+        rows, vectors = table.index_slice(size)
         if len(rows):
             table.view.index.add(rows, vectors)
         with self._lock:
-            table.advance(SLICE_ROWS)
+            table.advance(size)
         return True
 
     def _settled(self) -> bool:
@@ -259,9 +264,9 @@ class WorkerCollection:
         for start in range(0, len(moved), COMPACT_ROWS):
             self._copy(old, fresh, moved[start : start + COMPACT_ROWS])
             while fresh.pending():
-                rows, vectors = fresh.index_slice(SLICE_ROWS)
+                rows, vectors = fresh.index_slice(COMPACT_SLICE_ROWS)
                 fresh.view.index.add(rows, vectors)
-                fresh.advance(SLICE_ROWS)
+                fresh.advance(COMPACT_SLICE_ROWS)
                 yield
         with self._lock:
             if self._dropped:
@@ -297,10 +302,13 @@ class WorkerCollection:
         fresh.append(names, vectors, view.versions[rows], shards, attributes, ())
 
     def snapshot_due(self) -> bool:
-        fresh = self._table.view.indexed - self._saved_rows
-        if self._dropped or fresh <= 0 or not self._settled():
+        indexed = self._table.view.indexed
+        fresh = indexed - self._saved_rows
+        if self._dropped or fresh <= SNAPSHOT_SHARE_TIMED * indexed or not self._settled():
             return False
-        return fresh >= SNAPSHOT_ROWS or time.monotonic() - self._saved_at >= SNAPSHOT_INTERVAL_S
+        if time.monotonic() - self._saved_at >= SNAPSHOT_INTERVAL_S:
+            return True
+        return fresh >= max(SNAPSHOT_ROWS, SNAPSHOT_SHARE * indexed)
 
     def save(self) -> None:
         """Write a snapshot of what is indexed, if there is more than in the last. Raises OSError."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,17 +16,27 @@ TIE_SLACK = 16
 PRODUCT_ERROR = 4e-6
 
 
-def candidates(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: Floats, k: int, metric: str) -> Rows:
+def candidates(
+    table: NDArray[np.floating],
+    norms: Floats,
+    rows: Rows,
+    queries: Floats,
+    k: int,
+    metric: str,
+    check: Callable[[], None],
+) -> Rows:
     """Rows that hold the `k` nearest of `rows` to each query, and perhaps some more: int64[q, c], −1 for none.
 
     `norms` float32[rows of the table] are the vectors' lengths. A candidate is left out only if its product falls
-    short of the k-th by more than the product's error, so vectors equally near at the edge are all kept.
+    short of the k-th by more than the product's error, so vectors equally near at the edge are all kept. `check` is
+    called between blocks, and raises when the search is to be given up.
     """
     block_rows = max(1024, BLOCK_CELLS_MAX // max(1, len(queries)))
     found = np.empty((len(queries), 0), dtype=np.int64)
     values = np.empty((len(queries), 0), dtype=np.float32)
     lengths = np.sqrt(np.einsum("ij,ij->i", queries, queries))
     for start in range(0, len(rows), block_rows):
+        check()
         block = rows[start : start + block_rows]
         near = _products(table, norms, block, queries, metric)
         longest = float(norms[block].max())

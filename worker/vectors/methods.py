@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shared import wire
+from shared.errors import DeadlineExceeded
 from shared.messages.vectors import (
     VECTOR_FIELD,
     CollectionBody,
@@ -134,11 +135,12 @@ def search(shards: Shards, request: Request) -> Reply:
         rankings = nearest(
             view,
             prepared(queries, body.collection.metric),
-            share_of(body.k, share),
+            body.k if body.exact else share_of(body.k, share),
             body.collection.metric,
             body.expansion or expansion_of(share),
             exhaustive=body.exact,
             mask=mask,
+            check=lambda: _check(request),
         )
         rows = [ranking.rows.tolist() for ranking in rankings]
         names = [[view.names[row] for row in best] for best in rows]
@@ -150,6 +152,11 @@ def search(shards: Shards, request: Request) -> Reply:
         places.append([int(view.shards[row]) for _, row, _ in texts])
         near.append(np.array([score for _, _, score in texts], dtype=np.float32))
     return _found(collection, body, names, places, near, reply)
+
+
+def _check(request: Request) -> None:
+    if request.time_left == 0:
+        raise DeadlineExceeded(f"{request.method} was not done by its deadline")
 
 
 def _found(

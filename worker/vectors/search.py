@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,20 +46,30 @@ def expansion_of(share: float) -> int:
 
 
 def search(
-    view: View, queries: Floats, k: int, metric: str, expansion: int, *, exhaustive: bool, mask: Mask | None
+    view: View,
+    queries: Floats,
+    k: int,
+    metric: str,
+    expansion: int,
+    *,
+    exhaustive: bool,
+    mask: Mask | None,
+    check: Callable[[], None],
 ) -> list[Ranking]:
     """The `k` nearest living rows (of those in `mask`, bool[view.size], if given) to each query, equal ones by id.
 
     `queries` float32[q, dimension] as `prepared`. With few rows to choose from they are all compared. Otherwise the
     index is asked for so many that k of them should be allowed, for more if they are not, and once that would cost as
-    much as comparing every allowed row, that is done instead: so a filter never costs recall.
+    much as comparing every allowed row, that is done instead: so a filter never costs recall. `check` raises when the
+    search is to be given up.
     """
+    check()
     allowed: Mask | None = mask & view.allowed() if mask is not None else view.allowed() if view.dead else None
     rows = None if exhaustive else _from_index(view, queries, k, expansion, allowed)
     first = 0 if rows is None else view.indexed
     tail = np.arange(first, view.size) if allowed is None else first + np.flatnonzero(allowed[first:])
     if len(tail):
-        rest = exact.candidates(view.vectors, view.norms, tail, queries, k, metric)
+        rest = exact.candidates(view.vectors, view.norms, tail, queries, k, metric, check)
         rows = rest if rows is None else np.concatenate([rows, rest], axis=1)
     if rows is None:
         rows = np.empty((len(queries), 0), dtype=np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Collection, Floats
-from worker.vectors.ann import AnnIndex
+from worker.vectors.ann import COMPONENT_BYTES, GRAPH_BYTES, AnnIndex
 from worker.vectors.attributes import Attributes
 from worker.vectors.similarity import Rows, prepared
 
@@ -88,7 +88,8 @@ class Table:
         sample = self._names[:1000]
         # A bytes object has 33 bytes beside its text; list and dict hold 8 and about 100 bytes an entry.
         a_name = sum(map(len, sample)) // max(1, len(sample)) + 141
-        return self._size * (a_row + a_name) + self._index.memory_bytes + self._attributes.memory_bytes
+        a_node = GRAPH_BYTES + COMPONENT_BYTES[self.collection.storage] * self.collection.dimension
+        return self._size * (a_row + a_name) + self._indexed * a_node + self._attributes.memory_bytes
 
     def append(
         self,

@@ -1,0 +1,91 @@
+"""The log area's endpoints; docs/log.md describes them."""
+
+from __future__ import annotations
+
+import base64
+
+from aiohttp import web
+
+from coordinator.api.log_cursors import ROUTES as CURSOR_ROUTES
+from coordinator.api.log_scan import scan
+from coordinator.context import CONTEXT
+from coordinator.http import content_type, json_answer, read_body
+from coordinator.log import parameters, records
+from coordinator.log.answers import PROTOBUF
+from coordinator.log.reads import Selection
+from proto import log_pb2
+from shared.messages.log import SEQUENCE_MAX
+
+SEGMENT_MAX = (1 << 32) - 1
+SEGMENTS_MAX = 100_000
+KEYS_DEFAULT = 1000
+KEYS_MAX = 100_000
+
+
+async def append(request: web.Request) -> web.Response:
+    """`awaitDurable: true` is answered when the records are on the disk of every shard concerned (fsync); otherwise
+    when the shards hold them: they then survive the death of any process, and are on disk within 100 ms."""
+    context = request.app[CONTEXT]
+    body = await read_body(request, context.settings.body_bytes_max)
+    batch = records.parse(content_type(request), body, context.settings)
+    start, count = await context.log.append(batch)
+    context.telemetry.records_in.inc(count)
+    if PROTOBUF in request.headers.get("Accept", ""):
+        message = log_pb2.AppendResponse(status="success", records_appended=count, start_sequence=start)
+        return web.Response(body=message.SerializeToString(), content_type=PROTOBUF)
+    return json_answer({"status": "success", "recordsAppended": count, "startSequence": start})
+
+
+async def segments(request: web.Request) -> web.Response:
+    start, end = parameters.sequences(request.query)
+    limit = parameters.whole(request.query, ("limit",), SEGMENTS_MAX, 0, SEGMENTS_MAX)
+    found = [s for s in request.app[CONTEXT].log.sequencer.segments if start <= s.start_seq < end]
+    rows = [{"id": s.id, "startSeq": s.start_seq, "startTimeMs": s.start_time_ms} for s in found[:limit]]
+    return json_answer({"status": "success", "segments": rows})
+
+
+async def keys(request: web.Request) -> web.Response:
+    """Distinct keys, ascending; `after` the last one of an answer with `more` is the next page."""
+    query = request.query
+    prefix = parameters.octets(query, "prefix") or b""
+    after = parameters.octets(query, "after")
+    first = parameters.whole(query, ("start_segment", "startSegment"), 0, 0, SEGMENT_MAX)
+    last = parameters.whole(query, ("end_segment", "endSegment"), SEGMENT_MAX, 0, SEGMENT_MAX)
+    limit = parameters.whole(query, ("limit",), KEYS_DEFAULT, 1, KEYS_MAX)
+    found, more = await request.app[CONTEXT].log.reader.keys(prefix, after, (first, last), limit)
+    rows = [{"key": base64.b64encode(key).decode()} for key in found]
+    return json_answer({"status": "success", "keys": rows, "more": more})
+
+
+async def count(request: web.Request) -> web.Response:
+    """How many records a key, the keys with a prefix, or (without either) the whole log has: exactly."""
+    start, end = parameters.sequences(request.query)
+    named = any(name in request.query for name in ("key", "key_base64", "prefix", "prefix_base64"))
+    selection = parameters.selection(request.query) if named else Selection(None)
+    return json_answer(
+        {"status": "success", "count": await request.app[CONTEXT].log.reader.count(selection, start, end)}
+    )
+
+
+async def frontier(request: web.Request) -> web.Response:
+    area = request.app[CONTEXT].log
+    return json_answer(
+        {
+            "status": "success",
+            "nextSequence": area.sequencer.next,
+            "readableSequence": min(area.frontier.visible, SEQUENCE_MAX),
+            "durableSequence": area.frontier.settled,
+            "logStartSequence": area.sequencer.log_start,
+        }
+    )
+
+
+ROUTES: list[web.RouteDef] = [
+    web.post("/api/v1/log/append", append),
+    web.get("/api/v1/log/segments", segments, allow_head=False),
+    web.get("/api/v1/log/scan", scan, allow_head=False),
+    web.get("/api/v1/log/keys", keys, allow_head=False),
+    web.get("/api/v1/log/count", count, allow_head=False),
+    web.get("/api/v1/log/frontier", frontier, allow_head=False),
+    *CURSOR_ROUTES,
+]

@@ -1,0 +1,95 @@
+"""Cursors: how far a named consumer has come in each key's log."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+
+from coordinator.context import CONTEXT
+from coordinator.http import json_answer, read_body
+from coordinator.links import Answer
+from coordinator.log import parameters
+from shared.errors import BadData
+from shared.hashing import shard_of
+from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX, CursorBody, CursorMove, CursorReply
+from shared.wire import pack, unpack
+
+NAME_BYTES_MAX = 256
+MOVES_MAX = 10_000
+BODY_BYTES_MAX = 8 << 20
+
+_Sequence = Annotated[int, msgspec.Meta(ge=0, le=SEQUENCE_MAX >> 1)]
+
+
+class _Position(msgspec.Struct, forbid_unknown_fields=True):
+    """`expected` absent: whatever it is now; null: not set yet."""
+
+    key: bytes
+    sequence: _Sequence
+    expected: _Sequence | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class _Put(msgspec.Struct, forbid_unknown_fields=True):
+    positions: list[_Position]
+
+
+_decoder = msgspec.json.Decoder(_Put)
+
+
+async def get(request: web.Request) -> web.Response:
+    """All positions of the cursor, or that of one `key`."""
+    key = parameters.octets(request.query, "key")
+    answer = await _ask(request, "log.cursor_get", CursorBody(_name(request), key=key))
+    positions = unpack(answer.reply.body, CursorReply).positions
+    rows = [{"key": base64.b64encode(key).decode(), "sequence": sequence} for key, sequence in positions]
+    return json_answer({"status": "success", "positions": rows})
+
+
+async def put(request: web.Request) -> web.Response:
+    """Set positions, all or none: 409 when one is not as `expected`. Answered when they are on the disk."""
+    body = await read_body(request, BODY_BYTES_MAX)
+    try:
+        positions = _decoder.decode(body).positions
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadData(f"the body is not a valid list of positions: {error}") from error
+    if not 0 < len(positions) <= MOVES_MAX:
+        raise BadData(f"`positions` holds {len(positions)} entries; it must hold 1 to {MOVES_MAX}")
+    moves = []
+    for i, position in enumerate(positions):
+        if len(position.key) > KEY_BYTES_MAX:
+            raise BadData(f"`positions[{i}].key` has {len(position.key)} bytes; it may have at most {KEY_BYTES_MAX}")
+        expected = position.expected
+        wanted = None if expected is msgspec.UNSET else -1 if expected is None else expected
+        moves.append(CursorMove(position.key, position.sequence, wanted))  # type: ignore[arg-type]
+    await _ask(request, "log.cursor_put", CursorBody(_name(request), moves))
+    return json_answer({"status": "success", "positionsSet": len(moves)})
+
+
+async def delete(request: web.Request) -> web.Response:
+    await _ask(request, "log.cursor_delete", CursorBody(_name(request)))
+    return json_answer({"status": "success"})
+
+
+def _name(request: web.Request) -> str:
+    name = request.match_info["name"]
+    if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
+        raise BadData(f"the cursor's name has more than {NAME_BYTES_MAX} bytes")
+    return name
+
+
+async def _ask(request: web.Request, method: str, body: CursorBody) -> Answer:
+    context = request.app[CONTEXT]
+    shard = shard_of(body.name.encode(), context.links.shards)
+    timeout_s = context.settings.write_timeout_ms / 1000
+    (answer,) = await context.links.call(method, shards=[shard], body=pack(body), timeout_s=timeout_s)
+    return answer
+
+
+ROUTES: list[web.RouteDef] = [
+    web.get("/api/v1/log/cursors/{name}", get, allow_head=False),
+    web.put("/api/v1/log/cursors/{name}", put),
+    web.delete("/api/v1/log/cursors/{name}", delete),
+]

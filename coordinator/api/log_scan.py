@@ -1,0 +1,215 @@
+"""GET /api/v1/log/scan: records in pages as they come from the shards, and reads that wait for new ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+
+from aiohttp import web
+
+from coordinator.context import CONTEXT, Context
+from coordinator.log import answers, parameters
+from coordinator.log.follow import Follower, Row, rows_of
+from coordinator.log.reads import Selection
+from proto import log_pb2
+from shared.errors import BadData, TriptychError
+from shared.messages.log import SEQUENCE_MAX, Page, Records
+
+LIMIT_DEFAULT = 1000
+LIMIT_MAX = 10_000_000
+"""Answers are sent as they are read, so their size costs no memory."""
+FOLLOW_TIMEOUT_S = 30.0
+FOLLOW_TIMEOUT_MAX_S = 300.0
+KEEP_ALIVE_S = 15.0
+"""A comment this often keeps proxies from closing a quiet event stream, and shows that a reader has gone."""
+EVENTS_AT_ONCE = 1000
+RETRY_S = 0.5
+SEND_TIMEOUT_S = 30.0
+"""A reader that takes nothing for so long is cut off; it goes on from the last id it has."""
+
+
+async def scan(request: web.Request) -> web.StreamResponse:
+    """Records of `key`, or of all keys with `prefix` merged by sequence number."""
+    query = request.query
+    selection = parameters.selection(query)
+    start, end = parameters.sequences(query)
+    reverse = parameters.flag(query, "reverse")
+    follow = parameters.flag(query, "follow")
+    accept = request.headers.get("Accept", "")
+    if answers.EVENTS in accept:
+        if reverse:
+            raise BadData("parameter 'reverse' is true; an event stream goes forward only")
+        return await _event_stream(request, selection, _resumed(request, start), end)
+    limit = parameters.whole(query, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
+    timeout_s = parameters.seconds(query, "timeout", FOLLOW_TIMEOUT_S, FOLLOW_TIMEOUT_MAX_S)
+    if follow:
+        if reverse:
+            raise BadData("parameter 'reverse' is true; a read that follows goes forward only")
+        await _wait_for_records(request.app[CONTEXT], selection, start, end, timeout_s)
+    if selection.key is None and reverse:
+        raise BadData("parameter 'reverse' is true; records of a prefix are merged forward only")
+    body = _Protobuf(selection) if answers.PROTOBUF in accept else _Json(selection)
+    return await _scan(request, selection, start, end, limit, reverse, body)
+
+
+class _Json:
+    media_type = answers.JSON
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._first = True
+
+    def start(self) -> bytes:
+        return answers.JSON_START
+
+    def page(self, records: Records) -> list[bytes | bytearray | memoryview]:
+        if not len(records):
+            return []
+        comma = b"" if self._first else b","
+        self._first = False
+        return [comma, answers.json_records(list(rows_of(records, self._selection)))]
+
+    def end(self, following: int, log_start: int, warnings: Sequence[str]) -> bytes:
+        return answers.json_end(following, log_start, warnings)
+
+
+class _Protobuf:
+    media_type = answers.PROTOBUF
+
+    def __init__(self, selection: Selection) -> None:
+        pass
+
+    def start(self) -> bytes:
+        return log_pb2.ScanResponse(status="success").SerializeToString()
+
+    def page(self, records: Records) -> list[bytes | bytearray | memoryview]:
+        return answers.protobuf_page(records) if len(records) else []
+
+    def end(self, following: int, log_start: int, warnings: Sequence[str]) -> bytes:
+        message = log_pb2.ScanResponse(next_sequence=following, log_start_sequence=log_start, warnings=warnings)
+        return message.SerializeToString()
+
+
+async def _scan(
+    request: web.Request,
+    selection: Selection,
+    start: int,
+    end: int,
+    limit: int,
+    reverse: bool,
+    body: _Json | _Protobuf,
+) -> web.StreamResponse:
+    """The first page decides the status; a shard lost after it ends the answer early, with a warning and where to go
+    on from."""
+    area = request.app[CONTEXT].log
+    pages = area.reader.pages(selection, start, end, limit, reverse)
+    try:
+        page = await anext(pages)
+        left = limit - len(page.records)
+        if page.done or left <= 0:
+            pieces = [body.start(), *body.page(page.records), body.end(page.next, area.sequencer.log_start, ())]
+            return web.Response(body=b"".join(pieces), content_type=body.media_type)
+        response = web.StreamResponse(headers={"Content-Type": body.media_type})
+        await response.prepare(request)
+        await _send(response, b"".join([body.start(), *body.page(page.records)]))
+        last, warnings = await _send_rest(response, pages, page, body)
+        await _send(response, body.end(last.next, area.sequencer.log_start, warnings))
+        await response.write_eof()
+        return response
+    finally:
+        await pages.aclose()
+
+
+async def _send_rest(
+    response: web.StreamResponse, pages: AsyncIterator[Page], page: Page, body: _Json | _Protobuf
+) -> tuple[Page, list[str]]:
+    """(the last page that was sent, why it is not the last there is)."""
+    try:
+        async for page in pages:
+            await _send(response, b"".join(body.page(page.records)))
+    except TriptychError as error:
+        return page, [f"the answer ends early: {error}"]
+    return page, []
+
+
+async def _send(response: web.StreamResponse, data: bytes) -> None:
+    """Raises ConnectionResetError when the reader has gone or takes nothing."""
+    if not data:
+        return
+    try:
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await response.write(data)
+    except TimeoutError:
+        raise ConnectionResetError("the reader takes nothing") from None
+
+
+@contextmanager
+def _parked(context: Context) -> Iterator[None]:
+    """A request that waits for records is bounded with the followers, not with the requests in flight."""
+    context.in_flight -= 1
+    try:
+        yield
+    finally:
+        context.in_flight += 1
+
+
+async def _wait_for_records(context: Context, selection: Selection, start: int, end: int, timeout_s: float) -> None:
+    """Return when the selection has a record from `start` on that may be read, or the time is over."""
+    if start >= end:
+        return
+    area = context.log
+    with area.followers.following(selection, start) as follower, _parked(context):
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await area.followers.read(follower, 1) and follower.position < end:
+                    pass
+        except TimeoutError:
+            return
+
+
+def _resumed(request: web.Request, start: int) -> int:
+    """Where an event stream begins: a browser that reconnects says which event it had last."""
+    text = request.headers.get("Last-Event-ID", "")
+    if not text:
+        return start
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < SEQUENCE_MAX):
+        raise BadData(f"Last-Event-ID is {text!r}; it must be a sequence number")
+    return int(text) + 1
+
+
+async def _event_stream(request: web.Request, selection: Selection, start: int, end: int) -> web.StreamResponse:
+    """Records as server-sent events, past and then live, until `end` or the reader goes."""
+    context = request.app[CONTEXT]
+    limit = parameters.whole(request.query, ("limit",), LIMIT_MAX, 1, LIMIT_MAX)
+    timeout_s = parameters.seconds(request.query, "timeout", float("inf"), float("inf"))
+    with context.log.followers.following(selection, start) as follower, _parked(context):
+        rows = await context.log.followers.read(follower, min(limit, EVENTS_AT_ONCE))
+        headers = {"Content-Type": answers.EVENTS, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        response = web.StreamResponse(headers=headers)
+        await response.prepare(request)
+        give_up = time.monotonic() + timeout_s
+        while True:
+            rows = [row for row in rows if row[0] < end][:limit]
+            limit -= len(rows)
+            await _send(response, b"".join(answers.event(row) for row in rows))
+            left_s = give_up - time.monotonic()
+            if limit <= 0 or follower.position >= end or left_s <= 0:
+                return response
+            more = await _next_rows(context, follower, min(limit, EVENTS_AT_ONCE), min(left_s, KEEP_ALIVE_S))
+            if more is None:
+                await _send(response, b": waiting\n\n")
+            rows = more or []
+
+
+async def _next_rows(context: Context, follower: Follower, limit: int, timeout_s: float) -> list[Row] | None:
+    """None when none came in time, or the shard is away for the moment."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await context.log.followers.read(follower, limit)
+    except TimeoutError:
+        return None
+    except TriptychError:
+        await asyncio.sleep(RETRY_S)
+        return None

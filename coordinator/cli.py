@@ -1,0 +1,260 @@
+"""`triptych log append|tail|scan|keys`: the log from a shell. Speaks the HTTP interface only."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import sys
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, BinaryIO
+
+URL_DEFAULT = "http://127.0.0.1:9090"
+BATCH_RECORDS = 1000
+BATCH_BYTES = 8 << 20
+PAGE_RECORDS = 10_000
+TIMEOUT_S = 60.0
+FOLLOW_S = 30
+PROGRESS_EVERY = 10_000
+
+
+class CommandError(Exception):
+    """Shown as one line; exit code 1."""
+
+
+class Client:
+    """One connection to the interface. Raises CommandError when it is not there or refuses."""
+
+    def __init__(self, url: str) -> None:
+        parts = urllib.parse.urlsplit(url if "//" in url else f"//{url}")
+        if parts.scheme not in ("", "http", "https") or not parts.hostname:
+            raise CommandError(f"--url is {url!r}; it must be such as {URL_DEFAULT}")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._url = url
+        self._connection = kind(parts.hostname, parts.port or 9090, timeout=TIMEOUT_S)
+
+    def call(self, method: str, path: str, body: Any = None, **parameters: str | int) -> Any:
+        """The answer's JSON."""
+        if parameters:
+            path += "?" + urllib.parse.urlencode(parameters)
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            self._connection.request(method, path, data, {"Content-Type": "application/json"})
+            answer = self._connection.getresponse()
+            content = json.loads(answer.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._connection.close()
+            raise CommandError(f"{self._url} does not answer: {error}") from error
+        if answer.status != 200:
+            raise CommandError(content.get("message", f"status {answer.status}"))
+        return content
+
+
+def _text(data: str) -> str:
+    return base64.b64encode(os.fsencode(data)).decode()
+
+
+def append(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output: BinaryIO) -> None:
+    """A record of every line of the input; with --separator, key and value are on it."""
+    total = 0
+    progress = _Progress("records appended")
+    for batch in _batches(_records(lines, arguments)):
+        body = {"records": batch, "awaitDurable": not arguments.no_wait}
+        answer = client.call("POST", "/api/v1/log/append", body)
+        total += answer["recordsAppended"]
+        progress.at(total)
+    progress.end(total)
+    output.write(b"%d records appended\n" % total)
+
+
+def _records(lines: Iterable[bytes], arguments: argparse.Namespace) -> Iterator[dict[str, str]]:
+    separator = os.fsencode(arguments.separator) if arguments.separator else b""
+    for number, line in enumerate(lines, 1):
+        value = line.rstrip(b"\n")
+        key = os.fsencode(arguments.key or "")
+        if separator:
+            key, found, value = value.partition(separator)
+            if not found:
+                raise CommandError(f"line {number} has no {arguments.separator!r} between key and value")
+        yield {"key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode()}
+
+
+def _batches(records: Iterator[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
+    """As large as one request may be; what comes slowly, as from a terminal, goes out line by line."""
+    slow = sys.stdin.isatty()
+    while batch := list(islice(records, 1)):
+        size = len(batch[0]["value"])
+        while not slow and len(batch) < BATCH_RECORDS and size < BATCH_BYTES:
+            record = next(records, None)
+            if record is None:
+                break
+            batch.append(record)
+            size += len(record["value"])
+        yield batch
+
+
+def scan(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output: BinaryIO) -> None:
+    left = arguments.limit
+    parameters = _selection(arguments)
+    if arguments.reverse:
+        parameters["reverse"] = "true"
+    start, end = arguments.start, arguments.end
+    progress = _Progress("records read")
+    read = 0
+    while left is None or read < left:
+        if start is not None:
+            parameters["start_seq"] = start
+        if end is not None:
+            parameters["end_seq"] = end
+        parameters["limit"] = PAGE_RECORDS if left is None else min(PAGE_RECORDS, left - read)
+        answer = client.call("GET", "/api/v1/log/scan", **parameters)
+        _write(answer["records"], arguments, output)
+        read += len(answer["records"])
+        progress.at(read)
+        if not answer["records"]:
+            break
+        if arguments.reverse:
+            end = answer["nextSequence"]
+        else:
+            start = answer["nextSequence"]
+    progress.end(read)
+
+
+def tail(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output: BinaryIO) -> None:
+    """New records as they come, from now or from --start, until interrupted."""
+    parameters = _selection(arguments)
+    start = arguments.start
+    if start is None:
+        start = client.call("GET", "/api/v1/log/frontier")["readableSequence"]
+    left = arguments.limit
+    while left is None or left > 0:
+        answer = client.call(
+            "GET",
+            "/api/v1/log/scan",
+            **parameters,
+            start_seq=start,
+            follow="true",
+            timeout=FOLLOW_S,
+            limit=PAGE_RECORDS if left is None else min(left, PAGE_RECORDS),
+        )
+        _write(answer["records"], arguments, output)
+        output.flush()
+        start = answer["nextSequence"]
+        left = None if left is None else left - len(answer["records"])
+
+
+def keys(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output: BinaryIO) -> None:
+    parameters: dict[str, str | int] = {"prefix_base64": _text(arguments.prefix or "")}
+    left = arguments.limit
+    while left is None or left > 0:
+        parameters["limit"] = PAGE_RECORDS if left is None else min(left, PAGE_RECORDS)
+        answer = client.call("GET", "/api/v1/log/keys", **parameters)
+        for entry in answer["keys"]:
+            output.write(base64.b64decode(entry["key"]) + b"\n")
+        if not answer["more"]:
+            return
+        parameters["after_base64"] = answer["keys"][-1]["key"]
+        left = None if left is None else left - len(answer["keys"])
+
+
+def _selection(arguments: argparse.Namespace) -> dict[str, str | int]:
+    if arguments.key is not None:
+        return {"key_base64": _text(arguments.key)}
+    return {"prefix_base64": _text(arguments.prefix or "")}
+
+
+def _write(records: list[dict[str, Any]], arguments: argparse.Namespace, output: BinaryIO) -> None:
+    for record in records:
+        value = base64.b64decode(record["value"])
+        if arguments.json:
+            output.write(json.dumps(record).encode() + b"\n")
+        elif arguments.values:
+            output.write(value + b"\n")
+        else:
+            output.write(b"%d\t%b\t%b\n" % (record["sequence"], base64.b64decode(record["key"]), value))
+
+
+class _Progress:
+    """A count on the terminal's error stream, while the output goes elsewhere."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown = sys.stderr.isatty() and not sys.stdout.isatty()
+        self._next = PROGRESS_EVERY
+
+    def at(self, count: int) -> None:
+        if self._shown and count >= self._next:
+            sys.stderr.write(f"\r{count:,} {self._what}")
+            sys.stderr.flush()
+            self._next = count + PROGRESS_EVERY
+
+    def end(self, count: int) -> None:
+        if self._shown and count >= PROGRESS_EVERY:
+            sys.stderr.write(f"\r{count:,} {self._what}\n")
+
+
+Command = Callable[[Client, argparse.Namespace, BinaryIO, BinaryIO], None]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="triptych", description="Triptych from a shell.")
+    url = os.environ.get("TRIPTYCH_URL", URL_DEFAULT)
+    areas = parser.add_subparsers(required=True, metavar="AREA")
+    log = areas.add_parser("log", help="the append-only log").add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Command, text: str) -> argparse.ArgumentParser:
+        added = log.add_parser(name, help=text, description=text)
+        added.add_argument("--url", default=url, help=f"of the cluster (default: TRIPTYCH_URL, or {URL_DEFAULT})")
+        added.set_defaults(run=run)
+        return added
+
+    appending = command("append", append, "append a record of every line of the standard input")
+    key = appending.add_mutually_exclusive_group(required=True)
+    key.add_argument("--key", help="of every record")
+    key.add_argument("--separator", help="key and value are on the line, with this text between them")
+    appending.add_argument("--no-wait", action="store_true", help="do not wait until the records are on disk")
+    for name, run, text in (
+        ("tail", tail, "print records as they are appended"),
+        ("scan", scan, "print the records of a key, or of the keys with a prefix, in order"),
+    ):
+        reading = command(name, run, text)
+        chosen = reading.add_mutually_exclusive_group(required=True)
+        chosen.add_argument("--key")
+        chosen.add_argument("--prefix", help="'' means all keys")
+        reading.add_argument("--start", type=int, help="sequence number to begin at")
+        reading.add_argument("--limit", type=int, help="stop after this many records")
+        form = reading.add_mutually_exclusive_group()
+        form.add_argument("--json", action="store_true", help="records as the interface sends them, one a line")
+        form.add_argument("--values", action="store_true", help="values only, without sequence number and key")
+        if run is scan:
+            reading.add_argument("--end", type=int, help="sequence number to stop before")
+            reading.add_argument("--reverse", action="store_true", help="newest first (with --key)")
+    listing = command("keys", keys, "print the keys, in order")
+    listing.add_argument("--prefix")
+    listing.add_argument("--limit", type=int)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 0, 1 for an error (one line on the error stream), 130 when interrupted."""
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.run(Client(arguments.url), arguments, sys.stdin.buffer, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    except CommandError as error:
+        sys.stderr.write(f"triptych: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of the output, such as head, has what it wants.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

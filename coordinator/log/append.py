@@ -1,0 +1,348 @@
+"""Appends on their way to the shards: batches that wait at the same time share one message a worker.
+
+Durability: an append with `durable` is answered when its records are on the disk of every shard concerned (fsync). One
+without is answered when the shards hold them: they then survive the death of every process, and are on the disk
+within 100 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.links import Links
+from coordinator.log.frontier import Frontier, Group
+from coordinator.log.records import Append
+from coordinator.log.sequencer import Sequencer
+from shared.config import Settings
+from shared.errors import DeadlineExceeded, Overloaded, TriptychError, Unavailable
+from shared.hashing import hash64, shard_of
+from shared.messages import log
+from shared.telemetry import event
+from shared.wire import Frame, pack
+
+GROUPS_IN_FLIGHT_MAX = 2
+"""Messages under way at once: enough that the shards never wait for the next, few enough that small appends, which
+gather meanwhile, share the next one."""
+GROUP_RECORDS_MAX = 10_000
+GROUP_BYTES_MAX = 32 << 20
+"""A group takes no further batch past these; one batch may be larger."""
+QUEUE_RECORDS_MAX = 1_000_000
+QUEUE_BYTES_MAX = 256 << 20
+SYNC_EVERY_S = 0.04
+"""Half of what is promised for appends that nobody waits for, less the fsync itself."""
+STOP_GRACE_S = 1.0
+ORDER_WAIT_FACTOR = 3
+"""An answer waits in the queue, for the shards, and for the groups before it: each at most the write timeout."""
+
+
+class Revoker(Protocol):
+    async def revoke(self, segment: int, group: int, spans: Sequence[log.Span], shards: Sequence[int]) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A batch and where its records go: `shares` holds each shard's record positions, ascending."""
+
+    append: Append
+    shares: Mapping[int, NDArray[np.int64]]
+    size_bytes: int
+    answer: asyncio.Future[int]
+    expires: float
+
+
+@dataclass(slots=True, eq=False)
+class _Numbered:
+    start: int
+    waiting: _Waiting
+
+    @property
+    def span(self) -> log.Span:
+        return self.start, self.start + len(self.waiting.append.keys)
+
+
+class Appender:
+    """Numbers the batches, sends them, and closes their group at the frontier. For the event loop's thread only."""
+
+    def __init__(
+        self, settings: Settings, links: Links, sequencer: Sequencer, frontier: Frontier, revoker: Revoker
+    ) -> None:
+        self._settings = settings
+        self._links = links
+        self._sequencer = sequencer
+        self._frontier = frontier
+        self._revoker = revoker
+        self._queues: dict[bool, deque[_Waiting]] = {True: deque(), False: deque()}
+        self._queued_records = 0
+        self._queued_bytes = 0
+        self._turn = True
+        self._in_flight = 0
+        self._scheduled = False
+        self._preparing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unsynced: set[int] = set(range(links.shards))
+        self._syncing = False
+        self._written = asyncio.Event()
+        self._stopped = False
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._settings.write_timeout_ms / 1000
+
+    async def append(self, append: Append) -> int:
+        """Append one batch; its first sequence number.
+
+        Raises Unavailable when a shard concerned is not there (before anything is written) or fails (and then nothing
+        of the batch will ever be read), Overloaded when too much waits already.
+        """
+        if self._stopped:
+            raise Unavailable("the coordinator is stopping")
+        shares = _shares(append, self._links.shards)
+        self._links.require(shares)
+        size = append.size_bytes
+        if self._queued_records >= QUEUE_RECORDS_MAX or self._queued_bytes >= QUEUE_BYTES_MAX:
+            raise Overloaded(
+                f"{self._queued_records} records ({self._queued_bytes} bytes) wait to be appended; try again later"
+            )
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(append, shares, size, loop.create_future(), time.monotonic() + self._timeout_s)
+        self._queues[append.durable].append(waiting)
+        self._queued_records += len(append.keys)
+        self._queued_bytes += size
+        self._schedule()
+        try:
+            async with asyncio.timeout(ORDER_WAIT_FACTOR * self._timeout_s):
+                return await waiting.answer
+        except TimeoutError:
+            raise DeadlineExceeded(
+                "the records were not acknowledged in time; they may or may not have been appended"
+            ) from None
+
+    def _schedule(self) -> None:
+        """Dispatch at the end of this round of the loop, so that what arrived together goes together."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._scheduled = False
+        while self._in_flight < GROUPS_IN_FLIGHT_MAX and not self._preparing:
+            batches = self._take()
+            if not batches:
+                return
+            if not self._sequencer.ready_for(sum(len(w.append.keys) for w in batches)):
+                self._preparing = True
+                self._spawn(self._prepare(batches))
+                return
+            self._launch(batches)
+
+    def _take(self) -> list[_Waiting]:
+        """The next group's batches: all durable or all not, the two queues in turn."""
+        self._turn = not self._turn
+        queue = self._queues[self._turn] or self._queues[not self._turn]
+        taken: list[_Waiting] = []
+        records = size = 0
+        now = time.monotonic()
+        while queue and records < GROUP_RECORDS_MAX and size < GROUP_BYTES_MAX:
+            waiting = queue.popleft()
+            count = len(waiting.append.keys)
+            self._queued_records -= count
+            self._queued_bytes -= waiting.size_bytes
+            if waiting.answer.done():
+                continue
+            if waiting.expires < now:
+                waiting.answer.set_exception(DeadlineExceeded("the records waited too long and were not appended"))
+                continue
+            taken.append(waiting)
+            records += count
+            size += waiting.size_bytes
+        return taken
+
+    async def _prepare(self, batches: list[_Waiting]) -> None:
+        """Have the sequencer write its state, in a thread, and go on with these batches."""
+        try:
+            await asyncio.to_thread(self._sequencer.prepare, sum(len(w.append.keys) for w in batches))
+        except Unavailable as error:
+            for waiting in batches:
+                _fail(waiting, error)
+            return
+        finally:
+            self._preparing = False
+            self._schedule()
+        self._launch(batches)
+
+    async def _extend(self) -> None:
+        try:
+            await asyncio.to_thread(self._sequencer.extend)
+        except Unavailable as error:
+            event(logging.ERROR, "sequence numbers could not be reserved ahead", why=error)
+        finally:
+            self._preparing = False
+            self._schedule()
+
+    def _launch(self, batches: list[_Waiting]) -> None:
+        size = sum(w.size_bytes for w in batches)
+        start = self._sequencer.reserve(sum(len(w.append.keys) for w in batches), size)
+        numbered: list[_Numbered] = []
+        end = start
+        for waiting in batches:
+            numbered.append(_Numbered(end, waiting))
+            end += len(waiting.append.keys)
+        group = Group(start, end)
+        self._frontier.open(group)
+        self._in_flight += 1
+        self._spawn(self._send(group, numbered, self._sequencer.segments[-1].id))
+        if self._sequencer.running_low() and not self._preparing:
+            self._preparing = True
+            self._spawn(self._extend())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, group: Group, numbered: list[_Numbered], segment: int) -> None:
+        durable = numbered[0].waiting.append.durable
+        parts = _parts(numbered, self._frontier.settled)
+        body = pack(log.AppendBody(segment, group.start, self._frontier.readable, durable))
+        missing = await self._ask(body, parts)
+        failed = [item for item in numbered if not missing.keys().isdisjoint(item.waiting.shares)]
+        if failed:
+            shards = sorted({shard for item in failed for shard in item.waiting.shares})
+            await self._revoker.revoke(segment, group.start, [item.span for item in failed], shards)
+        if not durable:
+            self._unsynced.update(parts)
+            self._written.set()
+        kept = [item for item in numbered if item not in failed]
+        group.batches = [(item.start, item.waiting.append.keys, item.waiting.append.values) for item in kept]
+        group.when_closed = lambda: _answer(kept, failed, missing)
+        self._frontier.close(group)
+        if not self._unsynced and not self._syncing:
+            self._frontier.synced(self._frontier.readable)
+        self._in_flight -= 1
+        self._dispatch()
+
+    async def _ask(self, body: bytes, parts: Mapping[int, Sequence[Frame]]) -> Mapping[int, str]:
+        """Shard → why it may not hold its part."""
+        try:
+            result = await self._links.fan_out("log.append", body=body, parts=parts, timeout_s=self._timeout_s)
+        except TriptychError as error:
+            return dict.fromkeys(parts, str(error))
+        except Exception as error:
+            # Whatever happened, the group must be closed, or nobody reads past it again.
+            event(logging.ERROR, "append failed", trace=True)
+            return dict.fromkeys(parts, f"an internal error ({type(error).__name__})")
+        return result.missing
+
+    async def stop(self) -> None:
+        """Take no more numbers; give what is under way a moment to be decided, then sync."""
+        self._stopped = True
+        for queue in self._queues.values():
+            while queue:
+                _fail(queue.popleft(), Unavailable("the coordinator is stopping; the records were not appended"))
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        await self.sync()
+
+    # Syncing what nobody waits for
+
+    def must_sync(self, shards: Sequence[int]) -> None:
+        self._unsynced.update(shards)
+        self._written.set()
+
+    async def sync_forever(self) -> None:
+        """Every SYNC_EVERY_S, put on the disk what was written without waiting for it."""
+        while True:
+            await self._written.wait()
+            await asyncio.sleep(SYNC_EVERY_S)
+            self._written.clear()
+            await self.sync()
+            if self._unsynced:
+                self._written.set()
+
+    async def sync(self) -> None:
+        """One round. Shards that fail stay unsynced, and the durable frontier stays where it is."""
+        if not self._unsynced:
+            return
+        shards, upto = sorted(self._unsynced), self._frontier.readable
+        self._unsynced.clear()
+        self._syncing = True
+        try:
+            result = await self._links.fan_out("log.sync", shards=shards, timeout_s=self._timeout_s)
+            self._unsynced.update(result.missing)
+            if not result.missing:
+                # Nothing came meanwhile that was not synced by whoever waits for it: all there is is on disk.
+                self._frontier.synced(upto if self._unsynced else self._frontier.readable)
+        except TriptychError:
+            self._unsynced.update(shards)
+        finally:
+            self._syncing = False
+
+
+def _shares(append: Append, shards: int) -> dict[int, NDArray[np.int64]]:
+    """Shard → positions of its records. The shard of the producer's id takes part to remember the answer."""
+    keys = append.keys
+    if len(keys) == 1:
+        shares = {shard_of(keys[0], shards): _FIRST}
+    else:
+        owners = np.fromiter(map(hash64, keys), np.uint64, len(keys)) % np.uint64(shards)
+        order = np.argsort(owners, kind="stable")
+        present, begins = np.unique(owners[order], return_index=True)
+        shares = dict(zip(present.tolist(), np.split(order, begins[1:]), strict=True))
+    if append.producer:
+        shares.setdefault(shard_of(append.producer.encode(), shards), _NONE)
+    return shares
+
+
+_FIRST = np.zeros(1, np.int64)
+_NONE = np.zeros(0, np.int64)
+_encode = msgspec.msgpack.encode
+
+
+def _parts(numbered: list[_Numbered], settled: int) -> dict[int, list[Frame]]:
+    """Each shard's frames: its Entry, and its values."""
+    batches: dict[int, list[log.Batch]] = {}
+    sequences: dict[int, list[bytes]] = {}
+    keys: dict[int, list[bytes]] = {}
+    values: dict[int, list[bytes]] = {}
+    for item in numbered:
+        append, shares = item.waiting.append, item.waiting.shares
+        batch = log.Batch(item.start, len(append.keys), tuple(shares), append.producer, append.producer_seq)
+        for shard, positions in shares.items():
+            batches.setdefault(shard, []).append(batch)
+            sequences.setdefault(shard, []).append((positions + item.start).astype(">u8").tobytes())
+            chosen = positions.tolist()
+            keys.setdefault(shard, []).extend([append.keys[i] for i in chosen])
+            values.setdefault(shard, []).extend([append.values[i] for i in chosen])
+    return {
+        shard: [
+            _encode(log.Entry(settled, tuple(batches[shard]), b"".join(sequences[shard]), keys[shard])),
+            _encode(values[shard]),
+        ]
+        for shard in batches
+    }
+
+
+def _answer(kept: list[_Numbered], failed: list[_Numbered], missing: Mapping[int, str]) -> None:
+    for item in kept:
+        if not item.waiting.answer.done():
+            item.waiting.answer.set_result(item.start)
+    for item in failed:
+        whys = [f"shard {s}: {why}" for s, why in sorted(missing.items()) if s in item.waiting.shares]
+        _fail(item.waiting, Unavailable("the records were not appended: " + "; ".join(whys)))
+
+
+def _fail(waiting: _Waiting, error: TriptychError) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_exception(error)

@@ -1,0 +1,91 @@
+"""The log area of the coordinator: everything that lives as long as it does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from coordinator.links import Links
+from coordinator.log.append import Appender
+from coordinator.log.follow import Followers
+from coordinator.log.frontier import Frontier
+from coordinator.log.producers import Producers
+from coordinator.log.reads import Reader
+from coordinator.log.records import Append
+from coordinator.log.recovery import Recovery
+from coordinator.log.retention import Retention
+from coordinator.log.sequencer import Sequencer
+from shared.config import Settings
+from shared.errors import DeadlineExceeded, TriptychError
+from shared.telemetry import event
+
+
+class LogArea:
+    """`start` before the first request, `stop` after the last one."""
+
+    def __init__(self, settings: Settings, links: Links) -> None:
+        self._settings = settings
+        self._links = links
+        self.sequencer = Sequencer(settings.data / "sequencer", settings)
+        self.frontier = Frontier(settings.log_visibility)
+        self.recovery = Recovery(settings, links, self.sequencer, self.frontier)
+        self.reader = Reader(settings, links, self.sequencer, self.frontier, self.recovery)
+        self.followers = Followers(settings.log_followers_max, self.frontier, self.reader)
+        self._appender = Appender(settings, links, self.sequencer, self.frontier, self.recovery)
+        self._producers = Producers(settings, links, self.recovery)
+        self._retention = Retention(settings, links, self.sequencer, self.recovery)
+        self.frontier.publish = self.followers.publish
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Raises ConfigError when the sequencer's state cannot be used."""
+        self.sequencer.open()
+        self.frontier.begin_at(self.sequencer.next, self.sequencer.settled)
+        for work in (self._recover, self.recovery.remove_forever, self._retention.run):
+            self._tasks.append(asyncio.create_task(_logged(work)))
+
+    async def _recover(self) -> None:
+        await self.recovery.run()
+        # What a crash of the machine spared was whole, but perhaps not on the disk yet.
+        self._appender.must_sync(range(self._links.shards))
+        await self._appender.sync_forever()
+
+    async def stop(self) -> None:
+        """Put everything on the disk and leave no gap in the numbers."""
+        for task in self._tasks:
+            task.cancel()
+        await self._appender.stop()
+        if self.recovery.complete.is_set():
+            self.sequencer.settled = self.frontier.settled
+        try:
+            self.sequencer.close()
+        except TriptychError as error:
+            event(logging.ERROR, "the log's state could not be written", why=error)
+
+    async def append(self, append: Append) -> tuple[int, int]:
+        """(first sequence number, number of records) of the batch; see `Appender` for durability and errors."""
+        if self.sequencer.is_new:
+            # A lost state file is made anew from what the shards hold, so all of them have to be asked first.
+            await self.recovery.wait_for(range(self._links.shards))
+        if not append.producer:
+            return await self._appender.append(append), len(append.keys)
+        start, count, repeated = await self._producers.append(append, self._appender.append)
+        if repeated and append.durable:
+            await self._wait_durable(start + count)
+        return start, count
+
+    async def _wait_durable(self, upto: int) -> None:
+        try:
+            async with asyncio.timeout(self._settings.write_timeout_ms / 1000):
+                await self.frontier.wait_durable(upto)
+        except TimeoutError:
+            raise DeadlineExceeded("the records are stored, but not all of the log before them is on disk") from None
+
+
+async def _logged(work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await work()
+    except Exception:
+        event(logging.ERROR, "a background task of the log ended", trace=True)
+        raise

@@ -1,0 +1,155 @@
+"""Who waits for records to come: woken by the append, with the records themselves.
+
+A follower that has read everything is handed new records straight from the append. One that is slower than its queue
+holds is *lagging* and reads the store until it has caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from coordinator.log.frontier import Frontier, Group
+from coordinator.log.reads import Reader, Selection
+from shared.errors import Overloaded
+from shared.messages import log
+
+QUEUE_RECORDS_MAX = 1000
+QUEUE_BYTES_MAX = 1 << 20
+"""What waits in memory for one follower: with more, it reads the store."""
+
+Row = tuple[int, bytes, bytes]
+"""(sequence number, key, value)."""
+
+
+class Follower:
+    """One reader's place: everything below `position` has been given to it."""
+
+    __slots__ = ("_bytes", "_queue", "lagging", "position", "selection", "wake")
+
+    def __init__(self, selection: Selection, position: int) -> None:
+        self.selection = selection
+        self.position = position
+        self.lagging = True
+        self.wake = asyncio.Event()
+        self.wake.set()
+        self._queue: list[Row] = []
+        self._bytes = 0
+
+    def lag(self) -> None:
+        """Give up the queue: the store has what comes next."""
+        self.lagging = True
+        self._queue.clear()
+        self._bytes = 0
+        self.wake.set()
+
+    def offer(self, row: Row) -> None:
+        if self.lagging or row[0] < self.position:
+            return
+        if len(self._queue) >= QUEUE_RECORDS_MAX or self._bytes >= QUEUE_BYTES_MAX:
+            self.lag()
+            return
+        self._queue.append(row)
+        self._bytes += len(row[2])
+        self.wake.set()
+
+    def take(self, limit: int) -> list[Row]:
+        taken, self._queue = self._queue[:limit], self._queue[limit:]
+        self._bytes = sum(len(row[2]) for row in self._queue)
+        if taken:
+            self.position = taken[-1][0] + 1
+        return taken
+
+
+class Followers:
+    """All that wait now."""
+
+    def __init__(self, followers_max: int, frontier: Frontier, reader: Reader) -> None:
+        self._max = followers_max
+        self._frontier = frontier
+        self._reader = reader
+        self._count = 0
+        self._by_key: dict[bytes, set[Follower]] = {}
+        self._by_prefix: set[Follower] = set()
+
+    @contextmanager
+    def following(self, selection: Selection, position: int) -> Iterator[Follower]:
+        """Raises Overloaded when as many wait as may."""
+        if self._count >= self._max:
+            raise Overloaded(
+                f"{self._count} reads follow the log, the limit is {self._max} (TRIPTYCH_LOG_FOLLOWERS_MAX); "
+                "try again later"
+            )
+        follower = Follower(selection, position)
+        group = self._by_prefix if selection.key is None else self._by_key.setdefault(selection.key, set())
+        group.add(follower)
+        self._count += 1
+        try:
+            yield follower
+        finally:
+            self._count -= 1
+            group.discard(follower)
+            if selection.key is not None and not group:
+                self._by_key.pop(selection.key, None)
+
+    async def read(self, follower: Follower, limit: int) -> list[Row]:
+        """The next records, waiting for them if need be; at most about `limit`. May be [] after reading on without
+        finding any; the caller sets the deadline."""
+        await follower.wake.wait()
+        if follower.lagging:
+            return await self._catch_up(follower, limit)
+        rows = follower.take(limit)
+        if not follower._queue and not follower.lagging:
+            follower.wake.clear()
+        return rows
+
+    async def _catch_up(self, follower: Follower, limit: int) -> list[Row]:
+        """A page from the store. With the last one, what is published from then on goes to the queue."""
+        selection = follower.selection
+        # Set before the frontier is read, in the same round of the loop: no group can fall between the two.
+        follower.lagging = False
+        try:
+            page = await self._reader.page(selection, follower.position, self._frontier.visible, limit)
+        except BaseException:
+            follower.lag()
+            raise
+        if not page.done:
+            follower.lag()
+        rows = list(rows_of(page.records, selection))
+        follower.position = max(follower.position, page.next)
+        if not follower._queue and not follower.lagging:
+            follower.wake.clear()
+        return rows
+
+    def publish(self, group: Group) -> None:
+        """Hand a group that has become visible to those who follow its keys."""
+        if not self._count:
+            return
+        if group.batches is None:
+            for follower in self._all():
+                follower.lag()
+            return
+        for start, keys, values in group.batches:
+            if self._by_key:
+                for at, key in enumerate(keys):
+                    for follower in self._by_key.get(key, ()):
+                        follower.offer((start + at, key, values[at]))
+            for follower in self._by_prefix:
+                prefix = follower.selection.prefix
+                for at, key in enumerate(keys):
+                    if key.startswith(prefix):
+                        follower.offer((start + at, key, values[at]))
+
+    def _all(self) -> Iterable[Follower]:
+        yield from self._by_prefix
+        for followers in self._by_key.values():
+            yield from followers
+
+
+def rows_of(records: log.Records, selection: Selection) -> Iterator[Row]:
+    numbers: list[int] = np.asarray(records.sequences).tolist()
+    keys = records.key_list() if selection.key is None else [selection.key] * len(numbers)
+    return zip(numbers, keys, records.value_list(), strict=True)

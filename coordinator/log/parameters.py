@@ -1,0 +1,84 @@
+"""Query parameters of the log endpoints."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+
+from coordinator.api import parameters
+from coordinator.log.reads import Selection
+from shared.errors import BadData
+from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX
+
+
+def whole(query: Mapping[str, str], names: tuple[str, ...], default: int, least: int, most: int) -> int:
+    """The first of these parameters that is there. Raises BadData unless it is a whole number within the bounds."""
+    for name in names:
+        text = query.get(name)
+        if text is not None:
+            if not (text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most):
+                raise BadData(f"parameter {name!r} is {text!r}; it must be a whole number from {least} to {most}")
+            return int(text)
+    return default
+
+
+def sequences(query: Mapping[str, str]) -> tuple[int, int]:
+    """(start, inclusive; end, exclusive) of `start_seq` and `end_seq`; by default everything."""
+    start = whole(query, ("start_seq", "startSeq"), 0, 0, SEQUENCE_MAX)
+    return start, whole(query, ("end_seq", "endSeq"), SEQUENCE_MAX, 0, SEQUENCE_MAX)
+
+
+def flag(query: Mapping[str, str], name: str) -> bool:
+    text = query.get(name, "false")
+    if text not in ("true", "false", "1", "0"):
+        raise BadData(f"parameter {name!r} is {text!r}; it must be true or false")
+    return text in ("true", "1")
+
+
+def seconds(query: Mapping[str, str], name: str, default_s: float, most_s: float) -> float:
+    """A duration such as `30s`, or seconds; capped at `most_s`."""
+    text = query.get(name)
+    if text is None:
+        return default_s
+    value_ms = parameters.duration_ms(text, name)
+    if value_ms < 0:
+        raise BadData(f"parameter {name!r} is {text!r}; it must not be negative")
+    return min(value_ms / 1000, most_s)
+
+
+def octets(query: Mapping[str, str], name: str) -> bytes | None:
+    """Bytes given as text (`name`) or as base64 (`name_base64`), which excludes the other; None without either."""
+    text, encoded = query.get(name), query.get(f"{name}_base64")
+    if text is not None and encoded is not None:
+        raise BadData(f"parameters {name!r} and '{name}_base64' exclude each other")
+    if encoded is not None:
+        value = from_base64(encoded, f"parameter '{name}_base64'")
+    elif text is not None:
+        value = text.encode("utf-8", "surrogateescape")
+    else:
+        return None
+    if len(value) > KEY_BYTES_MAX:
+        raise BadData(f"parameter {name!r} has {len(value)} bytes; it may have at most {KEY_BYTES_MAX}")
+    return value
+
+
+def from_base64(text: str, where: str) -> bytes:
+    # In a URL that was not escaped, plus has become a space; both alphabets are taken.
+    standard = text.replace(" ", "+").replace("-", "+").replace("_", "/").rstrip("=")
+    try:
+        return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadData(f"{where} is {text!r}, which is not base64: {error}") from error
+
+
+def selection(query: Mapping[str, str]) -> Selection:
+    """Raises BadData unless exactly one of key and prefix is given."""
+    key, prefix = octets(query, "key"), octets(query, "prefix")
+    if key is not None and prefix is not None:
+        raise BadData("parameters 'key' and 'prefix' exclude each other")
+    if key is not None:
+        return Selection(key)
+    if prefix is not None:
+        return Selection(None, prefix)
+    raise BadData("parameter 'key' is missing; give 'key', 'key_base64', 'prefix' or 'prefix_base64'")

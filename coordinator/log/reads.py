@@ -1,0 +1,136 @@
+"""Reads of the log: which segments and shards they concern, in pages, never past the frontier."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from coordinator.links import Links
+from coordinator.log.frontier import Frontier
+from coordinator.log.recovery import Recovery
+from coordinator.log.sequencer import Sequencer
+from shared.config import Settings
+from shared.hashing import shard_of
+from shared.messages import log
+from shared.wire import pack, unpack
+
+PAGE_RECORDS = 4096
+"""Records asked of the shards at once: a page is there in a few ms, so the first byte of a long scan is too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The records of `key`, or, where it is None, of every key with `prefix`."""
+
+    key: bytes | None
+    prefix: bytes = b""
+
+    def matches(self, key: bytes) -> bool:
+        return key.startswith(self.prefix) if self.key is None else key == self.key
+
+
+class Reader:
+    """Every method raises Unavailable when a shard concerned is missing: a log with holes would be passed over and
+    never looked at again, so unlike a query's answer, a read of the log is never partial."""
+
+    def __init__(
+        self, settings: Settings, links: Links, sequencer: Sequencer, frontier: Frontier, recovery: Recovery
+    ) -> None:
+        self._settings = settings
+        self._links = links
+        self._sequencer = sequencer
+        self._frontier = frontier
+        self._recovery = recovery
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._settings.write_timeout_ms / 1000
+
+    @property
+    def _query_timeout_s(self) -> float:
+        return self._settings.query_timeout_ms / 1000
+
+    def _shards(self, selection: Selection) -> list[int]:
+        if selection.key is None:
+            return list(range(self._links.shards))
+        return [shard_of(selection.key, self._links.shards)]
+
+    def _range(self, start: int, end: int) -> log.Range | None:
+        """What of start ≤ number < end may be read now; None when that is nothing."""
+        start = max(start, self._sequencer.log_start)
+        end = min(end, self._frontier.visible)
+        if start >= end or not self._sequencer.segments:
+            return None
+        begins = [segment.start_seq for segment in self._sequencer.segments]
+        first = self._sequencer.segments[max(0, bisect_right(begins, start) - 1)].id
+        last = self._sequencer.segments[max(0, bisect_left(begins, end) - 1)].id
+        return log.Range(first, last, start, end, self._recovery.hidden(start, end))
+
+    async def page(self, selection: Selection, start: int, end: int, limit: int, reverse: bool = False) -> log.Page:
+        """One page of the records with start ≤ number < end; `Page.next` is where the next one begins (in reverse:
+        ends)."""
+        shards = self._shards(selection)
+        await self._recovery.wait_for(shards)
+        span = self._range(start, end)
+        if span is None:
+            nothing = log.Records.of(log.NO_NUMBERS, [])
+            return log.Page(nothing, start if reverse else max(start, min(end, self._frontier.visible)), True)
+        limit = min(limit, PAGE_RECORDS)
+        body = log.ScanBody(span, limit, selection.key or b"", selection.prefix, reverse)
+        method, timeout_s = ("log.scan", self._timeout_s)
+        if selection.key is None:
+            method, timeout_s = ("log.merge", self._query_timeout_s)
+        answers = await self._links.call(method, shards=shards, body=pack(body), timeout_s=timeout_s)
+        pages = []
+        for answer in answers:
+            head = unpack(answer.reply.body, log.ScanReply)
+            pages.append(log.Page(log.Records.from_frames(answer.reply.frames), head.next, head.done))
+        return pages[0] if len(pages) == 1 else log.merge_pages(pages, limit)
+
+    async def pages(
+        self, selection: Selection, start: int, end: int, limit: int, reverse: bool = False
+    ) -> AsyncGenerator[log.Page, None]:
+        """All pages up to `limit` records; while one is used, the next is on its way. Always at least one."""
+        upcoming = asyncio.ensure_future(self.page(selection, start, end, limit, reverse))
+        try:
+            while True:
+                page = await upcoming
+                limit -= len(page.records)
+                start, end = (start, page.next) if reverse else (page.next, end)
+                finished = page.done or limit <= 0
+                if not finished:
+                    upcoming = asyncio.ensure_future(self.page(selection, start, end, limit, reverse))
+                yield page
+                if finished:
+                    return
+        finally:
+            upcoming.cancel()
+
+    async def keys(
+        self, prefix: bytes, after: bytes | None, segments: tuple[int, int], limit: int
+    ) -> tuple[list[bytes], bool]:
+        """(distinct keys with records in first ≤ segment < last, ascending; whether there are more)."""
+        shards = list(range(self._links.shards))
+        await self._recovery.wait_for(shards)
+        span = self._range(0, log.SEQUENCE_MAX)
+        if span is None:
+            return [], False
+        span.first_segment = max(span.first_segment, segments[0])
+        span.last_segment = min(span.last_segment, segments[1] - 1)
+        body = pack(log.KeysBody(span, prefix, after, limit + 1))
+        answers = await self._links.call("log.keys", shards=shards, body=body, timeout_s=self._query_timeout_s)
+        found = sorted(key for answer in answers for key in unpack(answer.reply.body, log.KeysReply).keys)
+        return found[:limit], len(found) > limit
+
+    async def count(self, selection: Selection, start: int, end: int) -> int:
+        """How many records the selection has in start ≤ number < end, exactly."""
+        shards = self._shards(selection)
+        await self._recovery.wait_for(shards)
+        span = self._range(start, end)
+        if span is None:
+            return 0
+        body = pack(log.CountBody(span, selection.key, selection.prefix))
+        answers = await self._links.call("log.count", shards=shards, body=body, timeout_s=self._query_timeout_s)
+        return sum(unpack(answer.reply.body, log.CountReply).records for answer in answers)

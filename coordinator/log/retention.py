@@ -1,0 +1,69 @@
+"""Retention: whole segments leave the log when they are too old or the log is too large."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from coordinator.links import Links
+from coordinator.log.recovery import Recovery
+from coordinator.log.sequencer import Sequencer
+from shared.config import Settings
+from shared.errors import TriptychError
+from shared.messages import log
+from shared.telemetry import event
+from shared.wire import pack
+
+CHECK_EVERY_S = 1.0
+
+
+class Retention:
+    def __init__(self, settings: Settings, links: Links, sequencer: Sequencer, recovery: Recovery) -> None:
+        self._settings = settings
+        self._links = links
+        self._sequencer = sequencer
+        self._recovery = recovery
+
+    async def run(self) -> None:
+        """Every CHECK_EVERY_S, after the recovery: forget the segments that are due, then have the shards remove what
+        they hold of them."""
+        await self._recovery.complete.wait()
+        while True:
+            try:
+                await self._check()
+            except TriptychError as error:
+                event(logging.WARNING, "log retention will be tried again", why=error)
+            await asyncio.sleep(CHECK_EVERY_S)
+
+    async def _check(self) -> None:
+        if self._settings.log_retention_ms and self._sequencer.segment_is_due():
+            # Otherwise the next append ends it, which for a log that is no longer written never comes. On the event
+            # loop, where nobody takes a number meanwhile.
+            self._sequencer.start_segment()
+        count = self._due()
+        if count:
+            await asyncio.to_thread(self._sequencer.drop_segments, count)
+            event(logging.INFO, "log segments dropped", segments=count, log_start=self._sequencer.log_start)
+            self._recovery.stale.update(range(self._links.shards))
+        shards = [shard for shard in self._recovery.stale if not self._links.unready([shard])]
+        if shards:
+            body = pack(log.DropBody(self._sequencer.segments[0].id, self._sequencer.log_start))
+            timeout_s = self._settings.query_timeout_ms / 1000
+            result = await self._links.fan_out("log.drop", shards=shards, body=body, timeout_s=timeout_s)
+            self._recovery.stale.difference_update(shard for shard in shards if shard not in result.missing)
+
+    def _due(self) -> int:
+        """How many segments, from the oldest, are to go: those that ended before the retention time, and those above
+        the retention size. The last one, which still grows, stays."""
+        segments = self._sequencer.segments
+        count = 0
+        if self._settings.log_retention_ms:
+            oldest_ms = self._sequencer.wall_ms() - self._settings.log_retention_ms
+            while count < len(segments) - 1 and segments[count + 1].start_time_ms < oldest_ms:
+                count += 1
+        if self._settings.log_retention_bytes:
+            total = sum(segment.bytes for segment in segments[count:])
+            while count < len(segments) - 1 and total > self._settings.log_retention_bytes:
+                total -= segments[count].bytes
+                count += 1
+        return count

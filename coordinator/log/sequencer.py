@@ -1,0 +1,221 @@
+"""The log's sequence numbers and its segments.
+
+Numbers are taken from a range that was reserved on disk before, so a number that was handed out is never handed out
+again, whatever crashed; what a crash leaves of the range is a gap. The state is one file, replaced atomically, with a
+checksum: a torn write leaves the file before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+import xxhash
+
+from shared.config import Settings
+from shared.errors import ConfigError, Unavailable
+from shared.manifest import write_atomically
+from shared.messages.log import Span
+
+RESERVE_AHEAD = 1 << 20
+"""Numbers reserved at once: at a million records a second one small file a second, a gap of at most this in 2^64."""
+FORMAT = 1
+_CHECKSUM_BYTES = 8
+
+
+@dataclass(slots=True)
+class Segment:
+    """Records from `start_seq` up to the next segment's. `bytes`: of keys and values, in all shards."""
+
+    id: int
+    start_seq: int
+    start_time_ms: int
+    bytes: int = 0
+
+
+class Revoked(msgspec.Struct):
+    """Batches of one group that were given up, and the shards that may still hold parts of them."""
+
+    segment: int
+    group: int
+    spans: list[Span]
+    shards: list[int]
+
+
+class _State(msgspec.Struct):
+    """`limit`: every number below it may have been handed out, unless `next` (after an orderly stop) says more."""
+
+    format: int
+    limit: int
+    next: int | None
+    settled: int
+    segments: list[tuple[int, int, int, int]]
+    revoked: list[Revoked]
+
+
+@dataclass
+class Sequencer:
+    """Hands out numbers, decides when a segment ends, and keeps what the log's readers must know after a crash.
+
+    `reserve` and the readers are for one thread (the event loop); the methods that write the file say so and may run in
+    another thread meanwhile.
+    """
+
+    directory: Path
+    settings: Settings
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    next: int = 0
+    settled: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    revoked: list[Revoked] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._path = self.directory / "state"
+        self._limit = 0
+        self._lock = Lock()
+        self._segment_since = time.monotonic()
+        self.is_new = True
+
+    def open(self) -> None:
+        """Read the state and reserve the first range. Raises ConfigError when the file is damaged or not writable."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.is_new = not self._path.exists()
+            if not self.is_new:
+                self._read(self._path.read_bytes())
+            self.extend()
+        except OSError as error:
+            raise ConfigError(f"{self._path} cannot be used: {error.strerror}") from error
+        except Unavailable as error:
+            raise ConfigError(str(error)) from error
+
+    def _read(self, content: bytes) -> None:
+        checksum, payload = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+        try:
+            if xxhash.xxh64_digest(payload) != checksum:
+                raise ValueError("its checksum does not match")
+            state = msgspec.json.decode(payload, type=_State)
+            if state.format != FORMAT:
+                raise ValueError(f"it has format {state.format}, this program reads {FORMAT}")
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise ConfigError(
+                f"{self._path} is damaged ({error}); restore it, or remove it: numbers then go on above the highest "
+                "one that the shards hold"
+            ) from error
+        self.next = state.limit if state.next is None else state.next
+        self.settled, self.revoked = state.settled, state.revoked
+        self.segments = [Segment(*fields) for fields in state.segments]
+
+    def close(self) -> None:
+        """Write what is left of the range, so that an orderly stop leaves no gap. Raises Unavailable."""
+        with self._lock:
+            self._write(self.next, self.next)
+
+    # Numbers
+
+    def ready_for(self, count: int) -> bool:
+        """Whether `reserve(count)` will not touch the disk."""
+        return self.next + count <= self._limit and not self.segment_is_due() and bool(self.segments)
+
+    def running_low(self) -> bool:
+        return self._limit - self.next < RESERVE_AHEAD // 2
+
+    def prepare(self, count: int) -> None:
+        """Make `ready_for(count)` true; writes the file. No number may be taken meanwhile. Raises Unavailable."""
+        if self.segment_is_due() or not self.segments:
+            self.start_segment()
+        if self.next + count > self._limit:
+            self.extend(count)
+
+    def extend(self, count: int = 0) -> None:
+        """Reserve a further range; writes the file. Raises Unavailable."""
+        with self._lock:
+            limit = max(self._limit, self.next + count + RESERVE_AHEAD)
+            self._write(limit, None)
+            self._limit = limit
+
+    def reserve(self, count: int, size_bytes: int = 0) -> int:
+        """The first of `count` consecutive numbers for records of that many bytes. Raises Unavailable when more have
+        to be reserved on disk and it refuses."""
+        if not self.ready_for(count):
+            self.prepare(count)
+        start = self.next
+        self.next += count
+        self.segments[-1].bytes += size_bytes
+        return start
+
+    def skip_to(self, number: int) -> None:
+        """Hand out nothing below `number`."""
+        self.next = max(self.next, number)
+
+    # Segments
+
+    @property
+    def log_start(self) -> int:
+        """Records below it have been dropped."""
+        return self.segments[0].start_seq if self.segments else 0
+
+    def segment_is_due(self) -> bool:
+        """Whether the last segment, holding something, is large or old enough to end."""
+        if not self.segments or self.segments[-1].start_seq == self.next:
+            return False
+        last = self.segments[-1]
+        # A clock that jumps back must not keep a segment open for ever.
+        age_ms = max(self.wall_ms() - last.start_time_ms, int((time.monotonic() - self._segment_since) * 1000))
+        return last.bytes >= self.settings.log_segment_bytes or age_ms >= self.settings.log_segment_age_ms
+
+    def start_segment(self) -> None:
+        """Begin a segment at the next number, unless the last one is empty. Writes the file; raises Unavailable."""
+
+        def change(segments: list[Segment]) -> list[Segment]:
+            if segments and segments[-1].start_seq == self.next:
+                return segments
+            last = segments[-1] if segments else Segment(-1, 0, 0)
+            return [*segments, Segment(last.id + 1, self.next, max(self.wall_ms(), last.start_time_ms))]
+
+        self._change_segments(change)
+        self._segment_since = time.monotonic()
+
+    def drop_segments(self, count: int) -> None:
+        """Forget the first `count` segments, never the last one. Writes the file; raises Unavailable."""
+        self._change_segments(lambda segments: segments[min(count, len(segments) - 1) :])
+
+    def add_segments(self, found: list[Segment]) -> None:
+        """Take in segments that the shards hold and a lost state file does not know. Writes the file."""
+        self._change_segments(lambda segments: sorted([*found, *segments], key=lambda s: s.id))
+
+    def _change_segments(self, change: Callable[[list[Segment]], list[Segment]]) -> None:
+        with self._lock:
+            before = self.segments
+            self.segments = change(before)
+            try:
+                self._write(self._limit, None)
+            except Unavailable:
+                self.segments = before
+                raise
+
+    # What a crash must not undo
+
+    def save(self) -> None:
+        """Write `revoked` and `settled` as they are now. Raises Unavailable."""
+        with self._lock:
+            self._write(self._limit, None)
+
+    def _write(self, limit: int, stopped_at: int | None) -> None:
+        state = _State(
+            FORMAT,
+            limit,
+            stopped_at,
+            self.settled,
+            [(s.id, s.start_seq, s.start_time_ms, s.bytes) for s in self.segments],
+            list(self.revoked),
+        )
+        payload = msgspec.json.encode(state)
+        try:
+            write_atomically(self._path, xxhash.xxh64_digest(payload) + payload)
+        except OSError as error:
+            raise Unavailable(f"the log's state {self._path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,318 @@
+"""The vector area behind its endpoints: the collections, writes to shards, and searches gathered into batches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from coordinator.links import FanOut, Links
+from coordinator.vectors.catalogue import DEFAULT, Catalogue
+from coordinator.vectors.decode import Upserts
+from coordinator.vectors.search import Found, Hit, SearchRequest, fuse, merge
+from shared import wire
+from shared.config import Settings
+from shared.errors import BadData, ConfigError, DeadlineExceeded, Unavailable
+from shared.hashing import shard_of
+from shared.messages.vectors import (
+    Collection,
+    CollectionBody,
+    CollectionStats,
+    Count,
+    Floats,
+    IdsBody,
+    SearchBody,
+    StatsReply,
+    WriteBody,
+    pack_blobs,
+    unpack_blobs,
+)
+from shared.telemetry import event
+
+BATCHES_IN_FLIGHT = 1
+"""Of searches alike in all but their vectors. What comes while one is being answered is gathered into the next, so
+that many small searches cost the workers little more than one."""
+BATCH_MAX = 128
+THREAD_NUMBERS_MIN = (
+    64_000  # components of a write from which it is checked and cut in a thread: 1 ms of the event loop
+)
+
+
+@dataclass(slots=True)
+class Searched:
+    """A search's answer: a list of hits for each query, and the texts of its warnings."""
+
+    lists: list[list[Hit]]
+    warnings: list[str]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One vector as read: its id, packed attributes and components if asked for."""
+
+    id: bytes
+    attributes: bytes
+    vector: Floats | None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    queries: Floats
+    answer: asyncio.Future[tuple[Found, FanOut]]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Searches of one kind."""
+
+    body: SearchBody
+    in_flight: int = 0
+    waiting: list[_Waiting] = field(default_factory=list)
+
+
+class VectorArea:
+    """One for the cluster; everything runs on the coordinator's event loop."""
+
+    def __init__(self, settings: Settings, links: Links) -> None:
+        self._settings = settings
+        self._links = links
+        self._catalogue = Catalogue(settings.data)
+        self._changing = asyncio.Lock()
+        self._queues: dict[bytes, _Queue] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timeout_s = settings.vector_timeout_ms / 1000
+        self._write_timeout_s = settings.write_timeout_ms / 1000
+
+    async def start(self) -> None:
+        """Read the collections. Raises ConfigError when a setting contradicts what the data directory holds."""
+        await asyncio.to_thread(self._catalogue.load)
+        there, settings = self._catalogue.find(DEFAULT), self._settings
+        if there is None:
+            return
+        if settings.vector_dimension not in (0, there.dimension):
+            raise ConfigError(
+                f"TRIPTYCH_VECTOR_DIMENSION is {settings.vector_dimension}; "
+                f"the vectors in {settings.data} have {there.dimension} components"
+            )
+        if (settings.vector_metric, settings.vector_storage) != (there.metric, there.storage):
+            event(
+                logging.WARNING,
+                "vector settings are those of the data directory",
+                metric=there.metric,
+                storage=there.storage,
+            )
+
+    async def stop(self) -> None:
+        """Give up searches still waiting; everything else is on the disk already."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    # Collections
+
+    def collections(self) -> list[Collection]:
+        return self._catalogue.all()
+
+    def find(self, name: str) -> Collection | None:
+        """The collection of a read: None for the default one while it has no vector. Raises NotFound for others."""
+        return self._catalogue.find(name) if name in ("", DEFAULT) else self._catalogue.get(name)
+
+    async def create(self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str]) -> Collection:
+        """Raises BadData for settings that are wrong, or other than those of the collection there is."""
+        own = self._settings.vector_dimension
+        if name == DEFAULT and own not in (0, dimension):
+            raise BadData(f"dimension is {dimension}; TRIPTYCH_VECTOR_DIMENSION fixes it to {own}")
+        async with self._changing:
+            return await asyncio.to_thread(self._catalogue.create, name, dimension, metric, storage, tuple(text))
+
+    async def drop(self, name: str) -> None:
+        """Delete a collection and its vectors. Raises NotFound, or Unavailable (and then it is there still)."""
+        async with self._changing:
+            collection = self._catalogue.get(name)
+            await self._links.call(
+                "vector.drop", body=wire.pack(CollectionBody(collection)), timeout_s=self._write_timeout_s
+            )
+            await asyncio.to_thread(self._catalogue.remove, collection.name)
+
+    async def _for_write(self, upserts: Upserts) -> Collection:
+        """The collection written to; the first vector of all makes the default one."""
+        there = self.find(upserts.collection)
+        if there is not None:
+            return there
+        settings = self._settings
+        dimension = settings.vector_dimension or upserts.dimension()
+        # Whatever is wrong with the request is found before its dimension becomes everyone's.
+        upserts.matrix(Collection(0, DEFAULT, dimension, settings.vector_metric, settings.vector_storage))
+        self._links.require(range(self._links.shards))
+        async with self._changing:
+            there = self._catalogue.find(DEFAULT)
+            if there is not None:
+                return there
+            return await asyncio.to_thread(
+                self._catalogue.create, DEFAULT, dimension, settings.vector_metric, settings.vector_storage, ()
+            )
+
+    # Writes
+
+    async def write(self, upserts: Upserts) -> int:
+        """Insert or replace; on the disks of all shards concerned when it returns. Returns how many vectors were given.
+
+        Raises BadData with nothing applied; Unavailable when a shard is missing or fails, and then some shards may
+        have taken their part: sending the request again whole changes nothing more.
+        """
+        collection = await self._for_write(upserts)
+        if len(upserts.flat) < THREAD_NUMBERS_MIN:
+            parts = self._parts(upserts, collection)
+        else:
+            parts = await asyncio.to_thread(self._parts, upserts, collection)
+        await self._links.call(
+            "vector.write", body=wire.pack(WriteBody(collection)), parts=parts, timeout_s=self._write_timeout_s
+        )
+        return len(upserts.ids)
+
+    def _parts(self, upserts: Upserts, collection: Collection) -> dict[int, list[bytes]]:
+        """The frames of each shard, as `WriteBody` says. Raises BadData for vectors the collection cannot hold."""
+        ids, table, attributes = upserts.last_wins(upserts.matrix(collection))
+        parts = {}
+        for shard, places in self._places(ids).items():
+            chosen = table[places]
+            parts[shard] = [
+                *pack_blobs([ids[place] for place in places]),
+                chosen.tobytes(),
+                *pack_blobs([attributes[place] for place in places]),
+            ]
+        return parts
+
+    async def delete(self, name: str, ids: Sequence[bytes]) -> int:
+        """Delete; as durable as `write`. Returns how many existed."""
+        collection = self.find(name)
+        if collection is None or not ids:
+            return 0
+        answers = await self._links.call(
+            "vector.delete",
+            body=wire.pack(IdsBody(collection)),
+            parts=self._id_parts(ids),
+            timeout_s=self._write_timeout_s,
+        )
+        return sum(wire.unpack(answer.reply.body, Count).count for answer in answers)
+
+    def _places(self, ids: Sequence[bytes]) -> dict[int, list[int]]:
+        """Which of `ids` each shard holds."""
+        shards = self._links.shards
+        found: dict[int, list[int]] = {}
+        for place, name in enumerate(ids):
+            found.setdefault(shard_of(name, shards), []).append(place)
+        return found
+
+    def _id_parts(self, ids: Sequence[bytes]) -> dict[int, tuple[bytes, bytes]]:
+        return {
+            shard: pack_blobs([ids[place] for place in places])
+            for shard, places in self._places(list(dict.fromkeys(ids))).items()
+        }
+
+    # Reads
+
+    async def get(
+        self, name: str, ids: Sequence[bytes], fields: tuple[str, ...] | None
+    ) -> tuple[list[Entry], list[str]]:
+        """(those of `ids` that exist, in that order; warnings)."""
+        collection = self.find(name)
+        if collection is None or not ids:
+            return [], []
+        outcome = await self._links.fan_out(
+            "vector.get",
+            body=wire.pack(IdsBody(collection, fields)),
+            parts=self._id_parts(ids),
+            timeout_s=self._timeout_s,
+        )
+        found: dict[bytes, Entry] = {}
+        for answer in outcome.answers:
+            names, lengths, attributes, attribute_lengths, vectors = answer.reply.frames
+            there = unpack_blobs(names, lengths)
+            table = np.frombuffer(vectors, dtype=np.float32).reshape(-1, collection.dimension)
+            rows: Sequence[Floats | None] = list(table) if len(table) else [None] * len(there)
+            packed = unpack_blobs(attributes, attribute_lengths)
+            found.update((entry.id, entry) for entry in map(Entry, there, packed, rows))
+        return [found[name] for name in dict.fromkeys(ids) if name in found], outcome.warnings()
+
+    async def stats(self) -> tuple[list[CollectionStats], list[str]]:
+        """(an entry for each collection of each worker; warnings)."""
+        outcome = await self._links.fan_out("vector.stats", timeout_s=self._timeout_s)
+        replies = [wire.unpack(answer.reply.body, StatsReply) for answer in outcome.answers]
+        return [entry for reply in replies for entry in reply.collections], outcome.warnings()
+
+    async def search(self, request: SearchRequest, *, partial: bool) -> Searched:
+        """Raises BadData, DeadlineExceeded, or Unavailable when no shard answers or `partial` is not allowed."""
+        collection = self.find(request.collection)
+        if collection is None:
+            if request.text_query:
+                raise BadData(f"text.field is {request.text_field!r}; the default collection has no text fields")
+            return Searched([[] for _ in request.counts], [])
+        queries = request.queries(collection)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                found, outcome = await self._submit(request.body(collection), queries)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s") from None
+        if outcome.missing and not partial:
+            raise Unavailable("; ".join(outcome.warnings()))
+        if found.unknown and found.vectors and not outcome.missing:
+            names = ", ".join(map(repr, sorted(found.unknown)))
+            raise BadData(f"filter: no vector of the collection {collection.name!r} has the field {names}")
+        lists = found.lists
+        if request.hybrid():
+            lists = [fuse(lists, request.k)]
+        return Searched(lists, outcome.warnings())
+
+    async def _submit(self, body: SearchBody, queries: Floats) -> tuple[Found, FanOut]:
+        if body.text_query or len(queries) > 1:
+            return await self._ask(body, queries)
+        key = msgspec.msgpack.encode(body)
+        queue = self._queues.setdefault(key, _Queue(body))
+        waiting = _Waiting(queries, asyncio.get_running_loop().create_future())
+        queue.waiting.append(waiting)
+        self._advance(key, queue)
+        return await waiting.answer
+
+    def _advance(self, key: bytes, queue: _Queue) -> None:
+        while queue.waiting and queue.in_flight < BATCHES_IN_FLIGHT:
+            batch, queue.waiting = queue.waiting[:BATCH_MAX], queue.waiting[BATCH_MAX:]
+            queue.in_flight += 1
+            task = asyncio.create_task(self._run(key, queue, batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if not queue.waiting and not queue.in_flight:
+            self._queues.pop(key, None)
+
+    async def _run(self, key: bytes, queue: _Queue, batch: list[_Waiting]) -> None:
+        there = [waiting for waiting in batch if not waiting.answer.done()]
+        try:
+            if there:
+                found, outcome = await self._ask(queue.body, np.concatenate([waiting.queries for waiting in there]))
+                for waiting, hits in zip(there, found.lists, strict=True):
+                    if not waiting.answer.done():
+                        waiting.answer.set_result((Found([hits], found.unknown, found.vectors), outcome))
+        except asyncio.CancelledError:
+            for waiting in there:
+                waiting.answer.cancel()
+            raise
+        except Exception as error:
+            # Each of those that wait gets the error; it is theirs to answer.
+            for waiting in there:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(error)
+        finally:
+            queue.in_flight -= 1
+            self._advance(key, queue)
+
+    async def _ask(self, body: SearchBody, queries: Floats) -> tuple[Found, FanOut]:
+        body = msgspec.structs.replace(body, shards_asked=self._links.shards - len(self._links.unready()))
+        outcome = await self._links.fan_out(
+            "vector.search", body=wire.pack(body), frames=[queries.tobytes()], timeout_s=self._timeout_s
+        )
+        lists = len(queries) + bool(body.text_query)
+        replies = [answer.reply for answer in outcome.answers]
+        return merge(replies, lists, body.collection.dimension, body.k), outcome

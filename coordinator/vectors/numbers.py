@@ -1,0 +1,235 @@
+"""Kernels that find the numbers of vectors in request bodies without an object a number: JSON text and protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from shared.messages.vectors import Floats
+
+Buffer = bytes | bytearray | memoryview | msgspec.Raw
+
+_POWERS = np.array([float(f"1e{n}") for n in range(23)])
+UNUSUAL = -1
+"""What the kernels answer for input they leave to the general parser: anything rare, and anything wrong."""
+
+
+@njit(cache=True, nogil=True)
+def _number(text, at, end, wide, bits):  # type: ignore[no-untyped-def]
+    """The JSON number at `at` as float32: (value, where it ends), the end −1 for one left to the general parser.
+
+    That is a number whose rounding to float32 needs more than 64 bits, and what is no number. `wide` float64[1] and
+    `bits`, the same memory as int64, are scratch space.
+    """
+    negative = text[at] == 45
+    if negative:
+        at += 1
+    if text[at] < 48 or text[at] > 57:
+        return np.float32(0), -1
+    mantissa, digits, power, exact, point = np.int64(0), 0, 0, True, False
+    while at < end:
+        byte = text[at]
+        if byte == 46:
+            point = True
+        elif byte < 48 or byte > 57:
+            break
+        elif digits < 18:
+            mantissa = mantissa * 10 + (byte - 48)
+            if mantissa > 0:
+                digits += 1
+            if point:
+                power -= 1
+        else:
+            exact = exact and byte == 48
+            if not point:
+                power += 1
+        at += 1
+    if at < end and (text[at] == 101 or text[at] == 69):
+        at += 1
+        down = text[at] == 45
+        if text[at] == 45 or text[at] == 43:
+            at += 1
+        exponent = 0
+        while at < end and 48 <= text[at] <= 57:
+            exponent = min(10_000, exponent * 10 + (text[at] - 48))
+            at += 1
+        power += -exponent if down else exponent
+    if mantissa == 0:
+        return np.float32(-0.0 if negative else 0.0), at
+    size = abs(power)
+    if size > 44:
+        return np.float32(0), -1
+    value = np.float64(mantissa)
+    for part in (min(size, 22), max(0, size - 22)):
+        value = value / _POWERS[part] if power < 0 else value * _POWERS[part]
+    if not exact or size > 22 or mantissa > 9_007_199_254_740_992:
+        # The double is within a few units of the true value; that decides the float32 unless it lies next to the
+        # middle between two of them.
+        wide[0] = value
+        if abs((bits[0] & 0x1FFFFFFF) - 0x10000000) < 16:
+            return np.float32(0), -1
+    if value < 1.2e-38:
+        return np.float32(0), -1
+    return np.float32(-value if negative else value), at
+
+
+@njit(cache=True, nogil=True)
+def _parse(text, starts, ends, out, counts):  # type: ignore[no-untyped-def]
+    """JSON arrays of numbers at text[starts[i]:ends[i]] → `out` float32, one array after the other, `counts` each.
+
+    A count is UNUSUAL where an array is not plain numbers, or has a number `_number` leaves. The text is valid JSON
+    already, so a number needs no check of its grammar.
+    """
+    wide = np.empty(1, dtype=np.float64)
+    bits = wide.view(np.int64)
+    at_out = 0
+    for i in range(len(starts)):
+        at, end = starts[i], ends[i]
+        first = at_out
+        usual = at < end and text[at] == 91
+        at += 1
+        while usual:
+            while at < end and (text[at] == 32 or text[at] == 44 or text[at] == 10 or text[at] == 13 or text[at] == 9):
+                at += 1
+            if at >= end or text[at] == 93:
+                break
+            out[at_out], at = _number(text, at, end, wide, bits)
+            at_out += 1
+            usual = at >= 0
+        counts[i] = at_out - first if usual else -1
+        if not usual:
+            at_out = first
+    return at_out
+
+
+def parse_arrays(arrays: Sequence[Buffer]) -> tuple[Floats, NDArray[np.int64]]:
+    """JSON texts of arrays of numbers → (their numbers one after the other, float32[n]; how many each has).
+
+    Raises msgspec.ValidationError or OverflowError for one that is not such an array. Numbers past float32 become
+    infinite.
+    """
+    joined = b"".join(arrays)
+    text = np.frombuffer(joined, dtype=np.uint8)
+    ends = np.cumsum([len(memoryview(array)) for array in arrays], dtype=np.int64)
+    starts = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]])
+    out = np.empty(len(text) // 2 + 1, dtype=np.float32)
+    counts = np.empty(len(arrays), dtype=np.int64)
+    total = _parse(text, starts, ends, out, counts)
+    unusual = np.flatnonzero(counts == UNUSUAL)
+    if not len(unusual):
+        return out[:total], counts
+    return _with_unusual(arrays, out[:total], counts, unusual)
+
+
+def _with_unusual(
+    arrays: Sequence[Buffer], parsed: Floats, counts: NDArray[np.int64], unusual: NDArray[np.int64]
+) -> tuple[Floats, NDArray[np.int64]]:
+    """Put in the arrays the kernel left out."""
+    pieces = []
+    at = 0
+    rare = set(unusual.tolist())
+    for i, array in enumerate(arrays):
+        if i in rare:
+            numbers = msgspec.json.decode(array, type=list[float])
+            with np.errstate(over="ignore"):
+                pieces.append(np.array(numbers, dtype=np.float64).astype(np.float32))
+            counts[i] = len(numbers)
+        else:
+            pieces.append(parsed[at : at + int(counts[i])])
+            at += int(counts[i])
+    return np.concatenate(pieces), counts
+
+
+@njit(cache=True, nogil=True)
+def _varint(body, at, end):  # type: ignore[no-untyped-def]
+    """(value, where it ends), the end −1 if there is none of at most 5 bytes."""
+    value = np.int64(0)
+    for shift in range(0, 35, 7):
+        if at >= end:
+            return value, -1
+        byte = np.int64(body[at])
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    return value, -1
+
+
+@njit(cache=True, nogil=True)
+def _field(body, at, end):  # type: ignore[no-untyped-def]
+    """A length-delimited field at `at`: (number, start of its content, end of it), number −1 for anything else."""
+    tag, at = _varint(body, at, end)
+    if at < 0 or tag & 7 != 2:
+        return np.int64(-1), at, at
+    length, at = _varint(body, at, end)
+    if at < 0 or at + length > end:
+        return np.int64(-1), at, at
+    return tag >> 3, at, at + length
+
+
+@njit(cache=True, nogil=True)
+def _walk(body, found, collection):  # type: ignore[no-untyped-def]
+    """The vectors of a WriteRequest → rows of `found` int64[most + 1, 7]: start and end of the message, of its id and
+    of its packed floats, and how many other attributes it has. Returns how many vectors, or UNUSUAL.
+    """
+    at, end, count = 0, len(body), 0
+    while at < end:
+        number, start, at = _field(body, at, end)
+        if number == 2:
+            collection[0], collection[1] = start, at
+            continue
+        if number != 1:
+            return -1
+        if count == len(found):
+            return count
+        row = found[count]
+        count += 1
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6] = start, at, 0, 0, 0, 0, 0
+        inner = start
+        while inner < at:
+            number, first, inner = _field(body, inner, at)
+            if number == 1:
+                row[2], row[3] = first, inner
+                continue
+            if number != 3:
+                return -1
+            number, key, key_end = _field(body, first, inner)
+            if number != 1:
+                return -1
+            number, value, value_end = _field(body, key_end, inner)
+            if number != 2 or value_end != inner:
+                return -1
+            name = body[key:key_end]
+            if len(name) == 6 and name[0] == 118 and name[1] == 101 and name[2] == 99 and name[3] == 116:
+                if name[4] != 111 or name[5] != 114:
+                    row[6] += 1
+                    continue
+                number, floats, floats_end = _field(body, value, value_end)
+                if number != 5 or floats_end != value_end or row[5] != 0:
+                    return -1
+                number, floats, floats_end = _field(body, floats, value_end)
+                if number != 1 or floats_end != value_end or (floats_end - floats) % 4 != 0:
+                    return -1
+                row[4], row[5] = floats, floats_end
+            else:
+                row[6] += 1
+    return count
+
+
+def walk_write(body: bytes, most: int) -> tuple[NDArray[np.int64], tuple[int, int]] | None:
+    """Where the vectors of a binary WriteRequest are, as `_walk` says, at most `most` + 1 of them, and the span of the
+    collection's name. None where the body is not of the usual form, which includes every body that is malformed."""
+    found = np.empty((most + 1, 7), dtype=np.int64)
+    collection = np.zeros(2, dtype=np.int64)
+    count = _walk(np.frombuffer(body, dtype=np.uint8), found, collection)
+    return None if count < 0 else (found[:count], (int(collection[0]), int(collection[1])))
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache on disk, so that no request waits for it."""
+    parse_arrays([b"[1]"])
+    walk_write(b"", 1)

@@ -1,0 +1,251 @@
+"""A vector search: the request as JSON or protobuf, the workers' answers merged, a hybrid's two rankings fused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from coordinator.vectors import filters
+from coordinator.vectors.decode import check_components, decode_json, numbers, parse_protobuf
+from coordinator.vectors.values import shown
+from proto import vector_pb2
+from shared import wire
+from shared.errors import BadData
+from shared.messages.vectors import K_MAX, Collection, Condition, Floats, FoundBody, SearchBody, unpack_blobs
+from shared.wire import Reply
+
+K_DEFAULT = 10
+EXPANSION_MAX = 10_000
+QUERIES_MAX = 1000
+RESULTS_MAX = 100_000  # of all queries of a request together
+FIELDS_MAX = 256
+TEXT_QUERY_CHARS_MAX = 4096
+FUSION_DEPTH = 100
+FUSION_CONSTANT = 60
+"""Reciprocal rank fusion: score = Σ 1 / (60 + rank) (Cormack, Clarke and Büttcher, SIGIR 2009)."""
+
+
+@dataclass(slots=True)
+class SearchRequest:
+    """A request as it came, checked as far as the collection's settings are not needed. `queries`: the flat components
+    and how many each query has; `batch` is whether they came in `vectors`."""
+
+    collection: str
+    flat: Floats
+    counts: list[int]
+    batch: bool
+    k: int
+    fields: tuple[str, ...] | None
+    filter: Condition | None
+    expansion: int
+    exact: bool
+    text_field: str
+    text_query: str
+
+    def queries(self, collection: Collection) -> Floats:
+        """float32[q, dimension]. Raises BadData naming the field for what the collection cannot be asked."""
+
+        def label(place: int) -> str:
+            return f"vectors[{place}]" if self.batch else "vector"
+
+        for place, count in enumerate(self.counts):
+            if count != collection.dimension:
+                raise BadData(
+                    f"{label(place)} has {count} components; "
+                    f"the dimension of the collection {collection.name!r} is {collection.dimension}"
+                )
+        table = self.flat.reshape(-1, collection.dimension)
+        check_components(table, collection.metric, label)
+        if self.text_query and self.text_field not in collection.text:
+            known = ", ".join(collection.text) or "none"
+            raise BadData(
+                f"text.field is {shown(self.text_field)}; "
+                f"the text fields of the collection {collection.name!r}: {known}"
+            )
+        return table
+
+    def hybrid(self) -> bool:
+        return bool(self.text_query and self.counts)
+
+    def body(self, collection: Collection) -> SearchBody:
+        return SearchBody(
+            collection,
+            max(self.k, FUSION_DEPTH) if self.hybrid() else self.k,
+            self.fields,
+            self.filter,
+            self.expansion,
+            self.exact,
+            self.text_field,
+            self.text_query,
+        )
+
+
+class _Text(msgspec.Struct, forbid_unknown_fields=True):
+    field: str
+    query: str
+
+
+class _Search(msgspec.Struct, forbid_unknown_fields=True):
+    vector: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    vectors: list[msgspec.Raw] | None = None
+    k: int = K_DEFAULT
+    filter: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    includeFields: list[str] | None = None
+    include_fields: list[str] | None = None
+    expansion: int = 0
+    exact: bool = False
+    collection: str = ""
+    text: _Text | None = None
+
+
+def from_json(body: bytes) -> SearchRequest:
+    request = decode_json(body, _Search)
+    single, several = request.vector is not msgspec.UNSET, request.vectors is not None
+    arrays: list[Any] = [request.vector] if single else request.vectors or []
+    _check_shape(single, several, len(arrays), request.text is not None)
+    flat, counts = np.zeros(0, dtype=np.float32), []
+    if arrays:
+        flat, found = numbers(arrays, lambda place: f"vectors[{place}]" if several else "vector")
+        counts = found.tolist()
+    condition = None
+    if request.filter is not msgspec.UNSET:
+        content = decode_json(request.filter, object)
+        condition = None if content is None else filters.from_json(content)
+    fields = request.includeFields if request.includeFields is not None else request.include_fields
+    return _checked(
+        SearchRequest(
+            request.collection,
+            flat,
+            counts,
+            several,
+            request.k,
+            None if fields is None else tuple(fields),
+            condition,
+            request.expansion,
+            request.exact,
+            request.text.field if request.text else "",
+            request.text.query if request.text else "",
+        )
+    )
+
+
+def from_protobuf(body: bytes) -> SearchRequest:
+    request = parse_protobuf(body, vector_pb2.SearchRequest())
+    single, several, text = bool(request.vector), bool(request.vectors), request.HasField("text")
+    arrays = [request.vector] if single else [vector.values for vector in request.vectors]
+    _check_shape(single, several, len(arrays), text)
+    return _checked(
+        SearchRequest(
+            request.collection,
+            np.concatenate([np.zeros(0, np.float32), *(np.array(a, dtype=np.float32) for a in arrays)]),
+            [len(array) for array in arrays],
+            several,
+            request.k,
+            tuple(request.include_fields) or None,
+            filters.from_protobuf_filter(request.filter) if request.HasField("filter") else None,
+            request.expansion,
+            request.exact,
+            request.text.field,
+            request.text.query,
+        )
+    )
+
+
+def _check_shape(single: bool, several: bool, count: int, text: bool) -> None:
+    if single and several:
+        raise BadData("vector and vectors are both given; a search has one of them")
+    if not single and not text and not count:
+        field_name = "vectors is empty" if several else "vector is missing or empty"
+        raise BadData(f"{field_name}; a search needs a vector, vectors or text")
+    if several and text:
+        raise BadData("vectors and text are both given; a hybrid search has one vector")
+    if count > QUERIES_MAX:
+        raise BadData(f"vectors has {count} entries; at most {QUERIES_MAX} are searched at once")
+
+
+def _checked(request: SearchRequest) -> SearchRequest:
+    if not 1 <= request.k <= K_MAX:
+        raise BadData(f"k is {request.k}; it must be 1 to {K_MAX}")
+    if request.k * len(request.counts) > RESULTS_MAX:
+        raise BadData(
+            f"k is {request.k} for {len(request.counts)} vectors; at most {RESULTS_MAX} results are given at once"
+        )
+    if not 0 <= request.expansion <= EXPANSION_MAX:
+        raise BadData(f"expansion is {request.expansion}; it must be 0 (chosen here) to {EXPANSION_MAX}")
+    if request.fields is not None and len(request.fields) > FIELDS_MAX:
+        raise BadData(f"includeFields has {len(request.fields)} entries; at most {FIELDS_MAX} are allowed")
+    if len(request.text_query) > TEXT_QUERY_CHARS_MAX:
+        raise BadData(
+            f"text.query has {len(request.text_query)} characters; at most {TEXT_QUERY_CHARS_MAX} are allowed"
+        )
+    if request.text_field and not request.text_query:
+        raise BadData("text.query is empty; it must have at least one word")
+    return request
+
+
+@dataclass(slots=True)
+class Hit:
+    """One result: similarity as workers give it (higher is nearer), id, packed attributes, components if asked for."""
+
+    near: np.float32
+    id: bytes
+    attributes: bytes
+    vector: Floats | None
+
+
+@dataclass(slots=True)
+class Found:
+    """What workers found: a list of hits for each query (and, last, one for the text), best first."""
+
+    lists: list[list[Hit]]
+    unknown: set[str] = field(default_factory=set)
+    vectors: int = 0
+
+
+def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> Found:
+    """One answer of all workers' answers: by similarity, equal ones by id."""
+    found = Found([[] for _ in range(lists)])
+    unknown: list[set[str]] = []
+    for reply in replies:
+        body = wire.unpack(reply.body, FoundBody)
+        found.vectors += body.vectors
+        if body.vectors:
+            unknown.append(set(body.unknown))
+        for place, hits in enumerate(_hits(reply, dimension)):
+            found.lists[place] += hits
+    found.unknown = set.intersection(*unknown) if unknown else set()
+    for place, hits in enumerate(found.lists):
+        if len(replies) > 1:
+            hits.sort(key=lambda hit: (-hit.near, hit.id))
+        found.lists[place] = hits[:k]
+    return found
+
+
+def _hits(reply: Reply, dimension: int) -> Iterable[list[Hit]]:
+    counts, near, ids, id_lengths, attributes, attribute_lengths, vectors = reply.frames
+    names = unpack_blobs(ids, id_lengths)
+    # A numpy float32 is written to JSON with as many digits as it needs, a Python float with a double's.
+    similarities = list(np.frombuffer(near, dtype=np.float32))
+    packed = unpack_blobs(attributes, attribute_lengths) or [b""] * len(names)
+    table: list[Any] = list(np.frombuffer(vectors, dtype=np.float32).reshape(-1, dimension)) or [None] * len(names)
+    at = 0
+    for count in np.frombuffer(counts, dtype=np.int32).tolist():
+        end = at + count
+        yield list(map(Hit, similarities[at:end], names[at:end], packed[at:end], table[at:end]))
+        at = end
+
+
+def fuse(rankings: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
+    """Reciprocal rank fusion of rankings; a hit's similarity becomes its fused score."""
+    scores: dict[bytes, float] = {}
+    hits: dict[bytes, Hit] = {}
+    for ranking in rankings:
+        for rank, hit in enumerate(ranking, 1):
+            scores[hit.id] = scores.get(hit.id, 0.0) + 1 / (FUSION_CONSTANT + rank)
+            hits[hit.id] = hit
+    best = sorted(scores, key=lambda name: (-scores[name], name))[:k]
+    return [Hit(np.float32(scores[name]), name, hits[name].attributes, hits[name].vector) for name in best]

@@ -1,0 +1,138 @@
+"""Messages of the vector methods, and the columns of ids, attributes and vectors that travel beside them.
+
+Ids and attributes travel as two frames each: the bytes one after the other, and uint32 lengths. Vectors travel as one
+float32 frame, row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.wire import Frame
+
+METRICS = ("cosine", "l2", "dot")
+STORAGES = ("f32", "f16", "i8")
+ID_BYTES_MAX = 64
+DIMENSION_MAX = 16_384  # embeddings in use have at most 12,288 components
+K_MAX = 10_000
+VECTOR_FIELD = "vector"
+
+Floats = NDArray[np.float32]
+Value = str | int | float | bool
+
+
+class Collection(msgspec.Struct, frozen=True):
+    """What the shards must know of a collection; every write carries it, so a shard learns of it with its first vector.
+
+    `id` is never reused; `text` names the attributes indexed for BM25.
+    """
+
+    id: int
+    name: str
+    dimension: int
+    metric: str
+    storage: str = "f32"
+    text: tuple[str, ...] = ()
+
+
+class Condition(msgspec.Struct, frozen=True, array_like=True):
+    """One node of a filter. `op` is eq, neq, in, lt, lte, gt, gte, exists (with `field`, and `values` of one entry, of
+    many for `in`, of none for exists) or and, or, not (with `children`)."""
+
+    op: str
+    field: str = ""
+    values: tuple[Value, ...] = ()
+    children: tuple[Condition, ...] = ()
+
+
+class WriteBody(msgspec.Struct):
+    """Parts: [ids, id lengths, vectors float32[n, dimension], attributes, attribute lengths] for each shard."""
+
+    collection: Collection
+
+
+class IdsBody(msgspec.Struct):
+    """Delete or get. Parts: [ids, id lengths] for each shard."""
+
+    collection: Collection
+    fields: tuple[str, ...] | None = None
+
+
+class CollectionBody(msgspec.Struct):
+    collection: Collection
+
+
+class Count(msgspec.Struct):
+    count: int
+
+
+class SearchBody(msgspec.Struct):
+    """Frames: [queries float32[q, dimension]], of no rows when only text is searched.
+
+    `fields` None: every attribute, the vector included; empty: ids and scores only. `shards_asked` is how many shards
+    take part in the whole search.
+    """
+
+    collection: Collection
+    k: int
+    fields: tuple[str, ...] | None = None
+    filter: Condition | None = None
+    expansion: int = 0
+    exact: bool = False
+    text_field: str = ""
+    text_query: str = ""
+    shards_asked: int = 1
+
+
+class FoundBody(msgspec.Struct):
+    """The worker's best for each query, best first.
+
+    Frames: [counts int32[q], similarities float32[n], ids, id lengths, attributes, attribute lengths, vectors
+    float32[n, dimension] or empty]. A similarity is higher the nearer, whatever the metric. With a text query the
+    lists are two for each query: by vector, then by text. `unknown` names the filter's fields that no vector here has;
+    `vectors` is how many this worker has.
+    """
+
+    unknown: tuple[str, ...] = ()
+    vectors: int = 0
+
+
+class CollectionStats(msgspec.Struct):
+    """Of one collection in one worker. `dead` rows are of replaced and deleted vectors, until the index is rebuilt."""
+
+    collection: int
+    vectors: int
+    indexed: int
+    dead: int
+    memory_bytes: int
+
+
+class StatsReply(msgspec.Struct):
+    collections: list[CollectionStats]
+
+
+def pack_blobs(blobs: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Many byte strings as two frames: their bytes, and uint32 lengths."""
+    lengths = np.fromiter(map(len, blobs), dtype=np.uint32, count=len(blobs))
+    return b"".join(blobs), lengths.tobytes()
+
+
+def unpack_blobs(joined: Frame, lengths: Frame) -> list[bytes]:
+    """Inverse of `pack_blobs`."""
+    ends = np.cumsum(np.frombuffer(lengths, dtype=np.uint32), dtype=np.int64).tolist()
+    data = bytes(joined)
+    start = 0
+    blobs = []
+    for end in ends:
+        blobs.append(data[start:end])
+        start = end
+    return blobs
+
+
+def floats(frame: Frame, dimension: int) -> Floats:
+    """A frame of float32 as [rows, dimension], not copied."""
+    return np.frombuffer(frame, dtype=np.float32).reshape(-1, dimension)

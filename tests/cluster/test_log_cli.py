@@ -1,0 +1,65 @@
+"""`triptych log …` against a running cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import uuid
+
+import pytest
+
+from tests.cluster.cluster import ROOT, Cluster
+
+
+def run(cluster: Cluster | None, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    url = cluster.url if cluster is not None else "http://127.0.0.1:1"
+    command = [sys.executable, "-m", "coordinator.cli", "log", *arguments, "--url", url]
+    return subprocess.run(command, input=stdin, capture_output=True, cwd=ROOT, timeout=60)
+
+
+@pytest.fixture
+def key() -> str:
+    return f"cli-{uuid.uuid4().hex}"
+
+
+def test_lines_of_the_input_become_records(cluster: Cluster, key: str) -> None:
+    lines = b"".join(b"line %d\n" % i for i in range(2500))
+    appended = run(cluster, "append", "--key", key, stdin=lines)
+    assert (appended.returncode, appended.stdout) == (0, b"2500 records appended\n"), appended.stderr
+    assert run(cluster, "scan", "--key", key, "--values").stdout == lines
+    newest = run(cluster, "scan", "--key", key, "--values", "--reverse", "--limit", "2").stdout
+    assert newest == b"line 2499\nline 2498\n"
+
+
+def test_key_and_value_may_be_on_the_line(cluster: Cluster, key: str) -> None:
+    lines = f"{key}/b\tone\n{key}/a\ttwo\n{key}/b\tthree\n".encode()
+    assert run(cluster, "append", "--separator", "\t", stdin=lines).returncode == 0
+    assert run(cluster, "keys", "--prefix", key).stdout == f"{key}/a\n{key}/b\n".encode()
+    rows = [line.split(b"\t") for line in run(cluster, "scan", "--prefix", key).stdout.splitlines()]
+    assert [value for _, _, value in rows] == [b"one", b"two", b"three"]
+    found = json.loads(run(cluster, "scan", "--prefix", key, "--limit", "1", "--json").stdout)
+    assert found.keys() == {"sequence", "key", "value"}
+
+
+def test_tail_prints_what_is_appended(cluster: Cluster, key: str) -> None:
+    late = threading.Timer(2.0, run, (cluster, "append", "--key", key), {"stdin": b"a\nb\n"})
+    late.start()
+    started = time.monotonic()
+    tailed = run(cluster, "tail", "--key", key, "--start", "0", "--values", "--limit", "2")
+    late.join()
+    assert tailed.stdout == b"a\nb\n"
+    assert time.monotonic() - started < 30
+
+
+def test_errors_are_one_line(cluster: Cluster, key: str) -> None:
+    missing = run(cluster, "append", "--separator", "\t", stdin=b"no tab here\n")
+    assert (missing.returncode, missing.stderr) == (1, b"triptych: line 1 has no '\\t' between key and value\n")
+    refused = run(cluster, "scan", "--prefix", key, "--reverse")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(b"triptych: parameter 'reverse'")
+    absent = run(None, "keys")
+    assert absent.returncode == 1
+    assert absent.stderr.startswith(b"triptych: http://127.0.0.1:1 does not answer: ")

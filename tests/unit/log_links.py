@@ -1,0 +1,122 @@
+"""Links to log shards in this process, which lose messages, fail and crash as a test tells them to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from coordinator.links import Answer, FanOut
+from shared.config import Settings
+from shared.errors import Unavailable
+from shared.labels import Symbols
+from shared.wire import Frame, Request
+from worker.logs.methods import METHODS
+from worker.logs.part import LogPart
+from worker.storage import Store
+
+Fault = Callable[[str, int], str]
+"""(method, shard) → "" (works), "lost" (the request never arrives), "unanswered" (it does, the answer does not), or
+"late" (it arrives when `deliver_late` is called)."""
+
+
+class LogShards:
+    """Stands in for `coordinator.links.Links`: every shard is a worker of its own."""
+
+    def __init__(self, directory: Path, shards: int, settings: Settings) -> None:
+        self.shards = shards
+        self.down: set[int] = set()
+        self.fault: Fault = lambda method, shard: ""
+        self.calls: list[str] = []
+        self._late: list[tuple[int, Request]] = []
+        self._settings = settings
+        self._directory = directory
+        self._shards = [self._open(n) for n in range(shards)]
+
+    def _open(self, number: int) -> Any:
+        directory = self._directory / f"{number:04d}"
+        store = Store(directory / "store")
+        logs = LogPart(store, self._settings, Symbols(), directory)
+        logs.load()
+        return SimpleNamespace(id=number, store=store, logs=logs)
+
+    def close(self) -> None:
+        for shard in self._shards:
+            shard.logs.close()
+            shard.store.close()
+
+    def restart(self, number: int) -> None:
+        """A worker that died and is back: what it had in memory is gone, messages that waited for it too."""
+        self._late = [(shard, request) for shard, request in self._late if shard != number]
+        self._shards[number].logs.close()
+        self._shards[number].store.close()
+        self._shards[number] = self._open(number)
+
+    def deliver_late(self) -> None:
+        late, self._late = self._late, []
+        for shard, request in late:
+            METHODS[request.method].run({shard: self._shards[shard]}, request)
+
+    def unready(self, shards: Iterable[int] | None = None) -> dict[int, str]:
+        numbers = range(self.shards) if shards is None else shards
+        return {n: "it is down" for n in numbers if n in self.down}
+
+    def require(self, shards: Iterable[int]) -> None:
+        missing = self.unready(shards)
+        if missing:
+            raise Unavailable(f"not available: {missing}")
+
+    async def fan_out(
+        self,
+        method: str,
+        *,
+        shards: Iterable[int] | None = None,
+        body: Frame = b"",
+        frames: Sequence[Frame] = (),
+        parts: Mapping[int, Sequence[Frame]] | None = None,
+        timeout_s: float,
+    ) -> FanOut:
+        numbers = list(shards if shards is not None else parts if parts is not None else range(self.shards))
+        answers: list[Answer] = []
+        missing: dict[int, str] = {}
+        for number in numbers:
+            self.calls.append(method)
+            request = Request(method, (number,), time.monotonic() + timeout_s, body, frames)
+            if parts is not None:
+                request.parts = {number: parts[number]}
+            answer = self._ask(number, request)
+            if isinstance(answer, str):
+                missing[number] = answer
+            else:
+                answers.append(answer)
+        if not answers:
+            raise Unavailable(f"not available: {missing}")
+        return FanOut(answers, missing)
+
+    def _ask(self, number: int, request: Request) -> Answer | str:
+        if number in self.down:
+            return "it is down"
+        fault = self.fault(request.method, number)
+        if fault == "late":
+            self._late.append((number, request))
+        if fault in ("lost", "late"):
+            return f"{fault}, says the test"
+        try:
+            reply = METHODS[request.method].run({number: self._shards[number]}, request)
+        except Unavailable as error:
+            return str(error)
+        if fault == "unanswered":
+            return "unanswered, says the test"
+        if number in reply.shard_errors:
+            return reply.shard_errors[number]
+        return Answer(f"worker-{number}", (number,), reply, 0.0)
+
+    async def call(self, method: str, **options: Any) -> list[Answer]:
+        shards = options.get("shards")
+        self.require(shards if shards is not None else options.get("parts") or range(self.shards))
+        result = await self.fan_out(method, **options)
+        if result.missing:
+            raise Unavailable(f"not available: {result.missing}")
+        return result.answers

@@ -1,0 +1,125 @@
+"""The sequencer: numbers are never given twice, segments end by size and age."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from coordinator.log.sequencer import RESERVE_AHEAD, Revoked, Sequencer
+from shared.config import Settings
+from shared.errors import ConfigError, Unavailable
+
+
+def opened(directory: Path, **options: int) -> Sequencer:
+    sequencer = Sequencer(directory, Settings(**options))
+    sequencer.open()
+    return sequencer
+
+
+def test_numbers_are_consecutive_from_zero(tmp_path: Path) -> None:
+    sequencer = opened(tmp_path)
+    assert [sequencer.reserve(3), sequencer.reserve(1), sequencer.reserve(10)] == [0, 3, 4]
+    assert sequencer.next == 14
+
+
+def test_an_orderly_stop_leaves_no_gap(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    first.reserve(7)
+    first.close()
+    assert opened(tmp_path).reserve(1) == 7
+
+
+def test_a_crash_skips_what_may_have_been_given(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    last = first.reserve(RESERVE_AHEAD - 1) + RESERVE_AHEAD - 2
+    assert opened(tmp_path).reserve(1) > last
+
+
+@given(steps=st.lists(st.tuples(st.integers(1, RESERVE_AHEAD), st.sampled_from(["", "crash", "stop"])), max_size=12))
+@hypothesis_settings(max_examples=25, deadline=None)
+def test_no_number_is_given_twice_whatever_happens(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, str]]
+) -> None:
+    directory = tmp_path_factory.mktemp("sequencer")
+    sequencer, above = opened(directory), 0
+    for count, ending in steps:
+        start = sequencer.reserve(count)
+        assert start >= above
+        above = start + count
+        if ending == "stop":
+            sequencer.close()
+        if ending:
+            sequencer = opened(directory)
+
+
+def test_a_torn_write_leaves_the_state_before_it(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    given_last = first.reserve(5) + 4
+    (tmp_path / "state.new").write_bytes((tmp_path / "state").read_bytes()[:11])
+    assert opened(tmp_path).reserve(1) > given_last
+
+
+def test_a_damaged_state_is_a_clear_error(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    content = bytearray((tmp_path / "state").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "state").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"state is damaged \(its checksum does not match\)"):
+        opened(tmp_path)
+
+
+def test_a_full_disk_refuses_numbers_beyond_the_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sequencer = opened(tmp_path)
+    sequencer.reserve(1)
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("coordinator.log.sequencer.write_atomically", full)
+    sequencer.reserve(10)
+    with pytest.raises(Unavailable, match="No space left on device"):
+        sequencer.reserve(2 * RESERVE_AHEAD)
+    assert sequencer.next == 11
+
+
+def test_segments_end_by_size(tmp_path: Path) -> None:
+    sequencer = opened(tmp_path, log_segment_bytes=1024)
+    for _ in range(5):
+        sequencer.reserve(2, 600)
+    assert [(s.id, s.start_seq) for s in sequencer.segments] == [(0, 0), (1, 4), (2, 8)]
+
+
+def test_segments_end_by_age_though_the_clock_jumps_back(tmp_path: Path) -> None:
+    now = [1_000_000]
+    sequencer = Sequencer(tmp_path, Settings(log_segment_age_ms=1000), wall_ms=lambda: now[0])
+    sequencer.open()
+    sequencer.reserve(1)
+    now[0] += 1000
+    sequencer.reserve(1)
+    now[0] -= 500_000
+    sequencer.start_segment()
+    assert [s.start_time_ms for s in sequencer.segments] == [1_000_000, 1_001_000, 1_001_000]
+
+
+def test_segments_and_revoked_batches_survive_a_crash(tmp_path: Path) -> None:
+    first = opened(tmp_path, log_segment_bytes=1024)
+    first.reserve(3, 2000)
+    first.reserve(3, 10)
+    first.revoked.append(Revoked(1, 3, [(3, 6)], [0, 2]))
+    first.save()
+    second = opened(tmp_path)
+    assert [(s.id, s.start_seq) for s in second.segments] == [(0, 0), (1, 3)]
+    assert second.revoked == [Revoked(1, 3, [(3, 6)], [0, 2])]
+
+
+def test_dropping_keeps_the_last_segment(tmp_path: Path) -> None:
+    sequencer = opened(tmp_path, log_segment_bytes=1024)
+    for _ in range(3):
+        sequencer.reserve(1, 2000)
+    sequencer.drop_segments(9)
+    assert [s.id for s in sequencer.segments] == [2]
+    assert sequencer.log_start == 2

@@ -1,0 +1,282 @@
+"""A shard's vectors: what searches, restarts and rebuilds must agree on with a brute-force search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+
+from shared import wire
+from shared.config import Settings
+from shared.errors import NotFound
+from shared.labels import Symbols
+from shared.messages import vectors as messages
+from shared.messages.vectors import Collection, Condition, SearchBody
+from shared.wire import Request
+from worker.storage import Store
+from worker.vectors import collection as collection_module
+from worker.vectors import methods
+from worker.vectors.part import VectorPart
+
+COSINE = Collection(1, "default", 8, "cosine")
+
+
+class OneShard:
+    """A VectorPart on its own store, asked through the worker's methods."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.open()
+
+    def open(self) -> None:
+        self.store = Store(self.path / "shards" / "0000" / "store")
+        settings = Settings(data=self.path, shards=1, workers=1)
+        self.vectors = VectorPart(self.store, settings, Symbols(), self.path / "shards" / "0000")
+        self.vectors.load()
+
+    def close(self) -> None:
+        self.vectors.close()
+        self.store.close()
+
+    def reopen(self) -> None:
+        self.close()
+        self.open()
+
+    def call(self, name: str, body: msgspec.Struct, frames: Sequence[bytes] = (), part: Sequence[bytes] = ()):
+        request = Request(name, (0,), time.monotonic() + 10, wire.pack(body), frames, {0: part})
+        return methods.METHODS[name].run({0: SimpleNamespace(vectors=self.vectors)}, request)  # type: ignore[dict-item]
+
+    def write(
+        self, ids: Sequence[str], vectors: np.ndarray, attributes: Sequence[Mapping] | None = None, into=COSINE
+    ) -> None:
+        packed = [msgspec.msgpack.encode(entry) if entry else b"" for entry in attributes or [{}] * len(ids)]
+        part = [
+            *messages.pack_blobs([i.encode() for i in ids]),
+            vectors.astype(np.float32).tobytes(),
+            *messages.pack_blobs(packed),
+        ]
+        self.call("vector.write", messages.WriteBody(into), part=part)
+
+    def delete(self, ids: Sequence[str], of=COSINE) -> int:
+        part = messages.pack_blobs([i.encode() for i in ids])
+        return wire.unpack(self.call("vector.delete", messages.IdsBody(of), part=part).body, messages.Count).count
+
+    def search(self, query: np.ndarray, k: int, of=COSINE, **options) -> list[tuple[str, float]]:
+        reply = self.call(
+            "vector.search",
+            SearchBody(of, k, fields=(), **options),
+            frames=[np.atleast_2d(query).astype(np.float32).tobytes() if len(query) else b""],
+        )
+        names = messages.unpack_blobs(reply.frames[2], reply.frames[3])
+        return [(n.decode(), float(s)) for n, s in zip(names, np.frombuffer(reply.frames[1], np.float32), strict=True)]
+
+    def ids(self, query: np.ndarray, k: int, of=COSINE, **options) -> list[str]:
+        return [name for name, _ in self.search(query, k, of, **options)]
+
+    def wait_indexed(self) -> None:
+        deadline = time.monotonic() + 30
+        while self.vectors.counts()["vectors_to_index"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Iterator[OneShard]:
+    shard = OneShard(tmp_path)
+    yield shard
+    shard.close()
+
+
+def clustered(count: int, dimension: int, seed: int = 1) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    centres = random.standard_normal((max(2, count // 50), dimension))
+    return (centres[random.integers(0, len(centres), count)] + 0.4 * random.standard_normal((count, dimension))).astype(
+        np.float32
+    )
+
+
+def nearest(query: np.ndarray, vectors: np.ndarray, k: int, metric: str = "cosine") -> list[int]:
+    wide, query = vectors.astype(np.float64), query.astype(np.float64)
+    if metric == "cosine":
+        near = wide @ query / np.linalg.norm(wide, axis=1)
+    else:
+        near = wide @ query if metric == "dot" else -np.linalg.norm(wide - query, axis=1)
+    return np.argsort(-near, kind="stable")[:k].tolist()
+
+
+def test_write_is_visible_to_the_next_search(shard: OneShard) -> None:
+    vectors = np.eye(8)
+    for row in range(8):
+        shard.write([f"v{row}"], vectors[row : row + 1])
+        assert shard.search(vectors[row], 1) == [(f"v{row}", 1.0)]
+
+
+def test_replaced_and_deleted_vectors_never_come_back(shard: OneShard) -> None:
+    shard.write(["a", "b"], np.eye(8)[:2])
+    shard.write(["a"], np.eye(8)[2:3])
+    assert shard.delete(["b", "b", "unknown"]) == 1
+    for _ in range(2):
+        assert shard.search(np.eye(8)[0], 5) == [("a", 0.0)]
+        assert shard.search(np.eye(8)[2], 5) == [("a", 1.0)]
+        shard.wait_indexed()
+        shard.reopen()
+
+
+def test_equal_similarities_are_in_order_of_ids(shard: OneShard) -> None:
+    ids = [f"{number:04d}" for number in np.random.default_rng(2).permutation(3000)]
+    shard.write(ids, np.tile(np.arange(1.0, 9.0), (3000, 1)))
+    assert shard.ids(np.arange(1.0, 9.0), 50, exact=True) == sorted(ids)[:50]
+    assert {score for _, score in shard.search(np.arange(1.0, 9.0), 50)} == {1.0}
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
+def test_search_agrees_with_brute_force_before_and_after_indexing(shard: OneShard, metric: str) -> None:
+    collection = Collection(2, metric, 16, metric)
+    vectors = clustered(3000, 16)
+    shard.write([f"{row:05d}" for row in range(3000)], vectors, into=collection)
+    shard.wait_indexed()
+    shard.write([f"{row:05d}" for row in range(3000, 3200)], clustered(200, 16, 5), into=collection)
+    both = np.concatenate([vectors, clustered(200, 16, 5)])
+    hits = 0
+    for query in clustered(40, 16, 9):
+        expected = [f"{row:05d}" for row in nearest(query, both, 10, metric)]
+        assert shard.ids(query, 10, collection, exact=True) == expected
+        hits += len(set(expected) & set(shard.ids(query, 10, collection)))
+    assert hits >= 0.95 * 400
+
+
+@pytest.mark.parametrize("storage", ["f16", "i8"])
+def test_small_storage_keeps_recall(shard: OneShard, storage: str) -> None:
+    collection = Collection(3, storage, 16, "cosine", storage)
+    vectors = clustered(2000, 16)
+    shard.write([f"{row:05d}" for row in range(2000)], vectors, into=collection)
+    shard.wait_indexed()
+    shard.reopen()
+    hits = 0
+    for query in clustered(40, 16, 9):
+        expected = [f"{row:05d}" for row in nearest(query, vectors, 10)]
+        hits += len(set(expected) & set(shard.ids(query, 10, collection)))
+    assert hits >= 0.95 * 400
+
+
+@pytest.mark.parametrize("share", [0.0005, 0.01, 0.1, 0.5, 1.0])
+def test_filters_keep_recall_at_any_selectivity(shard: OneShard, share: float) -> None:
+    collection = Collection(4, "filtered", 16, "cosine")
+    vectors = clustered(6000, 16)
+    place = np.random.default_rng(3).random(6000)
+    attributes = [{"place": float(value)} for value in place]
+    shard.write([f"{row:05d}" for row in range(6000)], vectors, attributes, into=collection)
+    shard.wait_indexed()
+    chosen = np.flatnonzero(place < share)
+    condition = Condition("lt", "place", (share,))
+    hits = wanted = 0
+    for query in clustered(20, 16, 9):
+        expected = [f"{chosen[row]:05d}" for row in nearest(query, vectors[chosen], 10)]
+        hits += len(set(expected) & set(shard.ids(query, 10, collection, filter=condition)))
+        wanted += len(expected)
+    assert hits >= 0.95 * wanted
+
+
+def test_filter_that_excludes_the_neighbourhood_still_finds_the_rest(shard: OneShard) -> None:
+    vectors = clustered(4000, 8)
+    query = vectors[0]
+    near = set(nearest(query, vectors, 2000))
+    shard.write([f"{i:05d}" for i in range(4000)], vectors, [{"far": i not in near} for i in range(4000)])
+    shard.wait_indexed()
+    far = [row for row in range(4000) if row not in near]
+    expected = [f"{far[row]:05d}" for row in nearest(query, vectors[far], 10)]
+    found = shard.ids(query, 10, filter=Condition("eq", "far", (True,)))
+    assert len(set(found) & set(expected)) >= 9
+
+
+def test_snapshot_is_loaded_and_later_changes_are_added(shard: OneShard) -> None:
+    vectors = clustered(1500, 8)
+    shard.write([f"{i:05d}" for i in range(1500)], vectors)
+    shard.wait_indexed()
+    shard.reopen()
+    assert shard.vectors.counts() == {"vectors": 1500, "vectors_to_index": 0}
+    shard.delete(["00003"])
+    shard.write(["00004"], -vectors[4:5])
+    shard.reopen()
+    assert shard.ids(vectors[3], 1, exact=True) != ["00003"]
+    assert "00004" not in shard.ids(vectors[4], 100)
+    assert shard.ids(-vectors[4], 1) == ["00004"]
+
+
+@pytest.mark.parametrize("damage", ["index", "rows", "missing"])
+def test_damaged_snapshot_is_built_anew_from_the_store(shard: OneShard, damage: str) -> None:
+    vectors = clustered(800, 8)
+    shard.write([f"{i:05d}" for i in range(800)], vectors)
+    shard.wait_indexed()
+    shard.close()
+    directory = shard.path / "vector-index" / "000001" / "0"
+    if damage == "missing":
+        (directory / "rows").unlink()
+    else:
+        file = next(directory.glob("*.index")) if damage == "index" else directory / "rows"
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        file.write_bytes(content)
+    shard.open()
+    assert shard.vectors.counts()["vectors"] == 800
+    assert shard.ids(vectors[7], 1) == ["00007"]
+    shard.wait_indexed()
+    assert shard.ids(vectors[7], 1) == ["00007"]
+
+
+def test_dead_rows_lead_to_a_rebuild_that_loses_nothing(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collection_module, "DEAD_ROWS_LEAST", 100)
+    vectors = clustered(1000, 8)
+    ids = [f"{i:05d}" for i in range(1000)]
+    shard.write(ids, vectors)
+    shard.wait_indexed()
+    kept = dict(zip(ids, vectors, strict=True))
+    for start in range(0, 600, 50):
+        shard.delete(ids[start : start + 25])
+        shard.write(ids[start + 25 : start + 50], -vectors[start + 25 : start + 50])
+        for i in range(start, start + 25):
+            kept.pop(ids[i])
+            kept[ids[i + 25]] = -vectors[i + 25]
+    deadline = time.monotonic() + 20
+    while shard.vectors.engine.stats()[0].dead > 250:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for _ in range(2):
+        shard.wait_indexed()
+        names, table = list(kept), np.stack(list(kept.values()))
+        assert shard.vectors.counts()["vectors"] == len(names)
+        for query in clustered(20, 8, 4):
+            assert shard.ids(query, 10, exact=True) == [names[row] for row in nearest(query, table, 10)]
+            assert len(set(shard.ids(query, 10)) & {names[row] for row in nearest(query, table, 10)}) >= 9
+        shard.reopen()
+
+
+def test_dropped_collection_is_gone_and_refuses_late_writes(shard: OneShard) -> None:
+    shard.write(["a"], np.eye(8)[:1])
+    shard.call("vector.drop", messages.CollectionBody(COSINE))
+    for _ in range(2):
+        assert shard.search(np.eye(8)[0], 3) == []
+        with pytest.raises(NotFound, match="default"):
+            shard.write(["b"], np.eye(8)[:1])
+        shard.reopen()
+
+
+def test_text_is_ranked_by_bm25_and_filtered(shard: OneShard) -> None:
+    collection = Collection(5, "notes", 8, "cosine", text=("body",))
+    bodies = ["the quick brown fox", "a lazy dog", "fox fox fox", "nothing here"]
+    attributes = [{"body": body, "n": n} for n, body in enumerate(bodies)]
+    shard.write(list("abcd"), np.eye(8)[:4], attributes, into=collection)
+    none = np.zeros((0, 8))
+    assert shard.ids(none, 4, collection, text_field="body", text_query="Fox!") == ["c", "a"]
+    small = Condition("lt", "n", (2,))
+    assert shard.ids(none, 4, collection, text_field="body", text_query="fox dog", filter=small) == ["b", "a"]
+    shard.write(["c"], np.eye(8)[2:3], [{"body": "owl"}], into=collection)
+    shard.delete(["a"], collection)
+    shard.reopen()
+    assert shard.ids(none, 4, collection, text_field="body", text_query="fox") == []
+    assert shard.ids(none, 4, collection, text_field="body", text_query="owl") == ["c"]

@@ -1,0 +1,273 @@
+"""Vector requests as they arrive: numbers, ids, attributes and filters, in JSON and protobuf."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.vectors import filters as vector_filters
+from coordinator.vectors import search
+from coordinator.vectors.catalogue import Catalogue
+from coordinator.vectors.decode import Upserts, write_from_json, write_from_protobuf
+from coordinator.vectors.numbers import parse_arrays
+from proto import vector_pb2
+from shared.config import Settings
+from shared.errors import BadData, ConfigError, NotFound, TooLarge
+from shared.messages.vectors import Collection, Condition
+from worker.vectors.attributes import Attributes
+
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(FLOATS | st.integers(-(10**25), 10**25), max_size=20), min_size=1, max_size=4))
+def test_numbers_of_arrays_are_those_of_the_json_decoder(arrays: list[list[float]]) -> None:
+    texts = [json.dumps(array).encode() for array in arrays]
+    flat, counts = parse_arrays(texts)
+    with np.errstate(over="ignore"):
+        expected = np.array([float(x) for array in arrays for x in array]).astype(np.float32)
+    assert counts.tolist() == [len(array) for array in arrays]
+    np.testing.assert_array_equal(flat, expected)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=50))
+def test_float32_written_as_text_is_read_back_bit_for_bit(values: list[float]) -> None:
+    array = np.array(values, dtype=np.float32)
+    short = "[" + ", ".join(str(value) for value in array) + "]"
+    for text in (short, json.dumps(array.tolist())):
+        np.testing.assert_array_equal(parse_arrays([text.encode()])[0].view(np.int32), array.view(np.int32))
+
+
+def test_numbers_at_the_edge_of_float32_round_as_doubles_do() -> None:
+    texts = [
+        "1.00000005960464477539",
+        "1.0000000596046448",
+        "16777217",
+        "3.4028235677973366e38",
+        "1e-45",
+        "7e-46",
+        "-0",
+    ]
+    flat, _ = parse_arrays([f"[ {text} ]".encode() for text in texts])
+    with np.errstate(over="ignore"):
+        expected = np.array([float(text) for text in texts]).astype(np.float32)
+    np.testing.assert_array_equal(flat.view(np.int32), expected.view(np.int32))
+
+
+def protobuf(vectors: dict[str, dict]) -> bytes:
+    request = vector_pb2.WriteRequest(collection="c")
+    for name, attributes in vectors.items():
+        vector = request.upsert_vectors.add(id=name)
+        for key, value in attributes.items():
+            into = vector.attributes[key]
+            if isinstance(value, list):
+                into.vector_value.values.extend(value)
+            elif isinstance(value, str):
+                into.string_value = value
+            elif isinstance(value, bool):
+                into.bool_value = value
+            elif isinstance(value, int):
+                into.int64_value = value
+            else:
+                into.float64_value = value
+    return request.SerializeToString()
+
+
+def as_json(vectors: dict[str, dict]) -> bytes:
+    upserts = [{"id": name, "attributes": attributes} for name, attributes in vectors.items()]
+    return json.dumps({"upsertVectors": upserts, "collection": "c"}).encode()
+
+
+def content(upserts: Upserts) -> list[tuple]:
+    attributes = [msgspec.msgpack.decode(packed) if packed else {} for packed in upserts.attributes]
+    ends = np.cumsum(upserts.counts).tolist()
+    vectors = [upserts.flat[end - count : end].tolist() for end, count in zip(ends, upserts.counts, strict=True)]
+    return list(zip(upserts.ids, vectors, attributes, strict=True))
+
+
+VALUES = st.text(max_size=5) | st.booleans() | st.integers(-(2**63), 2**63 - 1) | FLOATS
+NAMES = st.text(min_size=1, max_size=8).filter(lambda name: name != "vector")
+VECTORS = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=5)
+ENTRIES = st.dictionaries(
+    st.text(min_size=1, max_size=8),
+    st.builds(lambda vector, rest: {"vector": vector, **rest}, VECTORS, st.dictionaries(NAMES, VALUES, max_size=3)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(deadline=None)
+@given(ENTRIES)
+def test_json_and_protobuf_of_the_same_vectors_are_read_alike(vectors: dict[str, dict]) -> None:
+    expected = [
+        (name.encode(), entry["vector"], {k: v for k, v in entry.items() if k != "vector"})
+        for name, entry in vectors.items()
+    ]
+    assert content(write_from_json(as_json(vectors))) == expected
+    found = content(write_from_protobuf(protobuf(vectors)))
+    assert [(name, vector) for name, vector, _ in found] == [(name, vector) for name, vector, _ in expected]
+    assert [sorted(a.items()) for _, _, a in found] == [sorted(a.items()) for _, _, a in expected]
+
+
+@settings(max_examples=200, deadline=None)
+@given(ENTRIES, st.data())
+def test_damaged_protobuf_is_refused_or_read_but_never_fails(vectors: dict[str, dict], data: st.DataObject) -> None:
+    body = bytearray(protobuf(vectors))
+    place = data.draw(st.integers(0, len(body) - 1))
+    body[place] = data.draw(st.integers(0, 255))
+    try:
+        write_from_protobuf(bytes(body[: data.draw(st.integers(0, len(body)))]))
+    except (BadData, TooLarge) as error:
+        assert str(error)
+
+
+def test_unpacked_floats_and_fields_out_of_order_are_read() -> None:
+    unpacked = b"\x0d" + np.float32(1.5).tobytes() + b"\x0d" + np.float32(2.5).tobytes()
+    value = b"\x2a" + bytes([len(unpacked)]) + unpacked
+    entry = b"\x12" + bytes([len(value)]) + value + b"\x0a\x06vector"
+    vector = b"\x1a" + bytes([len(entry)]) + entry + b"\x0a\x01a"
+    upserts = write_from_protobuf(b"\x0a" + bytes([len(vector)]) + vector)
+    assert content(upserts) == [(b"a", [1.5, 2.5], {})]
+
+
+def test_proto_names_are_read_as_json_names_are() -> None:
+    body = b'{"upsert_vectors": [{"id": "a", "attributes": {"vector": [1]}}]}'
+    assert content(write_from_json(body)) == [(b"a", [1.0], {})]
+
+
+def test_too_many_vectors_are_refused() -> None:
+    body = as_json({f"{n}": {"vector": [1.0]} for n in range(10_001)})
+    with pytest.raises(TooLarge, match="upsertVectors has 10001 entries"):
+        write_from_json(body)
+    with pytest.raises(TooLarge, match="upsertVectors"):
+        write_from_protobuf(protobuf({f"{n}": {"vector": [1.0]} for n in range(10_001)}))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"vector": [1], "vectors": [[1]]}, "vector and vectors"),
+        ({"vectors": []}, "vectors is empty"),
+        ({"vector": [1], "k": 10_001}, "k is 10001"),
+        ({"vectors": [[1]] * 1001}, "1001"),
+        ({"vectors": [[1]] * 100, "k": 1001}, "100000"),
+        ({"vector": [1], "expansion": -1}, "expansion"),
+        ({"vector": {"a": 1}}, "vector"),
+        ({"vectors": [[1], ["x"]]}, r"vectors\[1\]: component 0"),
+        ({"text": {"field": "body", "query": ""}}, "text.query"),
+        ({"text": {"field": "body"}}, "query"),
+    ],
+)
+def test_bad_searches_are_refused(body: dict, words: str) -> None:
+    with pytest.raises(BadData, match=words):
+        search.from_json(json.dumps(body).encode())
+
+
+def filters() -> st.SearchStrategy:
+    field = st.sampled_from(["a", "b"])
+    value = st.sampled_from([0, 1, 2, -1, 0.5, 1.0, math.pi, 2**53 + 1, 2**63 - 1, "x", "y", "", True, False])
+    leaf = st.one_of(
+        st.builds(
+            lambda op, f, v: {op: {"field": f, "value": v}},
+            st.sampled_from(["eq", "neq", "lt", "lte", "gt", "gte"]),
+            field,
+            value,
+        ),
+        st.builds(lambda f, v: {"in": {"field": f, "values": v}}, field, st.lists(value, min_size=1, max_size=3)),
+        st.builds(lambda f: {"exists": {"field": f}}, field),
+    )
+    return st.recursive(
+        leaf,
+        lambda inner: st.one_of(
+            st.builds(
+                lambda op, children: {op: children},
+                st.sampled_from(["and", "or"]),
+                st.lists(inner, min_size=1, max_size=3),
+            ),
+            st.builds(lambda child: {"not": child}, inner),
+        ),
+        max_leaves=6,
+    )
+
+
+ROW_VALUES = st.sampled_from([0, 1, 2, -1, 0.5, 1.0, 2**53, 2**53 + 1, 2**63 - 1, "x", "y", "z", "", True, False])
+
+
+def satisfies(row: dict, condition: dict) -> bool:
+    """What the documentation says a filter means."""
+    [(op, operand)] = condition.items()
+    if op in ("and", "or"):
+        return (all if op == "and" else any)(satisfies(row, child) for child in operand)
+    if op == "not":
+        return not satisfies(row, operand)
+    value = row.get(operand["field"])
+    if op == "exists":
+        return value is not None
+
+    def kind(x: object) -> str:
+        return "bool" if isinstance(x, bool) else "text" if isinstance(x, str) else "number"
+
+    def equal(x: object) -> bool:
+        return value is not None and kind(value) == kind(x) and value == x
+
+    if op in ("eq", "neq"):
+        return equal(operand["value"]) == (op == "eq")
+    if op == "in":
+        return any(map(equal, operand["values"]))
+    edge = operand["value"]
+    if value is None or kind(value) != kind(edge):
+        return False
+    return {"lt": value < edge, "lte": value <= edge, "gt": value > edge, "gte": value >= edge}[op]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), ROW_VALUES), min_size=1, max_size=12), filters())
+def test_filters_mean_what_they_say(rows: list[dict], condition: dict) -> None:
+    attributes = Attributes()
+    for start in range(0, len(rows), 5):
+        attributes.append(start, [msgspec.msgpack.encode(row) if row else b"" for row in rows[start : start + 5]])
+    mask = attributes.mask(vector_filters.from_json(condition), len(rows))
+    assert mask.tolist() == [satisfies(row, condition) for row in rows]
+
+
+def test_filters_of_protobuf_and_json_are_the_same_tree() -> None:
+    message = vector_pb2.Filter()
+    both = getattr(message, "and")
+    both.filters.add().eq.MergeFrom(vector_pb2.Comparison(field="a", value=vector_pb2.AttributeValue(string_value="x")))
+    getattr(both.filters.add(), "not").exists.field = "b"
+    found = vector_filters.from_protobuf_filter(message)
+    assert found == vector_filters.from_json({"and": [{"eq": {"field": "a", "value": "x"}}, {"not": {"exists": "b"}}]})
+    assert found.children[0] == Condition("eq", "a", ("x",))
+    with pytest.raises(BadData, match="operator"):
+        vector_filters.from_protobuf_filter(vector_pb2.Filter())
+
+
+def test_catalogue_keeps_collections_and_never_reuses_their_numbers(tmp_path) -> None:
+    catalogue = Catalogue(tmp_path)
+    first = catalogue.create("a", 3, "cosine", "f32", ())
+    assert catalogue.create("a", 3, "cosine", "f32", ()) == first
+    with pytest.raises(BadData, match=r"dimension 3, .* cannot become dimension 4"):
+        catalogue.create("a", 4, "cosine", "f32", ())
+    catalogue.remove("a")
+    again = Catalogue(tmp_path)
+    again.load()
+    with pytest.raises(NotFound, match="'a'"):
+        again.get("a")
+    assert again.create("a", 4, "l2", "f16", ("body",)) == Collection(first.id + 1, "a", 4, "l2", "f16", ("body",))
+    (tmp_path / "vector" / "collections.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"collections\.json"):
+        Catalogue(tmp_path).load()
+
+
+def test_settings_of_vectors_are_checked() -> None:
+    with pytest.raises(ConfigError, match="TRIPTYCH_VECTOR_METRIC is 'hamming'"):
+        Settings(vector_metric="hamming")
+    with pytest.raises(ConfigError, match="TRIPTYCH_VECTOR_STORAGE"):
+        Settings(vector_storage="i8", vector_metric="l2")

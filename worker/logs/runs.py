@@ -1,0 +1,100 @@
+"""Runs: many records of one key in one row of the store, as columns.
+
+A row is a count (uint32), the sequence numbers (uint64), the values' lengths (uint32), all little-endian, and the
+values one after the other. Reading a run touches no record by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.messages.log import Records, Span
+
+_HEAD = 4
+_SEQUENCE = np.dtype("<u8")
+_LENGTH = np.dtype("<u4")
+
+
+class Run(NamedTuple):
+    """Records of one key, ascending. `ends`: int64[records], where each value ends in `values`."""
+
+    sequences: NDArray[np.uint64]
+    ends: NDArray[np.int64]
+    values: bytes | memoryview
+
+    def value(self, at: int) -> bytes:
+        return bytes(self.values[self.ends[at - 1] if at else 0 : self.ends[at]])
+
+    def find(self, sequence: int) -> int | None:
+        """The position of a sequence number."""
+        at = int(np.searchsorted(self.sequences, np.uint64(sequence)))
+        return at if at < len(self.sequences) and int(self.sequences[at]) == sequence else None
+
+    def between(self, start: int, end: int) -> Run:
+        """The records with start ≤ number < end."""
+        low = int(np.searchsorted(self.sequences, np.uint64(start)))
+        return self.cut(low, int(np.searchsorted(self.sequences, np.uint64(end))))
+
+    def cut(self, low: int, high: int) -> Run:
+        """The records at positions low ≤ i < high."""
+        if low <= 0 and high >= len(self.sequences):
+            return self
+        if low >= high:
+            return EMPTY
+        begin = int(self.ends[low - 1]) if low else 0
+        ends = self.ends[low:high] - begin
+        return Run(self.sequences[low:high], ends, self.values[begin : begin + int(ends[-1])])
+
+    def without(self, hidden: Sequence[Span]) -> Run:
+        kept = np.ones(len(self.sequences), np.bool_)
+        for start, end in hidden:
+            kept &= (self.sequences < np.uint64(start)) | (self.sequences >= np.uint64(end))
+        if kept.all():
+            return self
+        at = np.flatnonzero(kept).tolist()
+        return run_of(self.sequences[kept], [self.value(i) for i in at])
+
+    def reversed(self) -> Run:
+        """The same records, newest first."""
+        at = range(len(self.sequences) - 1, -1, -1)
+        return run_of(self.sequences[::-1], [self.value(i) for i in at])
+
+    def fitting(self, records: int, size_bytes: int) -> Run:
+        """As many from the beginning as are within both, and at least one."""
+        high = min(records, 1 + int(np.searchsorted(self.ends, size_bytes)))
+        return self.cut(0, high)
+
+    def packed(self) -> bytes:
+        lengths = np.diff(self.ends, prepend=0).astype(_LENGTH)
+        head = len(lengths).to_bytes(_HEAD, "little")
+        return b"".join((head, self.sequences.astype(_SEQUENCE, copy=False).tobytes(), lengths.tobytes(), self.values))
+
+
+def run_of(sequences: NDArray[np.uint64], values: Sequence[bytes]) -> Run:
+    ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
+    return Run(sequences, ends, b"".join(values))
+
+
+def unpacked(row: bytes) -> Run:
+    count = int.from_bytes(row[:_HEAD], "little")
+    lengths_at = _HEAD + count * _SEQUENCE.itemsize
+    values_at = lengths_at + count * _LENGTH.itemsize
+    sequences = np.frombuffer(row, _SEQUENCE, count, _HEAD)
+    ends = np.cumsum(np.frombuffer(row, _LENGTH, count, lengths_at), dtype=np.int64)
+    return Run(sequences, ends, memoryview(row)[values_at:])
+
+
+def joined(runs: Sequence[Run]) -> Records:
+    """One answer's records, in the order of the runs."""
+    if not runs:
+        return Records.of(EMPTY.sequences, ())
+    lengths = np.concatenate([np.diff(run.ends, prepend=0) for run in runs]).astype(np.uint32)
+    sequences = np.concatenate([run.sequences for run in runs]).astype(np.uint64, copy=False)
+    return Records(sequences, lengths, b"".join(run.values for run in runs), np.zeros(0, np.uint32), b"")
+
+
+EMPTY = Run(np.zeros(0, np.uint64), np.zeros(0, np.int64), b"")
