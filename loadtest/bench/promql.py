@@ -12,7 +12,9 @@ import time
 
 import numpy as np
 
+from coordinator import planner
 from shared.labels import Symbols, from_mapping
+from shared.promql import parser
 from shared.promql.engine.query import range_query
 from shared.promql.model import Grid
 from tests.memory_source import MemorySource
@@ -62,6 +64,28 @@ def medians_ms(text: str, data: MemorySource, symbols: Symbols) -> tuple[float, 
     return statistics.median(elapsed[1:]), statistics.median(busy[1:])
 
 
+DASHBOARD = (
+    'histogram_quantile(0.95, sum by (le, job) (rate(http_request_duration_seconds_bucket{job=~"api|web"}[5m])))',
+    'sum by (job) (rate(http_requests_total{code=~"5.."}[5m])) / sum by (job) (rate(http_requests_total[5m])) * 100',
+    '100 - avg by (instance) (irate(node_cpu_seconds_total{mode="idle"}[5m])) * 100',
+    'topk(10, sum by (namespace, pod) (rate(container_cpu_usage_seconds_total{image!=""}[5m])))',
+)
+
+
+def planning_ms(times: int) -> tuple[float, float]:
+    """Parsing and planning a dashboard query: (seen for the first time, seen before), medians."""
+    grid = Grid(0, 3_600_000, 15_000)
+    first, again = [], []
+    for number in range(times):
+        for text in DASHBOARD:
+            fresh = text.replace("5m", f"{number + 1}m")
+            for kept in (first, again):
+                started = time.perf_counter()
+                planner.plan(fresh, grid)
+                kept.append((time.perf_counter() - started) * 1000)
+    return statistics.median(first), statistics.median(again)
+
+
 def main() -> None:
     series = int(sys.argv[1]) if len(sys.argv) > 1 else SERIES
     data, symbols = source(series), Symbols()
@@ -73,6 +97,10 @@ def main() -> None:
         elapsed, busy = medians_ms(text, data, symbols)
         write(f"{text:66} {elapsed:8.1f} {busy:8.1f} {target or '':>8}\n")
         sys.stdout.flush()
+    parser.parse("1")
+    first, again = planning_ms(50)
+    write(f"{'parse and plan a dashboard query, first time':66} {first:8.3f} {'':>8} {1.0:>8}\n")
+    write(f"{'the same, seen before':66} {again:8.4f}\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,138 @@
+"""Series as promqltest scripts write them: `metric{a="b"} 0+10x5 _ stale`."""
+
+from __future__ import annotations
+
+import ast
+import re
+import struct
+from dataclasses import dataclass
+
+from shared.labels import METRIC_NAME, Labels, from_mapping
+from shared.promql.model import STALE_NAN_BITS
+
+STALE: float = struct.unpack("<d", struct.pack("<Q", STALE_NAN_BITS))[0]
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000}
+_DURATION = re.compile(r"([0-9]*\.?[0-9]+)(ms|[smhdwy])")
+_NUMBER = r"(?:inf|nan|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)"
+_POINTS = re.compile(rf"([+-]?{_NUMBER})([+-]{_NUMBER})?(?:x([0-9]+))?", re.IGNORECASE)
+_OFFSET = r"(?:[0-9]+(?:ms|[smhdwy])?)"
+_OFFSETS = re.compile(rf"([+-]?{_OFFSET})([+-]{_OFFSET})?(?:x([0-9]+))?")
+_WORD = re.compile(r"\{\{.*?\}\}(?:[+-]\{\{.*?\}\})?(?:x[0-9]+)?|\S+")
+_QUOTED = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)"""
+_LABEL = re.compile(rf"\s*(?:([A-Za-z_]\w*)|{_QUOTED})\s*(?:=\s*{_QUOTED})?\s*,?")
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A native histogram's place in a list of points; the project does not hold them yet."""
+
+    text: str
+
+
+Point = float | Histogram | None
+"""None is a gap."""
+
+
+def parse_time_ms(text: str) -> int:
+    """A duration (`1h30m`, `-5m`, `10s53ms`) or a number of seconds. Raises ValueError for anything else."""
+    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
+    parts = _DURATION.findall(digits)
+    if parts and "".join(number + unit for number, unit in parts) == digits:
+        return sign * round(sum(float(number) * _UNITS_MS[unit] for number, unit in parts))
+    return sign * round(float(digits) * 1000)
+
+
+def is_number(text: str) -> bool:
+    return re.fullmatch(rf"[+-]?{_NUMBER}", text, re.IGNORECASE) is not None
+
+
+def unquote(text: str) -> str:
+    """A string literal in any of PromQL's three quotings."""
+    return text[1:-1] if text.startswith("`") else str(ast.literal_eval(text))
+
+
+def split_series(line: str) -> tuple[str, str]:
+    """`metric{…} points` → its two halves; spaces and braces inside quoted values do not count."""
+    quote = ""
+    depth = at = 0
+    while at < len(line):
+        char = line[at]
+        if quote:
+            if char == "\\" and quote != "`":
+                at += 1
+            elif char == quote:
+                quote = ""
+        elif char in "\"'`":
+            quote = char
+        elif char == "{":
+            depth += 1
+        elif char == "}":
+            depth -= 1
+        elif char.isspace() and depth == 0:
+            rest = line[at:].lstrip()
+            if rest.startswith("{") and not rest.startswith("{{") and "{" not in line[:at]:
+                at = line.index("{", at)
+                continue
+            return line[:at], rest
+        at += 1
+    return line, ""
+
+
+def parse_labels(text: str) -> Labels:
+    """`name{a="b"}`, `{a="b"}` or `{"a quoted.name", a="b"}`. Raises ValueError."""
+    name, brace, inner = text.partition("{")
+    labels = {METRIC_NAME: name.strip()}
+    if brace:
+        inner = inner.rstrip().removesuffix("}")
+        at = 0
+        while inner[at:].strip():
+            match = _LABEL.match(inner, at)
+            if match is None:
+                raise ValueError(f"{text!r} is not a series")
+            bare, quoted, value = match.groups()
+            if value is None:
+                labels[METRIC_NAME] = unquote(quoted)
+            else:
+                labels[bare or unquote(quoted)] = unquote(value)
+            at = match.end()
+    return from_mapping(labels)
+
+
+def parse_points(text: str) -> list[Point]:
+    """`1 _ _x3 stale a+bxN axN {{…}}` → one entry a point. Raises ValueError."""
+    points: list[Point] = []
+    for word in _WORD.findall(text):
+        match = _POINTS.fullmatch(word)
+        if word == "_":
+            points.append(None)
+        elif re.fullmatch(r"_x[0-9]+", word):
+            points.extend([None] * int(word[2:]))
+        elif word == "stale":
+            points.append(STALE)
+        elif word.startswith("{{"):
+            times = re.search(r"\}\}x([0-9]+)$", word)
+            points.extend([Histogram(word)] * (1 + int(times[1]) if times else 1))
+        elif match:
+            value, step = float(match[1]), float(match[2] or 0)
+            for _ in range(1 + int(match[3] or 0)):
+                points.append(value)
+                value += step
+        else:
+            raise ValueError(f"{word!r} is not a point")
+    return points
+
+
+def parse_start_offsets_ms(text: str) -> list[int | None]:
+    """The points of an `@st` line: milliseconds from the sample to its start timestamp, None for no start timestamp."""
+    offsets: list[int | None] = []
+    for word in text.split():
+        match = _OFFSETS.fullmatch(word)
+        if word == "_":
+            offsets.append(None)
+        elif match:
+            offset, step = parse_time_ms(match[1]), parse_time_ms(match[2] or "0")
+            offsets.extend(offset + i * step for i in range(1 + int(match[3] or 0)))
+        else:
+            raise ValueError(f"{word!r} is not a start timestamp")
+    return offsets
