@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 SOURCES := shared coordinator worker tests loadtest
 
-.PHONY: run test lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-log bench-vector clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-log bench-vector clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -49,6 +49,9 @@ proto-check: $(VENV)/.installed-test  ## fail unless the generated modules are t
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance
 
+bench: $(VENV)/.installed-load  ## metrics beside Prometheus and VictoriaMetrics; writes docs/benchmarks.md
+	$(BIN)/python -m loadtest.bench.metrics
+
 bench-smoke: $(VENV)/.installed-load
 	$(BIN)/python -m loadtest.bench.smoke
 
@@ -58,11 +61,17 @@ bench-promql: $(VENV)/.installed-load
 bench-ingest: $(VENV)/.installed-load
 	$(BIN)/python -m loadtest.bench.ingest
 
+bench-blocks: $(VENV)/.installed-load
+	$(BIN)/python -m loadtest.bench.blocks
+
 bench-log: $(VENV)/.installed-load
 	$(BIN)/python -m loadtest.bench.log
 
 bench-vector: $(VENV)/.installed-load
 	$(BIN)/python -m loadtest.bench.vector
+
+load: $(VENV)/.installed-load  ## a mixed load for a running cluster, one minute
+	$(BIN)/locust -f loadtest/locustfile.py --headless --users 20 --spawn-rate 10 --run-time 60s --host http://127.0.0.1:9090
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -60,7 +60,10 @@ class Settings:
     vector_dimension: int = _setting(0, "components of a vector; 0: as the first vector", least=0, most=16_384)
     vector_metric: str = _setting("cosine", "one of cosine, l2, dot")
     vector_storage: str = _setting("f32", "components in memory, one of f32, f16, i8 (i8: cosine only)")
-    vector_expansion: int = _setting(0, "candidates a search keeps in each shard's index; 0: by its k", least=0)
+    vector_expansion: int = _setting(
+        0, "candidates a search keeps in each worker's index; 0: as measured on the data", least=0, most=10_000
+    )
+    vector_snapshot_ms: int = _setting(60_000, "least time between snapshots of a vector index by time", least=10)
     vector_timeout_ms: int = _setting(10_000, "time a vector search may take", least=1)
 
     log_records_max: int = _setting(10_000, "records of one append", least=1, most=100_000)

@@ -80,7 +80,7 @@ class Symbols:
 
     def __init__(self, parent: Symbols | None = None) -> None:
         self._parent = parent
-        self._parent_size = len(parent._texts) if parent is not None else 0
+        self._parent_size = len(parent) if parent is not None else 0
         self._texts: list[str] = [""]
         self._codes: dict[str, int] = {"": 0}
         self._lock = Lock()
@@ -114,10 +114,15 @@ class Symbols:
                 out.append(code)
         return np.array(out, dtype=np.int32)
 
+    def codes_of(self, data: NDArray[np.uint8], starts: Rows, ends: Rows, hashes: NDArray[np.uint64]) -> Codes:
+        """Codes of the UTF-8 texts data[starts[i]:ends[i]], whose xxh64 is hashes[i]: int32[n]."""
+        raw = data.tobytes()
+        return self.codes([raw[a:b].decode() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
+
     def find(self, text: str) -> int | None:
         """The code of `text`, or None if no label ever had it."""
         if self._parent is not None:
-            found = self._parent._codes.get(text)
+            found = self._parent.find(text)
             if found is not None and found < self._parent_size:
                 return found
         return self._codes.get(text)
@@ -125,13 +130,17 @@ class Symbols:
     def text(self, code: int) -> str:
         if code < 0:
             return self._texts[-code]
-        return self._parent._texts[code] if self._parent is not None else self._texts[code]
+        return self._parent.text(code) if self._parent is not None else self._texts[code]
 
     def texts(self, codes: Codes) -> list[str]:
         """Many at once: `codes` int32[n] → n strings."""
-        positive = self._parent._texts if self._parent is not None else self._texts
         own = self._texts
-        return [positive[c] if c >= 0 else own[-c] for c in codes.tolist()]
+        if self._parent is None:
+            return [own[c] for c in codes.tolist()]
+        if len(codes) and codes.min() >= 0:
+            return self._parent.texts(codes)
+        above = iter(self._parent.texts(codes[codes >= 0]))
+        return [next(above) if c >= 0 else own[-c] for c in codes.tolist()]
 
     def adopt(self, codes: Codes) -> Codes:
         """Codes fresh from the parent → codes of this table."""
@@ -141,7 +150,7 @@ class Symbols:
         if len(late):
             codes = codes.copy()
             unique, inverse = np.unique(codes[late], return_inverse=True)
-            codes[late] = np.array([self.code(self._parent._texts[c]) for c in unique], dtype=np.int32)[inverse]
+            codes[late] = np.array([self.code(text) for text in self._parent.texts(unique)], dtype=np.int32)[inverse]
         return codes
 
 

@@ -20,9 +20,9 @@ TIME_MS_MIN = -62_135_596_800_000
 TIME_MS_MAX = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the latest."""
 
-# Columns of a walk's table: the field (tag and length included), its labels, its samples.
-START, LABELS, LABELS_END, END, SAMPLES, STATUS = range(6)
-COLUMNS = 6
+# Columns of a walk's table: where the labels begin and end, where the series ends, its samples.
+LABELS, LABELS_END, END, SAMPLES, STATUS = range(5)
+COLUMNS = 5
 PLAIN, ODD = 0, 1
 
 # What a walk counts beside the series.
@@ -43,6 +43,8 @@ _OUT = types.Array(types.uint8, 1, "C")
 @njit(_PAIR(Bytes, types.int64, types.int64), cache=True, nogil=True)
 def _length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
     """A minimal varint of at most four bytes: (value, position behind it), or (-1, at) for anything else."""
+    if at < end and body[at] < 0x80:
+        return np.int64(body[at]), at + 1
     value = 0
     for i in range(4):
         if at + i >= end:
@@ -123,11 +125,37 @@ def _ascends(body: np.ndarray, a: int, a_end: int, b: int, b_end: int) -> bool:
     return a == a_end and b < b_end
 
 
+@njit(types.boolean(Bytes, types.int64, types.int64), cache=True, nogil=True)
+def _is_ascii(body: np.ndarray, at: int, end: int) -> bool:
+    bits = np.uint64(0)
+    while at + 8 <= end:
+        bits |= load64(body, at)
+        at += 8
+    while at < end:
+        bits |= np.uint64(body[at])
+        at += 1
+    return bool(bits & _HIGH_BITS == np.uint64(0))
+
+
+@njit(types.boolean(Bytes, types.int64, types.int64), cache=True, nogil=True)
+def _are_utf8(body: np.ndarray, at: int, end: int) -> bool:
+    """Whether all names and values of the label fields body[at:end], which are well formed, are UTF-8."""
+    while at < end:
+        _, at = _length(body, at + 1, end)
+        for _ in range(2):
+            size, at = _length(body, at + 1, end)
+            if not _is_utf8(body, at, at + size):
+                return False
+            at += size
+    return True
+
+
 @njit(_PAIR(Bytes, types.int64, types.int64, _INTS), cache=True, nogil=True)
 def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[int, int]:
     """Check the label fields from `at`: (1, where they end) if they are a plain label set, (0, …) if not."""
     labels_max, name_max, value_max = limits[0], limits[1], limits[2]
     count, named = 0, False
+    first = at
     last, last_end = at, at
     while at < end and body[at] == 0x0A:
         size, at = _length(body, at + 1, end)
@@ -143,14 +171,15 @@ def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[in
             return 0, at
         if count > 0 and not _ascends(body, last, last_end, name, name_end):
             return 0, at
-        if not _is_utf8(body, name, name_end) or not _is_utf8(body, value, label_end):
-            return 0, at
         if name_end - name == 8 and load64(body, name) == _NAME:
             named = True
         last, last_end = name, name_end
         count += 1
         at = label_end
     if not named or count > labels_max:
+        return 0, at
+    # Nearly always all of it is ASCII, lengths and tags included, which one pass over the words tells.
+    if not _is_ascii(body, first, at) and not _are_utf8(body, first, at):
         return 0, at
     return 1, at
 
@@ -237,11 +266,11 @@ def walk(body: np.ndarray, table: np.ndarray, hashes: np.ndarray, counts: np.nda
     """
     at, end, i = 0, len(body), 0
     while at < end:
-        start, tag = at, body[at]
+        tag = body[at]
         size, at = _length(body, at + 1, end)
         if tag == 0x0A:
             row = table[i]
-            row[START], row[LABELS], row[END] = start, at, at + size
+            row[LABELS], row[END] = at, at + size
             _series(body, row, counts, limits)
             if row[STATUS] == PLAIN:
                 hashes[i] = xxh64(body, at, row[LABELS_END])
@@ -251,28 +280,87 @@ def walk(body: np.ndarray, table: np.ndarray, hashes: np.ndarray, counts: np.nda
         at += size
 
 
-@njit(types.void(Bytes, _TABLE, _INTS, _FLOATS), cache=True, nogil=True)
-def read_samples(body: np.ndarray, table: np.ndarray, times: np.ndarray, values: np.ndarray) -> None:
-    """Write the samples of the PLAIN rows of a walk's table one after another into `times` (Unix ms) and `values`,
-    which have room for sum(table[:, SAMPLES])."""
-    out = 0
-    for i in range(len(table)):
-        if table[i, STATUS] != PLAIN:
+@njit(types.int64(Bytes, types.int64, types.int64, _INTS, types.int64, _FLOATS, types.int64), cache=True, nogil=True)
+def _read_row(
+    body: np.ndarray, at: int, end: int, times: np.ndarray, time_at: int, values: np.ndarray, value_at: int
+) -> int:
+    """Write the samples of a PLAIN series, whose fields behind the labels are body[at:end], to `times` (Unix ms) from
+    `time_at` and `values` from `value_at` on; returns how many."""
+    count = 0
+    while at < end:
+        tag = body[at]
+        size, at = _length(body, at + 1, end)
+        if tag == 0x12:
+            _, time, value = _sample(body, at, at + size)
+            times[time_at + count] = time
+            values[value_at + count] = value
+            count += 1
+        at += size
+    return count
+
+
+@njit(types.void(_TABLE, _INTS, _INTS, _TABLE, _INTS), cache=True, nogil=True)
+def sort_by_place(
+    table: np.ndarray, rows: np.ndarray, places: np.ndarray, totals: np.ndarray, order: np.ndarray
+) -> None:
+    """`order`: the rows by place, in their order within each; `totals` (zeros before): series, samples and label bytes
+    of each place."""
+    for i in range(len(rows)):
+        total = totals[places[i]]
+        total[0] += 1
+        total[1] += table[rows[i], SAMPLES]
+        total[2] += table[rows[i], LABELS_END] - table[rows[i], LABELS]
+    next_at = np.zeros(len(totals), dtype=np.int64)
+    for place in range(1, len(totals)):
+        next_at[place] = next_at[place - 1] + totals[place - 1, 0]
+    for i in range(len(rows)):
+        order[next_at[places[i]]] = rows[i]
+        next_at[places[i]] += 1
+
+
+@njit(
+    types.void(Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.int64, _INTS, _FLOATS, _OUT),
+    cache=True,
+    nogil=True,
+)
+def fill_columns(
+    body: np.ndarray,
+    table: np.ndarray,
+    hashes: np.ndarray,
+    order: np.ndarray,
+    totals: np.ndarray,
+    mark: int,
+    words: np.ndarray,
+    floats: np.ndarray,
+    octets: np.ndarray,
+) -> None:
+    """Write the frame (`shared.arrival`) of each place one after another into `words`, of whose memory `floats` and
+    `octets` are views, given what `sort_by_place` found."""
+    first, at = 0, 0
+    for place in range(len(totals)):
+        series, samples, label_bytes = totals[place, 0], totals[place, 1], totals[place, 2]
+        if series == 0:
             continue
-        at, end = table[i, LABELS_END], table[i, END]
-        while at < end:
-            tag = body[at]
-            size, at = _length(body, at + 1, end)
-            if tag == 0x12:
-                _, time, value = _sample(body, at, at + size)
-                times[out] = time
-                values[out] = value
-                out += 1
-            at += size
-
-
-@njit(types.void(Bytes, _INTS, _INTS, _INTS, _OUT), cache=True, nogil=True)
-def gather(body: np.ndarray, starts: np.ndarray, ends: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
-    """Copy the slices body[starts[i]:ends[i]] to out[places[i]:]."""
-    for i in range(len(starts)):
-        copy_bytes(out, places[i], body, starts[i], ends[i] - starts[i])
+        words[at], words[at + 1], words[at + 2], words[at + 3] = mark, series, samples, label_bytes
+        own_hashes = at + 4
+        offsets = own_hashes + series
+        counts = offsets + series + 1
+        times = counts + series
+        values = times + samples
+        labels = values + samples
+        at = labels + (label_bytes + 7) // 8
+        words[at - 1] = 0  # the padding; a label set is never empty
+        octet = 8 * labels
+        for i in range(series):
+            source = order[first + i]
+            start, end = table[source, LABELS], table[source, LABELS_END]
+            copy_bytes(octets, octet, body, start, end - start)
+            words[own_hashes + i] = np.int64(hashes[source])
+            words[offsets + i] = octet - 8 * labels
+            words[counts + i] = table[source, SAMPLES]
+            octet += end - start
+            more = _read_row(body, end, table[source, END], words, times, floats, values)
+            times += more
+            values += more
+        words[offsets + series] = octet - 8 * labels
+        first += series

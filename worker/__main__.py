@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-from shared import config, manifest, telemetry
+from shared import allocator, config, manifest, telemetry
 from shared.errors import ConfigError
 from shared.telemetry import event
 from worker.process import WorkerProcess
@@ -144,6 +144,7 @@ def _exit_text(code: int | None) -> str:
 def main() -> None:
     try:
         settings = config.load()
+        allocator.keep_pages()
         telemetry.configure(settings.log_level)
         identity = manifest.open_manifest(settings)
         lock = manifest.lock(settings, "workers")

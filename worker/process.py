@@ -112,6 +112,9 @@ class WorkerProcess:
         for number, state in self._states.items():
             entry = message.shards.add(shard=number)
             if isinstance(state, Shard):
+                if state.store.recoverable():
+                    event(logging.WARNING, "a failed store can be opened again, restarting", shard=number)
+                    self._stopping = True
                 entry.state = cluster_pb2.ShardState.READY
                 for key, count in state.counts().items():
                     entry.counts[key] = count

@@ -9,6 +9,8 @@ cache); when `write(..., durable=True)` or `sync` returns, it survives the loss 
 
 from __future__ import annotations
 
+import logging
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any, TypeVar
 from rocksdict import AccessType, DBCompressionType, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from shared.errors import Unavailable
+from shared.telemetry import event
 
 FAMILIES = ("meta", "series", "journal", "blocks", "log", "vectors", "attributes")
 WRITE_BUFFER_BYTES = 16 << 20
@@ -27,6 +30,8 @@ would save them no work, and a worker has them for every shard."""
 STREAMS = ("journal", "series")
 LOG_FILES_BYTES_MAX = 256 << 20
 OPEN_FILES_MAX = 256
+RECOVERY_FREE_BYTES = 16 << 20
+"""Room there must be before a store that failed is opened again."""
 
 
 T = TypeVar("T")
@@ -78,6 +83,7 @@ class Store:
         self._families: dict[str, Any] = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
         self._group = _GroupSync(self._db)
+        self._failed = False
 
     def handle(self, family: str) -> Any:
         return self._handles[family]
@@ -90,6 +96,7 @@ class Store:
         try:
             self._db.write(batch._batch, _BUFFERED)
         except Exception as error:  # the library raises plain Exception
+            self._failed = True
             raise Unavailable(f"the store {self._path} refused a write: {error}") from error
         if durable:
             self.sync()
@@ -99,6 +106,7 @@ class Store:
         try:
             self._group.sync()
         except Exception as error:  # the library raises plain Exception
+            self._failed = True
             raise Unavailable(f"the store {self._path} could not sync: {error}") from error
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -132,11 +140,20 @@ class Store:
         """Give the space of a deleted range back now, not when a compaction next passes there."""
         self._families[family].compact_range(start, end)
 
+    def recoverable(self) -> bool:
+        """Whether writes failed, and may succeed once the store is opened again: after an error RocksDB refuses all
+        writes for good, also when the disk has room again. Reads go on."""
+        return self._failed and shutil.disk_usage(self._path).free >= RECOVERY_FREE_BYTES
+
     def close(self) -> None:
         """Flush the memtables and close; the directory's lock is released."""
-        self._group.sync()
-        for family in self._families.values():
-            family.flush(True)
+        try:
+            self._group.sync()
+            for family in self._families.values():
+                family.flush(True)
+        except Exception as error:  # the library raises plain Exception
+            # What was acknowledged is in the log on the disk, from which the next owner has it.
+            event(logging.ERROR, "store closed without flushing", path=str(self._path), reason=str(error))
         self._families.clear()
         self._handles.clear()
         self._db.close()

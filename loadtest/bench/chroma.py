@@ -9,16 +9,18 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import aiohttp
 import numpy as np
+
+from loadtest.bench.vector_client import Connection, for_seconds
 
 READY_WITHIN_S = 60.0
 WRITE_BATCH = 1000
 DATABASE = "/api/v2/tenants/default_tenant/databases/default_database/collections"
 
-Act = Callable[[int], Awaitable[object]]
+CONNECTIONS = 8
 
 
 def command() -> str | None:
@@ -30,11 +32,10 @@ def measure(
     vectors: np.ndarray,
     queries: np.ndarray,
     k: int,
-    report: Callable[[str], None],
-    searches: Callable[[str, Act], Awaitable[None]],
+    seconds: float,
     recall: Callable[[list[list[int]]], float],
-) -> None:
-    """Write all vectors and search; `searches(name, act)` runs and reports a load of `act(number)`."""
+) -> dict[str, float]:
+    """Upserts and searches a second, and recall."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -45,7 +46,7 @@ def measure(
             stderr=subprocess.DEVNULL,
         )
         try:
-            asyncio.run(_measure(f"http://127.0.0.1:{port}", vectors, queries, k, report, searches, recall))
+            return asyncio.run(_measure(f"http://127.0.0.1:{port}", vectors, queries, k, seconds, recall))
         finally:
             server.terminate()
             server.wait()
@@ -62,10 +63,9 @@ async def _measure(
     vectors: np.ndarray,
     queries: np.ndarray,
     k: int,
-    report: Callable[[str], None],
-    searches: Callable[[str, Act], Awaitable[None]],
+    seconds: float,
     recall: Callable[[list[list[int]]], float],
-) -> None:
+) -> dict[str, float]:
     async with aiohttp.ClientSession(url) as session:
         give_up = time.monotonic() + READY_WITHIN_S
         while True:
@@ -91,15 +91,20 @@ async def _measure(
         started = time.perf_counter()
         for body in bodies:
             await _post(session, f"{path}/upsert", body)
-        report(f"chroma    upsert                     {len(vectors) / (time.perf_counter() - started):>10,.0f}/s")
-        asked = [
-            json.dumps({"query_embeddings": [query.tolist()], "n_results": k, "include": []}).encode()
-            for query in queries
-        ]
+        upsert = len(vectors) / (time.perf_counter() - started)
+    connection = Connection(url)
+    asked = [
+        connection.request(
+            f"{path}/query",
+            json.dumps({"query_embeddings": [query.tolist()], "n_results": k, "include": []}).encode(),
+        )
+        for query in queries
+    ]
 
-        async def search(number: int) -> list[int]:
-            answer = await _post(session, f"{path}/query", asked[number % len(asked)])
-            return [int(name) for name in answer["ids"][0]]
+    async def search(by: Connection, number: int) -> list[int]:
+        return [int(name) for name in json.loads(await by.send(asked[number % len(asked)]))["ids"][0]]
 
-        report(f"chroma    recall                     {recall([await search(n) for n in range(len(asked))]):>10.3f}")
-        await searches("chroma    search, 8 connections", search)
+    found = [await search(connection, number) for number in range(len(asked))]
+    connection.close()
+    latencies = await for_seconds(seconds, search, url, CONNECTIONS)
+    return {"upsert": upsert, "search": len(latencies) / seconds, "recall": recall(found)}

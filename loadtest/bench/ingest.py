@@ -19,14 +19,15 @@ import snappy
 
 from proto import remote_write_pb2
 from shared import remote_write
+from shared.arrival import parse
 from shared.config import Settings
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from shared.remote_write import UNLIMITED
 from worker.series.head import Head
-from worker.series.ingest import parse
 from worker.series.part import SeriesPart
 from worker.series.select import ShardSource
+from worker.series.texts import TextTable
 from worker.storage import Store
 
 REQUEST_SERIES = 2_000
@@ -76,9 +77,8 @@ def stages() -> None:
     show("decompress", median_ns(lambda: remote_write.decompress(packed, 1 << 30), n), "series")
     show("walk and hash", median_ns(lambda: remote_write.walk(raw, UNLIMITED), n), "series")
     show("walk, hash and cut by 8 shards", median_ns(lambda: remote_write.cut(raw, 8, UNLIMITED), n), "series")
-    show("parse in the worker (walk again, read samples)", median_ns(lambda: parse(raw), n), "series")
-    many = request(0, 100, 240, 0)
-    show("parse, 240 samples a series", median_ns(lambda: parse(many), 24_000), "sample")
+    (frame,) = remote_write.cut(raw, 1, UNLIMITED).parts[0]
+    show("read in the worker", median_ns(lambda: parse(frame), n), "series")
 
 
 def head(series: int, rounds: int) -> None:
@@ -106,7 +106,7 @@ def shard(series: int) -> None:
             took = 0.0
             for body in bodies(series, at):
                 started = time.perf_counter()
-                part.write([body], 60.0)
+                part.write(remote_write.cut(body, 1, UNLIMITED).parts[0], 60.0)
                 took += time.perf_counter() - started
             show(f"{stage}, {REQUEST_SERIES} a commit, durable", took / series * 1e9, "sample")
         grown = psutil.Process().memory_info().rss - before
@@ -122,7 +122,7 @@ def shard(series: int) -> None:
 
 def opened(directory: Path) -> tuple[SeriesPart, Store]:
     store = Store(directory / "store")
-    part = SeriesPart(store, Settings(), Symbols(), directory)
+    part = SeriesPart(store, Settings(), TextTable(), directory)
     part.load()
     return part, store
 

@@ -102,13 +102,15 @@ class FoundBody(msgspec.Struct):
 
 
 class CollectionStats(msgspec.Struct):
-    """Of one collection in one worker. `dead` rows are of replaced and deleted vectors, until the index is rebuilt."""
+    """Of one collection in one worker. `dead` rows are of replaced and deleted vectors, until the index is rebuilt;
+    `expansion` is what a search keeps by default, 0 until it has been measured."""
 
     collection: int
     vectors: int
     indexed: int
     dead: int
     memory_bytes: int
+    expansion: int = 0
 
 
 class StatsReply(msgspec.Struct):

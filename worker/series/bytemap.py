@@ -53,7 +53,7 @@ def _place(hashes: np.ndarray, first: int, last: int, slots: np.ndarray) -> None
 
 
 @njit(
-    types.int64(Bytes, _INTS, _INTS, _HASHES, _SLOTS, _ARENA, _INTS, _HASHES, types.int64, _INTS),
+    types.int64(Bytes, _INTS, _INTS, _HASHES, _SLOTS, _ARENA, _INTS, _HASHES, types.int64, types.boolean, _INTS),
     cache=True,
     nogil=True,
 )
@@ -67,9 +67,11 @@ def _resolve(
     offsets: np.ndarray,
     hashes: np.ndarray,
     count: int,
+    enter: bool,
     out: np.ndarray,
 ) -> int:
-    """Numbers of the strings data[starts[i]:ends[i]] with hashes `wanted`, new ones entered; returns the new count.
+    """Numbers of the strings data[starts[i]:ends[i]] with hashes `wanted`; returns the new count. New ones are entered,
+    or have the number −1 unless `enter`.
 
     The arena, `offsets`, `hashes` and `slots` have room for all of them being new.
     """
@@ -81,6 +83,8 @@ def _resolve(
         while True:
             number: Any = np.int64(slots[slot]) - 1
             if number < 0:
+                if not enter:
+                    break
                 number = count
                 copy_bytes(arena, offsets[number], data, starts[i], size)
                 offsets[number + 1] = offsets[number] + size
@@ -134,12 +138,42 @@ class ByteMap:
             self._offsets.data,
             self._hashes.data,
             len(self),
+            True,
             out,
         )
         self._hashes.size = count
         self._offsets.size = count + 1
         self._arena.size = int(self._offsets.data[count])
         return out
+
+    def find(self, data: NDArray[np.uint8], hash_: np.uint64) -> int:
+        """The number of one string, −1 if it is not there."""
+        out = np.empty(1, dtype=np.int64)
+        _resolve(
+            data,
+            np.zeros(1, dtype=np.int64),
+            np.array([len(data)]),
+            np.array([hash_], dtype=np.uint64),
+            self._slots,
+            self._arena.data,
+            self._offsets.data,
+            self._hashes.data,
+            len(self),
+            False,
+            out,
+        )
+        return int(out[0])
+
+    def bytes_of(self, numbers: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
+        """(the strings with these numbers one after another, int64[n + 1] offsets of each into them). Safe beside a
+        thread that enters others."""
+        offsets = self._offsets.data  # before the arena, which then has all they point to
+        arena = self._arena.data
+        starts = offsets[numbers]
+        sizes = offsets[numbers + 1] - starts
+        bounds = np.concatenate(([0], np.cumsum(sizes)))
+        places = np.repeat(starts - bounds[:-1], sizes) + np.arange(bounds[-1])
+        return arena[places].tobytes(), bounds
 
     def strings(self, first: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """(bytes of the strings from number `first` on, int64[n+1] offsets of each into them)."""

@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 
 from shared.promql.model import Samples
 from worker.series.columns import Column
+from worker.series.pieces import in_order
 
 CHUNK_SAMPLES_MIN = 4
 CHUNK_SAMPLES_MAX = 256
 ARENA_ROOM_MIN = 4 * CHUNK_SAMPLES_MAX
 CHUNK_ROOM_MIN = 64
+CHUNK_BYTES = 36
+"""A chunk's rows of `shapes` and `places`."""
 
 # Columns of a series' links, of its range; of a chunk's shape, of its place and range; of the tally.
 FIRST, LAST = 0, 1
@@ -185,6 +188,16 @@ class Head:
         """Samples held; a late repetition counts until it is sealed away, one at the end of its series does not."""
         return int(self._tally[STORED])
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the samples and their chunks, without what each series costs in any case."""
+        return 16 * int(self._tally[ARENA]) + CHUNK_BYTES * int(self._tally[CHUNKS])
+
+    def times(self) -> tuple[int, int]:
+        """(earliest, latest) of all samples, in Unix ms; (NEVER, BEFORE) if there are none."""
+        ranges = self._ranges.rows()
+        return int(ranges[:, EARLIEST].min(initial=NEVER)), int(ranges[:, LATEST].max(initial=BEFORE))
+
     def extend(self, series: int) -> None:
         """Make room for ids below `series`."""
         more = series - self._links.size
@@ -246,7 +259,7 @@ class Head:
         )
         found = Samples(offsets, times[: offsets[-1]], values[: offsets[-1]])
         late = self._late.data[ids]
-        return _in_order(found, late) if late.any() else found
+        return in_order(found, late) if late.any() else found
 
     def delete(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> int:
         """Remove the samples of these series (each once) with start ≤ t ≤ end; returns how many there were.
@@ -266,23 +279,3 @@ class Head:
 
     def _stored(self, ids: NDArray[np.int64]) -> int:
         return int(_bound(ids, BEFORE, NEVER, self._links.data, self._shapes.data, self._places.data))
-
-
-def _in_order(samples: Samples, late: NDArray[np.bool_]) -> Samples:
-    """Sort the series that are `late` (bool[n]) by time, and keep the last written of equal times."""
-    lengths = np.diff(samples.offsets)
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    where = np.flatnonzero(late[rows])
-    rows = rows[where]
-    order = np.lexsort((samples.timestamps_ms[where], rows))  # stable: arrival order among equal times
-    samples.timestamps_ms[where] = samples.timestamps_ms[where[order]]
-    samples.values[where] = samples.values[where[order]]
-    times = samples.timestamps_ms[where]
-    repeated = (times[1:] == times[:-1]) & (rows[1:] == rows[:-1])
-    if not repeated.any():
-        return samples
-    kept = np.ones(len(samples.timestamps_ms), dtype=np.bool_)
-    kept[where[:-1][repeated]] = False
-    lengths = lengths - np.bincount(rows[:-1][repeated], minlength=len(lengths))
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    return Samples(offsets, samples.timestamps_ms[kept], samples.values[kept])

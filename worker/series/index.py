@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,11 +69,9 @@ class Index:
         self._symbols = symbols
         self._patterns = patterns
         self._series = ByteMap()
-        self._texts = ByteMap()
-        self._codes = Column(np.int32)  # of each text in _texts
         self._numbers: dict[str, int] = {}
         self._name_texts: list[str] = []
-        self._name_numbers = Column(np.int32)  # of each text in _texts; -1: it is no label name
+        self._name_numbers = np.zeros(0, dtype=np.int32)  # by code; -1: it is no label name
         self._label_offsets = Column(np.int64)
         self._label_offsets.extend(np.zeros(1, dtype=np.int64))
         self._label_names = Column(np.int32)
@@ -125,38 +122,23 @@ class Index:
         starts, ends = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
         hashes, counts = np.empty(room, dtype=np.uint64), np.empty(series, dtype=np.int64)
         texts = _split(data, offsets, counts, starts, ends, hashes)
-        numbers = self._intern(data, starts[:texts], ends[:texts], hashes[:texts])
-        names = self._names_of(numbers[0::2])
-        values = self._codes.data[numbers[1::2]]
+        codes = self._symbols.codes_of(data, starts[:texts], ends[:texts], hashes[:texts])
+        names, values = self._names_of(codes[0::2]), np.ascontiguousarray(codes[1::2])
         self._label_names.extend(names)
         self._label_values.extend(values)
         self._label_offsets.extend(self._label_offsets.data[first] + np.cumsum(counts))
         self._postings.add(names, values, np.repeat(np.arange(first, first + series, dtype=np.int32), counts))
 
-    def _intern(
-        self,
-        data: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        hashes: NDArray[np.uint64],
-    ) -> NDArray[np.int64]:
-        """Numbers of texts in `_texts`, with `_codes` extended for the new ones."""
-        known = len(self._texts)
-        numbers = self._texts.resolve(data, starts, ends, hashes)
-        fresh, offsets = self._texts.strings(known)
-        if len(offsets) > 1:
-            raw, bounds = fresh.tobytes(), offsets.tolist()
-            codes = self._symbols.codes([raw[a:b].decode() for a, b in pairwise(bounds)])
-            self._codes.extend(codes)
-            self._name_numbers.extend(np.full(len(codes), -1, dtype=np.int32))
-        return numbers
-
-    def _names_of(self, texts: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Numbers of label names, given their numbers in `_texts`; new names are numbered on."""
-        names = self._name_numbers.data
-        for number in np.unique(texts[names[texts] < 0]).tolist():
-            text = self._symbols.text(int(self._codes.data[number]))
-            names[number] = len(self._name_texts)
+    def _names_of(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Numbers of label names, given their codes; new names are numbered on."""
+        top = int(codes.max(initial=0)) + 1
+        if top > len(self._name_numbers):
+            more = np.full(top - len(self._name_numbers), -1, dtype=np.int32)
+            self._name_numbers = np.concatenate((self._name_numbers, more))
+        names = self._name_numbers
+        for code in np.unique(codes[names[codes] < 0]).tolist():
+            text = self._symbols.text(code)
+            names[code] = len(self._name_texts)
             self._numbers[text] = len(self._name_texts)
             self._name_texts.append(text)
-        return names[texts]
+        return names[codes]

@@ -1,111 +1,160 @@
-"""A shard's part of a remote-write request as columns, and group commit of concurrent requests."""
+"""Group commit: what concurrent requests brought to the shards of one process is journaled, synced and shown together.
+
+Requests touch most shards, each with few samples, and an fsync costs as much as hundreds of samples do, however fast
+the disk. So there is one round at a time in a process: a leader takes all requests that are waiting, stages the samples
+of each shard in one batch, has all touched shards synced at the same time, and shows the samples. Requests that come
+meanwhile wait for the next round, which is the larger the busier the disk is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
+from typing import Generic, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shared import remote_write, remote_write_walk
-from shared.errors import DeadlineExceeded, Internal
-from shared.remote_write_walk import LABELS, LABELS_END, PLAIN, SAMPLES, STATUS
-from shared.wire import Frame
+from shared.arrival import Arrival
+from shared.errors import DeadlineExceeded
 
 COMMITS_WAITING_MAX = 256
-"""Commits queued at one shard; the worker's write lane has fewer threads, each of which waits for its own."""
+"""Requests waiting for a round; the worker's write lane has fewer threads, each of which waits for its own."""
+SYNC_THREADS = 8
+"""Shards of one process whose disks are waited for at the same time: an fsync costs time, not a core."""
+
+Staged = TypeVar("Staged")
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A parsed body. Run i is counts[i] samples of the series with canonical label bytes data[starts[i]:ends[i]] and
-    xxh64 hashes[i]; `times_ms` int64[samples] and `values` float64[samples] are the runs' one after another."""
+class Turn:
+    """A shard's right to change its journal, had by one thread at a time."""
 
-    data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    hashes: NDArray[np.uint64]
-    counts: NDArray[np.int64]
-    times_ms: NDArray[np.int64]
-    values: NDArray[np.float64]
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    @contextmanager
+    def exclusive(self, timeout_s: float) -> Iterator[None]:
+        """Nothing is committed inside. Raises DeadlineExceeded if that could not be had in time."""
+        self.take(timeout_s)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def take(self, timeout_s: float) -> None:
+        """Raises DeadlineExceeded."""
+        if not self._lock.acquire(timeout=max(timeout_s, 0.0)):
+            raise _busy(timeout_s)
+
+    def release(self) -> None:
+        self._lock.release()
 
 
-def parse(body: Frame) -> Arrival:
-    """Parse what `remote_write.cut` made for one shard. Raises Internal if it is anything else."""
-    walk = remote_write.walk(body, remote_write.UNLIMITED)
-    if walk is None or (walk.table[:, STATUS] != PLAIN).any():
-        raise Internal(f"a body of {len(body)} bytes for series.write is not in canonical form")
-    counts = np.ascontiguousarray(walk.table[:, SAMPLES])
-    samples = int(counts.sum())
-    times, values = np.empty(samples, dtype=np.int64), np.empty(samples, dtype=np.float64)
-    remote_write_walk.read_samples(walk.body, walk.table, times, values)
-    starts, ends = (np.ascontiguousarray(walk.table[:, column]) for column in (LABELS, LABELS_END))
-    return Arrival(walk.body, starts, ends, walk.hashes, counts, times, values)
+class Committed(Protocol[Staged]):
+    """What a round does with a shard, in this order, in its turn."""
+
+    @property
+    def turn(self) -> Turn: ...
+
+    def stage(self, arrivals: Sequence[Arrival]) -> Staged:
+        """Put the samples into the journal, not durable and not visible yet."""
+
+    def sync(self) -> None:
+        """Return when what was staged is durable."""
+
+    def show(self, staged: Staged) -> None:
+        """Make what was staged visible."""
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
-    arrivals: Sequence[Arrival]
+class _Waiting(Generic[Staged]):
+    arrivals: Mapping[Committed[Staged], Sequence[Arrival]]
+    deadline: float
     done: bool = False
     error: Exception | None = None
 
 
-class GroupCommit:
-    """Lets one caller commit what all callers waiting at the same time brought, in the order they came.
+class Rounds(Generic[Staged]):
+    """The rounds of one process."""
 
-    `commit` gets the arrivals of at least one call; whatever it raises is raised to every caller of the group.
-    """
-
-    def __init__(self, commit: Callable[[Sequence[Arrival]], None]) -> None:
-        self._commit = commit
-        self._queue: list[_Waiting] = []
+    def __init__(self) -> None:
+        self._queue: list[_Waiting[Staged]] = []
         self._queue_lock = Lock()
-        self._turn = Lock()
+        self._round = Lock()
+        self._syncs = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
 
-    def add(self, arrivals: Sequence[Arrival], timeout_s: float) -> None:
-        """Return when these arrivals are committed. Raises DeadlineExceeded if their turn did not come in time (then
-        they are not committed), or what `commit` raised."""
-        own = _Waiting(arrivals)
+    def add(self, arrivals: Mapping[Committed[Staged], Sequence[Arrival]], timeout_s: float) -> None:
+        """Return when these arrivals are durable and visible. Raises DeadlineExceeded if a turn did not come in time,
+        or what a shard raised; the arrivals of other shards may be stored then."""
+        own = _Waiting(arrivals, time.monotonic() + timeout_s)
         with self._queue_lock:
             assert len(self._queue) < COMMITS_WAITING_MAX
             self._queue.append(own)
-        if not self._turn.acquire(timeout=timeout_s):
+        if not self._round.acquire(timeout=timeout_s):
             with self._queue_lock:
                 if own in self._queue:
                     self._queue.remove(own)
                     raise _busy(timeout_s)
-            self._turn.acquire()  # the group that has them is being committed
+            self._round.acquire()  # the round that has them is under way
         try:
             if not own.done:
                 self._lead()
         finally:
-            self._turn.release()
+            self._round.release()
         if own.error is not None:
             raise own.error
-
-    @contextmanager
-    def exclusive(self, timeout_s: float) -> Iterator[None]:
-        """No commit runs inside. Raises DeadlineExceeded if that could not be had in time."""
-        if not self._turn.acquire(timeout=timeout_s):
-            raise _busy(timeout_s)
-        try:
-            yield
-        finally:
-            self._turn.release()
 
     def _lead(self) -> None:
         with self._queue_lock:
             group, self._queue = self._queue, []
-        error: Exception | None = None
-        try:
-            self._commit([arrival for waiting in group for arrival in waiting.arrivals])
-        except Exception as raised:
-            error = raised  # not swallowed: raised to each caller in `add`
+        shards: dict[Committed[Staged], list[Arrival]] = {}
+        deadlines: dict[Committed[Staged], float] = {}
         for waiting in group:
-            waiting.done, waiting.error = True, error
+            for shard, arrivals in waiting.arrivals.items():
+                shards.setdefault(shard, []).extend(arrivals)
+                deadlines[shard] = max(deadlines.get(shard, 0.0), waiting.deadline)
+        failed: dict[Committed[Staged], Exception] = {}
+        staged: dict[Committed[Staged], Staged] = {}
+        taken = []
+        try:
+            for shard, arrivals in shards.items():
+                with _failures(failed, shard):
+                    shard.turn.take(deadlines[shard] - time.monotonic())
+                    taken.append(shard)
+                    staged[shard] = shard.stage(arrivals)
+            self._sync(staged, failed)
+            for shard, own in staged.items():
+                if shard not in failed:
+                    with _failures(failed, shard):
+                        shard.show(own)
+        finally:
+            for shard in taken:
+                shard.turn.release()
+        for waiting in group:
+            waiting.error = next((failed[shard] for shard in waiting.arrivals if shard in failed), None)
+            waiting.done = True
+
+    def _sync(self, shards: Iterable[Committed[Staged]], failed: dict[Committed[Staged], Exception]) -> None:
+        def sync(shard: Committed[Staged]) -> None:
+            with _failures(failed, shard):
+                shard.sync()
+
+        *elsewhere, here = shards or (None,)
+        waits = [self._syncs.submit(sync, shard) for shard in elsewhere if shard is not None]
+        if here is not None:
+            sync(here)
+        for wait in waits:
+            wait.result()
+
+
+@contextmanager
+def _failures(failed: dict[Committed[Staged], Exception], shard: Committed[Staged]) -> Iterator[None]:
+    """An error inside is the shard's, raised to every request that waits for it; the others go on."""
+    try:
+        yield
+    except Exception as error:
+        failed[shard] = error
 
 
 def _busy(waited_s: float) -> DeadlineExceeded:

@@ -19,6 +19,7 @@ from shared.messages.series import (
 from shared.wire import Reply, Request, pack, unpack
 from worker.methods import Method
 from worker.series.lookup import Lookup
+from worker.series.part import write
 from worker.series.postings import Ids, distinct
 from worker.series.query import QUERY_METHODS
 
@@ -27,17 +28,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COMMIT_THREADS = 8
+DELETE_THREADS = 8
 """Shards of one process that wait for their disks at the same time: an fsync costs time, not a core."""
 
-_commits = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit")
+_deletes = ThreadPoolExecutor(DELETE_THREADS, thread_name_prefix="delete")
 
 
 def _write(shards: Mapping[int, Shard], request: Request) -> Reply:
-    """Store each shard's bodies; answers when all are durable (see `SeriesPart.write`)."""
-    bodies = {number: request.parts[number] for number in shards}
-    samples = _each(bodies, lambda number: shards[number].series.write(bodies[number], request.time_left))
-    return Reply(pack(WriteAnswer(sum(samples))))
+    """Store each shard's bodies; answers when all are durable (see `part.write`)."""
+    bodies = {shard.series: request.parts[number] for number, shard in shards.items()}
+    return Reply(pack(WriteAnswer(write(bodies, request.time_left))))
 
 
 def _delete(shards: Mapping[int, Shard], request: Request) -> Reply:
@@ -54,7 +54,7 @@ def _delete(shards: Mapping[int, Shard], request: Request) -> Reply:
 def _each(numbers: Iterable[int], work: Callable[[int], T]) -> list[T]:
     """`work` for every shard at the same time, one of them in this thread. Waits for all, raises the first error."""
     here, *elsewhere = numbers
-    futures = [_commits.submit(work, number) for number in elsewhere]
+    futures = [_deletes.submit(work, number) for number in elsewhere]
     try:
         answers = [work(here)]
     finally:
@@ -105,11 +105,25 @@ def _texts(texts: set[str], limit: int) -> Reply:
     return Reply(pack(TextsAnswer(ordered[:limit] if cut else ordered, cut)))
 
 
+def _told(method: Callable[[Mapping[int, Shard], Request], Reply]) -> Callable[[Mapping[int, Shard], Request], Reply]:
+    """The method, with a warning of every damaged block that its answer would have looked at."""
+
+    def run(shards: Mapping[int, Shard], request: Request) -> Reply:
+        reply = method(shards, request)
+        wanted = unpack(request.body, SelectRequest)
+        for number, shard in shards.items():
+            damage = shard.series.damage(wanted.start_ms, wanted.end_ms)
+            reply.warnings = [*reply.warnings, *(f"shard {number}: {text}" for text in damage)]
+        return reply
+
+    return run
+
+
 METHODS: dict[str, Method] = {
     "series.write": Method(_write, "write"),
     "series.delete": Method(_delete, "write"),
-    "series.list": Method(_list, "read"),
-    "series.labels": Method(_labels, "read"),
-    "series.values": Method(_values, "read"),
+    "series.list": Method(_told(_list), "read"),
+    "series.labels": Method(_told(_labels), "read"),
+    "series.values": Method(_told(_values), "read"),
     **QUERY_METHODS,
 }

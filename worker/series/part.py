@@ -2,46 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.arrival import Arrival, parse
 from shared.config import Settings
-from shared.labels import Symbols
+from shared.errors import Unavailable
+from shared.labels import METRIC_NAME, Symbols
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
+from shared.telemetry import event
 from shared.wire import Frame
 from shared.xxh64 import hash_slices
+from worker.series.archive import Archive
+from worker.series.blocks import Block, CorruptBlock
+from worker.series.columns import Column
 from worker.series.head import Head
 from worker.series.index import Index
-from worker.series.ingest import Arrival, GroupCommit, parse
+from worker.series.ingest import Committed, Rounds, Turn
 from worker.series.journal import Deletion, Journal, Written
+from worker.series.layers import Layers, Tombstone
 from worker.series.lookup import Lookup
 from worker.series.patterns import Patterns
+from worker.series.pieces import Piece, join
 from worker.series.postings import Ids
+from worker.series.registry import Registry
+from worker.series.upkeep import Upkeep
 from worker.storage import Store
+
+T = TypeVar("T")
+
+DELETE_SERIES = 1024
+"""Series whose deleted samples are counted at a time."""
+HEAD_OVERRUN_MAX = 4
+"""Heads of the size that is sealed that may gather while one is being sealed, before writes are refused."""
 
 
 class SeriesPart:
     """Safe to use from many threads.
 
-    Two locks. The commit's turn serialises whatever changes the journal, and is held while the store writes and syncs.
-    `_memory` guards index and head, and is held for one kernel call or registration at a time, never while waiting for
-    the disk; readers need only this one.
+    Two locks. `turn` serialises whatever changes the journal, and is held while the store writes and syncs.
+    `_memory` guards index, head and the choice of layers, and is held for one kernel call or registration at a time,
+    never while waiting for the disk; readers need only this one.
     """
 
     def __init__(self, store: Store, settings: Settings, symbols: Symbols, directory: Path) -> None:
         self._store = store
+        self._settings = settings
         self._symbols = symbols
         self._index = Index(symbols, Patterns())
+        self._permanent = Column(np.int64)  # permanent id of each series, ascending
         self._head = Head()
-        self._journal = Journal(store)
+        self._head_bytes_max = settings.head_bytes // settings.shards
+        self._layers = Layers()
         self._memory = Lock()
-        self._commits = GroupCommit(self._commit)
         self._samples_in = 0
+        self._registry = Registry(store)
+        self._series_saved = self._series_staged = 0
+        self.journal = Journal(store)
+        self.archive = Archive(store, settings, directory / "blocks")
+        self.turn = Turn()
+        self._upkeep = Upkeep(self, store, settings)
 
     @property
     def symbols(self) -> Symbols:
@@ -49,57 +77,85 @@ class SeriesPart:
         return self._symbols
 
     def load(self) -> None:
-        """Rebuild index and head from the store. Raises ValueError where the store's rows make no sense."""
-        for label_bytes, offsets in self._journal.series():
-            data = np.frombuffer(label_bytes, dtype=np.uint8)
+        """Open the blocks, and rebuild index and head from the store. Raises ValueError where the store's rows make no
+        sense."""
+        self.journal.load()
+        blocks, tombstones = self.archive.load()
+        self._layers = Layers(blocks=blocks, tombstones=tombstones)
+        newest = [block.row.generation for block in blocks] + [own.sequence + 1 for own in tombstones]
+        self.journal.next_sequence = max([self.journal.next_sequence, *newest])
+        self._upkeep.sweep(self._registry, blocks)
+        for ids, data, offsets in self._registry.load():
             hashes = hash_slices(data, offsets)
             with self._memory:
                 self._index.resolve(data, offsets[:-1], offsets[1:], hashes)
-                if len(self._index) != self._journal.series_saved:
-                    raise ValueError(f"a series below id {self._journal.series_saved} is twice in the store")
+                self._permanent.extend(ids)
+                if len(self._index) != len(self._permanent):
+                    raise ValueError(f"a series below id {self._registry.next_id} is twice in the store")
+        self._series_saved = self._series_staged = len(self._index)
         with self._memory:
             self._head.extend(len(self._index))
-        for record in self._journal.records():
+        for record in self.journal.records():
+            own = self._numbers(record.series)
+            if own is None:
+                event(logging.ERROR, "journal record skipped", reason="it names series the store does not have")
+                continue
             with self._memory:
                 if isinstance(record, Written):
-                    self._head.append(record.rows(), record.times_ms, record.values)
+                    rows = np.repeat(own, record.counts)
+                    self._head.append(rows, record.times_ms, record.values)
                 else:
-                    self._head.delete(record.series, record.start_ms, record.end_ms)
+                    self._head.delete(own, record.start_ms, record.end_ms)
+        self._upkeep.start()
 
     def counts(self) -> dict[str, int]:
-        """`samples_in`: accepted since the start; `samples`: held now."""
-        return {"series": len(self._index), "samples": self._head.samples, "samples_in": self._samples_in}
+        """`samples_in`: accepted since the start; `samples`: held now, those of `head_samples` in memory only."""
+        layers = self._layers
+        return {
+            "series": len(self._index),
+            "samples": layers.samples + self._head.samples,
+            "samples_in": self._samples_in,
+            "head_samples": self._head.samples,
+            "blocks": len(layers.blocks),
+            "block_bytes": sum(block.row.size_bytes for block in layers.blocks),
+        }
 
     def close(self) -> None:
-        """Every write has been journaled before it was answered, so there is nothing left to do."""
+        """Ends the work in the background. Every write has been journaled before it was answered, so there is nothing
+        else left to do."""
+        self._upkeep.stop()
 
     def write(self, bodies: Sequence[Frame], timeout_s: float) -> int:
-        """Store the samples of these bodies (made by `remote_write.cut`); returns how many there were.
-
-        When this returns, all of them survive the loss of power and every later read sees them. When it raises, none
-        of them is visible; after a restart all or none of this call's samples may be there. Writing them again
-        changes nothing, so a failed write is to be repeated.
-        """
-        arrivals = [parse(body) for body in bodies]
-        self._commits.add(arrivals, timeout_s)
-        return sum(len(arrival.times_ms) for arrival in arrivals)
+        """Store the samples of these frames (of `remote_write.cut`); returns how many there were: see `write`."""
+        return write({self: bodies}, timeout_s)
 
     def delete(self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, timeout_s: float) -> int:
-        """Delete the samples with start ≤ t ≤ end of the series any selector matches; returns how many there were.
+        """Delete the samples with start ≤ t ≤ end of the series any selector matches; returns how many there were
+        a moment before.
 
         When this returns, they are gone for good, as the journal says durably; samples written later stay. Raises
         BadData for an expression RE2 refuses, DeadlineExceeded when the store was busy too long.
         """
-        with self._commits.exclusive(timeout_s):
-            ids = self.select(selectors, start_ms, end_ms)[1]
-            if not len(ids):
-                return 0
+        ids = self.select(selectors, start_ms, end_ms)[1]
+        if not len(ids):
+            return 0
+        counted = 0
+        for first in range(0, len(ids), DELETE_SERIES):
+            counted += len(self.read(ids[first : first + DELETE_SERIES], start_ms, end_ms).values)
+        with self.turn.exclusive(timeout_s):
+            permanent = self._permanent.data[ids]
             batch = self._store.batch()
-            self._journal.put(batch, Deletion(ids, start_ms, end_ms))
-            self._journal.next_sequence += 1
-            self._store.write(batch, durable=True)
+            sequence = self.journal.put(batch, Deletion(permanent, start_ms, end_ms))
+            tombstone = Tombstone(sequence, start_ms, end_ms, permanent.astype(np.int32).tobytes())
+            kept = self._layers.needs(tombstone)
+            if kept:
+                self.archive.put_tombstone(batch, tombstone)
+            self._store.write(batch, durable=self._synced)
             with self._memory:
-                return self._head.delete(ids, start_ms, end_ms)
+                if kept:
+                    self._layers = replace(self._layers, tombstones=(*self._layers.tombstones, tombstone))
+                self._head.delete(ids, start_ms, end_ms)
+        return counted
 
     def select(self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int) -> tuple[Lookup, Ids]:
         """(the index as it is, ascending ids of the series that match any selector and may have samples with
@@ -110,40 +166,167 @@ class SeriesPart:
         ids = found[0] if len(found) == 1 else np.unique(np.concatenate(found))
         if not len(ids):
             return lookup, ids
-        with self._memory:
-            return lookup, ids[self._head.overlapping(ids, start_ms, end_ms)]
+
+        def having() -> Ids:
+            with self._memory:
+                inside = self._head.overlapping(ids, start_ms, end_ms)
+                layers, permanent = self._layers, self._permanent.rows()
+            missing = np.flatnonzero(~inside)
+            if len(missing):
+                others = ids[missing]
+                inside[missing] = layers.having(others, permanent[others], start_ms, end_ms)
+            return ids[inside]
+
+        return lookup, self._around_damage(having)
 
     def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
-        """Samples of these series with start ≤ t ≤ end."""
+        """Samples of these series (each once) with start ≤ t ≤ end: of blocks and head, the last written of equal
+        times. Blocks found to be damaged are left out: see `damage`."""
+
+        def pieces() -> tuple[list[Piece], Samples]:
+            with self._memory:
+                recent = self._head.read(ids, start_ms, end_ms)
+                layers, permanent = self._layers, self._permanent.rows()
+            return layers.pieces(ids, permanent[ids], start_ms, end_ms), recent
+
+        below, recent = self._around_damage(pieces)
+        return join([*below, Piece.of(recent)], len(ids)) if below else recent
+
+    def damage(self, start_ms: int, end_ms: int) -> list[str]:
+        """What answers about start ≤ t ≤ end lack, one text a damaged block."""
+        return self._layers.damage(start_ms, end_ms)
+
+    def _around_damage(self, work: Callable[[], T]) -> T:
+        """`work` with the layers as they are; blocks that turn out damaged are set aside, and it is done again."""
+        while True:
+            try:
+                return work()
+            except CorruptBlock as error:
+                self.set_aside(error.block, error.reason)
+
+    def set_aside(self, block: Block, reason: str) -> None:
+        """Serve on without this block; its file stays for whoever can repair it."""
         with self._memory:
-            return self._head.read(ids, start_ms, end_ms)
+            layers = self._layers
+            if block in layers.blocks:
+                kept = tuple(own for own in layers.blocks if own is not block)
+                self._layers = replace(layers, blocks=kept, broken=(*layers.broken, (block, reason)))
+                event(logging.ERROR, "block set aside", file=str(block.path), reason=reason)
 
-    def _commit(self, arrivals: Sequence[Arrival]) -> None:
-        """Journal first, memory second: what is visible is durable, and the order of equal times is the journal's.
+    # For `Upkeep`.
 
-        Series are registered before either, which shows nothing while they have no samples; if the store fails, the
-        next commit saves them.
+    def layers(self) -> Layers:
+        return self._layers
+
+    def change(self, change: Callable[[Layers], Layers]) -> Layers:
+        """Replace the layers, at once for all readers."""
+        with self._memory:
+            self._layers = change(self._layers)
+            return self._layers
+
+    def head_times(self) -> tuple[int, int]:
+        """(bytes of the head, earliest time in it or in what is not sealed below it)."""
+        with self._memory:
+            size, earliest = self._head.size_bytes, self._head.times()[0]
+            layers = self._layers
+        if layers.slab is not None:
+            size += layers.slab.size_bytes
+            earliest = min(earliest, int(layers.slab.samples.timestamps_ms.min(initial=earliest)))
+        return size, earliest
+
+    def freeze(self) -> Layers:
+        """Put an empty head in the place of the head, which becomes a layer. In the journal's turn only."""
+        with self._memory:
+            assert self._layers.frozen is None
+            frozen, self._head = self._head, Head()
+            self._head.extend(frozen.series)
+            generation = self.journal.next_sequence
+            self._layers = replace(self._layers, frozen=frozen, frozen_generation=generation)
+            return self._layers
+
+    def in_block_order(self, ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
+        """(the series by metric name and then in order of their appearance, their permanent ids): in blocks neighbours
+        have the same name, and mostly the same target, which is what is alike and what is asked for together."""
+        with self._memory:
+            lookup, permanent = self._index.lookup(), self._permanent.rows()
+        ordered = ids[np.argsort(lookup.column(ids, METRIC_NAME), kind="stable")]
+        return ordered, permanent[ordered]
+
+    def series_of(self, permanent: NDArray[np.int64]) -> Ids:
+        """Numbers of series by their permanent ids (ascending), those that are not there left out."""
+        known = self._permanent.rows()
+        at = np.minimum(np.searchsorted(known, permanent), max(len(known) - 1, 0))
+        return at[known[at] == permanent] if len(known) else at[:0]
+
+    def _numbers(self, permanent: NDArray[np.int64]) -> Ids | None:
+        known = self._permanent.rows()
+        at = np.searchsorted(known, permanent)
+        if not len(known) or (known[np.minimum(at, len(known) - 1)] != permanent).any():
+            return None if len(permanent) else at
+        return at
+
+    @property
+    def _synced(self) -> bool:
+        return self._settings.durability == "synced"
+
+    # For `Rounds`.
+
+    def stage(self, arrivals: Sequence[Arrival]) -> Written:
+        """Journal the samples. `Rounds` syncs and shows them: what is visible is durable, and the order of equal times
+        is the journal's. Raises Unavailable when the head grows faster than it is sealed.
+
+        Series are registered before, which shows nothing while they have no samples; if the store fails, the next
+        commit saves them.
         """
+        if self._layers.frozen is not None and self._head.size_bytes > HEAD_OVERRUN_MAX * self._head_bytes_max:
+            raise Unavailable("samples come faster than they can be sealed into blocks; try again later")
         with self._memory:
             ids = [self._index.resolve(a.data, a.starts, a.ends, a.hashes) for a in arrivals]
             series = len(self._index)
             self._head.extend(series)
+            first = self._registry.next_id - self._series_saved
+            self._permanent.extend(np.arange(len(self._permanent), series) + first)
             batch = self._store.batch()
-            if series > self._journal.series_saved:
-                self._journal.put_series(batch, *self._index.label_bytes(self._journal.series_saved))
+            if series > self._series_saved:
+                self._registry.put(batch, *self._index.label_bytes(self._series_saved))
         written = Written(
             np.concatenate(ids),
             np.concatenate([a.counts for a in arrivals]),
             np.concatenate([a.times_ms for a in arrivals]),
             np.concatenate([a.values for a in arrivals]),
         )
-        self._journal.put(batch, written)
-        # Counted on before the outcome is known: a failed write may be in the store all the same, and must not be
-        # overwritten by a later record of its number.
-        self._journal.next_sequence += 1
-        self._store.write(batch, durable=True)
-        self._journal.series_saved = series
+        self.journal.put(batch, replace(written, series=self._permanent.data[written.series]))
+        self._store.write(batch)
+        self._series_staged = series
+        return written
+
+    def sync(self) -> None:
+        if self._synced:
+            self._store.sync()
+        self._registry.next_id += self._series_staged - self._series_saved
+        self._series_saved = self._series_staged
+
+    def show(self, written: Written) -> None:
         rows = written.rows()
         with self._memory:
             self._head.append(rows, written.times_ms, written.values)
         self._samples_in += len(rows)
+        if self._head.size_bytes > self._head_bytes_max:
+            self._upkeep.wake()
+
+
+_ROUNDS: Rounds[Written] = Rounds()
+
+
+def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int:
+    """Store the samples of these frames (of `remote_write.cut`) in their parts; returns how many there were.
+
+    When this returns, all of them survive the loss of power and every later read sees them. When it raises, none of
+    those of the part that failed is visible; after a restart some or all of a part's samples of this call may be there.
+    Writing them again changes nothing, so a failed write is to be repeated whole.
+    """
+    arrivals: dict[Committed[Written], list[Arrival]] = {}
+    for part, frames in bodies.items():
+        arrivals[part] = [parse(frame) for frame in frames]
+    _ROUNDS.add(arrivals, timeout_s)
+    return sum(len(arrival.times_ms) for own in arrivals.values() for arrival in own)

@@ -22,15 +22,17 @@ def run(shards: Mapping[int, Shard], request: Request) -> Reply:
     message = unpack(request.body, Evaluate)
     started = time.perf_counter()
     parts = [shard.series for shard in shards.values()]
+    source = ShardSource(parts)
     evaluated, frames = answer(
         message,
-        ShardSource(parts),
+        source,
         Symbols(parts[0].symbols),
         deadline=request.deadline,
         cancelled=lambda: request.cancelled,
     )
     elapsed_ms = (time.perf_counter() - started) * 1000
-    return Reply(body=pack(evaluated), frames=frames, timings_ms={"evaluate": elapsed_ms})
+    warnings = [f"shard {number}: {text}" for number, own in zip(shards, source.damage(), strict=True) for text in own]
+    return Reply(body=pack(evaluated), frames=frames, timings_ms={"evaluate": elapsed_ms}, warnings=warnings)
 
 
 QUERY_METHODS = {"query.evaluate": Method(run, "query")}

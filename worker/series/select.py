@@ -44,9 +44,18 @@ class ShardSource:
 
     def __init__(self, parts: Sequence[SeriesPart]) -> None:
         self._parts = parts
+        self._asked: set[tuple[int, int]] = set()
+
+    def damage(self) -> list[list[str]]:
+        """By part: what is missing from what was selected and read here, one text a damaged block."""
+        return [
+            list(dict.fromkeys(text for asked in sorted(self._asked) for text in part.damage(*asked)))
+            for part in self._parts
+        ]
 
     def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> ShardSelection:
         """`symbols` is the process's table, or one that stands on it. Raises BadData for an expression RE2 refuses."""
+        self._asked.add((start_ms, end_ms))
         frames, parts, ids = [], [], []
         for part in self._parts:
             lookup, own = part.select([matchers], start_ms, end_ms)

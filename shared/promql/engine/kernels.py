@@ -118,22 +118,25 @@ def extrapolated(
     A counter is not extrapolated to below zero. `zero_t` > `from_t` is a time the counter is known to have been zero;
     `result` then counts from there.
     """
-    to_start = (first_t - from_t) / 1000.0
-    to_end = (to_t - last_t) / 1000.0
-    interval = (last_t - first_t) / 1000.0
-    average = interval / (samples - 1) if samples > 1 else 0.0
-    threshold = average * 1.1
+    # All in ms, which cancel out; products where quotients would say the same: divisions are what this costs.
+    to_start = float(first_t - from_t)
+    to_end = float(to_t - last_t)
+    interval = float(last_t - first_t)
+    gaps = float(max(samples - 1, 1))
+    threshold = 1.1 * interval
+    half_average = 0.0
+    if to_start * gaps >= threshold or to_end * gaps >= threshold:
+        half_average = interval / gaps / 2
     if zero_t > from_t:
-        interval = (last_t - zero_t) / 1000.0
+        interval = float(last_t - zero_t)
         to_start = 0.0
-    elif to_start >= threshold:
-        to_start = average / 2
-    # The product asks what the quotient would tell, without a division in the common case.
+    elif to_start * gaps >= threshold:
+        to_start = half_average
     limited = counter and zero_t <= from_t and result > 0 and first_value >= 0
     if limited and interval * first_value < to_start * result:
         to_start = min(to_start, interval * (first_value / result))
-    if to_end >= threshold:
-        to_end = average / 2
+    if to_end * gaps >= threshold:
+        to_end = half_average
     return result * ((interval + to_start + to_end) / interval)
 
 

@@ -1,0 +1,476 @@
+"""Sealed samples: exact, merged with what comes later, deleted, dropped and compacted, whatever happens in between."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shared.config import Settings
+from shared.errors import Unavailable
+from shared.promql.ast import Matcher
+from shared.promql.model import STALE_NAN_BITS
+from shared.remote_write_walk import TIME_MS_MAX, TIME_MS_MIN
+from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, Shard, m
+from worker.series import chunks
+from worker.series.blocks import Block, BlockWriter, CorruptBlock
+from worker.series.cache import DecodedCache
+from worker.series.head import NEVER
+from worker.series.part import SeriesPart
+from worker.series.pieces import join
+from worker.series.texts import TextTable
+from worker.storage import Store
+
+WINDOW_MS = 1000
+FAR_MS = 1 << 60
+
+
+class Quiet(Shard):
+    """A shard whose background work is done when the test says so."""
+
+    options: ClassVar[dict[str, int]] = {}
+
+    def open(self) -> None:
+        self.store = Store(self.path / "store")
+        self.symbols = TextTable()
+        own = dataclasses.replace(Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, **self.options)
+        self.part = SeriesPart(self.store, own, self.symbols, self.path)
+        self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
+        self.part.load()
+
+    def seal(self, before_ms: int = NEVER) -> None:
+        self.part._upkeep._seal(before_ms)
+
+    def compact(self, now_ms: int = FAR_MS) -> int:
+        done = 0
+        while self.part._upkeep._compact(now_ms):
+            done += 1
+        self.part._upkeep._bury()
+        return done
+
+    def journal(self) -> int:
+        return len(list(self.store.keys("journal")))
+
+    def files(self) -> list[Path]:
+        return sorted((self.path / "blocks").iterdir())
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Iterator[Quiet]:
+    opened = Quiet(tmp_path)
+    yield opened
+    opened.close()
+
+
+A = (("__name__", "m"), ("job", "a"))
+B = (("__name__", "m"), ("job", "b"))
+
+
+def test_sealed_samples_are_read_back_and_the_journal_is_cut(shard: Quiet) -> None:
+    shard.write([(m(job="a"), [(1, 1.0), (2500, 2.0)]), (m(job="b"), [(5, 3.0)])])
+    shard.seal()
+    expected = {A: [(1, 1.0), (2500, 2.0)], B: [(5, 3.0)]}
+    assert shard.samples() == expected
+    assert shard.journal() == 0
+    assert [(b.row.earliest_ms, b.row.latest_ms) for b in shard.part.layers().blocks] == [(1, 5), (2500, 2500)]
+    shard.reopen()
+    assert shard.samples() == expected
+    assert shard.samples(Matcher("job", "=", "b")) == {B: [(5, 3.0)]}
+    assert shard.samples(window=(6, 2400)) == {}
+    assert shard.part.counts()["head_samples"] == 0
+    shard.write([(m(job="b"), [(6, 4.0)])])
+    shard.reopen()
+    assert shard.samples(Matcher("job", "=", "b")) == {B: [(5, 3.0), (6, 4.0)]}
+
+
+def test_samples_younger_than_the_window_stay_in_memory_and_in_the_journal(shard: Quiet) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    shard.write([(m(job="a"), [(2, 2.0), (1000, 3.0)])])
+    shard.write([(m(job="a"), [(1001, 4.0)])])
+    shard.seal(1000)
+    expected = {A: [(1, 1.0), (2, 2.0), (1000, 3.0), (1001, 4.0)]}
+    assert shard.samples() == expected
+    assert shard.part.layers().blocks[0].row.samples == 2
+    assert shard.journal() == 2
+    shard.reopen()
+    assert shard.samples() == expected
+    assert shard.part.counts()["head_samples"] == 2
+    shard.write([(m(job="a"), [(2000, 5.0)])])
+    shard.seal(2000)
+    assert shard.samples() == {A: [*expected[A], (2000, 5.0)]}
+    assert shard.journal() == 1
+
+
+def test_a_late_sample_replaces_the_sealed_one_and_is_merged_at_compaction(shard: Quiet) -> None:
+    shard.write([(m(job="a"), [(1, 1.0), (2, 1.0), (3, 1.0)])])
+    shard.seal()
+    shard.write([(m(job="a"), [(2, 2.0)])])
+    assert shard.samples() == {A: [(1, 1.0), (2, 2.0), (3, 1.0)]}
+    shard.seal()
+    shard.write([(m(job="a"), [(3, 3.0)])])
+    expected = {A: [(1, 1.0), (2, 2.0), (3, 3.0)]}
+    assert shard.samples() == expected
+    shard.part._upkeep._window_ms = WINDOW_MS
+    assert shard.compact() == 1
+    assert len(shard.part.layers().blocks) == len(shard.files()) == 1
+    assert shard.samples() == expected
+    shard.reopen()
+    assert shard.samples() == expected
+
+
+def test_deletion_is_honoured_at_once_and_done_at_compaction(shard: Quiet) -> None:
+    shard.write([(m(job="a"), [(1, 1.0), (2, 2.0), (3, 3.0)]), (m(job="b"), [(2, 4.0)])])
+    shard.seal()
+    shard.write([(m(job="a"), [(2, 5.0), (4, 6.0)])])
+    assert shard.part.delete([[Matcher("job", "=", "a")]], 2, 3, TIMEOUT_S) == 2
+    shard.write([(m(job="a"), [(3, 9.0)])])
+    expected = {A: [(1, 1.0), (3, 9.0), (4, 6.0)], B: [(2, 4.0)]}
+    assert shard.samples() == expected
+    shard.reopen()
+    assert shard.samples() == expected
+    shard.seal()
+    assert shard.samples() == expected
+    assert shard.compact() == 1
+    assert shard.part.layers().tombstones == ()
+    assert shard.samples() == expected
+    assert shard.part.layers().samples == 4
+    shard.reopen()
+    assert shard.samples() == expected
+
+
+def test_a_series_without_samples_is_gone_after_a_start(shard: Quiet) -> None:
+    shard.write([(m(job=str(i)), [(1, 1.0)]) for i in range(20)])
+    shard.seal()
+    shard.part.delete([[Matcher("job", "!=", "7")]], *EVERYTHING, TIMEOUT_S)
+    assert len(shard.samples()) == 1
+    shard.compact()
+    shard.reopen()
+    assert shard.part.counts()["series"] == 20  # the deletion in the journal still names them
+    shard.write([(m(job="new"), [(9, 9.0)])])
+    shard.seal()
+    shard.part._upkeep.ask_for_sweep(batch := shard.store.batch())
+    shard.store.write(batch)
+    shard.reopen()
+    assert shard.part.counts()["series"] == 2
+    seven, new = (("__name__", "m"), ("job", "7")), (("__name__", "m"), ("job", "new"))
+    assert shard.samples() == {seven: [(1, 1.0)], new: [(9, 9.0)]}
+    shard.write([(m(job="7"), [(10, 7.0)]), (m(job="3"), [(10, 3.0)])])
+    shard.reopen()
+    assert shard.samples()[seven] == [(1, 1.0), (10, 7.0)]
+    assert shard.samples()[(("__name__", "m"), ("job", "3"))] == [(10, 3.0)]
+
+
+def test_retention_drops_whole_blocks_by_age_and_by_size(tmp_path: Path) -> None:
+    now_ms = 1_000_000
+    Quiet.options = {"retention_ms": 5000}
+    try:
+        shard = Quiet(tmp_path)
+        shard.write([(m(job="a"), [(now_ms - 9000, 1.0), (now_ms - 4500, 2.0), (now_ms, 3.0)])])
+        shard.seal()
+        shard.part._upkeep._drop(now_ms)
+        assert shard.samples() == {A: [(now_ms - 4500, 2.0), (now_ms, 3.0)]}
+        assert len(shard.files()) == 2
+        size = shard.part.layers().blocks[-1].row.size_bytes
+        Quiet.options = {"retention_bytes": size}
+        shard.reopen()
+        shard.part._upkeep._drop(now_ms)
+        assert shard.samples() == {A: [(now_ms, 3.0)]}
+        shard.reopen()
+        assert shard.samples() == {A: [(now_ms, 3.0)]}
+        shard.close()
+    finally:
+        Quiet.options = {}
+
+
+def test_a_corrupt_block_is_set_aside_and_named(shard: Quiet) -> None:
+    shard.write([(m(job="a"), [(1, 1.0), (5000, 2.0)])])
+    shard.seal()
+    first = shard.part.layers().blocks[0]
+    data = bytearray(first.path.read_bytes())
+    data[5] ^= 1
+    first.path.write_bytes(bytes(data))
+    assert shard.samples() == {A: [(5000, 2.0)]}
+    [text] = shard.part.damage(0, 10)
+    assert first.row.name in text and "checksum" in text
+    assert shard.part.damage(2, 9999) == []
+    shard.part.layers().blocks[0].path.unlink()
+    shard.reopen()
+    assert [points for points in shard.samples().values() if points] == []
+    assert [text for text in shard.part.damage(*EVERYTHING) if "opened" in text or "checksum" in text]
+    shard.write([(m(job="a"), [(3, 3.0)])])
+    assert shard.samples() == {A: [(3, 3.0)]}
+
+
+def test_a_start_removes_files_that_no_row_names(shard: Quiet) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    shard.seal()
+    kept = shard.files()
+    for name in ("x.block", "y.writing"):
+        (shard.path / "blocks" / name).write_bytes(b"left over")
+    shard.reopen()
+    assert shard.files() == kept
+    assert shard.samples() == {A: [(1, 1.0)]}
+
+
+@pytest.mark.parametrize("step", ["write_blocks", "store", "sealed_to"])
+def test_sealing_that_fails_at_any_step_changes_nothing_and_can_be_repeated(
+    shard: Quiet, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    from worker.series import upkeep
+
+    shard.write([(m(job="a"), [(1, 1.0), (5000, 2.0)])])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Unavailable("no space is left")
+
+    if step == "write_blocks":
+        monkeypatch.setattr(upkeep, "write_blocks", refuse)
+    elif step == "store":
+        monkeypatch.setattr(shard.store, "write", refuse)
+    else:
+        monkeypatch.setattr(shard.part.journal, "sealed_to", refuse)
+    with pytest.raises(Unavailable):
+        shard.seal()
+    monkeypatch.undo()
+    shard.write([(m(job="a"), [(1, 7.0)])])
+    expected = {A: [(1, 7.0), (5000, 2.0)]}
+    assert shard.samples() == expected
+    shard.reopen()
+    assert shard.samples() == expected
+    shard.seal()
+    assert shard.samples() == expected
+    shard.reopen()
+    assert shard.samples() == expected
+
+
+def test_a_damaged_journal_record_is_skipped(shard: Quiet) -> None:
+    for i in range(3):
+        shard.write([(m(job="a"), [(i, float(i))])])
+    keys = list(shard.store.keys("journal"))
+    batch = shard.store.batch()
+    torn = shard.store.get("journal", keys[1])
+    assert torn is not None
+    batch.put("journal", keys[1], torn[:-5])
+    shard.store.write(batch)
+    shard.reopen()
+    assert shard.samples() == {A: [(0, 0.0), (2, 2.0)]}
+    shard.write([(m(job="a"), [(7, 7.0)])])
+    shard.reopen()
+    assert shard.samples() == {A: [(0, 0.0), (2, 2.0), (7, 7.0)]}
+
+
+times = st.integers(0, 60) | st.integers(0, 5000) | st.sampled_from([TIME_MS_MIN, TIME_MS_MAX])
+samples = st.tuples(st.sampled_from("abc"), times, st.integers(0, 99).map(float))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.lists(samples, min_size=1, max_size=20)),
+        st.tuples(st.just("seal"), st.sampled_from([NEVER, 30, 1000, 2000])),
+        st.tuples(st.just("delete"), st.tuples(st.sampled_from("abc"), times, times)),
+        st.tuples(st.just("compact"), st.sampled_from([FAR_MS, 3000])),
+        st.tuples(st.just("freeze"), st.none()),
+        st.tuples(st.just("reopen"), st.none()),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps, st.tuples(times, times).map(sorted))
+def test_whatever_happens_a_shard_equals_a_dictionary(
+    tmp_path_factory: pytest.TempPathFactory, steps: list, window: list[int]
+) -> None:
+    shard = Quiet(tmp_path_factory.mktemp("shard"))
+    expected: dict[str, dict[int, float]] = {"a": {}, "b": {}, "c": {}}
+    for step, argument in steps:
+        if step == "write":
+            shard.write([(m(job=job), [(at, value)]) for job, at, value in argument])
+            for job, at, value in argument:
+                expected[job][at] = value
+        elif step == "seal":
+            shard.seal(argument)
+        elif step == "delete":
+            job, *bounds = argument
+            start, end = sorted(bounds)
+            gone = [at for at in expected[job] if start <= at <= end]
+            assert shard.part.delete([[Matcher("job", "=", job)]], start, end, TIMEOUT_S) == len(gone)
+            for at in gone:
+                del expected[job][at]
+        elif step == "compact":
+            shard.compact(argument)
+        elif step == "freeze":
+            if shard.part.layers().frozen is None:
+                shard.part.freeze()
+        else:
+            shard.reopen()
+        for start, end in (EVERYTHING, (window[0], window[1])):
+            inside = {j: sorted((t, v) for t, v in own.items() if start <= t <= end) for j, own in expected.items()}
+            found = {dict(labels)["job"]: points for labels, points in shard.samples(window=(start, end)).items()}
+            assert {j: p for j, p in found.items() if p} == {j: p for j, p in inside.items() if p}
+    shard.close()
+
+
+bits = st.one_of(
+    st.integers(0, (1 << 64) - 1),
+    st.sampled_from([STALE_NAN_BITS, 0x7FF8000000000001, 0xFFF8000000000000, 0x8000000000000000, 1, 0]),
+    st.floats().map(lambda value: struct.unpack("<Q", struct.pack("<d", value))[0]),
+    st.integers(-(1 << 54), 1 << 54).map(lambda value: struct.unpack("<Q", struct.pack("<d", float(value)))[0]),
+)
+instants = st.integers(TIME_MS_MIN, TIME_MS_MAX) | st.integers(0, 100)
+runs = st.lists(
+    st.lists(st.tuples(instants, bits), min_size=1, max_size=40, unique_by=lambda pair: pair[0]).map(sorted),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(runs, st.booleans())
+def test_chunks_keep_times_and_values_bit_for_bit(runs: list[list[tuple[int, int]]], twice: bool) -> None:
+    if twice:
+        runs = [run for run in runs for _ in range(2)]
+    counts = np.array([len(run) for run in runs])
+    at = np.array([t for run in runs for t, _ in run], dtype=np.int64)
+    values = np.array([b for run in runs for _, b in run], dtype=np.uint64).view(np.float64)
+    firsts = np.array([run[0][0] for run in runs], dtype=np.int64)
+    found = chunks.decode(chunks.encode(counts, at, values), counts, firsts)
+    assert (found[0] == at).all()
+    assert (found[1].view(np.uint64) == values.view(np.uint64)).all()
+
+
+def test_a_series_longer_than_a_chunk_is_cut_and_read_in_part(tmp_path: Path) -> None:
+    writer = BlockWriter(tmp_path, 1)
+    n = 3 * chunks.CHUNK_SAMPLES + 17
+    for ids, start in ((np.array([3]), 0), (np.array([9]), 5)):
+        at = np.arange(start, n + start) * 10
+        writer.add(ids, np.array([n]), at, at * 0.5)
+    row = writer.finish()
+    assert (row.series, row.samples, row.earliest_ms, row.latest_ms) == (2, 2 * n, 0, (n + 4) * 10)
+    cache = DecodedCache(1 << 30)
+    block = Block(row, tmp_path, cache)
+    found = join(block.pieces(np.array([4, 9, 3]), 20 * chunks.CHUNK_SAMPLES, 20 * chunks.CHUNK_SAMPLES + 55), 3)
+    assert np.diff(found.offsets).tolist() == [0, 6, 6]
+    assert (found.values == found.timestamps_ms * 0.5).all()
+    assert cache.size_bytes < 3 * 16 * chunks.CHUNK_SAMPLES
+
+
+def test_a_block_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
+    writer = BlockWriter(tmp_path, 1)
+    writer.add(np.array([1]), np.array([2]), np.array([1, 2]), np.array([0.5, 1.5]))
+    row = writer.finish()
+    block = Block(row, tmp_path, DecodedCache(0))
+    whole = block.path.read_bytes()
+    for damaged in (whole[:-1], whole[:10] + b"?" + whole[11:], b""):
+        block.path.write_bytes(damaged)
+        with pytest.raises(CorruptBlock, match=r"checksum|directory"):
+            block.pieces(np.array([1]), 0, 9)
+
+
+def test_the_cache_stays_within_its_bound_and_forgets_the_least_recently_used() -> None:
+    cache = DecodedCache(100)
+    for key in "abcd":
+        cache.put(key, key, 30)
+        cache.get("b")
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.get("d")) == (None, "b", "c", "d")
+    cache.put("huge", 1, 101)
+    assert cache.get("huge") is None and cache.size_bytes == 90
+
+
+def test_the_background_seals_a_head_over_its_bound_while_writes_and_reads_go_on(tmp_path: Path) -> None:
+    Quiet.options = {"head_bytes": 4096}
+    try:
+        shard = Quiet(tmp_path)
+        del shard.part._upkeep._tick
+        written = 0
+        give_up = time.monotonic() + 20
+        while shard.part.counts()["blocks"] < 3 and time.monotonic() < give_up:
+            shard.write([(m(job=str(i)), [(written, float(written))]) for i in range(50)])
+            written += 1
+            found = shard.samples(Matcher("job", "=", "7"))
+            assert [value for _, value in found[(("__name__", "m"), ("job", "7"))]] == list(range(written))
+        assert shard.part.counts()["blocks"] >= 3
+        shard.reopen()
+        assert all(len(points) == written for points in shard.samples().values())
+        shard.close()
+    finally:
+        Quiet.options = {}
+
+
+def images(shard: Quiet, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Copies of the shard's directory, as a crash would leave it, taken around everything that changes it."""
+    from worker.series import upkeep
+
+    taken: list[Path] = []
+
+    def copy() -> None:
+        path = shard.path.with_name(f"{shard.path.name}-image-{len(taken)}")
+        shutil.copytree(shard.path, path)
+        taken.append(path)
+
+    def around(owner: object, name: str) -> None:
+        original = getattr(owner, name)
+
+        def call(*arguments: object, **options: object) -> object:
+            copy()
+            answer = original(*arguments, **options)
+            copy()
+            return answer
+
+        monkeypatch.setattr(owner, name, call)
+
+    around(upkeep, "write_blocks")
+    around(BlockWriter, "finish")
+    around(shard.store, "write")
+    around(shard.part.journal, "sealed_to")
+    around(Block, "condemn")
+    return taken
+
+
+def test_a_crash_between_any_two_steps_loses_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = Quiet(tmp_path / "shard")
+    shard.write([(m(job="a"), [(1, 1.0), (2, 2.0), (1500, 3.0), (9999, 4.0)]), (m(job="b"), [(2, 9.0)])])
+    shard.seal(5000)
+    shard.write([(m(job="a"), [(2, 5.0), (7000, 6.0)])])
+    shard.part.delete([[Matcher("job", "=", "a")]], 1500, 1500, TIMEOUT_S)
+    expected = {A: [(1, 1.0), (2, 5.0), (7000, 6.0), (9999, 4.0)], B: [(2, 9.0)]}
+    taken = images(shard, monkeypatch)
+    shard.seal(8000)
+    shard.compact()
+    shard.seal()
+    monkeypatch.undo()
+    assert shard.samples() == expected
+    shard.close()
+    assert len(taken) > 20
+    for path in taken:
+        crashed = Quiet(path)
+        assert crashed.samples() == expected
+        assert len(crashed.files()) == len(crashed.part.layers().blocks)
+        crashed.seal()
+        assert crashed.samples() == expected
+        crashed.close()
+
+
+def test_a_torn_log_of_the_store_costs_the_write_that_was_torn_and_no_other(tmp_path: Path) -> None:
+    shard = Quiet(tmp_path / "shard")
+    for i in range(3):
+        shard.write([(m(job="a"), [(i, float(i))])])
+    shutil.copytree(shard.path, tmp_path / "torn")
+    shard.close()
+    log = max((tmp_path / "torn" / "store").glob("*.log"))
+    log.write_bytes(log.read_bytes()[:-3])
+    torn = Quiet(tmp_path / "torn")
+    assert torn.samples() == {A: [(0, 0.0), (1, 1.0)]}
+    torn.write([(m(job="a"), [(2, 7.0)])])
+    torn.reopen()
+    assert torn.samples() == {A: [(0, 0.0), (1, 1.0), (2, 7.0)]}
+    torn.close()

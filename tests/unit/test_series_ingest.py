@@ -1,0 +1,108 @@
+"""Rounds of group commit: what they gather, and whom a failing shard concerns."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from shared.arrival import Arrival, parse
+from shared.errors import DeadlineExceeded, Internal, Unavailable
+from shared.remote_write import UNLIMITED, cut
+from tests.remote_write_bodies import body
+from worker.series.ingest import Rounds, Turn
+
+TIMEOUT_S = 10.0
+
+
+class Recorder:
+    """A shard that notes what is done with it; `broken` names a step that fails, `gate` holds up `sync`."""
+
+    def __init__(self, broken: str = "") -> None:
+        self.turn = Turn()
+        self.steps: list[tuple[str, int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self._broken = broken
+
+    def stage(self, arrivals: Sequence[Arrival]) -> int:
+        self._step("stage", len(arrivals))
+        return len(arrivals)
+
+    def sync(self) -> None:
+        self._step("sync", 0)
+        assert self.gate.wait(TIMEOUT_S)
+
+    def show(self, staged: int) -> None:
+        self._step("show", staged)
+
+    def _step(self, name: str, count: int) -> None:
+        if name == self._broken:
+            raise Unavailable(f"{name} failed")
+        self.steps.append((name, count))
+
+
+def arrival() -> Arrival:
+    (frames,) = cut(body([({"__name__": "m"}, [(1, 1.0)])]), 1, UNLIMITED).parts.values()
+    return parse(frames[0])
+
+
+def test_samples_are_shown_after_they_were_synced() -> None:
+    shard = Recorder()
+    Rounds().add({shard: [arrival(), arrival()]}, TIMEOUT_S)
+    assert shard.steps == [("stage", 2), ("sync", 0), ("show", 2)]
+
+
+def test_requests_that_come_during_a_round_share_the_next_one() -> None:
+    shard, rounds = Recorder(), Rounds[int]()
+    shard.gate.clear()
+    threads = [threading.Thread(target=rounds.add, args=({shard: [arrival()]}, TIMEOUT_S)) for _ in range(5)]
+    threads[0].start()
+    while ("sync", 0) not in shard.steps:
+        time.sleep(0.001)
+    for thread in threads[1:]:
+        thread.start()
+    while len(rounds._queue) < 4:
+        time.sleep(0.001)
+    shard.gate.set()
+    for thread in threads:
+        thread.join()
+    assert shard.steps == [("stage", 1), ("sync", 0), ("show", 1), ("stage", 4), ("sync", 0), ("show", 4)]
+
+
+@pytest.mark.parametrize("broken", ["stage", "sync"])
+def test_a_failing_shard_shows_nothing_and_the_others_of_the_round_do(broken: str) -> None:
+    bad, good = Recorder(broken), Recorder()
+    with pytest.raises(Unavailable, match=f"{broken} failed"):
+        Rounds().add({bad: [arrival()], good: [arrival()]}, TIMEOUT_S)
+    assert good.steps[-1] == ("show", 1)
+    assert all(name != "show" for name, _ in bad.steps)
+
+
+def test_turns_are_given_back_after_a_failure() -> None:
+    bad = Recorder("stage")
+    with pytest.raises(Unavailable):
+        Rounds().add({bad: [arrival()]}, TIMEOUT_S)
+    with bad.turn.exclusive(0.0):
+        pass
+
+
+def test_a_request_whose_turn_does_not_come_is_not_stored() -> None:
+    shard, rounds = Recorder(), Rounds[int]()
+    with shard.turn.exclusive(TIMEOUT_S), pytest.raises(DeadlineExceeded, match="busy"):
+        rounds.add({shard: [arrival()]}, 0.01)
+    assert shard.steps == []
+
+
+@pytest.mark.parametrize("frame", [b"", b"x" * 31, b"x" * 64, bytes(64)])
+def test_a_frame_in_another_form_is_an_internal_error(frame: bytes) -> None:
+    with pytest.raises(Internal):
+        parse(frame)
+
+
+def test_a_frame_that_is_cut_off_is_an_internal_error() -> None:
+    (frames,) = cut(body([({"__name__": "m"}, [(1, 1.0)])]), 1, UNLIMITED).parts.values()
+    with pytest.raises(Internal):
+        parse(bytes(frames[0])[:-8])

@@ -1,0 +1,190 @@
+"""What lies below a shard's growing head: the blocks, and the samples that are being sealed or will be next time.
+
+Layers are ordered by generation, the journal sequence up to which they hold what was written: of equal times the one of
+the higher generation is right, and a deletion takes from the layers of its own generation and lower. Layers are values:
+readers go on with the ones they took while the shard replaces them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.promql.model import Samples
+from worker.series.blocks import Block
+from worker.series.head import Head
+from worker.series.pieces import Piece
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Slab:
+    """Samples too young for a block when the head they were in was sealed, as one ragged array of all series there
+    were: series i < n has [offsets[i], offsets[i + 1])."""
+
+    samples: Samples
+
+    @property
+    def size_bytes(self) -> int:
+        return 16 * len(self.samples.values) + 8 * len(self.samples.offsets)
+
+    def piece(self, ids: Ids) -> Piece:
+        rows = np.flatnonzero(ids < len(self.samples.offsets) - 1)
+        own = ids[rows]
+        offsets = self.samples.offsets
+        return Piece(self.samples.timestamps_ms, self.samples.values, rows, offsets[own], offsets[own + 1])
+
+
+class Tombstone(msgspec.Struct, frozen=True):
+    """The samples with start ≤ t ≤ end of series `ids` (int32 bytes, permanent ids ascending) are gone from all layers
+    of a generation up to `sequence`, the deletion's own in the journal."""
+
+    sequence: int
+    start_ms: int
+    end_ms: int
+    ids: bytes
+
+    def covers(self, permanent: Ids) -> NDArray[np.bool_]:
+        """bool[n]: which series it is about."""
+        return np.isin(permanent, np.frombuffer(self.ids, dtype=np.int32))
+
+    def applies(self, generation: int, start_ms: int, end_ms: int) -> bool:
+        """Whether a layer of this generation and time range may have lost samples to it."""
+        return generation <= self.sequence and self.start_ms <= end_ms and self.end_ms >= start_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """`blocks` are in the order in which their samples are to be read. `slab` and `frozen` hold what the journal says
+    before their generations and no block has; `broken` are blocks set aside, with the reason."""
+
+    blocks: tuple[Block, ...] = ()
+    slab: Slab | None = None
+    slab_generation: int = 0
+    frozen: Head | None = None
+    frozen_generation: int = 0
+    tombstones: tuple[Tombstone, ...] = ()
+    broken: tuple[tuple[Block, str], ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """Samples held; one that is in two layers counts twice."""
+        below = sum(block.row.samples for block in self.blocks)
+        slab = 0 if self.slab is None else len(self.slab.samples.values)
+        return below + slab + (0 if self.frozen is None else self.frozen.samples)
+
+    def needs(self, tombstone: Tombstone) -> bool:
+        """Whether any layer may still have samples that the tombstone says are gone."""
+        blocks = [*self.blocks, *(block for block, _ in self.broken)]
+        below = [(block.row.generation, block.row.earliest_ms, block.row.latest_ms) for block in blocks]
+        if self.slab is not None:
+            below.append((self.slab_generation, tombstone.start_ms, tombstone.end_ms))
+        if self.frozen is not None:
+            below.append((self.frozen_generation, tombstone.start_ms, tombstone.end_ms))
+        return any(tombstone.applies(*layer) for layer in below)
+
+    def damage(self, start_ms: int, end_ms: int) -> list[str]:
+        """One text for each block that is missing from an answer about start ≤ t ≤ end."""
+        return [
+            f"block {block.row.name} with samples from {block.row.earliest_ms} to {block.row.latest_ms} "
+            f"is set aside: {reason}"
+            for block, reason in self.broken
+            if block.overlaps(start_ms, end_ms)
+        ]
+
+    def having(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
+        """bool[n]: which series may have samples with start ≤ t ≤ end (they have some before and some after). Raises
+        CorruptBlock."""
+        found = np.zeros(len(ids), dtype=np.bool_)
+        for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
+            found[piece.rows[piece.ends > piece.starts]] = True
+        if self.frozen is not None:
+            known = np.flatnonzero(ids < self.frozen.series)
+            known = known[self.frozen.overlapping(ids[known], start_ms, end_ms)]
+            if any(stone.applies(self.frozen_generation, start_ms, end_ms) for stone in self.tombstones):
+                for piece in self._frozen_pieces(ids[known], permanent[known], start_ms, end_ms):
+                    found[known[piece.rows[piece.ends > piece.starts]]] = True
+            else:
+                found[known] = True
+        for block in reversed(self.blocks):
+            if block.overlaps(start_ms, end_ms):
+                open_ids = np.flatnonzero(~found)
+                if not len(open_ids):
+                    break
+                own = permanent[open_ids]
+                stones = [stone for stone in self.tombstones if stone.applies(block.row.generation, start_ms, end_ms)]
+                gone = [(stone.covers(own), stone.start_ms, stone.end_ms) for stone in stones]
+                found[open_ids] = block.having(own, start_ms, end_ms, gone)
+        return found
+
+    def pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
+        """The samples with start ≤ t ≤ end of series `ids` (their numbers in memory, and the permanent ids of the same
+        series), in the order in which a later one replaces an earlier. Raises CorruptBlock."""
+        found: list[Piece] = []
+        for block in self.blocks:
+            if block.overlaps(start_ms, end_ms):
+                own = block.pieces(permanent, start_ms, end_ms)
+                found += self._kept(own, block.row.generation, permanent, start_ms, end_ms)
+        return found + self.unsealed(ids, permanent, start_ms, end_ms)
+
+    def unsealed(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
+        """`pieces` of slab and frozen head only."""
+        slab = self._slab_pieces(ids, permanent, start_ms, end_ms)
+        return slab + self._frozen_pieces(ids, permanent, start_ms, end_ms)
+
+    def _slab_pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
+        if self.slab is None:
+            return []
+        piece = self.slab.piece(ids).clipped(start_ms, end_ms)
+        return self._kept([piece], self.slab_generation, permanent, start_ms, end_ms)
+
+    def _frozen_pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
+        if self.frozen is None:
+            return []
+        rows = np.flatnonzero(ids < self.frozen.series)
+        piece = Piece.of(self.frozen.read(ids[rows], start_ms, end_ms))
+        piece.rows = rows
+        return self._kept([piece], self.frozen_generation, permanent, start_ms, end_ms)
+
+    def _kept(self, pieces: list[Piece], generation: int, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
+        for tombstone in self.tombstones:
+            if pieces and tombstone.applies(generation, start_ms, end_ms):
+                gone = tombstone.covers(permanent)
+                if gone.any():
+                    pieces = [piece.without(gone, tombstone.start_ms, tombstone.end_ms) for piece in pieces]
+        return pieces
+
+
+def reading_order(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """By time, so that what is read ascends and needs no sorting, unless that would put a higher generation before a
+    lower one with which it shares times: then by generation."""
+    by_time = sorted(blocks, key=lambda block: (block.row.earliest_ms, block.row.generation))
+    latest_ms: int | None = None
+    generation = 0
+    for block in by_time:
+        row = block.row
+        if latest_ms is not None and row.earliest_ms <= latest_ms and row.generation < generation:
+            return tuple(sorted(by_time, key=lambda block: (block.row.generation, block.row.earliest_ms)))
+        if latest_ms is None or row.earliest_ms > latest_ms:
+            latest_ms, generation = row.latest_ms, row.generation
+        else:
+            latest_ms, generation = max(latest_ms, row.latest_ms), max(generation, row.generation)
+    return tuple(by_time)
+
+
+def closure(chosen: Sequence[Block], blocks: Sequence[Block]) -> list[Block]:
+    """The chosen blocks with all that share times with them, or with those, and so on: what can be merged into one
+    block without passing over a block that must come in between."""
+    inside = set(chosen)
+    while True:
+        start_ms = min(block.row.earliest_ms for block in inside)
+        end_ms = max(block.row.latest_ms for block in inside)
+        more = {block for block in blocks if block.overlaps(start_ms, end_ms)}
+        if more == inside:
+            return [block for block in blocks if block in inside]
+        inside |= more

@@ -1,0 +1,161 @@
+"""Samples of some series gathered from several places: the blocks, and the parts of the head, in one merged answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+
+from shared.kernels import kernel
+from shared.promql.model import Samples
+
+_INTS = types.Array(types.int64, 1, "C")
+_INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
+_FLOATS = types.Array(types.float64, 1, "C")
+_FLOATS_IN = types.Array(types.float64, 1, "C", readonly=True)
+_FLAGS = types.Array(types.boolean, 1, "C")
+
+
+@njit(cache=True, nogil=True)
+def _first_at_least(times: np.ndarray, low: int, high: int, time: int) -> int:
+    while low < high:
+        middle = (low + high) >> 1
+        if times[middle] < time:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel(types.void(_INTS_IN, _INTS, _INTS, types.int64, types.int64))
+def _clip(times: np.ndarray, starts: np.ndarray, ends: np.ndarray, start_ms: int, end_ms: int) -> None:
+    """Narrow each run times[starts[i]:ends[i]], ascending, to start_ms ≤ t ≤ end_ms."""
+    for i in range(len(starts)):
+        low, high = starts[i], ends[i]
+        if low < high and times[low] < start_ms:
+            low = _first_at_least(times, low, high, start_ms)
+        if low < high and times[high - 1] > end_ms:
+            high = _first_at_least(times, low, high, end_ms + 1)
+        starts[i], ends[i] = low, max(low, high)
+
+
+@kernel(types.void(_INTS_IN, _FLOATS_IN, _INTS_IN, _INTS_IN, _INTS_IN, _INTS, _INTS, _INTS, _FLOATS, _FLAGS))
+def _place(
+    times: np.ndarray,
+    values: np.ndarray,
+    rows: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    firsts: np.ndarray,
+    cursors: np.ndarray,
+    out_times: np.ndarray,
+    out_values: np.ndarray,
+    late: np.ndarray,
+) -> None:
+    """Copy each run behind what its row has already, from firsts[row] to cursors[row]; a row whose times do not ascend
+    any more is marked `late`."""
+    for i in range(len(rows)):
+        row, start, end = rows[i], starts[i], ends[i]
+        if start >= end:
+            continue
+        at = cursors[row]
+        if at > firsts[row] and out_times[at - 1] >= times[start]:
+            late[row] = True
+        for j in range(end - start):
+            out_times[at + j] = times[start + j]
+            out_values[at + j] = values[start + j]
+        cursors[row] = at + end - start
+
+
+@dataclass(slots=True)
+class Piece:
+    """Samples where they lie: row rows[i] of the answer has times_ms[starts[i]:ends[i]], ascending and each once.
+
+    `rows`, `starts`, `ends`: int64[runs]; a row may have several runs, ascending. The arrays of samples are shared and
+    never written to.
+    """
+
+    times_ms: NDArray[np.int64]
+    values: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, samples: Samples) -> Piece:
+        rows = np.arange(len(samples.offsets) - 1)
+        return cls(samples.timestamps_ms, samples.values, rows, samples.offsets[:-1], samples.offsets[1:])
+
+    def clipped(self, start_ms: int, end_ms: int) -> Piece:
+        """What of it has start ≤ t ≤ end."""
+        starts, ends = self.starts.copy(), self.ends.copy()
+        _clip(self.times_ms, starts, ends, start_ms, end_ms)
+        return Piece(self.times_ms, self.values, self.rows, starts, ends)
+
+    def without(self, gone: NDArray[np.bool_], start_ms: int, end_ms: int) -> Piece:
+        """All of it but start ≤ t ≤ end of the rows that are `gone` (bool[rows of the answer])."""
+        hit = gone[self.rows]
+        if not hit.any():
+            return self
+        part = Piece(self.times_ms, self.values, self.rows[hit], self.starts[hit], self.ends[hit])
+        before, after = part.clipped(_LEAST, start_ms - 1), part.clipped(end_ms + 1, _MOST)
+        kept = ~hit
+        return Piece(
+            self.times_ms,
+            self.values,
+            np.concatenate((self.rows[kept], before.rows, after.rows)),
+            np.concatenate((self.starts[kept], before.starts, after.starts)),
+            np.concatenate((self.ends[kept], before.ends, after.ends)),
+        )
+
+
+_LEAST, _MOST = np.iinfo(np.int64).min + 1, np.iinfo(np.int64).max - 1
+"""Beyond every time that is accepted, with room for one more and one less."""
+
+
+def join(pieces: Sequence[Piece], rows: int) -> Samples:
+    """The samples of all pieces by row, ascending in time; of equal times the one of the last piece stays."""
+    counts = np.zeros(rows, dtype=np.int64)
+    for piece in pieces:
+        counts += np.bincount(piece.rows, weights=piece.ends - piece.starts, minlength=rows).astype(np.int64)
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    samples = Samples(offsets, np.empty(offsets[-1], dtype=np.int64), np.empty(offsets[-1], dtype=np.float64))
+    cursors, late = offsets[:-1].copy(), np.zeros(rows, dtype=np.bool_)
+    for p in pieces:
+        starts, ends = np.ascontiguousarray(p.starts), np.ascontiguousarray(p.ends)
+        _place(
+            p.times_ms,
+            p.values,
+            p.rows,
+            starts,
+            ends,
+            offsets,
+            cursors,
+            samples.timestamps_ms,
+            samples.values,
+            late,
+        )
+    return in_order(samples, late) if late.any() else samples
+
+
+def in_order(samples: Samples, late: NDArray[np.bool_]) -> Samples:
+    """Sort the series that are `late` (bool[n]) by time, and keep the last written of equal times."""
+    lengths = np.diff(samples.offsets)
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    where = np.flatnonzero(late[rows])
+    rows = rows[where]
+    order = np.lexsort((samples.timestamps_ms[where], rows))  # stable: arrival order among equal times
+    samples.timestamps_ms[where] = samples.timestamps_ms[where[order]]
+    samples.values[where] = samples.values[where[order]]
+    times = samples.timestamps_ms[where]
+    repeated = (times[1:] == times[:-1]) & (rows[1:] == rows[:-1])
+    if not repeated.any():
+        return samples
+    kept = np.ones(len(samples.timestamps_ms), dtype=np.bool_)
+    kept[where[:-1][repeated]] = False
+    lengths = lengths - np.bincount(rows[:-1][repeated], minlength=len(lengths))
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    return Samples(offsets, samples.timestamps_ms[kept], samples.values[kept])

@@ -1,0 +1,288 @@
+"""What a shard does with its samples in the background: seals, merges and drops blocks, and sweeps the registry.
+
+One thread a shard, at low priority, and one of them at work at a time in a process. It never holds a lock of the shard
+while it compresses or writes: it takes the head away in one step, works on what does not change any more, and puts the
+blocks in its place in another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from threading import Event, Lock, Thread, get_native_id
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shared.config import Settings
+from shared.errors import Unavailable
+from shared.promql.model import Samples
+from shared.telemetry import event
+from worker.memory import trim
+from worker.series import compaction, retention
+from worker.series.blocks import Block, BlockRow, CorruptBlock
+from worker.series.cache import DecodedCache
+from worker.series.head import BEFORE, NEVER
+from worker.series.journal import Journal
+from worker.series.layers import Layers, reading_order
+from worker.series.pieces import join
+from worker.series.registry import Registry
+from worker.series.seal import Ids, Stopped, slab_of, write_blocks
+from worker.storage import Batch, Store
+
+if TYPE_CHECKING:
+    from worker.series.part import SeriesPart
+
+TICK_S = 1.0
+RETRY_S = 10.0
+"""After a failure, such as a full disk."""
+TURN_WAIT_S = 10.0
+GRACE_SHARE = 8
+"""A window is sealed when an eighth of its length has passed since its end: the samples of slow senders are in."""
+COMPACTION_CACHE_BYTES = 32 << 20
+NICENESS = 10
+_SWEEP = b"series/sweep"
+"""Set when blocks have lost series."""
+
+_LEAST, _MOST = BEFORE + 1, NEVER - 1
+_at_work = Lock()
+
+
+class Upkeep:
+    """The background work of one shard."""
+
+    def __init__(self, part: SeriesPart, store: Store, settings: Settings) -> None:
+        self._part = part
+        self._store = store
+        self._settings = settings
+        self._head_bytes_max = settings.head_bytes // settings.shards
+        self._blocks_bytes_max = -(-settings.retention_bytes // settings.shards)
+        self._window_ms = settings.block_window_ms
+        self._sealed_to_ms = BEFORE
+        self._wake = Event()
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="upkeep", daemon=True)
+
+    def start(self) -> None:
+        """Call when the part is loaded."""
+        before_ms = self._before_ms(int(time.time() * 1000))
+        if self._part.head_times()[1] >= before_ms:
+            self._sealed_to_ms = before_ms
+        trim()
+        self._thread.start()
+
+    def wake(self) -> None:
+        """The head is over its bound."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Returns when nothing is at work any more; what was begun is abandoned."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def sweep(self, registry: Registry, blocks: Sequence[Block]) -> None:
+        """At the start, before the registry is loaded: forget series without samples, if there may be many."""
+        if self._store.get("meta", _SWEEP) is None:
+            return
+        try:
+            found = [block.directory().ids.astype(np.int64) for block in blocks]
+        except CorruptBlock as error:
+            event(logging.ERROR, "series not swept", reason=str(error))
+            return
+        journal = Journal(self._store)
+        journal.load()
+        found += [record.series for record in journal.records()]
+        alive = np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
+        gone = registry.sweep(alive)
+        batch = self._store.batch()
+        batch.delete("meta", _SWEEP)
+        self._store.write(batch)
+        event(logging.INFO, "series swept", gone=gone)
+
+    def ask_for_sweep(self, batch: Batch) -> None:
+        batch.put("meta", _SWEEP, b"")
+
+    def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
+        while not self._stopping.is_set():
+            self._wake.wait(TICK_S)
+            self._wake.clear()
+            try:
+                with _at_work:
+                    self._tick(int(time.time() * 1000))
+            except Stopped:
+                return
+            except (OSError, Unavailable) as error:
+                event(logging.ERROR, "sealing failed, trying again", reason=str(error), in_s=RETRY_S)
+                self._stopping.wait(RETRY_S)
+            except CorruptBlock as error:
+                self._part.set_aside(error.block, error.reason)
+            except Exception:
+                # Whatever it was, the samples are in the journal and in memory, and the shard serves on.
+                event(logging.ERROR, "upkeep failed", trace=True, in_s=RETRY_S)
+                self._stopping.wait(RETRY_S)
+
+    def _tick(self, now_ms: int) -> None:
+        if self._stopping.is_set():
+            return
+        part = self._part
+        blocks = part.layers().blocks
+        size, earliest_ms = part.head_times()
+        before_ms = self._before_ms(now_ms)
+        if size > self._head_bytes_max:
+            self._seal(NEVER)
+        elif part.layers().frozen is not None or (earliest_ms < before_ms and before_ms > self._sealed_to_ms):
+            self._seal(before_ms)
+            self._sealed_to_ms = before_ms
+        if part.layers().blocks is not blocks:
+            trim()
+        self._drop(now_ms)
+        self._bury()
+        while self._compact(now_ms):
+            if self._stopping.is_set():
+                return
+
+    def _before_ms(self, now_ms: int) -> int:
+        return (now_ms - self._window_ms // GRACE_SHARE) // self._window_ms * self._window_ms
+
+    def _seal(self, before_ms: int) -> None:
+        """Move what is in memory with t < before_ms to blocks, and cut the journal.
+
+        A crash at any moment leaves either the journal as it was, and files without rows, or the rows and the journal
+        that begins where they end: both are written by one batch.
+        """
+        part, started = self._part, time.monotonic()
+        with part.turn.exclusive(TURN_WAIT_S):
+            layers = part.layers()
+            if layers.frozen is None:
+                layers = part.freeze()
+        assert layers.frozen is not None
+        generation = layers.frozen_generation
+        ids, permanent = part.in_block_order(np.arange(layers.frozen.series))
+        held = layers.frozen.samples + (0 if layers.slab is None else len(layers.slab.samples.values))
+
+        def read(own: slice) -> Samples:
+            pieces = layers.unsealed(ids[own], permanent[own], _LEAST, _MOST)
+            return join(pieces, own.stop - own.start)
+
+        rows, young = self._write(generation, read, permanent, held, self._window_ms, before_ms)
+        slab = slab_of(young, ids, layers.frozen.series)
+        batch = self._store.batch()
+        part.archive.put(batch, rows)
+        sealed = part.journal.seal(batch, generation, before_ms)
+        self._store.write(batch, durable=True)
+        blocks = [part.archive.block(row) for row in rows]
+
+        def sealed_layers(now: Layers) -> Layers:
+            kept = reading_order([*now.blocks, *blocks])
+            return replace(now, blocks=kept, slab=slab, slab_generation=generation, frozen=None, frozen_generation=0)
+
+        part.change(sealed_layers)
+        part.journal.sealed_to(sealed)
+        self._log("samples sealed", rows, started, before_ms=before_ms)
+
+    def _compact(self, now_ms: int) -> bool:
+        """Write some blocks anew as one, without what was deleted; False if there is nothing to do."""
+        part, started = self._part, time.monotonic()
+        if not compaction.choose(part.layers(), self._window_ms, now_ms):
+            return False
+        with part.turn.exclusive(TURN_WAIT_S):
+            generation = part.journal.claim()
+            layers = part.layers()
+        chosen = compaction.choose(layers, self._window_ms, now_ms)
+        if not chosen:
+            return False
+        cache = DecodedCache(COMPACTION_CACHE_BYTES)
+        source = Layers(
+            blocks=tuple(part.archive.block(block.row, cache) for block in chosen), tombstones=layers.tombstones
+        )
+        try:
+            named = np.unique(np.concatenate([block.directory().ids for block in source.blocks]))
+            ids, permanent = part.in_block_order(part.series_of(named.astype(np.int64)))
+
+            def read(own: slice) -> Samples:
+                return join(source.pieces(ids[own], permanent[own], _LEAST, _MOST), own.stop - own.start)
+
+            rows, _ = self._write(generation, read, permanent, source.samples, None, NEVER)
+        except CorruptBlock as error:
+            [served] = [block for block in chosen if block.row.name == error.block.row.name]
+            raise CorruptBlock(served, error.reason) from error
+        self._replace(chosen, rows)
+        self._log("blocks merged", rows, started, merged=len(chosen))
+        return True
+
+    def _drop(self, now_ms: int) -> None:
+        settings = self._settings
+        layers = self._part.layers()
+        served = [*layers.blocks, *(block for block, _ in layers.broken)]
+        dropped = retention.expired(served, now_ms, settings.retention_ms, self._blocks_bytes_max)
+        if dropped:
+            self._replace(dropped, [])
+            event(
+                logging.INFO,
+                "blocks dropped",
+                blocks=len(dropped),
+                samples=sum(block.row.samples for block in dropped),
+                latest_ms=max(block.row.latest_ms for block in dropped),
+            )
+
+    def _replace(self, old: Sequence[Block], rows: Sequence[BlockRow]) -> None:
+        """Serve the blocks of `rows` instead of the old ones, of which nothing is left when no reader has them."""
+        part = self._part
+        batch = self._store.batch()
+        part.archive.put(batch, rows)
+        part.archive.delete(batch, old)
+        part.journal.remember(batch)
+        self.ask_for_sweep(batch)
+        self._store.write(batch, durable=True)
+        new = [part.archive.block(row) for row in rows]
+
+        def replaced(now: Layers) -> Layers:
+            kept = [block for block in now.blocks if block not in old]
+            broken = tuple(own for own in now.broken if own[0] not in old)
+            return replace(now, blocks=reading_order([*kept, *new]), broken=broken)
+
+        part.change(replaced)
+        for block in old:
+            block.condemn()
+
+    def _bury(self) -> None:
+        """Forget deletions that no layer needs to know of any more."""
+        part = self._part
+        layers = part.layers()
+        done = [stone for stone in layers.tombstones if not layers.needs(stone)]
+        if done:
+            batch = self._store.batch()
+            part.archive.delete_tombstones(batch, done)
+            self._store.write(batch)
+            part.change(lambda now: replace(now, tombstones=tuple(own for own in now.tombstones if own not in done)))
+
+    def _write(
+        self,
+        generation: int,
+        read: Callable[[slice], Samples],
+        permanent: Ids,
+        samples: int,
+        window_ms: int | None,
+        before_ms: int,
+    ) -> tuple[list[BlockRow], list[tuple[slice, Samples]]]:
+        return write_blocks(
+            self._part.archive.directory,
+            generation,
+            read,
+            permanent,
+            samples,
+            window_ms=window_ms,
+            before_ms=before_ms,
+            stopped=self._stopping.is_set,
+        )
+
+    def _log(self, what: str, rows: Sequence[BlockRow], started: float, **more: int) -> None:
+        samples, size = sum(row.samples for row in rows), sum(row.size_bytes for row in rows)
+        ms = round((time.monotonic() - started) * 1000)
+        event(logging.INFO, what, blocks=len(rows), samples=samples, bytes=size, ms=ms, **more)
