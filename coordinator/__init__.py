@@ -1,0 +1,5 @@
+"""The coordinator process: the HTTP interface, and the control plane."""
+
+from shared import kernel_cache
+
+kernel_cache.use()

@@ -9,7 +9,7 @@ import signal
 from aiohttp import web
 
 from coordinator import warm
-from coordinator.api import admin, log, query, series, status, vector, write
+from coordinator.api import admin, log, metadata, query, series, status, vector, write
 from coordinator.context import CONTEXT, Context
 from coordinator.http import envelope
 from coordinator.links import Links
@@ -30,7 +30,7 @@ LINE_BYTES_MAX = 65_536
 def build(context: Context) -> web.Application:
     app = web.Application(middlewares=[envelope], client_max_size=context.settings.body_bytes_max)
     app[CONTEXT] = context
-    modules = [query, series, log, vector, admin, status]
+    modules = [query, series, metadata, log, vector, admin, status]
     if context.settings.remote_write:
         modules.append(write)
     for module in modules:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 
-from coordinator import evaluation
+from coordinator.queries import evaluation
 from coordinator.vectors import numbers
 from shared.promql import parser
 from shared.telemetry import event

@@ -1,0 +1,5 @@
+"""What coordinator and workers both need."""
+
+from shared import kernel_cache
+
+kernel_cache.use()

@@ -8,8 +8,8 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from coordinator.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
-from coordinator.planner import Plan, plan
+from coordinator.queries.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
+from coordinator.queries.planner import Plan, plan
 from shared.hashing import shard_of
 from shared.labels import Labels, Symbols, encode
 from shared.messages.query import Evaluate, Evaluated

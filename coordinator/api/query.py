@@ -15,11 +15,11 @@ from multidict import MultiDict
 
 from coordinator.api import parameters
 from coordinator.context import CONTEXT
-from coordinator.evaluation import Conclusion, Question, conclude, in_thread, planned, remark_texts
-from coordinator.explain import explain, stats
 from coordinator.http import success
-from coordinator.results import Result, as_range, envelope, ordered, truncated
-from coordinator.streaming import Body, accepts_gzip, respond
+from coordinator.queries.evaluation import Conclusion, Question, conclude, in_thread, planned, remark_texts
+from coordinator.queries.explain import explain, stats
+from coordinator.queries.results import Result, as_range, envelope, ordered, truncated
+from coordinator.queries.streaming import Body, accepts_gzip, respond
 from shared.config import Settings
 from shared.errors import BadData
 from shared.promql import parser, printer

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from coordinator import planner
+from coordinator.queries import planner
 from shared.labels import Symbols, from_mapping
 from shared.promql import parser
 from shared.promql.engine.query import range_query

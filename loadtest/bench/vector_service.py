@@ -103,8 +103,8 @@ async def _write(cluster: Cluster, data: Data) -> tuple[float, float]:
 
     await asyncio.gather(*(writer() for _ in range(WRITERS)))
     rate = len(data.vectors) / (time.perf_counter() - started)
-    while _stats(cluster)["pending"]:
-        time.sleep(0.05)
+    while _stats(cluster)["pending"]:  # noqa: ASYNC110 - it is other processes that are waited for
+        await asyncio.sleep(0.05)
     took = time.perf_counter() - started
     await asyncio.sleep(3)  # the last measurement of the expansion, and a snapshot
     return rate, took

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from coordinator import planner
-from coordinator.merge import message
-from coordinator.planner import Plan, plan
+from coordinator.queries import planner
+from coordinator.queries.merge import message
+from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, NotExecutable
 from shared.labels import Symbols
 from shared.promql import parser

@@ -110,8 +110,8 @@ def facts(kinds: Sequence[type[Server]], load: float) -> str:
     memory = psutil.virtual_memory().total / (1 << 30)
     lines = [
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores shared with the load generator, {memory:.0f} GiB of "
-        f"memory, Python {platform.python_version()}. Load average of the machine when it began: {load:.1f} (with nothing "
-        "else to do it is below 0.5, and ratios are to be trusted; processor times are less disturbed).",
+        f"memory, Python {platform.python_version()}. Load average of the machine when it began: {load:.1f} (on an "
+        "idle one it is below 0.5; other work disturbs processor times less than the rest).",
         "",
         *(f"- {kind.name}: {kind.version()}" for kind in kinds),
     ]

@@ -17,7 +17,7 @@ import orjson
 from numba import njit
 from numpy.typing import NDArray
 
-from coordinator.floats import FLOAT_BYTES_MAX, POWERS, TIME_BYTES_MAX, write_float, write_time
+from coordinator.queries.floats import FLOAT_BYTES_MAX, POWERS, TIME_BYTES_MAX, write_float, write_time
 from shared.labels import LabelFrame, Symbols, distinct
 from shared.promql.model import Float, Grid, Int, Matrix, RangeVector, Samples, Scalar, String, Value
 

@@ -1,8 +1,8 @@
 """From a query to a plan: what the workers evaluate, over which grid, and what is left for the coordinator.
 
-The largest subtrees that need no other shard's series (`coordinator.locality`) are cut out of the tree; a `Remote` leaf
-stands where each was. An aggregation directly on top of such a subtree goes with it, in partial form. A plan evaluated
-over N shards gives what the engine gives over one source that holds all series.
+The largest subtrees that need no other shard's series (`coordinator.queries.locality`) are cut out of the tree; a
+`Remote` leaf stands where each was. An aggregation directly on top of such a subtree goes with it, in partial form. A
+plan evaluated over N shards gives what the engine gives over one source that holds all series.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from coordinator.locality import Localities, Locality
+from coordinator.queries.locality import Localities, Locality
 from shared.errors import NotExecutable
 from shared.messages.query import Mode, SubQuery
 from shared.promql import parser, printer, types

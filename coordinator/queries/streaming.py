@@ -8,7 +8,7 @@ from itertools import chain
 
 from aiohttp import web
 
-from coordinator.results import compressed, gathered
+from coordinator.queries.results import compressed, gathered
 
 PIECE_BYTES = 1 << 20
 """An answer up to this size is sent whole; a longer one in pieces of about it."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.fetched import Fetched
-from coordinator.planner import Leaf, Plan
+from coordinator.queries.fetched import Fetched
+from coordinator.queries.planner import Leaf, Plan
 from shared.errors import NotExecutable
 from shared.labels import Symbols
 from shared.messages.query import Evaluate, Evaluated

@@ -6,8 +6,8 @@ import time
 from dataclasses import fields
 from typing import Any
 
-from coordinator.evaluation import Conclusion, Question
-from coordinator.planner import Leaf, Plan
+from coordinator.queries.evaluation import Conclusion, Question
+from coordinator.queries.planner import Leaf, Plan
 from shared.labels import Symbols
 from shared.promql.ast import Expr, Remote
 from shared.promql.engine.context import EvalContext

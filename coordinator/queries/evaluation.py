@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, TypeVar
 
-from coordinator import results
 from coordinator.links import FanOut, Links
-from coordinator.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
-from coordinator.planner import Plan, plan
+from coordinator.queries import results
+from coordinator.queries.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
+from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.query import Evaluated
 from shared.promql.model import Annotations, Grid

@@ -1,0 +1,54 @@
+"""Where compiled kernels are kept on disk: a directory named by the text of all of them.
+
+numba recompiles a kernel when its own file changes, but not when a constant or an inlined function it takes from
+another file does, and then runs machine code that does not fit the data. A directory for each state of the sources
+makes that impossible.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from pathlib import Path
+
+PACKAGES = ("shared", "coordinator", "worker")
+VARIABLE = "NUMBA_CACHE_DIR"
+_IMPORT = re.compile(rb"^from ((?:shared|coordinator|worker)[\w.]*) import", re.MULTILINE)
+
+
+def use() -> None:
+    """Point numba at the directory of these sources, unless the environment names one. Called before any kernel's
+    module is imported."""
+    if VARIABLE in os.environ:
+        return
+    os.environ[VARIABLE] = str(_directory())
+    if "numba" in sys.modules:  # it has read the environment already
+        sys.modules["numba"].config.CACHE_DIR = os.environ[VARIABLE]
+
+
+def _directory() -> Path:
+    root = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path, text in sorted(_sources(root).items()):
+        digest.update(path.encode() + b"\0" + text + b"\0")
+    name = f"kernels-{digest.hexdigest()[:16]}"
+    beside = Path(__file__).resolve().parent / "__pycache__"
+    if os.access(beside if beside.exists() else beside.parent, os.W_OK):
+        return beside / name
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triptych" / name
+
+
+def _sources(root: Path) -> dict[str, bytes]:
+    """Path → text of every module with kernels, and of the modules they import from, whose constants they hold."""
+    texts = {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for package in PACKAGES
+        for path in (root / package).rglob("*.py")
+    }
+    kernels = {path for path, text in texts.items() if b"numba" in text or b"shared.kernels" in text}
+    imported = {
+        module.decode().replace(".", "/") + ".py" for path in kernels for module in _IMPORT.findall(texts[path])
+    }
+    return {path: text for path, text in texts.items() if path in kernels | imported}
