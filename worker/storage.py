@@ -30,6 +30,8 @@ would save them no work, and a worker has them for every shard."""
 STREAMS = ("journal", "series")
 LOG_FILES_BYTES_MAX = 256 << 20
 OPEN_FILES_MAX = 256
+LOG_FILES_KEPT = 2
+"""RocksDB's own information logs: this start's and the last one's."""
 RECOVERY_FREE_BYTES = 16 << 20
 """Room there must be before a store that failed is opened again."""
 
@@ -156,7 +158,10 @@ class Store:
             event(logging.ERROR, "store closed without flushing", path=str(self._path), reason=str(error))
         self._families.clear()
         self._handles.clear()
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:  # the library raises plain Exception; it has let go of the directory
+            event(logging.ERROR, "store closed with an error", path=str(self._path), reason=str(error))
 
 
 def _holding(options: ReadOptions, rows: Iterable[T]) -> Iterator[T]:
@@ -219,6 +224,7 @@ def _options(family: str = "default") -> Options:
     options.create_if_missing(True)
     options.set_write_buffer_size(STREAM_BUFFER_BYTES if family in STREAMS else WRITE_BUFFER_BYTES)
     options.set_max_total_wal_size(LOG_FILES_BYTES_MAX)
+    options.set_keep_log_file_num(LOG_FILES_KEPT)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_compression_type(DBCompressionType.lz4())
     return options
