@@ -45,6 +45,7 @@ class Supervisor:
 
     def __init__(self, settings: config.Settings, identity: manifest.Manifest, address: str, lock: int) -> None:
         self._lock = lock
+        self._pid = os.getpid()
         self._settings = settings
         self._identity = identity
         self._address = address
@@ -96,7 +97,9 @@ class Supervisor:
 
     def _become_worker(self, child: _Child) -> None:
         self._leave()
-        WorkerProcess(child.name, child.shards, self._settings, self._address, self._identity.cluster_id).run()
+        WorkerProcess(
+            child.name, child.shards, self._settings, self._address, self._identity.cluster_id, self._pid
+        ).run()
 
     def _wait(self) -> None:
         """Until a child ends, a stop is asked for, or a start is due."""

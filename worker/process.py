@@ -40,11 +40,13 @@ class WorkerProcess:
     SIGTERM, SIGINT, or when its parent is gone; shards are closed (flushed) before it returns.
     """
 
-    def __init__(self, name: str, shard_numbers: Sequence[int], settings: Settings, address: str, cluster_id: str):
+    def __init__(
+        self, name: str, shard_numbers: Sequence[int], settings: Settings, address: str, cluster_id: str, parent: int
+    ):
         self._name = name
         self._settings = settings
         self._cluster_id = cluster_id
-        self._parent = os.getppid()
+        self._parent = parent
         self._symbols = TextTable()
         self._states: dict[int, Shard | str | None] = dict.fromkeys(shard_numbers)  # None: loading, str: why it failed
         self._methods = all_methods()
