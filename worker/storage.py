@@ -30,6 +30,10 @@ would save them no work, and a worker has them for every shard."""
 STREAMS = ("journal", "series")
 LOG_FILES_BYTES_MAX = 256 << 20
 OPEN_FILES_MAX = 256
+WRITE_BUFFERS_MAX = 6
+"""Full buffers that may wait to be written out before the store holds up a write."""
+SLOWDOWN_FILES = 40
+"""Files not compacted yet at which it does: twice RocksDB's own number."""
 LOG_FILES_KEPT = 2
 """RocksDB's own information logs: this start's and the last one's."""
 RECOVERY_FREE_BYTES = 16 << 20
@@ -225,6 +229,10 @@ def _options(family: str = "default") -> Options:
     options.set_write_buffer_size(STREAM_BUFFER_BYTES if family in STREAMS else WRITE_BUFFER_BYTES)
     options.set_max_total_wal_size(LOG_FILES_BYTES_MAX)
     options.set_keep_log_file_num(LOG_FILES_KEPT)
+    # A write holds the interpreter lock: one that the store holds up would hold up the worker's heartbeat too.
+    options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
+    options.set_level_zero_slowdown_writes_trigger(SLOWDOWN_FILES)
+    options.set_level_zero_stop_writes_trigger(2 * SLOWDOWN_FILES)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_compression_type(DBCompressionType.lz4())
     return options
