@@ -53,6 +53,9 @@ class Settings:
     retention_ms: int = _setting(0, "samples older are dropped, a block at a time; 0: kept for ever", least=0)
     retention_bytes: int = _setting(0, "oldest blocks of samples are dropped while all are larger; 0: kept", least=0)
     durability: str = _setting("synced", "a write of samples is answered when synced to the disk, or when buffered")
+    commit_delay_ms: int = _setting(
+        2, "a commit of samples waits at most so long for requests that are being read; 0: never", least=0, most=1000
+    )
     block_window_ms: int = _setting(7_200_000, "time range of a block before compaction", least=1000)
     block_cache_bytes: int = _setting(256 << 20, "decoded blocks kept in memory, all shards together", least=0)
     head_bytes: int = _setting(512 << 20, "samples in memory, all shards together, that are sealed early", least=4096)

@@ -175,7 +175,15 @@ async def stats(request: web.Request) -> web.Response:
     entries, warnings = await area.stats()
     names = {collection.id: collection for collection in area.collections()}
     totals = {
-        collection.name: {**_settings_json(collection), "vectors": 0, "indexed": 0, "pending": 0, "dead": 0, "bytes": 0}
+        collection.name: {
+            **_settings_json(collection),
+            "vectors": 0,
+            "indexed": 0,
+            "pending": 0,
+            "dead": 0,
+            "bytes": 0,
+            "expansion": 0,
+        }
         for collection in names.values()
     }
     for entry in entries:
@@ -187,6 +195,7 @@ async def stats(request: web.Request) -> web.Response:
         total["pending"] += entry.vectors + entry.dead - entry.indexed
         total["dead"] += entry.dead
         total["bytes"] += entry.memory_bytes
+        total["expansion"] = max(total["expansion"], entry.expansion)
     return _json({"vectors": sum(t["vectors"] for t in totals.values()), "collections": totals}, warnings)
 
 

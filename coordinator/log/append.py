@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ from coordinator.links import Links
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.records import Append
 from coordinator.log.sequencer import Sequencer
+from coordinator.log.waiting import Deadlines, Queue, Waiting
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Overloaded, TriptychError, Unavailable
 from shared.hashing import hash64, shard_of
@@ -50,20 +50,9 @@ class Revoker(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
-    """A batch and where its records go: `shares` holds each shard's record positions, ascending."""
-
-    append: Append
-    shares: Mapping[int, NDArray[np.int64]]
-    size_bytes: int
-    answer: asyncio.Future[int]
-    expires: float
-
-
-@dataclass(slots=True, eq=False)
 class _Numbered:
     start: int
-    waiting: _Waiting
+    waiting: Waiting
 
     @property
     def span(self) -> log.Span:
@@ -81,11 +70,9 @@ class Appender:
         self._sequencer = sequencer
         self._frontier = frontier
         self._revoker = revoker
-        self._queues: dict[bool, deque[_Waiting]] = {True: deque(), False: deque()}
-        self._queued_records = 0
-        self._queued_bytes = 0
+        self._queues = {True: Queue(), False: Queue()}
+        self._deadlines = Deadlines(ORDER_WAIT_FACTOR * settings.write_timeout_ms / 1000)
         self._turn = True
-        self._in_flight = 0
         self._scheduled = False
         self._preparing = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,24 +95,17 @@ class Appender:
             raise Unavailable("the coordinator is stopping")
         shares = _shares(append, self._links.shards)
         self._links.require(shares)
-        size = append.size_bytes
-        if self._queued_records >= QUEUE_RECORDS_MAX or self._queued_bytes >= QUEUE_BYTES_MAX:
-            raise Overloaded(
-                f"{self._queued_records} records ({self._queued_bytes} bytes) wait to be appended; try again later"
-            )
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(append, shares, size, loop.create_future(), time.monotonic() + self._timeout_s)
-        self._queues[append.durable].append(waiting)
-        self._queued_records += len(append.keys)
-        self._queued_bytes += size
+        durable, buffered = self._queues[True], self._queues[False]
+        records, queued_bytes = durable.records + buffered.records, durable.bytes + buffered.bytes
+        if records >= QUEUE_RECORDS_MAX or queued_bytes >= QUEUE_BYTES_MAX:
+            raise Overloaded(f"{records} records ({queued_bytes} bytes) wait to be appended; try again later")
+        answer = asyncio.get_running_loop().create_future()
+        self._queues[append.durable].push(
+            Waiting(append, shares, append.size_bytes, answer, time.monotonic() + self._timeout_s)
+        )
+        self._deadlines.add(answer)
         self._schedule()
-        try:
-            async with asyncio.timeout(ORDER_WAIT_FACTOR * self._timeout_s):
-                return await waiting.answer
-        except TimeoutError:
-            raise DeadlineExceeded(
-                "the records were not acknowledged in time; they may or may not have been appended"
-            ) from None
+        return await answer
 
     def _schedule(self) -> None:
         """Dispatch at the end of this round of the loop, so that what arrived together goes together."""
@@ -135,39 +115,39 @@ class Appender:
 
     def _dispatch(self) -> None:
         self._scheduled = False
-        while self._in_flight < GROUPS_IN_FLIGHT_MAX and not self._preparing:
+        queues = self._queues.values()
+        while sum(queue.in_flight for queue in queues) < GROUPS_IN_FLIGHT_MAX and not self._preparing:
+            if not any(queue.is_due for queue in queues):
+                return
             batches = self._take()
             if not batches:
-                return
+                continue  # nobody waits for them any more
             if not self._sequencer.ready_for(sum(len(w.append.keys) for w in batches)):
                 self._preparing = True
                 self._spawn(self._prepare(batches))
                 return
             self._launch(batches)
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[Waiting]:
         """The next group's batches: all durable or all not, the two queues in turn."""
         self._turn = not self._turn
-        queue = self._queues[self._turn] or self._queues[not self._turn]
-        taken: list[_Waiting] = []
+        queue = self._queues[self._turn if self._queues[self._turn].is_due else not self._turn]
+        taken: list[Waiting] = []
         records = size = 0
         now = time.monotonic()
-        while queue and records < GROUP_RECORDS_MAX and size < GROUP_BYTES_MAX:
-            waiting = queue.popleft()
-            count = len(waiting.append.keys)
-            self._queued_records -= count
-            self._queued_bytes -= waiting.size_bytes
+        while queue.batches and records < GROUP_RECORDS_MAX and size < GROUP_BYTES_MAX:
+            waiting = queue.pop()
             if waiting.answer.done():
                 continue
             if waiting.expires < now:
                 waiting.answer.set_exception(DeadlineExceeded("the records waited too long and were not appended"))
                 continue
             taken.append(waiting)
-            records += count
+            records += len(waiting.append.keys)
             size += waiting.size_bytes
         return taken
 
-    async def _prepare(self, batches: list[_Waiting]) -> None:
+    async def _prepare(self, batches: list[Waiting]) -> None:
         """Have the sequencer write its state, in a thread, and go on with these batches."""
         try:
             await asyncio.to_thread(self._sequencer.prepare, sum(len(w.append.keys) for w in batches))
@@ -189,7 +169,7 @@ class Appender:
             self._preparing = False
             self._schedule()
 
-    def _launch(self, batches: list[_Waiting]) -> None:
+    def _launch(self, batches: list[Waiting]) -> None:
         size = sum(w.size_bytes for w in batches)
         start = self._sequencer.reserve(sum(len(w.append.keys) for w in batches), size)
         numbered: list[_Numbered] = []
@@ -199,7 +179,7 @@ class Appender:
             end += len(waiting.append.keys)
         group = Group(start, end)
         self._frontier.open(group)
-        self._in_flight += 1
+        self._queues[batches[0].append.durable].launched(len(batches))
         self._spawn(self._send(group, numbered, self._sequencer.segments[-1].id))
         if self._sequencer.running_low() and not self._preparing:
             self._preparing = True
@@ -228,7 +208,7 @@ class Appender:
         self._frontier.close(group)
         if not self._unsynced and not self._syncing:
             self._frontier.synced(self._frontier.readable)
-        self._in_flight -= 1
+        self._queues[durable].landed(len(numbered))
         self._dispatch()
 
     async def _ask(self, body: bytes, parts: Mapping[int, Sequence[Frame]]) -> Mapping[int, str]:
@@ -247,8 +227,8 @@ class Appender:
         """Take no more numbers; give what is under way a moment to be decided, then sync."""
         self._stopped = True
         for queue in self._queues.values():
-            while queue:
-                _fail(queue.popleft(), Unavailable("the coordinator is stopping; the records were not appended"))
+            while queue.batches:
+                _fail(queue.pop(), Unavailable("the coordinator is stopping; the records were not appended"))
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_GRACE_S)
         for task in self._tasks:
@@ -343,6 +323,6 @@ def _answer(kept: list[_Numbered], failed: list[_Numbered], missing: Mapping[int
         _fail(item.waiting, Unavailable("the records were not appended: " + "; ".join(whys)))
 
 
-def _fail(waiting: _Waiting, error: TriptychError) -> None:
+def _fail(waiting: Waiting, error: TriptychError) -> None:
     if not waiting.answer.done():
         waiting.answer.set_exception(error)

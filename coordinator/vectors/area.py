@@ -37,6 +37,11 @@ BATCHES_IN_FLIGHT = 1
 """Of searches alike in all but their vectors. What comes while one is being answered is gathered into the next, so
 that many small searches cost the workers little more than one."""
 BATCH_MAX = 128
+HOLD_S = 0.001
+HOLD_SHARE = 0.75
+"""Who got an answer from a batch often asks again at once: the next batch is held until such a share of the searches
+that were under way together of late has come, or for this long. One search after the other is never held."""
+QUEUES_MAX = 256  # kinds of search whose recent batches are remembered
 THREAD_NUMBERS_MIN = (
     64_000  # components of a write from which it is checked and cut in a thread: 1 ms of the event loop
 )
@@ -72,6 +77,9 @@ class _Queue:
     body: SearchBody
     in_flight: int = 0
     waiting: list[_Waiting] = field(default_factory=list)
+    recent: float = 1.0  # searches under way together of late
+    sent: int = 0
+    hold: asyncio.TimerHandle | None = None
 
 
 class VectorArea:
@@ -254,7 +262,7 @@ class VectorArea:
         queries = request.queries(collection)
         try:
             async with asyncio.timeout(self._timeout_s):
-                found, outcome = await self._submit(request.body(collection), queries)
+                found, outcome = await self._submit(request.body(collection, self._settings.vector_expansion), queries)
         except TimeoutError:
             raise DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s") from None
         if outcome.missing and not partial:
@@ -277,15 +285,27 @@ class VectorArea:
         self._advance(key, queue)
         return await waiting.answer
 
-    def _advance(self, key: bytes, queue: _Queue) -> None:
+    def _advance(self, key: bytes, queue: _Queue, *, held: bool = False) -> None:
         while queue.waiting and queue.in_flight < BATCHES_IN_FLIGHT:
+            if not held and len(queue.waiting) < min(BATCH_MAX, HOLD_SHARE * queue.recent):
+                if queue.hold is None:
+                    queue.hold = asyncio.get_running_loop().call_later(HOLD_S, self._release, key, queue)
+                return
+            if queue.hold is not None:
+                queue.hold.cancel()
+                queue.hold = None
             batch, queue.waiting = queue.waiting[:BATCH_MAX], queue.waiting[BATCH_MAX:]
             queue.in_flight += 1
+            queue.sent = len(batch)
             task = asyncio.create_task(self._run(key, queue, batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        if not queue.waiting and not queue.in_flight:
+        if not queue.waiting and not queue.in_flight and len(self._queues) > QUEUES_MAX:
             self._queues.pop(key, None)
+
+    def _release(self, key: bytes, queue: _Queue) -> None:
+        queue.hold = None
+        self._advance(key, queue, held=True)
 
     async def _run(self, key: bytes, queue: _Queue, batch: list[_Waiting]) -> None:
         there = [waiting for waiting in batch if not waiting.answer.done()]
@@ -306,6 +326,7 @@ class VectorArea:
                     waiting.answer.set_exception(error)
         finally:
             queue.in_flight -= 1
+            queue.recent = (queue.recent + queue.sent + len(queue.waiting)) / 2
             self._advance(key, queue)
 
     async def _ask(self, body: SearchBody, queries: Floats) -> tuple[Found, FanOut]:

@@ -71,13 +71,14 @@ class SearchRequest:
     def hybrid(self) -> bool:
         return bool(self.text_query and self.counts)
 
-    def body(self, collection: Collection) -> SearchBody:
+    def body(self, collection: Collection, expansion: int) -> SearchBody:
+        """`expansion` is for requests that say none."""
         return SearchBody(
             collection,
             max(self.k, FUSION_DEPTH) if self.hybrid() else self.k,
             self.fields,
             self.filter,
-            self.expansion,
+            self.expansion or expansion,
             self.exact,
             self.text_field,
             self.text_query,

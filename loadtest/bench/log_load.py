@@ -26,6 +26,8 @@ POLLS = 500
 FILL_RECORDS = 10_000
 CONNECTIONS = 4
 RECEIVE_BYTES = 1 << 20
+BUSY_S = 30.0
+RETRY_S = 0.5
 
 
 def json_body(keys: list[bytes], durable: bool = True) -> bytes:
@@ -67,16 +69,34 @@ def connect(cluster: Cluster) -> socket.socket:
     return connection
 
 
-def read_answer(connection: socket.socket) -> bytes:
+def receive(connection: socket.socket) -> tuple[bytes, bytes]:
+    """(head, body) of one answer."""
     data = connection.recv(RECEIVE_BYTES)
     while b"\r\n\r\n" not in data:
         data += connection.recv(RECEIVE_BYTES)
     head, _, body = data.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200"), data
     length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
     while len(body) < length:
         body += connection.recv(RECEIVE_BYTES)
+    return head, body
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    head, body = receive(connection)
+    assert head.startswith(b"HTTP/1.1 200"), (head, body)
     return body
+
+
+def _send_patiently(connection: socket.socket, request: bytes) -> None:
+    """Again when it is refused with 503, as a client should; what takes longer than BUSY_S is an error."""
+    give_up = time.monotonic() + BUSY_S
+    while True:
+        connection.sendall(request)
+        head, body = receive(connection)
+        if head.startswith(b"HTTP/1.1 200"):
+            return
+        assert head.startswith(b"HTTP/1.1 503") and time.monotonic() < give_up, (head, body)
+        time.sleep(RETRY_S)
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> float:
@@ -157,8 +177,7 @@ def fill(cluster: Cluster, name: Callable[[int], bytes], numbers: Iterable[int])
                     keys = [name(number) for number in islice(following, FILL_RECORDS)]
                 if not keys:
                     return
-                connection.sendall(post(protobuf_body(keys, durable=False), "application/protobuf"))
-                read_answer(connection)
+                _send_patiently(connection, post(protobuf_body(keys, durable=False), "application/protobuf"))
 
     in_threads(CONNECTIONS, send)
 

@@ -144,16 +144,19 @@ def main() -> None:
     if options.quick:
         section(make(5000, 32), options.seconds)
         return
-    sections = [section(make(*size), options.seconds) for size in ((100_000, 128), (50_000, 384))]
-    sections.append(unstructured(make(100_000, 128, structured=False), options.seconds))
-    load = os.getloadavg()[0]
     head = (
         "# Benchmark: vectors\n\n"
         f"`{COMMAND}`, {datetime.date.today().isoformat()}, {os.cpu_count()} cores shared with the load generator "
-        f"(load average at the end {load:.1f}). A cluster of 8 shards in 2 workers, over HTTP; recall@10 against brute "
-        "force; libraries in process in the same run, one after the other. What is met is said of this run.\n\n"
+        f"(load average at the start {os.getloadavg()[0]:.1f}). A cluster of 8 shards in 2 workers, over HTTP; recall "
+        "is of the 10 nearest, against brute force; libraries in process in the same run, one after the other. "
+        "What is met is said of this run.\n"
     )
-    options.write.write_text(head + "\n".join(sections))
+    sections = [head]
+    for count, dimension in ((100_000, 128), (50_000, 384)):
+        sections.append(section(make(count, dimension), options.seconds))
+        options.write.write_text("\n".join(sections))
+    sections.append(unstructured(make(100_000, 128, structured=False), options.seconds))
+    options.write.write_text("\n".join(sections))
 
 
 if __name__ == "__main__":

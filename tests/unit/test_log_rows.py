@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,8 @@ from shared.messages.log import Batch, Entry, Page, Range, Records, merge_pages
 from shared.wire import pack
 from worker.logs import reading, rows
 from worker.logs.part import LogPart
-from worker.logs.runs import run_of, unpacked
+from worker.logs.recent import Recent
+from worker.logs.runs import pack_few, run_of, unpacked
 from worker.storage import Store
 
 KEYS = st.binary(max_size=6) | st.text("\0\x01a", max_size=6).map(str.encode) | st.just(b"\xff\xff")
@@ -99,3 +101,22 @@ def test_many_records_of_a_key_are_read_across_runs_and_after_a_restart(tmp_path
         assert part.counts() == {"records": 120_000}
     part.close()
     part.store.close()
+
+
+@given(records=st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.binary(max_size=20)), max_size=70))
+def test_few_records_are_packed_as_many_are(records: list[tuple[int, bytes]]) -> None:
+    sequences, values = [number for number, _ in records], [value for _, value in records]
+    assert pack_few(sequences, values) == run_of(np.array(sequences, np.uint64), values).packed()
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 3), (64, 10), (65, 10), (5000, 1), (3, 200_000)])
+def test_rows_of_recent_records_hold_all_of_them(count: int, size: int) -> None:
+    recent = Recent()
+    values = [bytes([i % 256]) * size for i in range(count)]
+    recent.add(7, 100, range(100, 100 + count), [b"k"] * count, values)
+    runs = [unpacked(row) for _, row in recent.rows()]
+    assert [key for key, _ in recent.rows()] == [
+        rows.runs_of(7, b"k") + rows.sequence_bytes(int(run.sequences[0])) for run in runs
+    ]
+    assert [n for run in runs for n in run.sequences.tolist()] == list(range(100, 100 + count))
+    assert [run.value(i) for run in runs for i in range(len(run.ends))] == values

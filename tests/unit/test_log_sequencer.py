@@ -123,3 +123,20 @@ def test_dropping_keeps_the_last_segment(tmp_path: Path) -> None:
     sequencer.drop_segments(9)
     assert [s.id for s in sequencer.segments] == [2]
     assert sequencer.log_start == 2
+
+
+def test_no_number_comes_twice_though_the_clock_jumps_back_over_a_restart(tmp_path: Path) -> None:
+    now = [1_000_000]
+    last = -1
+    for jump in (0, -900_000, 5_000, -99_000):
+        now[0] += jump
+        sequencer = Sequencer(tmp_path, Settings(log_segment_bytes=1024), wall_ms=lambda: now[0])
+        sequencer.open()
+        for _ in range(3):
+            first = sequencer.reserve(2, 2000)
+            assert first > last
+            last = first + 1
+        starts = [s.start_time_ms for s in sequencer.segments]
+        assert starts == sorted(starts)
+        if jump < 0:
+            sequencer.close()

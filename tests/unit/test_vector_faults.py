@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from worker.vectors import collection as collection_module
 from worker.vectors.search import search
 from worker.vectors.similarity import prepared
 
-ROUNDS = 20
+ROUNDS = int(os.environ.get("VECTOR_CRASH_ROUNDS", "6"))
 ROOT = Path(__file__).resolve().parents[2]
 
 States = dict[int, set[int | None]]

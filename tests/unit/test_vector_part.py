@@ -164,22 +164,56 @@ def test_small_storage_keeps_recall(shard: OneShard, storage: str) -> None:
     assert hits >= 0.95 * 400
 
 
-@pytest.mark.parametrize("share", [0.0005, 0.01, 0.1, 0.5, 1.0])
-def test_filters_keep_recall_at_any_selectivity(shard: OneShard, share: float) -> None:
-    collection = Collection(4, "filtered", 16, "cosine")
-    vectors = clustered(6000, 16)
-    place = np.random.default_rng(3).random(6000)
-    attributes = [{"place": float(value)} for value in place]
-    shard.write([f"{row:05d}" for row in range(6000)], vectors, attributes, into=collection)
+@pytest.mark.parametrize("structured", [True, False])
+def test_filters_keep_recall_at_any_selectivity(shard: OneShard, structured: bool) -> None:
+    """From 0.01 % to 100 %, with and without the attribute index, by sorted rows and by bitmaps."""
+    count, dimension = (10_000, 16) if structured else (6000, 24)
+    draw = clustered if structured else lambda n, d, seed=1: np.random.default_rng(seed).standard_normal((n, d))
+    collection = Collection(4, "filtered", dimension, "cosine")
+    vectors = draw(count, dimension).astype(np.float32)
+    place = np.random.default_rng(3).random(count)
+    attributes = [{"place": float(value), "tenth": int(value * 10)} for value in place]
+    shard.write([f"{row:05d}" for row in range(count)], vectors, attributes, into=collection)
     shard.wait_indexed()
-    chosen = np.flatnonzero(place < share)
-    condition = Condition("lt", "place", (share,))
-    hits = wanted = 0
-    for query in clustered(20, 16, 9):
-        expected = [f"{chosen[row]:05d}" for row in nearest(query, vectors[chosen], 10)]
-        hits += len(set(expected) & set(shard.ids(query, 10, collection, filter=condition)))
-        wanted += len(expected)
-    assert hits >= 0.95 * wanted
+    queries = draw(30, dimension, 9).astype(np.float32)
+    for share in (0.0001, 0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0):
+        conditions = [Condition("lt", "place", (share,))]
+        if share in (0.1, 0.3, 0.5, 0.9):
+            conditions.append(Condition("lt", "tenth", (round(share * 10),)))
+        for condition in conditions:
+            chosen = np.flatnonzero(place < share)
+            hits = wanted = 0
+            for query in queries:
+                expected = [f"{chosen[row]:05d}" for row in nearest(query, vectors[chosen], 10)] if len(chosen) else []
+                hits += len(set(expected) & set(shard.ids(query, 10, collection, filter=condition)))
+                wanted += len(expected)
+            assert hits >= 0.95 * wanted, (share, condition.field)
+
+
+def test_default_expansion_is_measured_on_the_data(shard: OneShard) -> None:
+    """Data without structure gets more candidates than clusters do, and both get recall."""
+    random = np.random.default_rng(1)
+    expansions = []
+    for number, table in enumerate((clustered(5040, 64), random.standard_normal((5040, 64)).astype(np.float32))):
+        vectors, queries = table[:5000], table[5000:]
+        collection = Collection(10 + number, f"kind{number}", 64, "cosine")
+        shard.write([f"{row:05d}" for row in range(5000)], vectors, into=collection)
+        shard.wait_indexed()
+        held = shard.vectors.find(collection)
+        assert held is not None
+        deadline = time.monotonic() + 30
+        while held.measure_due():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        hits = 0
+        for query in queries:
+            expected = {f"{row:05d}" for row in nearest(query, vectors, 10)}
+            hits += len(expected & set(shard.ids(query, 10, collection)))
+        assert hits >= (0.95 if number == 0 else 0.9) * 400
+        expansions.append(held.expansion)
+    assert 0 < expansions[0] < expansions[1]
+    shard.reopen()
+    assert [entry.expansion for entry in shard.vectors.engine.stats()] == expansions
 
 
 def test_filter_that_excludes_the_neighbourhood_still_finds_the_rest(shard: OneShard) -> None:

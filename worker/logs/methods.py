@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shared.errors import DeadlineExceeded, Unavailable
@@ -52,18 +53,16 @@ def _sync_all(shards: Iterable[tuple[int, Shard]]) -> dict[int, str]:
 
 
 def _each(shards: Iterable[tuple[int, Shard]], act: Callable[[LogPart], None]) -> dict[int, str]:
+    """Shard → why it refused. All at once: one in this thread, the others beside it."""
     numbered = list(shards)
+    waits: list[tuple[int, Callable[[], None]]] = [
+        (number, _syncs.submit(act, shard.logs).result) for number, shard in numbered[1:]
+    ]
+    waits += [(number, partial(act, shard.logs)) for number, shard in numbered[:1]]
     failed: dict[int, str] = {}
-    if len(numbered) == 1:
+    for number, wait in reversed(waits):
         try:
-            act(numbered[0][1].logs)
-        except Unavailable as error:
-            failed[numbered[0][0]] = str(error)
-        return failed
-    futures = [(number, _syncs.submit(act, shard.logs)) for number, shard in numbered]
-    for number, future in futures:
-        try:
-            future.result()
+            wait()
         except Unavailable as error:
             failed[number] = str(error)
     return failed

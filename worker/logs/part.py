@@ -198,10 +198,8 @@ class LogPart:
                 self._gathering = self._recent.split(self._closed)
             gathering = self._gathering
             changes = self.store.batch()
-            for segment, key, run in gathering.runs():
-                changes.put(
-                    "log", rows.runs_of(segment, key) + rows.sequence_bytes(int(run.sequences[0])), run.packed()
-                )
+            gathered = list(gathering.rows())
+            changes.put_many("log", (key for key, _ in gathered), (row for _, row in gathered))
             for segment, group in gathering.groups:
                 changes.delete("log", rows.values(segment, group))
             try:

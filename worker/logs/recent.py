@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from shared.messages.log import Span
-from worker.logs.runs import Run, run_of
+from worker.logs import rows
+from worker.logs.runs import Run, pack_few, run_of
 
 GATHER_BYTES = 4 << 20
 GATHER_KEYS = 2000
@@ -22,6 +23,8 @@ write of many keys stays short."""
 RUN_RECORDS_MAX = 4096
 RUN_BYTES_MAX = 256 << 10
 """A read of one record reads its run: this is small beside the way there, and large enough for long scans."""
+FEW_RECORDS = 64
+"""So many are packed one by one sooner than as arrays."""
 RECORD_BYTES = 100
 """What a record costs in memory beside its value."""
 
@@ -126,14 +129,18 @@ class Recent:
         """The key's records; not to be changed, nor kept without the lock."""
         return self._segments.get(segment, {}).get(key, _NOTHING)
 
-    def runs(self) -> Iterator[tuple[int, bytes, Run]]:
-        """(segment, key, its records) of everything; those of a key in several runs if they are many or large."""
+    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """Everything as rows of the store; a key's records in several runs if they are many or large."""
         for segment, held in self._segments.items():
             for key, column in held.items():
+                head = rows.runs_of(segment, key)
+                if len(column) <= FEW_RECORDS and sum(map(len, column.values)) <= RUN_BYTES_MAX:
+                    yield head + rows.sequence_bytes(column.sequences[0]), pack_few(column.sequences, column.values)
+                    continue
                 rest = column.run()
                 while len(rest.sequences):
                     piece = rest.fitting(RUN_RECORDS_MAX, RUN_BYTES_MAX)
-                    yield segment, key, piece
+                    yield head + rows.sequence_bytes(int(piece.sequences[0])), piece.packed()
                     rest = rest.cut(len(piece.sequences), len(rest.sequences))
 
     def listed(self, segment: int, prefix: bytes) -> list[bytes]:

@@ -1,161 +1,34 @@
-"""The attributes of a table's rows as columns, and filters over them.
-
-A column has, for each row, a kind and 64 bits: the code of a string in the column's dictionary, an integer, the bits
-of a float, or a bool. Numbers compare by value, integers with floats too; a string is never equal to a number, nor a
-bool to either. Strings are in order of their code points.
-"""
+"""The attributes of a table's rows, and filters over them: columns for every row, and an index of most of them."""
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from shared.messages.vectors import Condition, Value
+from worker.vectors import runs
+from worker.vectors.columns import Column, Mask, Where
 
-Mask = NDArray[np.bool_]
-
-ABSENT, STRING, INTEGER, FLOAT, BOOL = range(5)
-CAPACITY_LEAST = 64
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
-
-
-class Column:
-    """One attribute over all rows. Rows are set once, in any order."""
-
-    def __init__(self) -> None:
-        self._kinds = np.zeros(CAPACITY_LEAST, dtype=np.uint8)
-        self._bits = np.zeros(CAPACITY_LEAST, dtype=np.int64)
-        self._codes: dict[str, int] = {}
-        self._sorted: list[str] = []
-        self._ranks = np.zeros(0, dtype=np.int64)
-
-    @property
-    def memory_bytes(self) -> int:
-        return self._kinds.nbytes + self._bits.nbytes + 160 * len(self._codes)
-
-    def put(self, rows: Sequence[int], values: Sequence[Value]) -> None:
-        kinds, bits = zip(*(self._encode(value) for value in values), strict=True)
-        self._reserve(rows[-1] + 1)
-        index = np.asarray(rows, dtype=np.int64)
-        # Bits before kinds: a row of kind ABSENT is one no reader looks further into.
-        self._bits[index] = np.array(bits, dtype=np.int64)
-        self._kinds[index] = np.array(kinds, dtype=np.uint8)
-
-    def _encode(self, value: Value) -> tuple[int, int]:
-        if isinstance(value, str):
-            return STRING, self._codes.setdefault(value, len(self._codes))
-        if isinstance(value, bool):
-            return BOOL, int(value)
-        if isinstance(value, int):
-            return INTEGER, value
-        return FLOAT, int(np.float64(value).view(np.int64))
-
-    def _reserve(self, rows: int) -> None:
-        if rows > len(self._kinds):
-            capacity = max(rows, len(self._kinds) * 3 // 2)
-            bits = np.zeros(capacity, dtype=np.int64)
-            bits[: len(self._bits)] = self._bits
-            kinds = np.zeros(capacity, dtype=np.uint8)
-            kinds[: len(self._kinds)] = self._kinds
-            self._bits, self._kinds = bits, kinds
-
-    def _arrays(self, size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Kinds and bits of exactly `size` rows; a column not yet grown to there is absent from the rest."""
-        kinds, bits = self._kinds, self._bits
-        if len(kinds) < size:
-            kinds = np.concatenate([kinds, np.zeros(size - len(kinds), dtype=np.uint8)])
-        if len(bits) < size:
-            bits = np.concatenate([bits, np.zeros(size - len(bits), dtype=np.int64)])
-        return kinds[:size], bits[:size]
-
-    def present(self, size: int) -> Mask:
-        return self._arrays(size)[0] != ABSENT
-
-    def equal(self, value: Value, size: int) -> Mask:
-        if isinstance(value, str):
-            code = self._codes.get(value)
-            if code is None:
-                return np.zeros(size, dtype=np.bool_)
-            kinds, bits = self._arrays(size)
-            return (bits == code) & (kinds == STRING)
-        kinds, bits = self._arrays(size)
-        if isinstance(value, bool):
-            return (bits == int(value)) & (kinds == BOOL)
-        matches = (bits.view(np.float64) == float(value)) & (kinds == FLOAT)
-        if float(value).is_integer() and INT64_MIN <= value <= INT64_MAX:
-            matches |= (bits == int(value)) & (kinds == INTEGER)
-        return matches
-
-    def compare(self, op: str, value: Value, size: int) -> Mask:
-        """Rows whose value is lt, lte, gt or gte `value`; values of another kind are not comparable, so never match."""
-        if isinstance(value, str):
-            return self._compare_text(op, value, size)
-        kinds, bits = self._arrays(size)
-        if isinstance(value, bool):
-            return _ordered(op, bits, int(value)) & (kinds == BOOL)
-        matches = _ordered(op, bits.view(np.float64), float(value)) & (kinds == FLOAT)
-        return matches | (_ordered_integers(op, bits, value) & (kinds == INTEGER))
-
-    def _compare_text(self, op: str, value: str, size: int) -> Mask:
-        kinds, bits = self._arrays(size)
-        texts, ranks = self._order()
-        edge = bisect_left(texts, value) if op in ("lt", "gte") else bisect_right(texts, value)
-        strings = kinds == STRING
-        known = strings & (bits < len(ranks))
-        rank = ranks[np.where(known, bits, 0)] if len(ranks) else np.zeros(size, dtype=np.int64)
-        return known & (rank < edge if op in ("lt", "lte") else rank >= edge)
-
-    def _order(self) -> tuple[list[str], NDArray[np.int64]]:
-        """The dictionary's texts in order, and each code's place among them."""
-        if len(self._ranks) != len(self._codes):
-            codes = dict(self._codes)
-            texts = sorted(codes)
-            ranks = np.empty(len(texts), dtype=np.int64)
-            ranks[np.fromiter((codes[text] for text in texts), dtype=np.int64, count=len(texts))] = np.arange(
-                len(texts)
-            )
-            self._sorted, self._ranks = texts, ranks
-            return texts, ranks
-        return self._sorted, self._ranks
-
-
-def _ordered(op: str, values: NDArray, edge: float | int) -> Mask:
-    with np.errstate(invalid="ignore"):
-        if op == "lt":
-            return values < edge
-        if op == "lte":
-            return values <= edge
-        return values > edge if op == "gt" else values >= edge
-
-
-def _ordered_integers(op: str, values: NDArray[np.int64], edge: float | int) -> Mask:
-    """Integers against a bound that may be a float, or an integer no int64 holds, without rounding either."""
-    if isinstance(edge, float) and not math.isinf(edge):
-        edge = math.ceil(edge) if op in ("lt", "gte") else math.floor(edge)
-    if edge > INT64_MAX:
-        return np.full(len(values), op in ("lt", "lte"))
-    if edge < INT64_MIN:
-        return np.full(len(values), op in ("gt", "gte"))
-    return _ordered(op, values, int(edge))
+COMPARED = ("eq", "in", "lt", "lte", "gt", "gte")
+INDEX_ROWS_LEAST = 4096  # fewer are compared in some microseconds
+INDEX_GROWTH = 1.25
+"""Built anew when there are so many times the rows: each is sorted five times while a table grows without end."""
+NARROW_SHARE = 16
+"""An `and` whose narrowest condition leaves less than 1 in so many rows looks at those rows only."""
 
 
 class Attributes:
     """The columns of one table. One writer at a time; readers ask for rows below their view's size."""
 
-    def __init__(self) -> None:
-        self._columns: dict[str, Column] = {}
+    def __init__(self, columns: Mapping[str, Column] | None = None) -> None:
+        self._columns: dict[str, Column] = dict(columns or {})
+        self._index = runs.AttributeIndex()
 
     @property
     def memory_bytes(self) -> int:
-        return sum(column.memory_bytes for column in list(self._columns.values()))
-
-    def put(self, row: int, packed: bytes) -> None:
-        self.append(row, [packed])
+        return sum(column.memory_bytes for column in list(self._columns.values())) + self._index.memory_bytes
 
     def append(self, first: int, packed: Sequence[bytes]) -> None:
         """Rows from `first` on: each a msgpack map of names to values, or nothing at all."""
@@ -175,6 +48,22 @@ class Attributes:
             else:
                 column.put(places, values[name])
 
+    def save(self, size: int) -> bytes:
+        """The first `size` rows, for a snapshot."""
+        return msgspec.msgpack.encode({name: column.state(size) for name, column in list(self._columns.items())})
+
+    @classmethod
+    def restore(cls, saved: bytes) -> Attributes:
+        """Inverse of `save`. Raises ValueError or msgspec.MsgspecError for something else."""
+        return cls({name: Column.from_state(state) for name, state in msgspec.msgpack.decode(saved).items()})
+
+    def index_due(self, size: int) -> bool:
+        return bool(self._columns) and size >= max(INDEX_ROWS_LEAST, INDEX_GROWTH * self._index.size)
+
+    def build_index(self, size: int) -> None:
+        """Index the first `size` rows; one thread at a time, beside the writer and readers."""
+        self._index = runs.build(dict(self._columns), size)
+
     def unknown(self, condition: Condition) -> set[str]:
         """Fields that `condition` compares and no row ever had; asking whether a field exists needs no such field."""
         found = {name for child in condition.children for name in self.unknown(child)}
@@ -184,20 +73,75 @@ class Attributes:
 
     def mask(self, condition: Condition, size: int) -> Mask:
         """The first `size` rows that satisfy `condition`. A row without the field satisfies neq, and nothing else."""
+        index = self._index
+        if not index.size:
+            return self._compared(condition, slice(0, size))
+        head = self._indexed(condition, index)
+        if index.size >= size:
+            return head[:size]
+        return np.concatenate([head, self._compared(condition, slice(index.size, size))])
+
+    def _compared(self, condition: Condition, where: Where) -> Mask:
+        """Of these rows, by their columns."""
         op, children = condition.op, condition.children
         if op == "and":
-            return np.logical_and.reduce([self.mask(child, size) for child in children])
+            return np.logical_and.reduce([self._compared(child, where) for child in children])
         if op == "or":
-            return np.logical_or.reduce([self.mask(child, size) for child in children])
+            return np.logical_or.reduce([self._compared(child, where) for child in children])
         if op == "not":
-            return ~self.mask(children[0], size)
+            return ~self._compared(children[0], where)
         column = self._columns.get(condition.field)
         if column is None:
-            return np.full(size, op == "neq")
+            return np.full(where.stop - where.start if isinstance(where, slice) else len(where), op == "neq")
         if op == "exists":
-            return column.present(size)
+            return column.present(where)
         if op == "neq":
-            return ~column.equal(condition.values[0], size)
+            return ~column.equal(condition.values[0], where)
         if op in ("eq", "in"):
-            return np.logical_or.reduce([column.equal(value, size) for value in condition.values])
-        return column.compare(op, condition.values[0], size)
+            return np.logical_or.reduce([column.equal(value, where) for value in condition.values])
+        return column.compare(op, condition.values[0], where)
+
+    def _indexed(self, condition: Condition, index: runs.AttributeIndex) -> Mask:
+        """Of the indexed rows, bool[index.size]."""
+        op, children = condition.op, condition.children
+        if op == "and":
+            return self._all_of(children, index)
+        if op == "or":
+            return np.logical_or.reduce([self._indexed(child, index) for child in children])
+        if op == "not":
+            return ~self._indexed(children[0], index)
+        column = self._columns.get(condition.field)
+        if column is None:
+            return np.full(index.size, op == "neq")
+        if op == "neq":
+            return ~self._indexed(Condition("eq", condition.field, condition.values), index)
+        if op == "exists" or (len(condition.values) == 1 and index.wide(condition, column)):
+            return self._compared(condition, slice(0, index.size))
+        return index.mask(condition, column)
+
+    def _all_of(self, conditions: Sequence[Condition], index: runs.AttributeIndex) -> Mask:
+        """The narrowest first, and if it leaves few rows, the others of those rows only."""
+        estimates = [self._estimate(condition, index) for condition in conditions]
+        order = np.argsort(estimates, kind="stable").tolist()
+        found = self._indexed(conditions[order[0]], index)
+        if estimates[order[0]] * NARROW_SHARE > index.size:
+            for place in order[1:]:
+                found &= self._indexed(conditions[place], index)
+            return found
+        rows = np.flatnonzero(found)
+        for place in order[1:]:
+            rows = rows[self._compared(conditions[place], rows)]
+        found = np.zeros(index.size, dtype=np.bool_)
+        found[rows] = True
+        return found
+
+    def _estimate(self, condition: Condition, index: runs.AttributeIndex) -> int:
+        """At most so many indexed rows satisfy `condition`."""
+        if condition.op == "and":
+            return min(self._estimate(child, index) for child in condition.children)
+        if condition.op == "or":
+            return min(index.size, sum(self._estimate(child, index) for child in condition.children))
+        if condition.op not in COMPARED:
+            return index.size
+        column = self._columns.get(condition.field)
+        return 0 if column is None else index.estimate(condition, column)

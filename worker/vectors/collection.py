@@ -20,11 +20,12 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.config import Settings
 from shared.errors import NotFound
 from shared.messages.vectors import Collection, CollectionStats, Floats
 from shared.telemetry import event
 from worker.storage import Store
-from worker.vectors import snapshot
+from worker.vectors import calibration, snapshot
 from worker.vectors.table import Table, View
 from worker.vectors.text import TextIndex
 
@@ -34,13 +35,15 @@ LOAD_ROWS = 4096
 DEAD_SHARE_MAX = 0.25
 DEAD_ROWS_LEAST = 1000
 SETTLED_S = 10.0
-"""With no shard loaded for so long, rows of a snapshot that none has claimed belong to shards of other workers."""
+"""With no shard loaded for so long, rows of a snapshot that none has claimed belong to shards of other workers. (When
+all of its shards have been loaded, they belong to nobody.)"""
 # A snapshot writes the whole index, and holds the interpreter for about 1 µs a vector: so by size only when much is
 # new, and by time seldom.
 SNAPSHOT_ROWS = 20_000
 SNAPSHOT_SHARE = 0.25
-SNAPSHOT_INTERVAL_S = 60.0
 SNAPSHOT_SHARE_TIMED = 0.01
+MEASURE_ROWS_LEAST = 2000  # smaller tables are mostly compared row by row
+MEASURE_GROWTH = 1.25  # what a graph needs grows with the logarithm of its size, if not slower
 COMPACT_ROWS = 2048
 COMPACT_SLICE_ROWS = 64  # no search waits for an index aside; this is how soon a stop is noticed
 
@@ -52,9 +55,14 @@ def prefix(collection_id: int) -> bytes:
 class WorkerCollection:
     """Safe to use from many threads: writers take turns, searches use `view()` and never wait for them."""
 
-    def __init__(self, collection: Collection, directory: Path) -> None:
+    def __init__(self, collection: Collection, directory: Path, settings: Settings) -> None:
         self.collection = collection
+        self.expansion = 0
+        """Candidates that found most of the nearest when last measured here; 0 before that."""
         self._directory = directory
+        self._shards_total = settings.shards
+        self._snapshot_s = settings.vector_snapshot_ms / 1000
+        self._measured_rows = 0
         self._prefix = prefix(collection.id)
         self._end = prefix(collection.id + 1)
         self._head = VERSION_BYTES + 4 * collection.dimension
@@ -64,6 +72,7 @@ class WorkerCollection:
         self._rows: dict[bytes, int] = {}
         self._table = Table(collection)
         self._known: dict[bytes, int] | None = None
+        self._awaited: set[int] = set()  # shards whose vectors are in the snapshot and have not been loaded
         self._next_version = 1
         self._dropped = False
         self._saved_rows = 0
@@ -83,7 +92,7 @@ class WorkerCollection:
     def stats(self) -> CollectionStats:
         view = self._table.view
         return CollectionStats(
-            self.collection.id, view.size - view.dead, view.indexed, view.dead, self._table.memory_bytes
+            self.collection.id, view.size - view.dead, view.indexed, view.dead, self._table.memory_bytes, self.expansion
         )
 
     def counts(self, shard: int) -> tuple[int, int]:
@@ -107,12 +116,16 @@ class WorkerCollection:
             with self._lock:
                 self._load_batch(shard, batch)
                 self._attached_at = time.monotonic()
+        with self._lock:
+            self._awaited.discard(shard)
 
     def _restore(self, shard: int) -> None:
         saved = snapshot.read(self._directory, shard, self.collection)
         if saved is not None and saved.names:
-            self._table.restore(saved.index, saved.versions)
+            self._table.restore(saved.index, saved.versions, saved.attributes)
+            self.expansion, self._measured_rows = saved.expansion, len(saved.names)
             self._known = {name: row for row, name in enumerate(saved.names)}
+            self._awaited = set(saved.shards)
             self._saved_rows = len(saved.names)
             self._next_version = int(saved.versions.max()) + 1
 
@@ -128,8 +141,8 @@ class WorkerCollection:
             else:
                 new.append((name, value, version))
         if old:
-            names, vectors, attributes, rows = self._columns(old)
-            self._table.revive(np.array(rows, dtype=np.int64), names, vectors, shard, attributes)
+            names, vectors, _, rows = self._columns(old)
+            self._table.revive(np.array(rows, dtype=np.int64), names, vectors, shard)
             self._rows.update(zip(names, rows, strict=True))
         if new:
             names, vectors, attributes, numbers = self._columns(new)
@@ -242,8 +255,27 @@ class WorkerCollection:
             table.advance(size)
         return True
 
+    def attributes_due(self) -> bool:
+        view = self._table.view
+        return view.attributes.index_due(view.size)
+
+    def index_attributes(self) -> None:
+        view = self._table.view
+        view.attributes.build_index(view.size)
+
+    def measure_due(self) -> bool:
+        indexed = self._table.view.indexed
+        return not self._dropped and indexed >= max(MEASURE_ROWS_LEAST, MEASURE_GROWTH * self._measured_rows)
+
+    def measure(self) -> Iterator[None]:
+        """Find the expansion that searches need on this data; yields between queries."""
+        view = self._table.view
+        share = len(self._stores) / max(len(self._stores), self._shards_total)
+        found = yield from calibration.measure(view, self.collection.metric, share)
+        self.expansion, self._measured_rows = found, view.indexed
+
     def _settled(self) -> bool:
-        if self._known is not None and time.monotonic() - self._attached_at >= SETTLED_S:
+        if self._known is not None and (not self._awaited or time.monotonic() - self._attached_at >= SETTLED_S):
             self._known = None
         return self._known is None
 
@@ -306,7 +338,7 @@ class WorkerCollection:
         fresh = indexed - self._saved_rows
         if self._dropped or fresh <= SNAPSHOT_SHARE_TIMED * indexed or not self._settled():
             return False
-        if time.monotonic() - self._saved_at >= SNAPSHOT_INTERVAL_S:
+        if time.monotonic() - self._saved_at >= self._snapshot_s:
             return True
         return fresh >= max(SNAPSHOT_ROWS, SNAPSHOT_SHARE * indexed)
 
@@ -315,7 +347,5 @@ class WorkerCollection:
         view = self._table.view
         if view.indexed <= self._saved_rows or self._dropped:
             return
-        shards = list(self._stores)
-        names, versions = view.names[: view.indexed], view.versions[: view.indexed]
-        snapshot.write(self._directory, shards, self.collection, view.index, names, versions)
+        snapshot.write(self._directory, list(self._stores), self.collection, view, self.expansion)
         self._saved_rows, self._saved_at = view.indexed, time.monotonic()

@@ -27,7 +27,7 @@ class Engine:
     """Made with the process's first shard, stopped with the first that closes: shards of a worker close together."""
 
     def __init__(self, settings: Settings) -> None:
-        self.shards_total = settings.shards
+        self._settings = settings
         self._directory = settings.data / "vector-index"
         self._collections: dict[int, WorkerCollection] = {}
         self._stores: dict[int, Store] = {}
@@ -52,7 +52,7 @@ class Engine:
     def _find_or_make(self, collection: Collection) -> WorkerCollection:
         found = self._collections.get(collection.id)
         if found is None:
-            found = WorkerCollection(collection, self._path(collection))
+            found = WorkerCollection(collection, self._path(collection), self._settings)
             self._collections[collection.id] = found
         return found
 
@@ -120,6 +120,11 @@ class Engine:
     def _step(self, collection: WorkerCollection) -> bool:
         if collection.compact_due():
             for _ in self._until_stopped(collection.compact()):
+                pass
+        if collection.attributes_due():
+            collection.index_attributes()
+        if collection.measure_due():
+            for _ in self._until_stopped(collection.measure()):
                 pass
         busy = collection.index_step()
         if collection.snapshot_due():

@@ -137,7 +137,7 @@ def search(shards: Shards, request: Request) -> Reply:
             prepared(queries, body.collection.metric),
             body.k if body.exact else share_of(body.k, share),
             body.collection.metric,
-            body.expansion or expansion_of(share),
+            body.expansion or expansion_of(collection.expansion, body.k),
             exhaustive=body.exact,
             mask=mask,
             check=lambda: _check(request),

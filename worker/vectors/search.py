@@ -10,16 +10,19 @@ import numpy as np
 
 from shared.messages.vectors import Floats
 from worker.vectors import exact
-from worker.vectors.attributes import Mask
+from worker.vectors.columns import Mask
 from worker.vectors.similarity import NOTHING, Rows, similarities
 from worker.vectors.table import View
 
 ROWS_PER_CANDIDATE = 10
 """One more candidate kept by the index costs about twenty distances at random places in memory, which take as long as
 ten rows compared side by side do together with what is done for each afterwards."""
-EXPANSION = 64
-EXPANSION_LEAST = 32
+EXPANSION = 128
+"""Until it is measured on the data (`calibration`)."""
 EXPANSION_SHARE = 1.5
+K_MEASURED = 10
+DEPTH_POWER = 0.25
+"""Deeper ranks need more candidates for each: on unclustered data about the fourth root of how much deeper."""
 WIDEN = 4
 SPREAD = 5.0
 
@@ -40,9 +43,9 @@ def share_of(k: int, share: float) -> int:
     return min(k, math.ceil(k * share + SPREAD * math.sqrt(k * share * (1 - share)) + 1))
 
 
-def expansion_of(share: float) -> int:
-    """Candidates the index keeps where the caller does not say: less where other workers search the rest."""
-    return max(EXPANSION_LEAST, math.ceil(EXPANSION * share))
+def expansion_of(measured: int, k: int) -> int:
+    """Candidates the index keeps where the caller does not say; `measured` for the 10 nearest, 0 if it has not been."""
+    return math.ceil((measured or EXPANSION) * max(1.0, k / K_MEASURED) ** DEPTH_POWER)
 
 
 def search(
@@ -85,7 +88,8 @@ def _from_index(view: View, queries: Floats, k: int, expansion: int, allowed: Ma
     wanted = min(k, indexed)
     fetch = math.ceil(k * view.indexed / indexed) + (0 if allowed is None else k)
     while True:
-        width = max(expansion, math.ceil(fetch * (EXPANSION_SHARE if fetch > k else 1)))
+        deeper = max(1.0, fetch / k) ** DEPTH_POWER
+        width = max(math.ceil(expansion * deeper), math.ceil(fetch * (EXPANSION_SHARE if fetch > k else 1)))
         if width * ROWS_PER_CANDIDATE >= indexed:
             return None
         rows = view.index.search(queries, fetch, width)

@@ -1,8 +1,8 @@
-"""Snapshots of a worker's index of one collection: two files, the index and the list of its rows.
+"""Snapshots of a worker's index of one collection: the index, the attributes' columns, and the list of its rows.
 
 A snapshot only saves the time to build the index: which vectors exist, and with what content, is the store's word. The
 list names each row's id and the version of the vector that was indexed; a row counts only if the store still has that
-version. The index is written and fsynced first, then the list, which carries the checksums of both, is renamed into
+version. Index and columns are written and fsynced first, then the list, which carries all checksums, is renamed into
 place: a crash at any point leaves the last whole snapshot or a list that fails its checksum, never a wrong one.
 
 It is kept under the lowest shard's number. When shards have moved between workers since, a worker takes the snapshot
@@ -27,8 +27,10 @@ from numpy.typing import NDArray
 from shared.messages.vectors import Collection, pack_blobs, unpack_blobs
 from shared.telemetry import event
 from worker.vectors.ann import AnnIndex
+from worker.vectors.attributes import Attributes
+from worker.vectors.table import View
 
-FORMAT = 1
+FORMAT = 2
 READ_BYTES = 4 << 20
 
 
@@ -37,6 +39,8 @@ class _List(msgspec.Struct):
     collection: Collection
     index_file: str
     index_checksum: int
+    attributes_checksum: int
+    expansion: int
     joined: bytes
     lengths: bytes
     versions: bytes
@@ -44,45 +48,71 @@ class _List(msgspec.Struct):
 
 @dataclass(slots=True)
 class Snapshot:
-    """Rows 0 … n of `index`: their ids and versions (uint64[n])."""
+    """Rows 0 … n of `index`: their ids and versions (uint64[n]), the expansion measured (0: none), and the shards
+    whose vectors they were."""
 
     index: AnnIndex
+    attributes: Attributes
+    expansion: int
     names: list[bytes]
     versions: NDArray[np.uint64]
+    shards: frozenset[int]
 
 
 def write(
     directory: Path,
     shards: Sequence[int],
     collection: Collection,
-    index: AnnIndex,
-    names: Sequence[bytes],
-    versions: NDArray[np.uint64],
+    view: View,
+    expansion: int,
 ) -> None:
-    """Durable when this returns; older snapshots of these shards are removed. Raises OSError."""
+    """The indexed rows of `view`. Durable when this returns; older snapshots of these shards are removed.
+
+    Raises OSError.
+    """
     own = directory / str(min(shards))
     own.mkdir(parents=True, exist_ok=True)
     number = max((int(path.stem) for path in own.glob("*.index") if path.stem.isdigit()), default=0) + 1
     index_path = own / f"{number}.index"
-    index.save(index_path)
-    joined, lengths = pack_blobs(names)
+    view.index.save(index_path)
+    attributes = view.attributes.save(view.indexed)
+    _write(_attributes_path(index_path), attributes)
+    joined, lengths = pack_blobs(view.names[: view.indexed])
     body = msgspec.msgpack.encode(
-        _List(FORMAT, collection, index_path.name, _checksum(index_path), joined, lengths, versions.tobytes())
+        _List(
+            FORMAT,
+            collection,
+            index_path.name,
+            _checksum(index_path),
+            xxhash.xxh3_64_intdigest(attributes),
+            expansion,
+            joined,
+            lengths,
+            view.versions[: view.indexed].tobytes(),
+        )
     )
     (own / "shards").write_text(json.dumps(sorted(shards)))
     temporary = own / "rows.new"
-    with temporary.open("wb") as file:
-        file.write(xxhash.xxh3_64_digest(body) + body)
-        file.flush()
-        os.fsync(file.fileno())
+    _write(temporary, xxhash.xxh3_64_digest(body) + body)
     os.replace(temporary, own / "rows")
     _sync(own)
-    for path in own.glob("*.index"):
-        if path != index_path:
+    for path in (*own.glob("*.index"), *own.glob("*.attributes")):
+        if path.stem != index_path.stem:
             path.unlink()
     for other, held in _snapshots(directory):
         if other != own and held & set(shards):
             shutil.rmtree(other, ignore_errors=True)
+
+
+def _attributes_path(index_path: Path) -> Path:
+    return index_path.with_suffix(".attributes")
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _snapshots(directory: Path) -> Iterator[tuple[Path, set[int]]]:
@@ -98,13 +128,13 @@ def read(directory: Path, shard: int, collection: Collection) -> Snapshot | None
     for path, held in _snapshots(directory):
         if shard in held and (path / "rows").exists():
             try:
-                return _read(path / "rows", collection)
+                return _read(path / "rows", collection, frozenset(held))
             except (OSError, ValueError, RuntimeError, msgspec.MsgspecError) as error:
                 event(logging.WARNING, "vector index snapshot not usable, building anew", path=path, why=error)
     return None
 
 
-def _read(path: Path, collection: Collection) -> Snapshot:
+def _read(path: Path, collection: Collection, shards: frozenset[int]) -> Snapshot:
     data = path.read_bytes()
     if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
         raise ValueError("the list of rows fails its checksum")
@@ -114,10 +144,14 @@ def _read(path: Path, collection: Collection) -> Snapshot:
     index_path = path.parent / content.index_file
     if _checksum(index_path) != content.index_checksum:
         raise ValueError(f"{index_path.name} fails its checksum")
+    attributes = _attributes_path(index_path).read_bytes()
+    if xxhash.xxh3_64_intdigest(attributes) != content.attributes_checksum:
+        raise ValueError(f"{_attributes_path(index_path).name} fails its checksum")
     index = AnnIndex(collection.dimension, collection.metric, collection.storage)
     index.load(index_path)
     names = unpack_blobs(content.joined, content.lengths)
-    return Snapshot(index, names, np.frombuffer(content.versions, dtype=np.uint64))
+    versions = np.frombuffer(content.versions, dtype=np.uint64)
+    return Snapshot(index, Attributes.restore(attributes), content.expansion, names, versions, shards)
 
 
 def _checksum(path: Path) -> int:

@@ -125,30 +125,26 @@ class Table:
             self._alive[np.asarray(rows, dtype=np.int64)] = False
             self._dead += len(rows)
 
-    def restore(self, index: AnnIndex, versions: NDArray[np.uint64]) -> None:
+    def restore(self, index: AnnIndex, versions: NDArray[np.uint64], attributes: Attributes) -> None:
         """Begin with the rows of a snapshot, all dead until `revive`d; the table must be empty."""
         assert self._size == 0
         count = len(versions)
         self._reserve(count)
-        self._index = index
+        self._index, self._attributes = index, attributes
         self._versions[:count] = versions
         self._alive[:count] = False
         self._names = [b""] * count
         self._size = self._indexed = self._dead = count
         self._publish()
 
-    def revive(
-        self, rows: Rows, names: Sequence[bytes], vectors: Floats, shard: int, attributes: Sequence[bytes]
-    ) -> None:
+    def revive(self, rows: Rows, names: Sequence[bytes], vectors: Floats, shard: int) -> None:
         """Fill dead rows that a snapshot has and the store confirms."""
         ready = prepared(vectors, self.collection.metric)
         self._vectors[rows] = ready
         self._norms[rows] = np.sqrt(np.einsum("ij,ij->i", ready, ready))
         self._shards[rows] = shard
-        for row, name, packed in zip(rows.tolist(), names, attributes, strict=True):
+        for row, name in zip(rows.tolist(), names, strict=True):
             self._names[row] = name
-            if packed:
-                self._attributes.put(row, packed)
         self._alive = self._alive.copy()
         self._alive[rows] = True
         self._dead -= len(rows)

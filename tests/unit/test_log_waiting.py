@@ -1,0 +1,67 @@
+"""When batches that wait are sent, and how long their answers may take."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from coordinator.log.records import Append
+from coordinator.log.waiting import FEW_BATCHES, SMALL_BYTES, SMALL_RECORDS, Deadlines, Queue, Waiting
+from shared.errors import DeadlineExceeded
+
+
+def waiting(records: int = 1, value: bytes = b"v") -> Waiting:
+    append = Append([b"k"] * records, [value] * records, True, "", 0)
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    return Waiting(append, {0: np.arange(records)}, append.size_bytes, answer, time.monotonic() + 10)
+
+
+async def test_nobody_waits_while_little_is_under_way() -> None:
+    queue = Queue()
+    assert not queue.is_due
+    queue.push(waiting())
+    assert queue.is_due
+    queue.launched(FEW_BATCHES)
+    assert queue.is_due
+
+
+@pytest.mark.parametrize(("records", "value"), [(SMALL_RECORDS, b""), (1, bytes(SMALL_BYTES))])
+async def test_while_much_is_under_way_only_much_is_sent(records: int, value: bytes) -> None:
+    queue = Queue()
+    queue.launched(FEW_BATCHES + 1)
+    queue.push(waiting())
+    assert not queue.is_due
+    queue.push(waiting(records, value))
+    assert queue.is_due
+    assert [len(queue.pop().append.keys) for _ in range(2)] == [1, records]
+    assert (queue.records, queue.bytes) == (0, 0)
+    queue.push(waiting())
+    queue.landed(FEW_BATCHES + 1)
+    assert queue.is_due
+
+
+async def test_an_answer_that_does_not_come_in_time_is_an_error() -> None:
+    deadlines = Deadlines(0.05)
+    first, second = waiting().answer, waiting().answer
+    deadlines.add(first)
+    second.set_result(7)
+    deadlines.add(second)
+    with pytest.raises(DeadlineExceeded, match="may or may not have been appended"):
+        await asyncio.wait_for(first, 5)
+    later = waiting().answer
+    deadlines.add(later)
+    with pytest.raises(DeadlineExceeded):
+        await asyncio.wait_for(later, 5)
+    assert await second == 7
+
+
+async def test_answers_that_have_come_are_not_kept() -> None:
+    deadlines = Deadlines(60)
+    for _ in range(100):
+        answer = waiting().answer
+        deadlines.add(answer)
+        answer.set_result(1)
+    assert len(deadlines._answers) == 1

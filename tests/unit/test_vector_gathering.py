@@ -1,0 +1,96 @@
+"""Searches alike in all but their vectors share messages to the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from coordinator.links import Answer, FanOut, Links
+from coordinator.vectors.area import VectorArea
+from coordinator.vectors.search import SearchRequest
+from shared import wire
+from shared.config import Settings
+from shared.errors import Internal
+from shared.messages.vectors import Floats, FoundBody, pack_blobs
+from shared.wire import Frame, Reply
+
+ANSWER_S = 0.005
+
+
+class SlowLinks:
+    """Answers each query with an id that is its first component, after a while."""
+
+    shards = 1
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.failing = False
+
+    def unready(self, shards: Any = None) -> dict[int, str]:
+        return {}
+
+    async def fan_out(self, method: str, *, body: Frame, frames: Sequence[Frame], timeout_s: float) -> FanOut:
+        queries = np.frombuffer(frames[0], dtype=np.float32).reshape(-1, 2)
+        self.batches.append(len(queries))
+        await asyncio.sleep(ANSWER_S)
+        if self.failing:
+            raise Internal("no")
+        ids = [str(int(query[0])).encode() for query in queries]
+        counts = np.ones(len(queries), dtype=np.int32)
+        found = [counts.tobytes(), np.zeros(len(queries), np.float32).tobytes(), *pack_blobs(ids), b"", b"", b""]
+        return FanOut([Answer("worker-0", (0,), Reply(wire.pack(FoundBody((), 9)), found), 1.0)], {})
+
+
+def request(number: int) -> SearchRequest:
+    flat: Floats = np.array([number, 1], dtype=np.float32)
+    return SearchRequest("", flat, [2], False, 1, (), None, 0, False, "", "")
+
+
+async def area_on(links: SlowLinks, directory: Path) -> VectorArea:
+    area = VectorArea(Settings(data=directory, shards=1), cast(Links, links))
+    await area.start()
+    await area.create("default", 2, "l2", "f32", ())
+    return area
+
+
+async def test_concurrent_searches_are_gathered_and_each_gets_its_own_answer(tmp_path: Path) -> None:
+    links = SlowLinks()
+    area = await area_on(links, tmp_path)
+
+    async def client(number: int) -> None:
+        for turn in range(20):
+            wanted = 100 * number + turn
+            found = await area.search(request(wanted), partial=False)
+            assert [hit.id for hit in found.lists[0]] == [str(wanted).encode()]
+
+    await asyncio.gather(*(client(number) for number in range(8)))
+    assert sum(links.batches) == 160
+    assert np.mean(links.batches) > 5
+
+
+async def test_one_search_after_the_other_never_waits_for_company(tmp_path: Path) -> None:
+    links = SlowLinks()
+    area = await area_on(links, tmp_path)
+    await asyncio.gather(*(area.search(request(number), partial=False) for number in range(8)))
+    began = time.monotonic()
+    for number in range(10):
+        await area.search(request(number), partial=False)
+    assert links.batches[-10:] == [1] * 10
+    assert time.monotonic() - began < 10 * ANSWER_S + 0.5
+
+
+async def test_failure_reaches_every_search_of_a_batch_and_no_later_one(tmp_path: Path) -> None:
+    links = SlowLinks()
+    area = await area_on(links, tmp_path)
+    links.failing = True
+    results = await asyncio.gather(
+        *(area.search(request(number), partial=False) for number in range(8)), return_exceptions=True
+    )
+    assert all(isinstance(result, Internal) for result in results)
+    links.failing = False
+    assert (await area.search(request(3), partial=False)).lists[0][0].id == b"3"
