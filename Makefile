@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 SOURCES := shared coordinator worker tests loadtest
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-log bench-vector clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -63,6 +63,12 @@ bench-ingest: $(VENV)/.installed-load
 
 bench-blocks: $(VENV)/.installed-load
 	$(BIN)/python -m loadtest.bench.blocks
+
+bench-journal: $(VENV)/.installed-load
+	$(BIN)/python -m loadtest.bench.journal
+
+bench-isolation: $(VENV)/.installed-load  ## a dashboard's p99 while samples come in
+	$(BIN)/python -m loadtest.bench.isolation
 
 bench-log: $(VENV)/.installed-load
 	$(BIN)/python -m loadtest.bench.log

@@ -23,6 +23,8 @@ class Context:
     vectors: VectorArea
     started_at: float = field(default_factory=time.time)
     in_flight: int = 0
+    body_bytes: int = 0
+    """Of bodies that are arriving, beyond the share every request has."""
 
 
 CONTEXT = web.AppKey("context", Context)

@@ -20,29 +20,46 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 BODY_TIMEOUT_S = 30.0
 """A body that has not arrived by then is given up; slow senders of the largest body still need only 17 Mbit/s."""
+BODIES_BYTES_MAX = 512 << 20
+"""Bodies that are arriving together take at most twice this: once in equal shares of all requests that may be in flight
+(512 KiB, more than agents send at once), which nobody can take from a small request, and once for what is larger."""
 _MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
 
 
 async def read_body(request: web.Request, limit_bytes: int, *, encoding: str = "identity") -> bytes:
     """The request's body as it was sent.
 
-    Raises TooLarge past the limit, BadData when it does not arrive in time or is encoded in another way than expected.
+    Raises TooLarge past the limit, Overloaded when too many large bodies are arriving, BadData when it does not arrive
+    in time or is encoded in another way than expected.
     """
     found = request.headers.get("Content-Encoding", "").strip().lower()
     if (found or "identity") != encoding:
         raise errors.BadData(f"Content-Encoding is {found!r}; it must be {encoding!r}")
     if request.content_length is not None and request.content_length > limit_bytes:
         raise errors.TooLarge(f"the body has {request.content_length} bytes; the limit is {limit_bytes}")
-    chunks, size = [], 0
+    context = request.app[CONTEXT]
+    share = BODIES_BYTES_MAX // context.settings.requests_in_flight_max
+    chunks, size, beyond = [], 0, 0
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.content.iter_any():
                 size += len(chunk)
                 if size > limit_bytes:
                     raise errors.TooLarge(f"the body has more than the limit of {limit_bytes} bytes")
+                more = max(size - share, 0) - beyond
+                others = context.body_bytes - beyond
+                if more and others and context.body_bytes + more > BODIES_BYTES_MAX:
+                    raise errors.Overloaded(
+                        f"large bodies of {context.body_bytes} bytes are arriving, the limit is {BODIES_BYTES_MAX}; "
+                        f"try again later, or with a body of at most {share} bytes"
+                    )
+                context.body_bytes += more
+                beyond += more
                 chunks.append(chunk)
     except TimeoutError:
         raise errors.BadData(f"the body did not arrive within {BODY_TIMEOUT_S:g} s; {size} bytes of it did") from None
+    finally:
+        context.body_bytes -= beyond
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 

@@ -16,9 +16,10 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from proto import remote_write_pb2
-from shared import arrival, labels, remote_write_walk
+from shared import arrival, labels, remote_write_metadata, remote_write_walk
 from shared.config import Settings
 from shared.errors import BadData, TooLarge
+from shared.messages.series import FamilyMetadata
 from shared.remote_write_walk import (
     END,
     EXEMPLARS,
@@ -79,16 +80,17 @@ class Walk:
 
 @dataclass(slots=True)
 class Cut:
-    """A request ready to be sent: shard → its frames (`shared.arrival`), the samples in them, and what was left out.
+    """A request ready to be sent: shard → its frames (`shared.arrival`), the samples in them, metadata, and what was
+    left out.
 
-    `refused` names the first `REFUSED_SHOWN_MAX` series or samples that are not valid, of `refused_count`.
+    `refused` names the first `REFUSED_SHOWN_MAX` series, samples or metadata not valid, of `refused_count`.
     """
 
     parts: dict[int, Sequence[Frame]] = field(default_factory=dict)
     samples: int = 0
     refused: list[str] = field(default_factory=list)
     refused_count: int = 0
-    metadata: int = 0
+    metadata: list[FamilyMetadata] = field(default_factory=list)
     exemplars: int = 0
     histograms: int = 0
 
@@ -159,13 +161,14 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
             request = remote_write_pb2.RawWriteRequest.FromString(bytes(body))
         except DecodeError as error:
             raise BadData(f"the body is not a protobuf WriteRequest: {error}") from error
-        answer.metadata = len(request.metadata)
+        remote_write_metadata.check_count(len(request.metadata))
+        metadata: Sequence[bytes] = request.metadata
         odd = list(enumerate(request.timeseries))
     else:
         pieces.append(found)
         rows = np.flatnonzero(found.table[:, STATUS] != PLAIN).tolist()
         odd = [(row, found.body[found.table[row, LABELS] : found.table[row, END]].tobytes()) for row in rows]
-        answer.metadata = int(found.counts[METADATA])
+        metadata = remote_write_metadata.messages(found.body, int(found.counts[METADATA]))
     if len(odd) > ODD_SERIES_MAX:
         raise TooLarge(f"{len(odd)} series are not in canonical form; the limit is {ODD_SERIES_MAX} a request")
     if odd:
@@ -173,6 +176,7 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
         assert rewritten is not None and not rewritten.table[:, STATUS].any()
         pieces.append(rewritten)
     _divide(pieces, shards, answer)
+    answer.metadata = remote_write_metadata.read(metadata, answer.refuse)
     return answer
 
 

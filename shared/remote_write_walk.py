@@ -41,7 +41,7 @@ _OUT = types.Array(types.uint8, 1, "C")
 
 
 @njit(_PAIR(Bytes, types.int64, types.int64), cache=True, nogil=True)
-def _length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
+def field_length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
     """A minimal varint of at most four bytes: (value, position behind it), or (-1, at) for anything else."""
     if at < end and body[at] < 0x80:
         return np.int64(body[at]), at + 1
@@ -141,9 +141,9 @@ def _is_ascii(body: np.ndarray, at: int, end: int) -> bool:
 def _are_utf8(body: np.ndarray, at: int, end: int) -> bool:
     """Whether all names and values of the label fields body[at:end], which are well formed, are UTF-8."""
     while at < end:
-        _, at = _length(body, at + 1, end)
+        _, at = field_length(body, at + 1, end)
         for _ in range(2):
-            size, at = _length(body, at + 1, end)
+            size, at = field_length(body, at + 1, end)
             if not _is_utf8(body, at, at + size):
                 return False
             at += size
@@ -158,15 +158,15 @@ def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[in
     first = at
     last, last_end = at, at
     while at < end and body[at] == 0x0A:
-        size, at = _length(body, at + 1, end)
+        size, at = field_length(body, at + 1, end)
         label_end = at + size
         if size < 0 or label_end > end or at >= label_end or body[at] != 0x0A:
             return 0, at
-        size, name = _length(body, at + 1, label_end)
+        size, name = field_length(body, at + 1, label_end)
         name_end = name + size
         if size <= 0 or size > name_max or name_end >= label_end or body[name_end] != 0x12:
             return 0, at
-        size, value = _length(body, name_end + 1, label_end)
+        size, value = field_length(body, name_end + 1, label_end)
         if size <= 0 or size > value_max or value + size != label_end:
             return 0, at
         if count > 0 and not _ascends(body, last, last_end, name, name_end):
@@ -222,7 +222,7 @@ def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.nd
     samples, exemplars, histograms = 0, 0, 0
     while at < end:
         tag = body[at]
-        size, at = _length(body, at + 1, end)
+        size, at = field_length(body, at + 1, end)
         if size < 0 or at + size > end:
             return
         if tag == 0x12:
@@ -249,7 +249,7 @@ def count_series(body: np.ndarray) -> int:
     at, end, count = 0, len(body), 0
     while at < end:
         tag = body[at]
-        size, at = _length(body, at + 1, end)
+        size, at = field_length(body, at + 1, end)
         if size < 0 or at + size > end or (tag != 0x0A and tag != 0x1A):
             return -1
         count += np.int64(tag == 0x0A)
@@ -267,7 +267,7 @@ def walk(body: np.ndarray, table: np.ndarray, hashes: np.ndarray, counts: np.nda
     at, end, i = 0, len(body), 0
     while at < end:
         tag = body[at]
-        size, at = _length(body, at + 1, end)
+        size, at = field_length(body, at + 1, end)
         if tag == 0x0A:
             row = table[i]
             row[LABELS], row[END] = at, at + size
@@ -289,7 +289,7 @@ def _read_row(
     count = 0
     while at < end:
         tag = body[at]
-        size, at = _length(body, at + 1, end)
+        size, at = field_length(body, at + 1, end)
         if tag == 0x12:
             _, time, value = _sample(body, at, at + size)
             times[time_at + count] = time

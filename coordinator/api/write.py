@@ -9,6 +9,7 @@ from collections import Counter
 
 from aiohttp import web
 
+from coordinator.api import metadata
 from coordinator.context import CONTEXT
 from coordinator.http import content_type, read_body
 from shared import remote_write
@@ -26,14 +27,14 @@ _SECOND_VERSION = "io.prometheus.write.v2"
 
 
 class _Skipped:
-    """Counts what requests carry beside samples, and logs the counts once in a while."""
+    """Counts what requests carry and is not kept, and logs the counts once in a while."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._logged_at = -SKIPPED_LOG_INTERVAL_S
 
-    def add(self, cut: Cut) -> None:
-        self._counts.update(exemplars=cut.exemplars, histograms=cut.histograms, metadata=cut.metadata)
+    def add(self, cut: Cut, metadata_left_out: int) -> None:
+        self._counts.update(exemplars=cut.exemplars, histograms=cut.histograms, metadata=metadata_left_out)
         now = time.monotonic()
         if self._counts.total() and now - self._logged_at >= SKIPPED_LOG_INTERVAL_S:
             event(logging.WARNING, "remote write: skipped what is not stored", trace=False, **self._counts)
@@ -45,10 +46,10 @@ _skipped = _Skipped()
 
 
 async def write(request: web.Request) -> web.Response:
-    """204 when every sample of the request is durable and visible.
+    """204 when every sample of the request is durable and visible, and its metadata is stored.
 
-    Series that are not valid make it 400, which names them; the others of the request are stored all the same. On 503
-    any part of the request may have been stored: sending it again changes nothing.
+    Series and metadata that are not valid make it 400, which names them; the others of the request are stored all the
+    same. On 503 any part of the request may have been stored: sending it again changes nothing.
     """
     context = request.app[CONTEXT]
     _check_type(request)
@@ -61,7 +62,7 @@ async def write(request: web.Request) -> web.Response:
         timeout_s = context.settings.write_timeout_ms / 1000
         await context.links.call("series.write", parts=cut.parts, timeout_s=timeout_s)
     context.telemetry.samples_in.inc(cut.samples)
-    _skipped.add(cut)
+    _skipped.add(cut, await metadata.keep(context, cut.metadata) if cut.metadata else 0)
     if cut.refused_count:
         context.telemetry.series_refused.inc(cut.refused_count)
         more = cut.refused_count - len(cut.refused)

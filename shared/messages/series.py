@@ -1,4 +1,5 @@
-"""Messages of the worker methods series.write, series.list, series.labels, series.values and series.delete."""
+"""Messages of the worker methods series.write, series.list, series.labels, series.values, series.delete,
+series.metadata_put and series.metadata."""
 
 from __future__ import annotations
 
@@ -51,3 +52,38 @@ class DeleteRequest(msgspec.Struct):
 
 class DeleteAnswer(msgspec.Struct):
     samples: int
+
+
+class FamilyMetadata(msgspec.Struct, frozen=True, array_like=True):
+    """What a sender says of a metric family. `type` is a word such as `counter`."""
+
+    family: str
+    type: str
+    help: str
+    unit: str
+
+
+class MetadataPut(msgspec.Struct):
+    """The part frames of series.metadata_put are each one of these."""
+
+    entries: list[FamilyMetadata]
+
+
+class MetadataPutAnswer(msgspec.Struct):
+    """How many entries there was no room for."""
+
+    left_out: int
+
+
+class MetadataRequest(msgspec.Struct):
+    """Of one family, or of at most `limit` families a shard if `family` is empty (0: all of them)."""
+
+    family: str = ""
+    limit: int = 0
+
+
+class MetadataAnswer(msgspec.Struct):
+    """Entries of a family are neighbours; `cut` if the limit left families out."""
+
+    entries: list[FamilyMetadata]
+    cut: bool

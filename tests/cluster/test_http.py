@@ -17,6 +17,7 @@ ENDPOINTS = {
     "/api/v1/labels": (GET, POST),
     "/api/v1/label/job/values": (GET,),
     "/api/v1/write": (POST,),
+    "/api/v1/metadata": (GET,),
     "/api/v1/admin/tsdb/delete_series": (POST,),
     "/api/v1/log/append": (POST,),
     "/api/v1/log/segments": (GET,),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from proto import remote_write_pb2
 from shared import arrival, hashing, labels, remote_write
 from shared.errors import BadData, TooLarge
+from shared.messages.series import FamilyMetadata
 from shared.remote_write import UNLIMITED, Cut, Limits, cut, decompress, walk
 from shared.remote_write_walk import LABELS, LABELS_END, PLAIN, STATUS, TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import xxh64
@@ -175,16 +176,48 @@ def test_many_refused_series_are_counted_and_a_few_named() -> None:
     assert len(answer.refused) == remote_write.REFUSED_SHOWN_MAX
 
 
-def test_metadata_exemplars_and_histograms_are_counted_and_skipped() -> None:
+def test_exemplars_and_histograms_are_counted_and_skipped() -> None:
     request = remote_write_pb2.WriteRequest()
-    request.metadata.add(metric_family_name="m", help="h")
     entry = request.timeseries.add()
     entry.labels.add(name="__name__", value="m")
     entry.samples.add(value=1, timestamp=1)
     entry.exemplars.add(value=1, timestamp=1)
     entry.histograms.append(b"\x10\x01")
     answer = cut(request.SerializeToString(), 1, LIMITS)
-    assert (answer.metadata, answer.exemplars, answer.histograms, answer.samples) == (1, 1, 1, 1)
+    assert (answer.exemplars, answer.histograms, answer.samples) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("unknown_field", [b"", b"\x7a\x01x"])
+def test_metadata_is_read_between_series(unknown_field: bytes) -> None:
+    said = remote_write_pb2.WriteRequest()
+    said.metadata.add(type=1, metric_family_name="m", help="hé", unit="bytes")
+    other = remote_write_pb2.WriteRequest()
+    other.metadata.add(type=99, metric_family_name="n")
+    one = body([({"__name__": "m"}, [(1, 1.0)])])
+    data = one + said.SerializeToString() + one + other.SerializeToString() + said.SerializeToString() + unknown_field
+    answer = cut(data, 1, LIMITS)
+    assert answer.samples == 2
+    assert answer.metadata == [FamilyMetadata("m", "counter", "hé", "bytes"), FamilyMetadata("n", "unknown", "", "")]
+
+
+def test_metadata_that_is_not_valid_is_named_and_the_rest_kept() -> None:
+    request = remote_write_pb2.WriteRequest()
+    request.metadata.add(metric_family_name="good")
+    request.metadata.add(help="of nobody")
+    request.metadata.add(metric_family_name="long", help="é" * 3000)
+    raw = b"\x1a\x03\x12\x01\xff" + request.SerializeToString()
+    answer = cut(raw, 1, LIMITS)
+    assert answer.metadata == [FamilyMetadata("good", "unknown", "", "")]
+    assert answer.refused_count == 3
+    assert "metadata 0 is not a MetricMetadata message with texts in UTF-8" in answer.refused[0]
+    assert "metadata 2 of metric family '': it has no metric_family_name" in answer.refused[1]
+    assert "'long': its help has 6000 bytes; the limit is 4096" in answer.refused[2]
+
+
+@pytest.mark.parametrize("unknown_field", [b"", b"\x7a\x01x"])
+def test_metadata_without_end_is_refused(unknown_field: bytes) -> None:
+    with pytest.raises(TooLarge, match="100000 metadata messages; the limit is 10000"):
+        cut(b"\x1a\x00" * 100_000 + unknown_field, 1, LIMITS)
 
 
 def test_a_body_with_unknown_fields_is_read_through_the_library() -> None:

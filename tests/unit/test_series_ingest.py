@@ -106,3 +106,36 @@ def test_a_frame_that_is_cut_off_is_an_internal_error() -> None:
     (frames,) = cut(body([({"__name__": "m"}, [(1, 1.0)])]), 1, UNLIMITED).parts.values()
     with pytest.raises(Internal):
         parse(bytes(frames[0])[:-8])
+
+
+def test_a_lone_writer_never_waits_for_company() -> None:
+    shard, rounds = Recorder(), Rounds[int]()
+    started = time.monotonic()
+    for _ in range(20):
+        rounds.add({shard: [arrival()]}, TIMEOUT_S, delay_s=TIMEOUT_S)
+    assert time.monotonic() - started < TIMEOUT_S / 2
+
+
+def test_a_round_waits_for_a_request_that_is_being_read() -> None:
+    shard, rounds = Recorder(), Rounds[int]()
+    leader = threading.Thread(target=rounds.add, args=({shard: [arrival()]}, TIMEOUT_S, TIMEOUT_S))
+    with rounds.coming():
+        leader.start()
+        while not rounds._round.locked():
+            time.sleep(0.001)
+    started = time.monotonic()
+    rounds.add({shard: [arrival()]}, TIMEOUT_S)
+    leader.join()
+    assert [count for step, count in shard.steps if step == "show"] == [2]
+    assert time.monotonic() - started < TIMEOUT_S / 2
+
+
+def test_a_request_that_is_read_for_long_is_waited_for_no_longer_than_the_delay() -> None:
+    shard, rounds, delay_s = Recorder(), Rounds[int](), 0.1
+    with rounds.coming():
+        started = time.monotonic()
+        rounds.add({shard: [arrival()]}, TIMEOUT_S, delay_s)
+        assert delay_s <= time.monotonic() - started < TIMEOUT_S / 2
+        started = time.monotonic()
+        rounds.add({shard: [arrival()]}, TIMEOUT_S)
+        assert time.monotonic() - started < delay_s

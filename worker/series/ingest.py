@@ -3,7 +3,8 @@
 Requests touch most shards, each with few samples, and an fsync costs as much as hundreds of samples do, however fast
 the disk. So there is one round at a time in a process: a leader takes all requests that are waiting, stages the samples
 of each shard in one batch, has all touched shards synced at the same time, and shows the samples. Requests that come
-meanwhile wait for the next round, which is the larger the busier the disk is.
+meanwhile wait for the next round, which is the larger the busier the disk is. A leader waits a moment for requests that
+are being read at the time; to wait for others to come made everything slower.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
+from threading import Condition, Lock
 from typing import Generic, Protocol, TypeVar
 
 from shared.arrival import Arrival
@@ -81,16 +82,33 @@ class Rounds(Generic[Staged]):
     def __init__(self) -> None:
         self._queue: list[_Waiting[Staged]] = []
         self._queue_lock = Lock()
+        self._came = Condition(self._queue_lock)
+        self._coming = 0
         self._round = Lock()
         self._syncs = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
 
-    def add(self, arrivals: Mapping[Committed[Staged], Sequence[Arrival]], timeout_s: float) -> None:
-        """Return when these arrivals are durable and visible. Raises DeadlineExceeded if a turn did not come in time,
-        or what a shard raised; the arrivals of other shards may be stored then."""
+    @contextmanager
+    def coming(self) -> Iterator[None]:
+        """Around the reading of a request that is given to `add` next: a round may wait for it."""
+        with self._queue_lock:
+            self._coming += 1
+        try:
+            yield
+        finally:
+            with self._queue_lock:
+                self._coming -= 1
+
+    def add(
+        self, arrivals: Mapping[Committed[Staged], Sequence[Arrival]], timeout_s: float, delay_s: float = 0.0
+    ) -> None:
+        """Return when these arrivals are durable and visible; the round may wait `delay_s` for those that are `coming`.
+        Raises DeadlineExceeded if a turn did not come in time, or what a shard raised; the arrivals of other shards may
+        be stored then."""
         own = _Waiting(arrivals, time.monotonic() + timeout_s)
         with self._queue_lock:
             assert len(self._queue) < COMMITS_WAITING_MAX
             self._queue.append(own)
+            self._came.notify_all()
         if not self._round.acquire(timeout=timeout_s):
             with self._queue_lock:
                 if own in self._queue:
@@ -99,14 +117,16 @@ class Rounds(Generic[Staged]):
             self._round.acquire()  # the round that has them is under way
         try:
             if not own.done:
-                self._lead()
+                self._lead(min(delay_s, timeout_s))
         finally:
             self._round.release()
         if own.error is not None:
             raise own.error
 
-    def _lead(self) -> None:
-        with self._queue_lock:
+    def _lead(self, delay_s: float) -> None:
+        with self._came:
+            if delay_s and self._coming:
+                self._came.wait_for(lambda: not self._coming, delay_s)
             group, self._queue = self._queue, []
         shards: dict[Committed[Staged], list[Arrival]] = {}
         deadlines: dict[Committed[Staged], float] = {}

@@ -1,4 +1,4 @@
-"""What the coordinator can ask about series: write, list, label names, label values, delete, and queries."""
+"""What the coordinator can ask about series: write, list, label names, label values, metadata, delete, and queries."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from shared.messages.series import (
     DeleteAnswer,
     DeleteRequest,
     ListAnswer,
+    MetadataAnswer,
+    MetadataPut,
+    MetadataPutAnswer,
+    MetadataRequest,
     SelectRequest,
     TextsAnswer,
     WriteAnswer,
@@ -99,6 +103,21 @@ def _values(shards: Mapping[int, Shard], request: Request) -> Reply:
     return _texts(values, wanted.limit)
 
 
+def _metadata_put(shards: Mapping[int, Shard], request: Request) -> Reply:
+    left_out = 0
+    for number, shard in shards.items():
+        for frame in request.parts[number]:
+            left_out += shard.series.metadata.put(unpack(frame, MetadataPut).entries)
+    return Reply(pack(MetadataPutAnswer(left_out)))
+
+
+def _metadata(shards: Mapping[int, Shard], request: Request) -> Reply:
+    wanted = unpack(request.body, MetadataRequest)
+    found = [shard.series.metadata.find(wanted.family, wanted.limit) for shard in shards.values()]
+    entries = [entry for own, _ in found for entry in own]
+    return Reply(pack(MetadataAnswer(entries, any(cut for _, cut in found))))
+
+
 def _texts(texts: set[str], limit: int) -> Reply:
     ordered = sorted(texts)
     cut = bool(limit) and len(ordered) > limit
@@ -122,6 +141,8 @@ def _told(method: Callable[[Mapping[int, Shard], Request], Reply]) -> Callable[[
 METHODS: dict[str, Method] = {
     "series.write": Method(_write, "write"),
     "series.delete": Method(_delete, "write"),
+    "series.metadata_put": Method(_metadata_put, "write"),
+    "series.metadata": Method(_metadata, "read"),
     "series.list": Method(_told(_list), "read"),
     "series.labels": Method(_told(_labels), "read"),
     "series.values": Method(_told(_values), "read"),

@@ -30,6 +30,7 @@ from worker.series.ingest import Committed, Rounds, Turn
 from worker.series.journal import Deletion, Journal, Written
 from worker.series.layers import Layers, Tombstone
 from worker.series.lookup import Lookup
+from worker.series.metadata import Metadata
 from worker.series.patterns import Patterns
 from worker.series.pieces import Piece, join
 from worker.series.postings import Ids
@@ -66,10 +67,15 @@ class SeriesPart:
         self._samples_in = 0
         self._registry = Registry(store)
         self._series_saved = self._series_staged = 0
+        self.metadata = Metadata(store)
         self.journal = Journal(store)
         self.archive = Archive(store, settings, directory / "blocks")
         self.turn = Turn()
         self._upkeep = Upkeep(self, store, settings)
+
+    @property
+    def commit_delay_s(self) -> float:
+        return self._settings.commit_delay_ms / 1000
 
     @property
     def symbols(self) -> Symbols:
@@ -79,6 +85,7 @@ class SeriesPart:
     def load(self) -> None:
         """Open the blocks, and rebuild index and head from the store. Raises ValueError where the store's rows make no
         sense."""
+        self.metadata.load()
         self.journal.load()
         blocks, tombstones = self.archive.load()
         self._layers = Layers(blocks=blocks, tombstones=tombstones)
@@ -326,7 +333,9 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int
     Writing them again changes nothing, so a failed write is to be repeated whole.
     """
     arrivals: dict[Committed[Written], list[Arrival]] = {}
-    for part, frames in bodies.items():
-        arrivals[part] = [parse(frame) for frame in frames]
-    _ROUNDS.add(arrivals, timeout_s)
+    with _ROUNDS.coming():
+        for part, frames in bodies.items():
+            arrivals[part] = [parse(frame) for frame in frames]
+    delay_s = max((part.commit_delay_s for part in bodies), default=0.0)
+    _ROUNDS.add(arrivals, timeout_s, delay_s)
     return sum(len(arrival.times_ms) for own in arrivals.values() for arrival in own)

@@ -1,0 +1,82 @@
+"""The metadata messages of a remote-write request: what a sender says of its metric families."""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numba import njit, types
+from numpy.typing import NDArray
+
+from proto import remote_write_pb2
+from shared.errors import TooLarge
+from shared.messages.series import FamilyMetadata
+from shared.remote_write_walk import field_length
+from shared.xxh64 import Bytes
+
+METADATA_MAX = 10_000
+"""Metadata messages of one request, at a microsecond of interpreted code each; senders put 500 to 2,000 into one."""
+TEXT_BYTES_MAX = {"name": 1024, "help": 4096, "unit": 256}
+TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset")
+"""By their number in the protocol; a number beyond is unknown too."""
+
+_SPANS = types.Array(types.int64, 2, "C")
+_TAG = 0x1A
+
+
+@njit(types.void(Bytes, _SPANS), cache=True, nogil=True)
+def _fill_spans(body: np.ndarray, spans: np.ndarray) -> None:
+    at, i = 0, 0
+    while i < len(spans):
+        tag = body[at]
+        size, at = field_length(body, at + 1, len(body))
+        if tag == _TAG:
+            spans[i, 0], spans[i, 1] = at, at + size
+            i += 1
+        at += size
+
+
+def messages(body: NDArray[np.uint8], count: int) -> list[bytes]:
+    """The `count` metadata messages of a body that has been walked. Raises TooLarge past METADATA_MAX."""
+    check_count(count)
+    spans = np.empty((count, 2), dtype=np.int64)
+    _fill_spans(body, spans)
+    return [body[start:end].tobytes() for start, end in spans.tolist()]
+
+
+def check_count(count: int) -> None:
+    if count > METADATA_MAX:
+        raise TooLarge(f"the request has {count} metadata messages; the limit is {METADATA_MAX}")
+
+
+def read(found: Iterable[bytes], refuse: Callable[[str], None]) -> list[FamilyMetadata]:
+    """The messages that are valid, each once, in their order; `refuse` hears why the others are not."""
+    entries: dict[FamilyMetadata, None] = {}
+    for number, data in enumerate(found):
+        try:
+            message = remote_write_pb2.MetricMetadata.FromString(data)
+        except DecodeError as error:
+            refuse(f"metadata {number} is not a MetricMetadata message with texts in UTF-8: {error}")
+            continue
+        texts = {"name": message.metric_family_name, "help": message.help, "unit": message.unit}
+        problem = _problem(texts)
+        if problem:
+            refuse(f"metadata {number} of metric family {texts['name'][:200]!r}: {problem}")
+            continue
+        kind = TYPES[message.type] if 0 <= message.type < len(TYPES) else TYPES[0]
+        entries[FamilyMetadata(texts["name"], kind, texts["help"], texts["unit"])] = None
+    return list(entries)
+
+
+def _problem(texts: dict[str, str]) -> str:
+    if not texts["name"]:
+        return "it has no metric_family_name"
+    for what, text in texts.items():
+        size = len(text.encode())
+        if size > TEXT_BYTES_MAX[what]:
+            return f"its {what} has {size} bytes; the limit is {TEXT_BYTES_MAX[what]}"
+    return ""
