@@ -71,7 +71,9 @@ def _context(request: web.Request) -> Context:
 async def write(request: web.Request) -> web.Response:
     """POST /api/v1/vector/write."""
     upserts = await _body(request, write_from_json, write_from_protobuf)
-    count = await _context(request).vectors.write(upserts)
+    context = _context(request)
+    count = await context.vectors.write(upserts)
+    context.telemetry.vectors_in.inc(count)
     if _wants_protobuf(request):
         return _protobuf(vector_pb2.UpsertVectorsResponse(vectors_upserted=count))
     return _json({"vectorsUpserted": count})

@@ -29,8 +29,6 @@ from shared.promql.positions import Fault
 
 COMPARISONS: Final = frozenset({"==", "!=", "<", "<=", ">", ">="})
 SET_OPERATORS: Final = frozenset({"and", "or", "unless"})
-TRIMS: Final = frozenset({"</", ">/"})
-"""Operators on native histograms."""
 
 _NAMES: Final = {
     ValueType.SCALAR: "scalar",

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from tests.remote_write_bodies import HEADERS, compressed
+
 GET, POST = "GET", "POST"
 ENDPOINTS = {
     "/api/v1/query": (GET, POST),
@@ -94,6 +96,27 @@ def test_metrics_is_prometheus_text_with_requests_and_shards(cluster):
     assert 'triptych_http_request_duration_seconds_bucket{le="0.005",path="/api/v1/labels"}' in text
     assert 'triptych_shard_ready{shard="0",state="ready"} 1.0' in text
     assert "triptych_samples_in_total" in text
+
+
+def counter(cluster, name):
+    line = next(line for line in cluster.get("/metrics").body.decode().splitlines() if line.startswith(name + " "))
+    return float(line.split()[1])
+
+
+def test_metrics_count_what_each_area_took_in(cluster):
+    names = ("triptych_samples_in_total", "triptych_log_records_in_total", "triptych_vectors_in_total")
+    before = [counter(cluster, name) for name in names]
+    series = [({"__name__": "counted"}, [(1_700_000_000_000, 1.0), (1_700_000_015_000, 2.0)])]
+    assert cluster.request("POST", "/api/v1/write", compressed(series), HEADERS).status == 204
+    records = [{"key": "aw==", "value": "dg=="}] * 3
+    assert cluster.post_json("/api/v1/log/append", {"records": records}).status == 200
+    made = cluster.request(
+        "PUT", "/api/v1/vector/collections/counted", b'{"dimension": 2}', {"Content-Type": "application/json"}
+    )
+    assert made.status == 200
+    item = {"id": "a", "attributes": {"vector": [1, 2]}}
+    assert cluster.post_json("/api/v1/vector/write", {"collection": "counted", "upsertVectors": [item]}).status == 200
+    assert [counter(cluster, name) - start for name, start in zip(names, before, strict=True)] == [2, 3, 1]
 
 
 def test_buildinfo_has_the_fields_clients_look_for(cluster):
