@@ -15,6 +15,7 @@ def main() -> None:
     try:
         settings = config.load()
         allocator.keep_pages()
+        allocator.collect_seldom()
         telemetry.configure(settings.log_level)
         identity = manifest.open_manifest(settings)
         manifest.lock(settings, "coordinator")

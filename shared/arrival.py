@@ -7,7 +7,8 @@ m times; m values; the label bytes of all series, padded with zeros to a whole w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from shared.wire import Frame
 
 MARK = int.from_bytes(b"arrival1", "little")
 HEADER_WORDS = 4
+_HEADER = struct.Struct(f"={HEADER_WORDS}q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +43,38 @@ def parse(frame: Frame) -> Arrival:
     if size % 8 == 0 and size >= 8 * HEADER_WORDS:
         # A copy: received frames may lie at any address, and what is kept must not keep the whole message.
         words = np.frombuffer(frame, dtype=np.int64).copy()
-        mark, series, samples, label_bytes = words[:HEADER_WORDS].tolist()
+        mark, series, samples, label_bytes = _HEADER.unpack_from(frame)
         if mark == MARK and len(words) == _words(series, samples, label_bytes):
-            hashes, offsets, counts, times, values, labels = _columns(words, series, samples)
-            if offsets[0] == 0 and offsets[-1] == label_bytes:
+            offsets = HEADER_WORDS + series
+            counts = offsets + series + 1
+            times = counts + series
+            values = times + samples
+            labels = values + samples
+            if words[offsets] == 0 and words[counts - 1] == label_bytes:
                 return Arrival(
-                    labels.view(np.uint8),
-                    offsets[:-1],
-                    offsets[1:],
-                    hashes.view(np.uint64),
-                    counts,
-                    times,
-                    values.view(np.float64),
+                    words[labels:].view(np.uint8),
+                    words[offsets : counts - 1],
+                    words[offsets + 1 : counts],
+                    words[HEADER_WORDS:offsets].view(np.uint64),
+                    words[counts:times],
+                    words[times:values],
+                    words[values:labels].view(np.float64),
                 )
     raise Internal(f"a frame of {size} bytes for series.write is not in the form of {__name__}")
+
+
+def joined(arrivals: Sequence[Arrival]) -> Arrival:
+    """The runs of all, one arrival after the other."""
+    shifts = np.cumsum([0, *(len(arrival.data) for arrival in arrivals)]).tolist()
+    return Arrival(
+        np.concatenate([arrival.data for arrival in arrivals]),
+        np.concatenate([arrival.starts + shift for arrival, shift in zip(arrivals, shifts, strict=False)]),
+        np.concatenate([arrival.ends + shift for arrival, shift in zip(arrivals, shifts, strict=False)]),
+        np.concatenate([arrival.hashes for arrival in arrivals]),
+        np.concatenate([arrival.counts for arrival in arrivals]),
+        np.concatenate([arrival.times_ms for arrival in arrivals]),
+        np.concatenate([arrival.values for arrival in arrivals]),
+    )
 
 
 def divide(
@@ -84,9 +104,3 @@ def divide(
 
 def _words(series: int, samples: int, label_bytes: int) -> int:
     return HEADER_WORDS + 3 * series + 1 + 2 * samples + (label_bytes + 7) // 8
-
-
-def _columns(words: NDArray[np.int64], series: int, samples: int) -> list[NDArray[np.int64]]:
-    """Views of hashes, offsets, counts, times, values and label bytes."""
-    ends = np.cumsum([HEADER_WORDS + series, series + 1, series, samples, samples]).tolist()
-    return [words[a:b] for a, b in zip([HEADER_WORDS, *ends], [*ends, len(words)], strict=True)]

@@ -14,9 +14,10 @@ from multiprocessing.context import ForkProcess
 from typing import Any
 
 from shared import allocator, config, manifest, telemetry
-from shared.errors import ConfigError
+from shared.errors import ConfigError, Unavailable
 from shared.telemetry import event
 from worker.process import WorkerProcess
+from worker.wal import layout
 from worker.warm import fill_cache, import_methods
 
 BACKOFF_FIRST_S = 0.1
@@ -152,9 +153,11 @@ def main() -> None:
         identity = manifest.open_manifest(settings)
         lock = manifest.lock(settings, "workers")
         address = manifest.endpoint(settings, identity)
-    except ConfigError as error:
+        layout.arrange(settings.data / layout.NAME, settings.worker_count())
+    except (ConfigError, Unavailable) as error:
         sys.exit(f"triptych workers: {error}")
     import_methods()
+    allocator.collect_seldom()
     Supervisor(settings, identity, address, lock).run()
 
 

@@ -14,6 +14,8 @@ from worker.logs.part import LogPart
 from worker.series.part import SeriesPart
 from worker.storage import Store, StoreLocked
 from worker.vectors.part import VectorPart
+from worker.wal import log as wal
+from worker.wal.log import WriteAheadLog
 
 LOCK_WAIT_S = 15.0
 """How long a new owner waits for the last one to let go: a killed worker's successor may start before the kernel has
@@ -24,16 +26,18 @@ LOCK_POLL_S = 0.1
 class Shard:
     """An open shard. The constructor opens the store (waiting for its lock) and replays every area.
 
-    Raises Unavailable when the directory stays locked by another process, OSError when the store cannot be opened.
+    Raises Unavailable when the directory stays locked by another process, OSError when the store or `log`, that of the
+    process, cannot be opened.
     """
 
-    def __init__(self, number: int, settings: Settings, symbols: Symbols) -> None:
+    def __init__(self, number: int, settings: Settings, symbols: Symbols, log: WriteAheadLog) -> None:
         self.id = number
         directory = settings.data / "shards" / f"{number:04d}"
         started = time.monotonic()
+        log.open()
         self.store = _open(directory)
-        self.series = SeriesPart(self.store, settings, symbols, directory)
-        self.logs = LogPart(self.store, settings, symbols, directory)
+        self.series = SeriesPart(self.store, settings, symbols, directory, log.stream(number, wal.SERIES))
+        self.logs = LogPart(self.store, settings, symbols, directory, log.stream(number, wal.LOG))
         self.vectors = VectorPart(self.store, settings, symbols, directory)
         for part in (self.series, self.logs, self.vectors):
             part.load()

@@ -14,13 +14,13 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from threading import Condition
 from typing import Any, TypeVar
 
 from rocksdict import AccessType, DBCompressionType, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from shared.errors import Unavailable
 from shared.telemetry import event
+from worker.group_sync import GroupSync
 
 FAMILIES = ("meta", "series", "journal", "blocks", "log", "vectors", "attributes")
 WRITE_BUFFER_BYTES = 16 << 20
@@ -88,7 +88,7 @@ class Store:
         self._db = _open(path)
         self._families: dict[str, Any] = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
-        self._group = _GroupSync(self._db)
+        self._group = GroupSync(lambda: self._db.flush_wal(True))
         self._failed = False
 
     def handle(self, family: str) -> Any:
@@ -173,40 +173,6 @@ def _holding(options: ReadOptions, rows: Iterable[T]) -> Iterator[T]:
     freed with them."""
     yield from rows
     del options
-
-
-class _GroupSync:
-    """One fsync for all callers that wait at the same time: the first becomes the leader, the rest wait for a sync
-    that began after they asked."""
-
-    def __init__(self, db: Rdict) -> None:
-        self._db = db
-        self._condition = Condition()
-        self._asked = 0
-        self._synced = 0
-        self._busy = False
-
-    def sync(self) -> None:
-        with self._condition:
-            self._asked += 1
-            ticket = self._asked
-            while self._synced < ticket and self._busy:
-                self._condition.wait()
-            if self._synced >= ticket:
-                return
-            self._busy = True
-            upto = self._asked
-        try:
-            self._db.flush_wal(True)
-        except BaseException:
-            with self._condition:
-                self._busy = False
-                self._condition.notify_all()
-            raise
-        with self._condition:
-            self._synced = max(self._synced, upto)
-            self._busy = False
-            self._condition.notify_all()
 
 
 def _open(path: Path) -> Rdict:

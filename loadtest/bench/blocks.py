@@ -28,6 +28,7 @@ from worker.series.part import SeriesPart
 from worker.series.pieces import join
 from worker.series.texts import TextTable
 from worker.storage import Store
+from worker.wal.log import SERIES, WriteAheadLog
 
 SCRAPE_MS = 15_000
 WINDOW_SAMPLES = 480
@@ -168,7 +169,8 @@ def shard(directory: Path, series: int, rounds: int) -> None:
 
 def opened(directory: Path, settings: Settings) -> tuple[SeriesPart, Store]:
     store = Store(directory / "store")
-    part = SeriesPart(store, settings, TextTable(), directory)
+    log = WriteAheadLog(directory / "wal").open()
+    part = SeriesPart(store, settings, TextTable(), directory, log.stream(0, SERIES))
     part.load()
     return part, store
 

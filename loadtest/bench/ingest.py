@@ -29,6 +29,7 @@ from worker.series.part import SeriesPart
 from worker.series.select import ShardSource
 from worker.series.texts import TextTable
 from worker.storage import Store
+from worker.wal.log import SERIES, WriteAheadLog
 
 REQUEST_SERIES = 2_000
 RUNS = 15
@@ -122,7 +123,8 @@ def shard(series: int) -> None:
 
 def opened(directory: Path) -> tuple[SeriesPart, Store]:
     store = Store(directory / "store")
-    part = SeriesPart(store, Settings(), TextTable(), directory)
+    log = WriteAheadLog(directory / "wal").open()
+    part = SeriesPart(store, Settings(), TextTable(), directory, log.stream(0, SERIES))
     part.load()
     return part, store
 

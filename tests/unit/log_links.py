@@ -16,6 +16,7 @@ from shared.wire import Frame, Request
 from worker.logs.methods import METHODS
 from worker.logs.part import LogPart
 from worker.storage import Store
+from worker.wal.log import LOG, WriteAheadLog
 
 Fault = Callable[[str, int], str]
 """(method, shard) → "" (works), "lost" (the request never arrives), "unanswered" (it does, the answer does not), or
@@ -38,20 +39,23 @@ class LogShards:
     def _open(self, number: int) -> Any:
         directory = self._directory / f"{number:04d}"
         store = Store(directory / "store")
-        logs = LogPart(store, self._settings, Symbols(), directory)
+        wal = WriteAheadLog(directory / "wal").open()
+        logs = LogPart(store, self._settings, Symbols(), directory, wal.stream(number, LOG))
         logs.load()
-        return SimpleNamespace(id=number, store=store, logs=logs)
+        return SimpleNamespace(id=number, store=store, logs=logs, wal=wal)
 
     def close(self) -> None:
         for shard in self._shards:
             shard.logs.close()
             shard.store.close()
+            shard.wal.close()
 
     def restart(self, number: int) -> None:
         """A worker that died and is back: what it had in memory is gone, messages that waited for it too."""
         self._late = [(shard, request) for shard, request in self._late if shard != number]
         self._shards[number].logs.close()
         self._shards[number].store.close()
+        self._shards[number].wal.close()
         self._shards[number] = self._open(number)
 
     def deliver_late(self) -> None:

@@ -19,6 +19,7 @@ from worker.logs.part import LogPart
 from worker.logs.recent import Recent
 from worker.logs.runs import pack_few, run_of, unpacked
 from worker.storage import Store
+from worker.wal.log import LOG, WriteAheadLog
 
 KEYS = st.binary(max_size=6) | st.text("\0\x01a", max_size=6).map(str.encode) | st.just(b"\xff\xff")
 
@@ -66,7 +67,8 @@ def test_pages_are_merged_as_far_as_all_are_complete() -> None:
 
 def test_many_records_of_a_key_are_read_across_runs_and_after_a_restart(tmp_path: Path) -> None:
     def opened() -> LogPart:
-        part = LogPart(Store(tmp_path / "store"), Settings(), Symbols(), tmp_path)
+        wal = WriteAheadLog(tmp_path / "wal").open()
+        part = LogPart(Store(tmp_path / "store"), Settings(), Symbols(), tmp_path, wal.stream(0, LOG))
         part.load()
         return part
 
@@ -97,10 +99,12 @@ def test_many_records_of_a_key_are_read_across_runs_and_after_a_restart(tmp_path
         assert len(list(part.store.scan("log", rows.RUN, rows.after(rows.RUN)))) > 10
         part.close()
         part.store.close()
+        part._wal.log.close()
         part = opened()
         assert part.counts() == {"records": 120_000}
     part.close()
     part.store.close()
+    part._wal.log.close()
 
 
 @given(records=st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.binary(max_size=20)), max_size=70))

@@ -29,6 +29,8 @@ from worker.series.part import SeriesPart
 from worker.series.pieces import join
 from worker.series.texts import TextTable
 from worker.storage import Store
+from worker.wal import record
+from worker.wal.log import SERIES, WriteAheadLog
 
 WINDOW_MS = 1000
 FAR_MS = 1 << 60
@@ -41,9 +43,10 @@ class Quiet(Shard):
 
     def open(self) -> None:
         self.store = Store(self.path / "store")
+        self.log = WriteAheadLog(self.path / "wal").open()
         self.symbols = TextTable()
         own = dataclasses.replace(Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, **self.options)
-        self.part = SeriesPart(self.store, own, self.symbols, self.path)
+        self.part = SeriesPart(self.store, own, self.symbols, self.path, self.log.stream(0, SERIES))
         self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
         self.part.load()
 
@@ -58,7 +61,10 @@ class Quiet(Shard):
         return done
 
     def journal(self) -> int:
-        return len(list(self.store.keys("journal")))
+        return len(self.part.journal._latest)
+
+    def files_of_log(self) -> list[Path]:
+        return sorted((self.path / "wal").glob("*.wal"))
 
     def files(self) -> list[Path]:
         return sorted((self.path / "blocks").iterdir())
@@ -255,13 +261,13 @@ def test_sealing_that_fails_at_any_step_changes_nothing_and_can_be_repeated(
 def test_a_damaged_journal_record_is_skipped(shard: Quiet) -> None:
     for i in range(3):
         shard.write([(m(job="a"), [(i, float(i))])])
-    keys = list(shard.store.keys("journal"))
-    batch = shard.store.batch()
-    torn = shard.store.get("journal", keys[1])
-    assert torn is not None
-    batch.put("journal", keys[1], torn[:-5])
-    shard.store.write(batch)
-    shard.reopen()
+    shard.close()
+    [file] = shard.files_of_log()
+    places = [found.start for found in record.scan(1, memoryview(file.read_bytes())) if isinstance(found, record.Found)]
+    with open(file, "r+b") as damaged:
+        damaged.seek(places[1])
+        damaged.write(b"?")
+    shard.open()
     assert shard.samples() == {A: [(0, 0.0), (2, 2.0)]}
     shard.write([(m(job="a"), [(7, 7.0)])])
     shard.reopen()
@@ -433,6 +439,8 @@ def images(shard: Quiet, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     around(upkeep, "write_blocks")
     around(BlockWriter, "finish")
     around(shard.store, "write")
+    around(shard.log, "write")
+    around(shard.log, "release")
     around(shard.part.journal, "sealed_to")
     around(Block, "condemn")
     return taken
@@ -464,14 +472,15 @@ def test_a_crash_between_any_two_steps_loses_and_doubles_nothing(
         crashed.close()
 
 
-def test_a_torn_log_of_the_store_costs_the_write_that_was_torn_and_no_other(tmp_path: Path) -> None:
+def test_a_torn_log_costs_the_write_that_was_torn_and_no_other(tmp_path: Path) -> None:
     shard = Quiet(tmp_path / "shard")
     for i in range(3):
         shard.write([(m(job="a"), [(i, float(i))])])
     shutil.copytree(shard.path, tmp_path / "torn")
     shard.close()
-    log = max((tmp_path / "torn" / "store").glob("*.log"))
-    log.write_bytes(log.read_bytes()[:-3])
+    [log] = (tmp_path / "torn" / "wal").glob("*.wal")
+    data = log.read_bytes().rstrip(b"\0")
+    log.write_bytes(data[:-3])
     torn = Quiet(tmp_path / "torn")
     assert torn.samples() == {A: [(0, 0.0), (1, 1.0)]}
     torn.write([(m(job="a"), [(2, 7.0)])])

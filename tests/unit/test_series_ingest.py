@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,23 +15,52 @@ from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.remote_write import UNLIMITED, cut
 from tests.remote_write_bodies import body
 from worker.series.ingest import Rounds, Turn
+from worker.series.journal import Entry
 
 TIMEOUT_S = 10.0
+
+
+class Log:
+    """Stands in for the log of a process: a write and a sync are steps of every shard concerned."""
+
+    def __init__(self, broken: str = "") -> None:
+        self.written: list[list[Any]] = []
+        self.syncs = 0
+        self._broken = broken
+
+    def write(self, records: Sequence[tuple[Any, Sequence[bytes]]]) -> list[int]:
+        if self._broken == "write":
+            raise Unavailable("write failed")
+        self.written.append([frames for _, frames in records])
+        return list(range(len(records)))
+
+    def sync(self) -> None:
+        if self._broken == "log sync":
+            raise Unavailable("log sync failed")
+        self.syncs += 1
 
 
 class Recorder:
     """A shard that notes what is done with it; `broken` names a step that fails, `gate` holds up `sync`."""
 
-    def __init__(self, broken: str = "") -> None:
+    has_new_series = True
+    is_synced = True
+
+    def __init__(self, broken: str = "", log: Log | None = None) -> None:
+        self._wal: Any = SimpleNamespace(log=log or Log())
         self.turn = Turn()
         self.steps: list[tuple[str, int]] = []
         self.gate = threading.Event()
         self.gate.set()
         self._broken = broken
 
-    def stage(self, arrivals: Sequence[Arrival]) -> int:
+    def stage(self, arrivals: Sequence[Arrival]) -> tuple[int, Entry]:
         self._step("stage", len(arrivals))
-        return len(arrivals)
+        return len(arrivals), Entry(self._wal, [b"record"], 0, 0)
+
+    def journaled(self, entry: Entry, position: int) -> None:
+        assert entry.frames == [b"record"]
+        self._step("journaled", position)
 
     def sync(self) -> None:
         self._step("sync", 0)
@@ -52,7 +83,34 @@ def arrival() -> Arrival:
 def test_samples_are_shown_after_they_were_synced() -> None:
     shard = Recorder()
     Rounds().add({shard: [arrival(), arrival()]}, TIMEOUT_S)
-    assert shard.steps == [("stage", 2), ("sync", 0), ("show", 2)]
+    assert shard.steps == [("stage", 2), ("sync", 0), ("journaled", 0), ("show", 2)]
+
+
+def test_a_round_is_one_write_and_one_sync_of_the_log_for_all_its_shards() -> None:
+    log = Log()
+    shards = [Recorder(log=log) for _ in range(5)]
+    Rounds[int]().add({shard: [arrival()] for shard in shards}, TIMEOUT_S)
+    assert log.written == [[[b"record"]] * 5]
+    assert log.syncs == 1
+    assert [shard.steps[-2:] for shard in shards] == [[("journaled", n), ("show", 1)] for n in range(5)]
+
+
+def test_samples_answered_when_buffered_wait_for_no_sync() -> None:
+    log = Log()
+    shard = Recorder(log=log)
+    shard.is_synced = False
+    Rounds[int]().add({shard: [arrival()]}, TIMEOUT_S)
+    assert log.syncs == 0
+    assert shard.steps[-1] == ("show", 1)
+
+
+@pytest.mark.parametrize("broken", ["write", "log sync"])
+def test_a_failing_log_shows_nothing_of_any_shard(broken: str) -> None:
+    log = Log(broken)
+    shards = [Recorder(log=log), Recorder(log=log)]
+    with pytest.raises(Unavailable, match=f"{broken} failed"):
+        Rounds[int]().add({shard: [arrival()] for shard in shards}, TIMEOUT_S)
+    assert all(name != "show" for shard in shards for name, _ in shard.steps)
 
 
 def test_requests_that_come_during_a_round_share_the_next_one() -> None:
@@ -69,7 +127,9 @@ def test_requests_that_come_during_a_round_share_the_next_one() -> None:
     shard.gate.set()
     for thread in threads:
         thread.join()
-    assert shard.steps == [("stage", 1), ("sync", 0), ("show", 1), ("stage", 4), ("sync", 0), ("show", 4)]
+    journaled = ("journaled", 0)
+    assert shard.steps[:4] == [("stage", 1), ("sync", 0), journaled, ("show", 1)]
+    assert shard.steps[4:] == [("stage", 4), ("sync", 0), journaled, ("show", 4)]
 
 
 @pytest.mark.parametrize("broken", ["stage", "sync"])

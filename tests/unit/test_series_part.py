@@ -20,6 +20,7 @@ from worker.series.part import SeriesPart
 from worker.series.select import ShardSource
 from worker.series.texts import TextTable
 from worker.storage import Store
+from worker.wal.log import SERIES, WriteAheadLog
 
 EVERYTHING = (-(1 << 60), 1 << 60)
 TIMEOUT_S = 5.0
@@ -34,13 +35,15 @@ class Shard:
 
     def open(self) -> None:
         self.store = Store(self.path)
+        self.log = WriteAheadLog(self.path / "wal").open()
         self.symbols = TextTable()
-        self.part = SeriesPart(self.store, Settings(), self.symbols, self.path)
+        self.part = SeriesPart(self.store, Settings(), self.symbols, self.path, self.log.stream(0, SERIES))
         self.part.load()
 
     def close(self) -> None:
         self.part.close()
         self.store.close()
+        self.log.close()
 
     def reopen(self) -> None:
         self.close()
@@ -122,17 +125,20 @@ def test_deletion_is_durable_and_does_not_touch_what_is_written_later(shard: Sha
     assert shard.samples() == {}
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, shard: Shard) -> Callable[[], None]:
+def failing(monkeypatch: pytest.MonkeyPatch, what: object) -> Callable[[], None]:
     def refuse(*_: object, **__: object) -> None:
-        raise Unavailable("the store is full")
+        raise Unavailable("the disk is full")
 
-    monkeypatch.setattr(shard.store, "write", refuse)
+    monkeypatch.setattr(what, "write", refuse)
     return monkeypatch.undo
 
 
-def test_a_refused_write_shows_nothing_and_can_be_repeated(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["store", "log"])
+def test_a_refused_write_shows_nothing_and_can_be_repeated(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     shard.write([(m(job="a"), [(1, 1.0)])])
-    repair = failing(monkeypatch, shard)
+    repair = failing(monkeypatch, getattr(shard, what))
     with pytest.raises(Unavailable, match="full"):
         shard.write([(m(job="a"), [(2, 2.0)]), (m(job="b"), [(2, 2.0)])])
     assert shard.samples() == {A: [(1, 1.0)]}
@@ -142,13 +148,14 @@ def test_a_refused_write_shows_nothing_and_can_be_repeated(shard: Shard, monkeyp
     assert shard.samples() == {A: [(1, 1.0)], B: [(3, 3.0)]}
 
 
-def test_a_write_whose_sync_fails_is_not_visible_and_not_overwritten_in_the_journal(
-    shard: Shard, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("what", "left"), [("store", {}), ("log", {A: [(1, 1.0)]})])
+def test_a_write_whose_sync_fails_is_not_visible_and_not_taken_for_another(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, what: str, left: dict[Labels, list]
 ) -> None:
     def refuse() -> None:
         raise Unavailable("the disk is failing")
 
-    monkeypatch.setattr(shard.store, "sync", refuse)
+    monkeypatch.setattr(getattr(shard, what), "sync", refuse)
     with pytest.raises(Unavailable):
         shard.write([(m(job="a"), [(1, 1.0)])])
     assert shard.samples() == {}
@@ -156,7 +163,7 @@ def test_a_write_whose_sync_fails_is_not_visible_and_not_overwritten_in_the_jour
     shard.write([(m(job="b"), [(2, 2.0)])])
     assert shard.samples() == {B: [(2, 2.0)]}
     shard.reopen()
-    assert shard.samples() == {A: [(1, 1.0)], B: [(2, 2.0)]}
+    assert shard.samples() == {**left, B: [(2, 2.0)]}
 
 
 def test_concurrent_writes_and_reads_lose_and_invent_nothing(shard: Shard) -> None:
@@ -205,8 +212,10 @@ def test_a_body_that_is_not_canonical_is_an_internal_error(shard: Shard) -> None
 def test_several_shards_are_one_source(tmp_path: Path) -> None:
     symbols = Symbols()
     parts = []
+    log = WriteAheadLog(tmp_path / "wal").open()
     for number in range(3):
-        part = SeriesPart(Store(tmp_path / str(number)), Settings(), symbols, tmp_path)
+        stream = log.stream(number, SERIES)
+        part = SeriesPart(Store(tmp_path / str(number)), Settings(), symbols, tmp_path, stream)
         part.load()
         parts.append(part)
     cut = remote_write.cut(body([(m(i=str(i)), [(1, float(i)), (2, -1.0)]) for i in range(100)]), 3, UNLIMITED)
@@ -223,3 +232,4 @@ def test_several_shards_are_one_source(tmp_path: Path) -> None:
     assert ShardSource([]).select([], 0, 9, child).labels.size == 0
     for part in parts:
         part._store.close()
+    log.close()

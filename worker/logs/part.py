@@ -30,6 +30,7 @@ from worker.logs.recent import Column, Recent, within
 from worker.logs.runs import unpacked
 from worker.storage import Batch as Changes
 from worker.storage import Store
+from worker.wal.log import Stream
 
 SYNC_AFTER_S = 0.08
 """The coordinator asks for a sync sooner than this; the shard does it by itself when it does not."""
@@ -57,8 +58,9 @@ class LogPart:
     """Safe to use from many threads: changes take turns, reads see those below the frontier that the coordinator
     gives them."""
 
-    def __init__(self, store: Store, settings: Settings, symbols: Symbols, directory: Path) -> None:
+    def __init__(self, store: Store, settings: Settings, symbols: Symbols, directory: Path, wal: Stream) -> None:
         self.store = store
+        self._wal = wal
         self.lock = Lock()
         self._gather_lock = Lock()  # taken before `lock`, by whoever changes runs
         self._recent = Recent()

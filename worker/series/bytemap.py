@@ -127,7 +127,7 @@ class ByteMap:
         next numbers in order of appearance."""
         n = len(starts)
         out = np.empty(n, dtype=np.int64)
-        self._reserve(n, int((ends - starts).sum()))
+        self._reserve(n, len(data))
         count = _resolve(
             data,
             starts,

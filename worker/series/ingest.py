@@ -1,16 +1,16 @@
 """Group commit: what concurrent requests brought to the shards of one process is journaled, synced and shown together.
 
 Requests touch most shards, each with few samples, and an fsync costs as much as hundreds of samples do, however fast
-the disk. So there is one round at a time in a process: a leader takes all requests that are waiting, stages the samples
-of each shard in one batch, has all touched shards synced at the same time, and shows the samples. Requests that come
-meanwhile wait for the next round, which is the larger the busier the disk is. A leader waits a moment for requests that
-are being read at the time; to wait for others to come made everything slower.
+the disk. So there is one round at a time in a process: a leader takes all requests that are waiting, makes one record
+of each shard's samples, writes them all to the log of the process at once, has it synced, and shows the samples.
+Requests that come meanwhile wait for the next round, which is the larger the busier the disk is. A leader waits a
+moment for requests that are being read at the time; to wait for others to come made everything slower.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,11 +19,13 @@ from typing import Generic, Protocol, TypeVar
 
 from shared.arrival import Arrival
 from shared.errors import DeadlineExceeded
+from worker.series.journal import Entry
+from worker.wal.log import WriteAheadLog
 
 COMMITS_WAITING_MAX = 256
 """Requests waiting for a round; the worker's write lane has fewer threads, each of which waits for its own."""
 SYNC_THREADS = 8
-"""Shards of one process whose disks are waited for at the same time: an fsync costs time, not a core."""
+"""Shards of one process whose stores are waited for at the same time: an fsync costs time, not a core."""
 
 Staged = TypeVar("Staged")
 
@@ -58,14 +60,25 @@ class Committed(Protocol[Staged]):
     @property
     def turn(self) -> Turn: ...
 
-    def stage(self, arrivals: Sequence[Arrival]) -> Staged:
-        """Put the samples into the journal, not durable and not visible yet."""
+    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Staged, Entry]:
+        """The samples, and the record of them for the log. New series are put into the store, not synced yet."""
+
+    @property
+    def has_new_series(self) -> bool:
+        """Whether `sync` has something to do."""
 
     def sync(self) -> None:
-        """Return when what was staged is durable."""
+        """Return when the series of what was staged are durable."""
+
+    def journaled(self, entry: Entry, position: int) -> None:
+        """The record is in the log."""
 
     def show(self, staged: Staged) -> None:
-        """Make what was staged visible."""
+        """Make what was staged visible. It is durable."""
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether samples are shown only when the log has been synced."""
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +148,7 @@ class Rounds(Generic[Staged]):
                 shards.setdefault(shard, []).extend(arrivals)
                 deadlines[shard] = max(deadlines.get(shard, 0.0), waiting.deadline)
         failed: dict[Committed[Staged], Exception] = {}
-        staged: dict[Committed[Staged], Staged] = {}
+        staged: dict[Committed[Staged], tuple[Staged, Entry]] = {}
         taken = []
         try:
             for shard, arrivals in shards.items():
@@ -143,8 +156,8 @@ class Rounds(Generic[Staged]):
                     shard.turn.take(deadlines[shard] - time.monotonic())
                     taken.append(shard)
                     staged[shard] = shard.stage(arrivals)
-            self._sync(staged, failed)
-            for shard, own in staged.items():
+            self._make_durable(staged, failed)
+            for shard, (own, _) in staged.items():
                 if shard not in failed:
                     with _failures(failed, shard):
                         shard.show(own)
@@ -155,17 +168,32 @@ class Rounds(Generic[Staged]):
             waiting.error = next((failed[shard] for shard in waiting.arrivals if shard in failed), None)
             waiting.done = True
 
-    def _sync(self, shards: Iterable[Committed[Staged]], failed: dict[Committed[Staged], Exception]) -> None:
-        def sync(shard: Committed[Staged]) -> None:
+    def _make_durable(
+        self, staged: Mapping[Committed[Staged], tuple[Staged, Entry]], failed: dict[Committed[Staged], Exception]
+    ) -> None:
+        """New series first, which few rounds have; then the records, which name them."""
+
+        def register(shard: Committed[Staged]) -> None:
             with _failures(failed, shard):
                 shard.sync()
 
-        *elsewhere, here = shards or (None,)
-        waits = [self._syncs.submit(sync, shard) for shard in elsewhere if shard is not None]
-        if here is not None:
-            sync(here)
-        for wait in waits:
+        registering = [self._syncs.submit(register, shard) for shard in staged if shard.has_new_series]
+        for wait in registering:
             wait.result()
+        of_log: dict[WriteAheadLog, list[Committed[Staged]]] = {}
+        for shard, (_, entry) in staged.items():
+            if shard not in failed:
+                of_log.setdefault(entry.wal.log, []).append(shard)
+        for log, shards in of_log.items():
+            try:
+                entries = [staged[shard][1] for shard in shards]
+                positions = log.write([(entry.wal, entry.frames) for entry in entries])
+                for shard, entry, position in zip(shards, entries, positions, strict=True):
+                    shard.journaled(entry, position)
+                if any(shard.is_synced for shard in shards):
+                    log.sync()
+            except Exception as error:
+                failed.update(dict.fromkeys(shards, error))
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""What happened to a shard's samples, in order, in its store: the journal from which the head is built at the start.
+"""What happened to a shard's samples, in order: the journal from which the head is built at the start.
 
-Family "journal": sequence (8 bytes, big-endian) → one record, either samples or a deletion, of series by permanent ids.
+Its records are in the write-ahead log of the process. Each is either samples or a deletion, of series by permanent ids.
 Records are columns, not the request's bytes: a tenth of the size, and replaying them is one kernel call each.
+Data directories of former releases have records in the store, in family "journal"; they are the older ones.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,17 +20,22 @@ import xxhash
 from numpy.typing import NDArray
 
 from shared.telemetry import event
+from shared.wire import Frame
 from worker.series.head import BEFORE
 from worker.storage import Batch, Store
+from worker.wal.log import Stream
 
-_HEADER = struct.Struct("<BBHIQ")
-"""Kind, version, checksum, number of runs or ids, of samples: 16 bytes, so that the columns behind are aligned."""
+_HEADER = struct.Struct("<BBHIQQ")
+"""Kind, version, unused, number of runs or ids, of samples, sequence: 24 bytes, so that the columns are aligned."""
 _RANGE = struct.Struct("<qq")
 _SAMPLES, _DELETION = 1, 2
-_VERSION = 2
+_VERSION = 3
+_OLD_HEADER = struct.Struct("<BBHIQ")
+_OLD_VERSION = 2
 _KEY = struct.Struct(">Q")
 _SEALED = b"series/sealed"
 _NEXT = b"series/sequence"
+_IN_STORE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,13 @@ class Written:
 
     def rows(self) -> NDArray[np.int64]:
         """int64[n]: the series of each sample."""
+        if len(self.series) == len(self.times_ms):
+            return self.series  # every run has a sample, so one each
         return np.repeat(self.series, self.counts)
+
+    def of(self, series: NDArray[np.int64]) -> Written:
+        """The same samples, of series by these ids."""
+        return Written(series, self.counts, self.times_ms, self.values)
 
     @property
     def latest_ms(self) -> int:
@@ -57,11 +70,11 @@ class Written:
         series = self.rows()[kept]
         return Written(series, np.ones(len(series), dtype=np.int64), self.times_ms[kept], self.values[kept])
 
-    def encode(self) -> bytes:
-        runs = (self.series.astype(np.int32).tobytes(), self.counts.astype(np.int32).tobytes())
-        return _record(
-            _SAMPLES, len(self.series), len(self.times_ms), self.times_ms.tobytes(), self.values.tobytes(), *runs
-        )
+    def frames(self, sequence: int) -> list[Frame]:
+        """The record."""
+        header = _HEADER.pack(_SAMPLES, _VERSION, 0, len(self.series), len(self.times_ms), sequence)
+        runs = (self.series.astype(np.int32).data, self.counts.astype(np.int32).data)
+        return [header, self.times_ms.data, self.values.data, *runs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,35 +90,40 @@ class Deletion:
         """It needs to stay only while there are records before it."""
         return BEFORE
 
-    def encode(self) -> bytes:
-        ids = self.series.astype(np.int32).tobytes()
-        return _record(_DELETION, len(self.series), 0, _RANGE.pack(self.start_ms, self.end_ms), ids)
+    def frames(self, sequence: int) -> list[Frame]:
+        """The record."""
+        header = _HEADER.pack(_DELETION, _VERSION, 0, len(self.series), 0, sequence)
+        return [header, _RANGE.pack(self.start_ms, self.end_ms), self.series.astype(np.int32).data]
 
 
 Record = Written | Deletion
 
 
-def _record(kind: int, runs: int, samples: int, *columns: bytes) -> bytes:
-    body = b"".join(columns)
-    return _HEADER.pack(kind, _VERSION, _check(body), runs, samples) + body
+def _decode(data: Frame) -> tuple[int, Record]:
+    """(sequence, record) of the log's payload. Raises ValueError, struct.error."""
+    kind, version, _, runs, samples, sequence = _HEADER.unpack_from(data)
+    if version != _VERSION:
+        raise ValueError(f"version {version} is not known to this release")
+    return sequence, _columns(kind, data, _HEADER.size, runs, samples)
 
 
-def _check(body: bytes | memoryview) -> int:
-    """The store has checksums of its own; this one tells a record from one of a defect, at 0.1 ns a byte."""
-    return xxhash.xxh64_intdigest(body) & 0xFFFF
-
-
-def _decode(data: bytes) -> Record:
-    kind, version, check, runs, samples = _HEADER.unpack_from(data)
-    if version != _VERSION or kind not in (_SAMPLES, _DELETION):
-        raise ValueError(f"kind {kind}, version {version} is not known to this release")
-    if check != _check(memoryview(data)[_HEADER.size :]):
+def _decode_old(data: bytes) -> Record:
+    """A row of the store, as former releases wrote it. Raises ValueError, struct.error."""
+    kind, version, check, runs, samples = _OLD_HEADER.unpack_from(data)
+    if version != _OLD_VERSION:
+        raise ValueError(f"version {version} is not known to this release")
+    if check != xxhash.xxh64_intdigest(memoryview(data)[_OLD_HEADER.size :]) & 0xFFFF:
         raise ValueError("its checksum is wrong")
-    at = _HEADER.size
+    return _columns(kind, data, _OLD_HEADER.size, runs, samples)
+
+
+def _columns(kind: int, data: Frame, at: int, runs: int, samples: int) -> Record:
     if kind == _DELETION:
         start_ms, end_ms = _RANGE.unpack_from(data, at)
         series = np.frombuffer(data, dtype=np.int32, count=runs, offset=at + _RANGE.size)
         return Deletion(series.astype(np.int64), start_ms, end_ms)
+    if kind != _SAMPLES:
+        raise ValueError(f"kind {kind} is not known to this release")
     times = np.frombuffer(data, dtype=np.int64, count=samples, offset=at)
     values = np.frombuffer(data, dtype=np.float64, count=samples, offset=at + 8 * samples)
     at += 16 * samples
@@ -123,19 +141,30 @@ class Sealed(msgspec.Struct, frozen=True):
     cut: int = 0
 
 
+class Entry(NamedTuple):
+    """A record on its way to the log."""
+
+    wal: Stream
+    frames: list[Frame]
+    sequence: int
+    latest_ms: int
+
+
 class Journal:
     """One shard's journal. `next_sequence` is that of the next record.
 
     The invariant: at any moment, also that of a crash, the shard's samples are those of its blocks and, replayed in
     order over them, those of the records, without what `sealed` says. It holds because the batch that names new blocks
-    is the batch that says what they took over and cuts the journal; their files are on the disk before it.
+    is the batch that says what they took over; their files are on the disk before it, and the records are released
+    after it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, wal: Stream) -> None:
         self._store = store
+        self._wal = wal
         self.next_sequence = 0
         self.sealed = Sealed()
-        self._latest: deque[tuple[int, int]] = deque()  # (sequence, latest time) of each record there is
+        self._latest: deque[tuple[int, int, int]] = deque()  # (sequence, latest time, position) of each record there is
 
     def load(self) -> None:
         """Know what is sealed. Call before anything else."""
@@ -145,22 +174,36 @@ class Journal:
         following = self._store.get("meta", _NEXT)
         self.next_sequence = max(self.sealed.sequence, 0 if following is None else _KEY.unpack(following)[0])
 
-    def put(self, batch: Batch, record: Record) -> int:
-        """Returns the record's sequence, which is used up whatever becomes of the batch: a failed write may be in the
-        store all the same, and must not be overwritten by a later record of its number."""
+    def entry(self, record: Record) -> Entry:
+        """The record as it is to be written to the log, under a sequence of its own, which is used up whatever becomes
+        of the write: a failed one may be there all the same, and must not be taken for a later record."""
         sequence = self.claim()
-        batch.put("journal", _KEY.pack(sequence), record.encode())
-        self._latest.append((sequence, record.latest_ms))
-        return sequence
+        return Entry(self._wal, record.frames(sequence), sequence, record.latest_ms)
+
+    def written(self, entry: Entry, position: int) -> None:
+        """The entry is in the log at this position."""
+        self._latest.append((entry.sequence, entry.latest_ms, position))
+
+    def write(self, record: Record, *, durable: bool) -> int:
+        """Write it; returns its sequence. Raises Unavailable."""
+        entry = self.entry(record)
+        self.written(entry, self._wal.write(entry.frames))
+        if durable:
+            self._wal.sync()
+        return entry.sequence
 
     def claim(self) -> int:
         """A sequence of its own for what is no record."""
         self.next_sequence += 1
         return self.next_sequence - 1
 
+    def is_behind(self) -> bool:
+        """Whether the log waits for old records of this shard to be sealed."""
+        return self._wal.is_behind()
+
     def seal(self, batch: Batch, sequence: int, before_ms: int) -> Sealed:
         """Say in this batch, which names the blocks, what they took over, and cut what is no longer needed."""
-        needed = (own for own, latest_ms in list(self._latest) if own >= sequence or latest_ms >= before_ms)
+        needed = (own for own, latest_ms, _ in list(self._latest) if own >= sequence or latest_ms >= before_ms)
         sealed = Sealed(sequence, before_ms, min(next(needed, sequence), sequence))
         batch.put("meta", _SEALED, msgspec.msgpack.encode(sealed))
         batch.delete_range("journal", _KEY.pack(0), _KEY.pack(sealed.cut))
@@ -171,33 +214,43 @@ class Journal:
         batch.put("meta", _NEXT, _KEY.pack(self.next_sequence))
 
     def sealed_to(self, sealed: Sealed) -> None:
-        """The batch of `seal` is in the store."""
-        before, self.sealed = self.sealed, sealed
+        """The batch of `seal` is durably in the store."""
+        self.sealed = sealed
+        released = -1
         while self._latest and self._latest[0][0] < sealed.cut:
-            self._latest.popleft()
-        if sealed.cut > before.cut:
-            self._store.reclaim("journal", _KEY.pack(before.cut), _KEY.pack(sealed.cut))
+            released = self._latest.popleft()[2]
+        self._wal.release(released + 1)
 
     def records(self) -> Iterator[Record]:
-        """All that is not sealed, in order. Sets `next_sequence`. A record that cannot be read is left out, as is what
-        follows one the store itself cannot read; either is logged."""
-        rows = self._store.scan("journal", _KEY.pack(self.sealed.cut))
-        while True:
-            try:
-                key, value = next(rows)
-            except StopIteration:
-                return
-            except Exception as error:  # the library raises plain Exception
-                event(logging.ERROR, "journal cut short", at=self.next_sequence, reason=str(error))
-                return
-            (sequence,) = _KEY.unpack(key)
-            self.next_sequence = max(self.next_sequence, sequence + 1)
-            try:
-                record = _decode(value)
-            except (ValueError, struct.error) as error:
-                event(logging.ERROR, "journal record skipped", sequence=sequence, reason=str(error))
+        """All that is not sealed, in order. Sets `next_sequence`. A record that cannot be read is left out and
+        logged."""
+        self._latest.clear()
+        for sequence, position, record in self._read():
+            if sequence < self.sealed.cut:
+                self._wal.release(position + 1)
                 continue
-            self._latest.append((sequence, record.latest_ms))
+            self.next_sequence = max(self.next_sequence, sequence + 1)
+            self._latest.append((sequence, record.latest_ms, position))
             if isinstance(record, Written) and sequence < self.sealed.sequence:
                 record = record.since(self.sealed.before_ms)
             yield record
+
+    def _read(self) -> Iterator[tuple[int, int, Record]]:
+        """(sequence, position in the log, record)."""
+        for key, value in self._store.scan("journal", _KEY.pack(self.sealed.cut)):
+            (sequence,) = _KEY.unpack(key)
+            try:
+                yield sequence, _IN_STORE, _decode_old(value)
+            except (ValueError, struct.error) as error:
+                event(logging.ERROR, "journal record skipped", sequence=sequence, reason=str(error))
+        for position, payload in self._wal.records():
+            try:
+                sequence, record = _decode(payload)
+            except (ValueError, struct.error) as error:
+                event(logging.ERROR, "journal record skipped", position=position, reason=str(error))
+                continue
+            yield sequence, position, record
+
+    def replayed(self) -> None:
+        """`records` are not asked for again."""
+        self._wal.replayed()

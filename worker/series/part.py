@@ -1,4 +1,4 @@
-"""The time series of one shard: index and head in memory, a journal of both in the store."""
+"""The time series of one shard: index and head in memory, the series in the store, a journal of the samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.arrival import Arrival, parse
+from shared.arrival import Arrival, joined, parse
 from shared.config import Settings
 from shared.errors import Unavailable
 from shared.labels import METRIC_NAME, Symbols
@@ -27,7 +27,7 @@ from worker.series.columns import Column
 from worker.series.head import Head
 from worker.series.index import Index
 from worker.series.ingest import Committed, Rounds, Turn
-from worker.series.journal import Deletion, Journal, Written
+from worker.series.journal import Deletion, Entry, Journal, Written
 from worker.series.layers import Layers, Tombstone
 from worker.series.lookup import Lookup
 from worker.series.metadata import Metadata
@@ -37,6 +37,7 @@ from worker.series.postings import Ids
 from worker.series.registry import Registry
 from worker.series.upkeep import Upkeep
 from worker.storage import Store
+from worker.wal.log import Stream
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ class SeriesPart:
     never while waiting for the disk; readers need only this one.
     """
 
-    def __init__(self, store: Store, settings: Settings, symbols: Symbols, directory: Path) -> None:
+    def __init__(self, store: Store, settings: Settings, symbols: Symbols, directory: Path, wal: Stream) -> None:
         self._store = store
         self._settings = settings
         self._symbols = symbols
@@ -68,7 +69,7 @@ class SeriesPart:
         self._registry = Registry(store)
         self._series_saved = self._series_staged = 0
         self.metadata = Metadata(store)
-        self.journal = Journal(store)
+        self.journal = Journal(store, wal)
         self.archive = Archive(store, settings, directory / "blocks")
         self.turn = Turn()
         self._upkeep = Upkeep(self, store, settings)
@@ -91,7 +92,7 @@ class SeriesPart:
         self._layers = Layers(blocks=blocks, tombstones=tombstones)
         newest = [block.row.generation for block in blocks] + [own.sequence + 1 for own in tombstones]
         self.journal.next_sequence = max([self.journal.next_sequence, *newest])
-        self._upkeep.sweep(self._registry, blocks)
+        self._upkeep.sweep(self._registry, blocks, self.journal)
         for ids, data, offsets in self._registry.load():
             hashes = hash_slices(data, offsets)
             with self._memory:
@@ -113,6 +114,7 @@ class SeriesPart:
                     self._head.append(rows, record.times_ms, record.values)
                 else:
                     self._head.delete(own, record.start_ms, record.end_ms)
+        self.journal.replayed()
         self._upkeep.start()
 
     def counts(self) -> dict[str, int]:
@@ -151,13 +153,13 @@ class SeriesPart:
             counted += len(self.read(ids[first : first + DELETE_SERIES], start_ms, end_ms).values)
         with self.turn.exclusive(timeout_s):
             permanent = self._permanent.data[ids]
-            batch = self._store.batch()
-            sequence = self.journal.put(batch, Deletion(permanent, start_ms, end_ms))
+            sequence = self.journal.write(Deletion(permanent, start_ms, end_ms), durable=self.is_synced)
             tombstone = Tombstone(sequence, start_ms, end_ms, permanent.astype(np.int32).tobytes())
             kept = self._layers.needs(tombstone)
             if kept:
+                batch = self._store.batch()
                 self.archive.put_tombstone(batch, tombstone)
-            self._store.write(batch, durable=self._synced)
+                self._store.write(batch, durable=self.is_synced)
             with self._memory:
                 if kept:
                     self._layers = replace(self._layers, tombstones=(*self._layers.tombstones, tombstone))
@@ -272,46 +274,50 @@ class SeriesPart:
             return None if len(permanent) else at
         return at
 
-    @property
-    def _synced(self) -> bool:
-        return self._settings.durability == "synced"
-
     # For `Rounds`.
 
-    def stage(self, arrivals: Sequence[Arrival]) -> Written:
-        """Journal the samples. `Rounds` syncs and shows them: what is visible is durable, and the order of equal times
-        is the journal's. Raises Unavailable when the head grows faster than it is sealed.
+    @property
+    def is_synced(self) -> bool:
+        return self._settings.durability == "synced"
+
+    @property
+    def has_new_series(self) -> bool:
+        return self._series_staged > self._series_saved
+
+    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Written, Entry]:
+        """The samples, and their record. `Rounds` writes, syncs and shows them: what is visible is durable, and the
+        order of equal times is the journal's. Raises Unavailable when the head grows faster than it is sealed.
 
         Series are registered before, which shows nothing while they have no samples; if the store fails, the next
         commit saves them.
         """
         if self._layers.frozen is not None and self._head.size_bytes > HEAD_OVERRUN_MAX * self._head_bytes_max:
             raise Unavailable("samples come faster than they can be sealed into blocks; try again later")
+        arrival = arrivals[0] if len(arrivals) == 1 else joined(arrivals)
         with self._memory:
-            ids = [self._index.resolve(a.data, a.starts, a.ends, a.hashes) for a in arrivals]
+            ids = self._index.resolve(arrival.data, arrival.starts, arrival.ends, arrival.hashes)
             series = len(self._index)
-            self._head.extend(series)
-            first = self._registry.next_id - self._series_saved
-            self._permanent.extend(np.arange(len(self._permanent), series) + first)
+            if series > len(self._permanent):
+                self._head.extend(series)
+                first = self._registry.next_id - self._series_saved
+                self._permanent.extend(np.arange(len(self._permanent), series) + first)
+            new = self._index.label_bytes(self._series_saved) if series > self._series_saved else None
+        if new is not None:
             batch = self._store.batch()
-            if series > self._series_saved:
-                self._registry.put(batch, *self._index.label_bytes(self._series_saved))
-        written = Written(
-            np.concatenate(ids),
-            np.concatenate([a.counts for a in arrivals]),
-            np.concatenate([a.times_ms for a in arrivals]),
-            np.concatenate([a.values for a in arrivals]),
-        )
-        self.journal.put(batch, replace(written, series=self._permanent.data[written.series]))
-        self._store.write(batch)
-        self._series_staged = series
-        return written
+            self._registry.put(batch, *new)
+            self._store.write(batch)
+            self._series_staged = series
+        written = Written(ids, arrival.counts, arrival.times_ms, arrival.values)
+        return written, self.journal.entry(written.of(self._permanent.data[ids]))
 
     def sync(self) -> None:
-        if self._synced:
+        if self.is_synced:
             self._store.sync()
         self._registry.next_id += self._series_staged - self._series_saved
         self._series_saved = self._series_staged
+
+    def journaled(self, entry: Entry, position: int) -> None:
+        self.journal.written(entry, position)
 
     def show(self, written: Written) -> None:
         rows = written.rows()

@@ -85,7 +85,7 @@ class Upkeep:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def sweep(self, registry: Registry, blocks: Sequence[Block]) -> None:
+    def sweep(self, registry: Registry, blocks: Sequence[Block], journal: Journal) -> None:
         """At the start, before the registry is loaded: forget series without samples, if there may be many."""
         if self._store.get("meta", _SWEEP) is None:
             return
@@ -94,8 +94,6 @@ class Upkeep:
         except CorruptBlock as error:
             event(logging.ERROR, "series not swept", reason=str(error))
             return
-        journal = Journal(self._store)
-        journal.load()
         found += [record.series for record in journal.records()]
         alive = np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
         gone = registry.sweep(alive)
@@ -134,7 +132,7 @@ class Upkeep:
         blocks = part.layers().blocks
         size, earliest_ms = part.head_times()
         before_ms = self._before_ms(now_ms)
-        if size > self._head_bytes_max:
+        if size > self._head_bytes_max or part.journal.is_behind():
             self._seal(NEVER)
         elif part.layers().frozen is not None or (earliest_ms < before_ms and before_ms > self._sealed_to_ms):
             self._seal(before_ms)
