@@ -15,15 +15,18 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import combinations
 
-from loadtest.bench.metrics import measuring, report
+from loadtest.bench.metrics import measuring, report, scrapes
 from loadtest.bench.metrics.answers import Answer, difference
 from loadtest.bench.metrics.measuring import SAME_EVERYWHERE, Figures
 from loadtest.bench.metrics.payloads import STEP_MS, Workload, requests
-from loadtest.bench.metrics.servers import SERVERS, Server, VictoriaMetrics
+from loadtest.bench.metrics.servers import SERVERS, Prometheus, Server, VictoriaMetrics
 
-PARTS = ("ingest", "query", "disk", "restart", "many")
+PARTS = ("ingest", "query", "disk", "restart", "scrapes", "many")
 CONNECTIONS = 4
 EQUAL = 1e-6
+WINDOW_MS = 7_200_000
+LONG_AGO_MS = 2 * WINDOW_MS
+"""The scrapes are of a window that is past, and lie within it."""
 BEHIND_NOW_MS = 120_000
 """The newest sample is this old: VictoriaMetrics does not show the last 30 s."""
 
@@ -46,7 +49,7 @@ class Bench:
         self.differences: dict[tuple[str, str, str], float] = {}
 
     def run(self) -> None:
-        if self.parts - {"many"}:
+        if self.parts - {"many", "scrapes"}:
             streams = requests(self.work, CONNECTIONS)
             for number in range(self.runs):
                 answers: dict[str, dict[str, Answer]] = {}
@@ -54,6 +57,8 @@ class Bench:
                     say(f"run {number + 1} of {self.runs}: {kind.name}")
                     self._with(kind, lambda server, got=answers: self._small(server, streams, got))
                 self._compare(answers)
+        if "scrapes" in self.parts:
+            self._scrapes(scrapes.load())
         if "many" in self.parts:
             streams = requests(self.many, CONNECTIONS)
             for kind in self.kinds:
@@ -86,6 +91,17 @@ class Bench:
             self._keep(server, measuring.disk(server, self.work))
         if "restart" in self.parts:
             self._keep(server, measuring.restart(server, self.work, "restart"))
+
+    def _scrapes(self, recording: scrapes.Recording) -> None:
+        start_ms = (int(time.time() * 1000) - LONG_AGO_MS) // WINDOW_MS * WINDOW_MS + WINDOW_MS // 4
+
+        def measure(server: Server) -> None:
+            self._keep(server, measuring.scraped(server, recording, start_ms))
+
+        for kind in self.kinds:
+            if kind is not Prometheus:  # it has no way to compact on demand
+                say(f"an hour of scrapes, {recording.samples:,} samples: {kind.name}")
+                self._with(kind, measure)
 
     def _many(self, server: Server, streams: Sequence[Sequence[bytes]]) -> None:
         self._keep(server, measuring.ingest(server, self.many, streams, "many"))

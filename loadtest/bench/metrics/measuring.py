@@ -12,6 +12,7 @@ import orjson
 
 from loadtest.bench.metrics.answers import Answer, parsed
 from loadtest.bench.metrics.payloads import STEP_MS, Workload
+from loadtest.bench.metrics.scrapes import Recording
 from loadtest.bench.metrics.sending import send
 from loadtest.bench.metrics.servers import Server
 
@@ -132,6 +133,13 @@ def timed(server: Server, path: str, times: int) -> tuple[float, bytes]:
 def memory(server: Server, prefix: str) -> Figures:
     resident, proportional = server.memory_bytes()
     return {f"{prefix} rss": resident / 1e6, f"{prefix} pss": proportional / 1e6}
+
+
+def scraped(server: Server, recording: Recording, start_ms: int) -> Figures:
+    """Write an hour of scrapes of long ago, then see what a sample costs where it is kept."""
+    send(server.port, [list(recording.bodies(start_ms))])
+    server.seal()
+    return {"scraped": server.sealed_bytes() / recording.samples, "scraped all": server.disk_bytes() / 1e6}
 
 
 def disk(server: Server, work: Workload) -> Figures:

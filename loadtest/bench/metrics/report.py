@@ -55,6 +55,8 @@ ROWS = (
     Row("instant one cpu", "… processor time of the server", "ms"),
     Row("twice series", "`sum by (job) (rate(…))`: twice the series", "times", most=2.1),
     Row("twice range", "`sum by (job) (rate(…))`: twice the range", "times", most=2.1),
+    Row("scraped", "an hour of node_exporter, scraped each second: sealed samples", "bytes/sample", to_victoria=1.0),
+    Row("scraped all", "… disk, everything", "MB"),
     Row("many rate", "remote write, {many} new series × 3", "M samples/s", True, 1.5),
     Row("many cpu", "… processor time of the server", "µs/sample"),
     Row("many p99", "… one request, p99", "ms"),

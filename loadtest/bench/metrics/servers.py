@@ -100,6 +100,14 @@ class Server:
     def settle(self) -> None:
         """Have what is in memory written to disk, where there is a way to ask for it."""
 
+    def seal(self) -> None:
+        """Have all samples, which are of times long past, in the form they are kept in."""
+        self.settle()
+
+    def sealed_bytes(self) -> int:
+        """Of the files that hold the samples, without index and logs."""
+        return self.disk_bytes()
+
     def data(self) -> Path:
         return self.directory / "data"
 
@@ -158,6 +166,20 @@ class Triptych(Server):
         self.port = self._cluster.port
         self.processes = [p for p in (self._cluster.supervisor, self._cluster.coordinator) if p is not None]
 
+    def seal(self) -> None:
+        """A start seals all windows that are past; merging follows."""
+        self.stop()
+        self.start()
+        give_up = time.monotonic() + READY_WITHIN_S
+        while any(shard["counts"]["head_samples"] for shard in self.json("/api/v1/cluster")["data"]["shards"]):
+            if time.monotonic() > give_up:
+                raise RuntimeError(f"samples are not sealed after {READY_WITHIN_S:g} s; see {self.directory}")
+            time.sleep(QUIET_S)
+        self.wait_quiet()
+
+    def sealed_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.data().glob("shards/*/blocks/*"))
+
     def _ready_path(self) -> str:
         return "/-/ready"
 
@@ -174,7 +196,7 @@ class Prometheus(Server):
         return _first_version(["prometheus", "--version"])
 
     def _launch(self) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         (self.directory / "prometheus.yml").write_text("global: {}\n")
         self._spawn(
             [
@@ -204,7 +226,7 @@ class VictoriaMetrics(Server):
         return _first_version(["victoria-metrics", "--version"])
 
     def _launch(self) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._spawn(
             [
                 "victoria-metrics",
@@ -219,6 +241,14 @@ class VictoriaMetrics(Server):
     def settle(self) -> None:
         self.get("/internal/force_flush")
 
+    def seal(self) -> None:
+        self.settle()
+        self.get("/internal/force_merge")
+        self.wait_quiet()
+
+    def sealed_bytes(self) -> int:
+        return sum(path.stat().st_size for path in (self.data() / "data").rglob("*") if path.is_file())
+
     def _ready_path(self) -> str:
         return "/health"
 
@@ -226,7 +256,7 @@ class VictoriaMetrics(Server):
 SERVERS: tuple[type[Server], ...] = (Triptych, VictoriaMetrics, Prometheus)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as own:
         own.bind(("127.0.0.1", 0))
         return int(own.getsockname()[1])
