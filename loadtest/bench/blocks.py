@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +113,7 @@ def _written_bytes() -> int:
 
 def shard(directory: Path, series: int, rounds: int) -> None:
     settings = Settings(shards=1, workers=1, block_window_ms=7_200_000)
-    part, store = opened(directory, settings)
+    part, _, close = opened(directory, settings)
     part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]  # sealing is timed here
     for at in range(rounds):
         for body in bodies(series, at):
@@ -158,21 +159,25 @@ def shard(directory: Path, series: int, rounds: int) -> None:
         show(f"longest {name} before, while sealing", before[name][0] * 1000, f"ms, {max(own) * 1000:.2f} ms")
         p99 = float(np.percentile(own, 99)) * 1000
         show(f"99th percentile of a {name} before, while sealing", before[name][1] * 1000, f"ms, {p99:.2f} ms")
-    part.close()
-    store.close()
+    close()
     started = time.perf_counter()
-    part, store = opened(directory, settings)
+    part, _, close = opened(directory, settings)
     show(f"start with {series} series, all sealed but a tail", (time.perf_counter() - started) * 1000, "ms")
-    part.close()
-    store.close()
+    close()
 
 
-def opened(directory: Path, settings: Settings) -> tuple[SeriesPart, Store]:
+def opened(directory: Path, settings: Settings) -> tuple[SeriesPart, Store, Callable[[], None]]:
     store = Store(directory / "store")
     log = WriteAheadLog(directory / "wal").open()
     part = SeriesPart(store, settings, TextTable(), directory, log.stream(0, SERIES))
     part.load()
-    return part, store
+
+    def close() -> None:
+        part.close()
+        store.close()
+        log.close()
+
+    return part, store, close
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def head(series: int, rounds: int) -> None:
 def shard(series: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         before = psutil.Process().memory_info().rss
-        part, store = opened(Path(directory))
+        part, _, close = opened(Path(directory))
         for stage, at in (("write, new series", 0), ("write, known series", 1), ("write, known series", 2)):
             took = 0.0
             for body in bodies(series, at):
@@ -113,20 +113,26 @@ def shard(series: int) -> None:
         grown = psutil.Process().memory_info().rss - before
         print(f"{'memory of the shard':<52} {grown / series:>10.0f} bytes a series")
         queries(part)
-        store.close()
+        close()
         started = time.perf_counter()
-        part, store = opened(Path(directory))
+        part, _, close = opened(Path(directory))
         took = time.perf_counter() - started
         show(f"start: replay {series} series with 3 samples", took / series * 1e9, "series")
-        store.close()
+        close()
 
 
-def opened(directory: Path) -> tuple[SeriesPart, Store]:
+def opened(directory: Path) -> tuple[SeriesPart, Store, Callable[[], None]]:
     store = Store(directory / "store")
     log = WriteAheadLog(directory / "wal").open()
     part = SeriesPart(store, Settings(), TextTable(), directory, log.stream(0, SERIES))
     part.load()
-    return part, store
+
+    def close() -> None:
+        part.close()
+        store.close()
+        log.close()
+
+    return part, store, close
 
 
 def bodies(series: int, at: int) -> Iterator[bytes]:

@@ -1,91 +1,105 @@
-"""Whether the journal is cheaper in the store's log or in a file of its own: `python -m loadtest.bench.journal`.
+"""Where a commit of samples is cheapest to write and to sync: `python -m loadtest.bench.journal`.
 
-The same records both times, as a commit writes them: some samples of a shard as packed columns, 20 bytes a sample.
-The file has them one after another behind length, sequence number and xxh64 checksum, written with one `write` each;
-the store has them as rows of the family `journal`, a batch each. Then the disk is waited for, after every record as a
-lone writer has it, or after every eighth as concurrent ones do. Medians and 99th percentiles are of the clock;
-processor time is that of the whole process, the store's work in the background included.
+A commit has a record for each of some shards: samples as packed columns, 20 bytes each. It is written and synced
+
+- to the stores: a row of family `journal` in the RocksDB of each shard, whose syncs wait for the disk side by side;
+- to a file: all records with one gathering write behind a checksum each, at the end of a file that grows;
+- to the log: `worker.wal`, whose files are full of zeros before they are written.
+
+Medians and 99th percentiles are of the clock; processor time is that of the whole process, what the store does in the
+background included. The three take turns, and each comes twice.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import xxhash
 
 from worker.storage import Store
+from worker.wal.log import SERIES, WriteAheadLog
 
-RECORD_SAMPLES = (250, 2_000)
+SHARDS = 4
+RECORD_SAMPLES = (60, 250, 2_000)
 SAMPLE_BYTES = 20
-RECORDS = 2_000
-SYNCED = 200
-"""Records that are synced; the others are only written."""
-_HEAD = struct.Struct("<IQQ")
-_KEY = struct.Struct(">Q")
+COMMITS = 500
+WARM_UP = 50
+"""Commits before those that count: the log begins with a small file and goes on in larger ones."""
 
-Put = Callable[[int, bytes], None]
-Sync = Callable[[], None]
+Commit = Callable[[int, bytes], None]
 
 
-def measure(what: str, record: bytes, put: Put, sync: Sync) -> None:
-    written, synced = [], []
+def measure(what: str, record: bytes, commit: Commit) -> None:
+    for number in range(WARM_UP):
+        commit(number, record)
+    waits = []
     worked = time.process_time()
-    for number in range(RECORDS):
+    for number in range(WARM_UP, WARM_UP + COMMITS):
         started = time.perf_counter()
-        put(number, record)
-        written.append(time.perf_counter() - started)
-    sync()
+        commit(number, record)
+        waits.append(time.perf_counter() - started)
     worked = time.process_time() - worked
-    for every in (1, 8):
-        waits = []
-        for number in range(SYNCED * every):
-            put(RECORDS + number, record)
-            if number % every == every - 1:
-                started = time.perf_counter()
-                sync()
-                waits.append(time.perf_counter() - started)
-        synced.append(np.percentile(waits, [50, 99]) * 1e3)
+    median, last = np.percentile(waits, [50, 99]) * 1e6
     sys.stdout.write(
-        f"{what:<8} {len(record):>6} bytes: write {np.median(written) * 1e9:>8.0f} ns a record "
-        f"(p99 {np.percentile(written, 99) * 1e9:.0f}), {worked / RECORDS * 1e9:.0f} of processor time; "
-        f"fsync after each {synced[0][0]:.2f} ms, p99 {synced[0][1]:.2f}; "
-        f"after eight {synced[1][0]:.2f} ms, p99 {synced[1][1]:.2f}\n"
+        f"{what:<7} {SHARDS} records of {len(record):>6} bytes: {worked / COMMITS * 1e6:>5.0f} µs of processor time a "
+        f"commit, {median:>5.0f} µs until it is on the disk (p99 {last:.0f})\n"
     )
 
 
-def in_store(directory: Path, record: bytes) -> None:
-    store = Store(directory / "store")
+def in_stores(directory: Path, record: bytes) -> None:
+    stores = [Store(directory / f"store-{number}") for number in range(SHARDS)]
+    with ThreadPoolExecutor(SHARDS) as pool:
 
-    def put(number: int, value: bytes) -> None:
-        batch = store.batch()
-        batch.put("journal", _KEY.pack(number), value)
-        store.write(batch)
+        def commit(number: int, value: bytes) -> None:
+            for store in stores:
+                batch = store.batch()
+                batch.put("journal", number.to_bytes(8, "big"), value)
+                store.write(batch)
+            for wait in [pool.submit(store.sync) for store in stores]:
+                wait.result()
 
-    measure("store", record, put, store.sync)
-    store.close()
+        measure("stores", record, commit)
+    for store in stores:
+        store.close()
 
 
 def in_file(directory: Path, record: bytes) -> None:
     file = os.open(directory / "file", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def put(number: int, value: bytes) -> None:
-        os.writev(file, [_HEAD.pack(len(value), number, xxhash.xxh64_intdigest(value)), value])
+    def commit(number: int, value: bytes) -> None:
+        os.writev(file, [piece for _ in range(SHARDS) for piece in (xxhash.xxh64_digest(value), value)])
+        os.fdatasync(file)
 
-    measure("file", record, put, lambda: os.fdatasync(file))
+    measure("file", record, commit)
     os.close(file)
+
+
+def in_log(directory: Path, record: bytes) -> None:
+    log = WriteAheadLog(directory / "wal").open()
+    streams = [log.stream(number, SERIES) for number in range(SHARDS)]
+
+    def commit(number: int, value: bytes) -> None:
+        positions = log.write([(stream, [value]) for stream in streams])
+        log.sync()
+        if number % 100 == 0:  # blocks have taken over what is older
+            for stream in streams:
+                stream.release(positions[0])
+
+    measure("log", record, commit)
+    log.close()
 
 
 if __name__ == "__main__":
     for samples in RECORD_SAMPLES:
         noise = np.random.default_rng(1).bytes(samples * SAMPLE_BYTES)
         for _ in range(2):
-            for work in (in_store, in_file):
-                with tempfile.TemporaryDirectory() as name:
+            for work in (in_stores, in_file, in_log):
+                with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
                     work(Path(name), noise)
