@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -38,7 +39,7 @@ def evaluate_sharded(text: str, sources: Sequence[Source], grid: Grid, **terms: 
     try:
         return _evaluate(plan(text, grid), sources, conditions)
     except SeriesBecameEqual:
-        return _evaluate(plan(text, grid, relabel=False), sources, conditions)
+        return _evaluate(plan(text, grid, relabel=False), sources, replace(conditions, form="arrays"))
 
 
 def _evaluate(made: Plan, sources: Sequence[Source], terms: Terms) -> Merged:

@@ -18,13 +18,14 @@ from coordinator.context import CONTEXT
 from coordinator.http import success
 from coordinator.queries.evaluation import Conclusion, Question, conclude, in_thread, planned, remark_texts
 from coordinator.queries.explain import explain, stats
-from coordinator.queries.results import Result, as_range, envelope, ordered, truncated
+from coordinator.queries.joining import Joined
+from coordinator.queries.results import Piece, Result, as_range, envelope, ordered, truncated
 from coordinator.queries.streaming import Body, accepts_gzip, respond
 from shared.config import Settings
 from shared.errors import BadData
 from shared.promql import parser, printer
 from shared.promql.ast import ValueType
-from shared.promql.model import Grid
+from shared.promql.model import Grid, Value
 
 STEPS_MAX = 11_000
 """Points of one series in an answer, as in Prometheus."""
@@ -84,6 +85,7 @@ def _question(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Sett
         parameters.required(fields, "query"),
         grid,
         is_range,
+        parameters.optional(fields, "limit", parameters.limit, 0),
         lookback_ms=lookback_ms,
         samples_max=settings.query_samples_max,
         timeout_ms=min(timeout_ms, settings.query_timeout_ms),
@@ -94,7 +96,6 @@ def _question(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Sett
 async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, is_range: bool) -> web.StreamResponse:
     context = request.app[CONTEXT]
     question = _question(fields, grid, is_range, context.settings)
-    limit = parameters.optional(fields, "limit", parameters.limit, 0)
     made = await planned(question)
     if is_range and made.type not in _RANGE_TYPES:
         named = _TYPE_NAMES[made.type]
@@ -102,7 +103,7 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
     gzip = accepts_gzip(request)
 
     def begin(concluded: Conclusion) -> Body:
-        return Body(_Rendering(question, concluded, limit, fields).chunks(), gzip=gzip)
+        return Body(_Rendering(question, concluded, fields).chunks(), gzip=gzip)
 
     body = await conclude(question, made, context.links, begin)
     return await respond(request, body, lambda call: in_thread(call, question))
@@ -111,27 +112,32 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
 class _Rendering:
     """Turns a conclusion into the answer's bytes; sorting and writing happen where `chunks` is iterated."""
 
-    def __init__(self, question: Question, concluded: Conclusion, limit: int, fields: MultiDict[str]) -> None:
+    def __init__(self, question: Question, concluded: Conclusion, fields: MultiDict[str]) -> None:
         self._question = question
         self._concluded = concluded
-        self._limit = limit
         self._stats = fields.get("stats", "")
         self._explain = fields.get("explain", "") in ("true", "1")
 
-    def chunks(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[Piece]:
         question, concluded = self._question, self._concluded
         started = time.perf_counter()
-        value = concluded.merged.value
-        if question.is_range:
-            value = as_range(value, question.grid)
-        if question.is_range or not concluded.plan.keeps_order:
-            value = ordered(value)
-        value, cut = truncated(value, self._limit)
+        value, cut = self._shown(concluded.merged.value)
         concluded.timings_s["resultSortTime"] = time.perf_counter() - started
         text, annotations = question.text, concluded.merged.annotations
         warnings = [*remark_texts(annotations, "warning", text), *concluded.warnings, *([TRUNCATED] if cut else [])]
         remarks = {"warnings": warnings, "infos": remark_texts(annotations, "info", text)}
         yield from envelope(Result(value, question.grid, question.is_range), self._data(), remarks)
+
+    def _shown(self, value: Value | Joined) -> tuple[Value | Joined, bool]:
+        """(The value in the order in which it is shown, whether series were left out)."""
+        question = self._question
+        if isinstance(value, Joined):
+            return value, False
+        if question.is_range:
+            value = as_range(value, question.grid)
+        if question.is_range or not self._concluded.plan.keeps_order:
+            value = ordered(value)
+        return truncated(value, question.limit)
 
     def _data(self) -> dict[str, Any]:
         data: dict[str, Any] = {}

@@ -15,7 +15,8 @@ from coordinator.queries import results
 from coordinator.queries.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, Unavailable
-from shared.messages.query import Evaluated
+from shared.messages.query import Evaluated, Form
+from shared.promql.ast import ValueType
 from shared.promql.model import Annotations, Grid
 from shared.promql.positions import line_column
 from shared.wire import pack, unpack
@@ -44,11 +45,13 @@ _THREADS = ThreadPoolExecutor(THREADS, thread_name_prefix="query")
 
 @dataclass(slots=True)
 class Question:
-    """A query and what it is asked under; `asked_at` is of `time.perf_counter()`."""
+    """A query and what it is asked under; `limit`: series shown at most, 0: all; `asked_at` is of
+    `time.perf_counter()`."""
 
     text: str
     grid: Grid
     is_range: bool
+    limit: int
     lookback_ms: int
     samples_max: int
     timeout_ms: int
@@ -56,10 +59,17 @@ class Question:
     asked_at: float = field(default_factory=time.perf_counter)
     cancelled: Event = field(default_factory=Event)
 
-    def terms(self) -> Terms:
+    def terms(self, form: Form) -> Terms:
         spent_s = time.perf_counter() - self.asked_at
         deadline = time.monotonic() + self.timeout_ms / 1000 - spent_s
-        return Terms(self.grid, self.lookback_ms, self.samples_max, deadline, self.cancelled.is_set)
+        return Terms(self.grid, self.lookback_ms, self.samples_max, deadline, self.cancelled.is_set, form)
+
+    def form(self, made: Plan) -> Form:
+        """What the answer's series may be rendered as where they are: text cannot be put into another order any more,
+        and where not all are shown most of it would be for nothing."""
+        if self.limit or (made.keeps_order and not self.is_range):
+            return "arrays"
+        return "matrix" if self.is_range or made.type is ValueType.MATRIX else "vector"
 
 
 @dataclass(slots=True)
@@ -80,13 +90,17 @@ async def planned(question: Question) -> Plan:
     return await in_thread(lambda: plan(question.text, question.grid), question)
 
 
-async def conclude(question: Question, made: Plan, links: Links, then: Callable[[Conclusion], T]) -> T:
+async def conclude(
+    question: Question, made: Plan, links: Links, then: Callable[[Conclusion], T], *, careful: bool = False
+) -> T:
     """Ask the workers and evaluate; what `then` makes of the conclusion, in the same thread.
+
+    `careful`: nothing is done in the workers that takes series of different workers to be different.
 
     Raises NotExecutable, BadData; DeadlineExceeded when the timeout has elapsed; Unavailable when no shard answers, or
     one does not and the question asks for all.
     """
-    terms = question.terms()
+    terms = question.terms("arrays" if careful else question.form(made))
     prepared_at = time.perf_counter()
     fan_out = await _ask(question, made, terms, links)
     answered_at = time.perf_counter()
@@ -105,8 +119,8 @@ async def conclude(question: Question, made: Plan, links: Links, then: Callable[
     try:
         return await in_thread(merge, question)
     except SeriesBecameEqual:
-        careful = await in_thread(lambda: plan(question.text, question.grid, relabel=False), question)
-        return await conclude(question, careful, links, then)
+        made = await in_thread(lambda: plan(question.text, question.grid, relabel=False), question)
+        return await conclude(question, made, links, then, careful=True)
 
 
 async def _ask(question: Question, made: Plan, terms: Terms, links: Links) -> FanOut:
@@ -143,7 +157,8 @@ def _merge(made: Plan, fan_out: FanOut, terms: Terms) -> tuple[Merged, list[dict
                 "timings": {name: _seconds(ms) for name, ms in answer.reply.timings_ms.items()},
                 "samples": sum(part.samples_read for part in evaluated.answers),
                 "subqueries": [
-                    {"samples": part.samples_read, "evalTime": _seconds(part.elapsed_ms)} for part in evaluated.answers
+                    {"samples": part.samples_read, "evalTime": _seconds(part.elapsed_ms), "form": part.shape.kind}
+                    for part in evaluated.answers
                 ],
             }
         )

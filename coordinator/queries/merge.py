@@ -12,42 +12,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.queries.fetched import Fetched
+from coordinator.queries.joining import Joined, SeriesBecameEqual, received, written
 from coordinator.queries.planner import Leaf, Plan
 from shared.errors import NotExecutable
 from shared.labels import Symbols
-from shared.messages.query import Evaluate, Evaluated
+from shared.messages.query import Evaluate, Evaluated, Form
 from shared.promql import exchange
-from shared.promql.ast import MatrixSelector
+from shared.promql.ast import MatrixSelector, Remote
 from shared.promql.engine import partial, query
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.evaluator import evaluate
 from shared.promql.model import Annotations, Grid, Matrix, RangeVector, Value
+from shared.promql.rendering.series import SeriesWriter
 from shared.wire import Frame
 
 TOO_MANY_SAMPLES = "query processing would load too many samples into memory in query execution"
 
 
-class SeriesBecameEqual(Exception):
-    """A label function gave series of different workers the same label set, which only one place can judge: the query
-    has to be planned without sending aggregations over label functions to the workers."""
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a query is evaluated under. `deadline` is of `time.monotonic()`."""
+    """What a query is evaluated under. `deadline` is of `time.monotonic()`. `form`: what is made of the value; anything
+    but arrays only where all its series are shown, in the order of their label sets."""
 
     grid: Grid
     lookback_ms: int
     samples_max: int
     deadline: float
     cancelled: Callable[[], bool] = lambda: False
+    form: Form = "arrays"
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
     """The finished value of a query; `samples_read` by the workers, `samples_peak` held here at once at most."""
 
-    value: Value
+    value: Value | Joined
     annotations: Annotations
     samples_read: int
     samples_peak: int
@@ -61,7 +60,9 @@ def message(plan: Plan, terms: Terms) -> Evaluate:
         if leaf.grid(clock).steps > terms.samples_max:
             raise NotExecutable(TOO_MANY_SAMPLES)
     grid = terms.grid
-    return Evaluate(grid.start_ms, grid.end_ms, grid.step_ms, terms.lookback_ms, terms.samples_max, subqueries)
+    # What is only joined here is the answer already.
+    form = terms.form if isinstance(plan.root, Remote) and plan.leaves[0].mode == "value" else "arrays"
+    return Evaluate(grid.start_ms, grid.end_ms, grid.step_ms, terms.lookback_ms, terms.samples_max, subqueries, form)
 
 
 def evaluate_plan(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]]], terms: Terms) -> Merged:
@@ -86,6 +87,10 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]
     leaves = _decoded(plan, replies, context.symbols)
     cells = sum(exchange.cells(value) for values in leaves for value in values)
     context.reserve(cells)
+    if any(isinstance(part, exchange.Rendered) for parts in leaves for part in parts):
+        _gather_remarks(plan, replies, context.annotations)
+        joined, shown = _joined(leaves[0], terms, context)
+        return Merged(joined, context.annotations, samples_read, cells + shown)
     values: list[Value] = []
     for leaf, parts in zip(plan.leaves, leaves, strict=True):
         context.check()
@@ -134,6 +139,26 @@ def _merge(leaf: Leaf, parts: Sequence[exchange.Shipped], context: EvalContext, 
         span = leaf.subquery(context)
         fetched.add(leaf.expr.vector.matchers, span.start_ms, span.end_ms, joined)
     return joined
+
+
+def _joined(parts: Sequence[exchange.Shipped], terms: Terms, context: EvalContext) -> tuple[Joined, int]:
+    """(The answer's series from workers of which some have rendered theirs; how many numbers they show)."""
+    assert terms.form != "arrays"
+    own, shown = [], 0
+    for part in parts:
+        context.check()
+        if isinstance(part, exchange.Rendered):
+            own.append(received(part))
+            shown += part.shown
+        else:
+            assert isinstance(part, Matrix | RangeVector)
+            value = query.finish(part, terms.grid)
+            assert isinstance(value, Matrix | RangeVector)
+            if value.labels.size:
+                rows = value.labels.sort_order()
+                own.append(written(SeriesWriter(value, rows, terms.grid, instant=terms.form == "vector")))
+                shown += exchange.cells(value)
+    return Joined(own, terms.form), shown
 
 
 def _gather_remarks(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]]], annotations: Annotations) -> None:

@@ -8,7 +8,8 @@ from itertools import chain
 
 from aiohttp import web
 
-from coordinator.queries.results import compressed, gathered
+from coordinator.queries.compression import compressed
+from coordinator.queries.results import Piece, gathered
 
 PIECE_BYTES = 1 << 20
 """An answer up to this size is sent whole; a longer one in pieces of about it."""
@@ -17,7 +18,7 @@ GZIP_BYTES_MIN = 16 << 10
 WRITE_TIMEOUT_S = 60.0
 """A client that takes no piece for this long is given up."""
 
-InThread = Callable[[Callable[[], bytes | None]], Awaitable[bytes | None]]
+InThread = Callable[[Callable[[], Piece | None]], Awaitable[Piece | None]]
 
 
 def accepts_gzip(request: web.Request) -> bool:
@@ -27,7 +28,7 @@ def accepts_gzip(request: web.Request) -> bool:
 class Body:
     """A body in the making, which is work for a thread: the constructor makes the first piece, `next` one more."""
 
-    def __init__(self, chunks: Iterator[bytes], *, gzip: bool) -> None:
+    def __init__(self, chunks: Iterator[Piece], *, gzip: bool) -> None:
         self._pieces = gathered(chunks, PIECE_BYTES)
         self.first = next(self._pieces, b"")
         self.compressed = gzip and len(self.first) >= GZIP_BYTES_MIN
@@ -40,7 +41,7 @@ class Body:
         """Whether `first` is all of it."""
         return len(self.first) < PIECE_BYTES
 
-    def next(self) -> bytes | None:
+    def next(self) -> Piece | None:
         return next(self._pieces, None)
 
 
@@ -54,7 +55,7 @@ async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.
     response = web.StreamResponse(headers=headers)
     response.content_type = "application/json"
     await response.prepare(request)
-    piece: bytes | None = body.first
+    piece: Piece | None = body.first
     while piece is not None:
         # The next piece is made while this one is on its way.
         coming = asyncio.ensure_future(in_thread(body.next))

@@ -12,6 +12,11 @@ the label sets that went into it, where a label function made them; or, for a ra
 in the workers, the samples of its series between the grid's ends."""
 
 
+Form = Literal["arrays", "vector", "matrix"]
+"""What the value of a sub-query that is the whole query may be answered in: arrays, or the text of the answer's series,
+as an instant vector or a matrix. A worker that is allowed text may still answer in arrays."""
+
+
 class SubQuery(msgspec.Struct, array_like=True, frozen=True):
     """PromQL `text` over its own grid, which is not the query's inside a subquery."""
 
@@ -31,17 +36,22 @@ class Evaluate(msgspec.Struct, array_like=True, frozen=True):
     lookback_ms: int
     samples_max: int
     subqueries: tuple[SubQuery, ...]
+    form: Form = "arrays"
 
 
 class Shape(msgspec.Struct, array_like=True, frozen=True):
     """How a value lies in its frames (`shared.promql.exchange`). `planes` are the names of a partial's planes.
-    `hashed`: one more frame has the hashes of label sets."""
+    `hashed`: one more frame has the hashes of label sets. Of a text: `series` are those in each of its frames, `cells`
+    and `shown` how many numbers the value held before and after names were dropped and empty series left out."""
 
-    kind: Literal["matrix", "range", "partial"]
+    kind: Literal["matrix", "range", "partial", "text"]
     steps: int
     frames: int
     planes: tuple[str, ...] = ()
     hashed: bool = False
+    series: tuple[int, ...] = ()
+    cells: int = 0
+    shown: int = 0
 
 
 class Remark(msgspec.Struct, array_like=True, frozen=True):

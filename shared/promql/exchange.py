@@ -1,12 +1,13 @@
 """Values between workers and the coordinator: a small `Shape` and raw frames, arrays neither converted nor copied.
 
 Presence and dropped names travel as bits; a matrix without holes sends none. Decoded arrays are read-only views of the
-received frames.
+received frames. A value may also travel as the text that an answer will have (`shared.promql.rendering`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -17,12 +18,26 @@ from shared.labels import LabelFrame, Symbols, concat, distinct
 from shared.messages.query import Remark, Shape
 from shared.promql.engine.partial import Partial
 from shared.promql.model import Annotation, Annotations, Bool, Float, Int, Matrix, RangeVector, Samples
+from shared.promql.rendering.series import Text
 from shared.wire import Frame
 
-Shipped = Matrix | RangeVector | Partial
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A finished value as text, its series in the order of their label sets. `cells` and `shown`: how many numbers the
+    value held before and after it was finished."""
+
+    texts: list[Text]
+    cells: int
+    shown: int
+
+
+Shipped = Matrix | RangeVector | Partial | Rendered
 
 
 def encode(value: Shipped) -> tuple[Shape, list[Frame]]:
+    if isinstance(value, Rendered):
+        return _encode_text(value)
     if isinstance(value, Matrix):
         return _encode_matrix(value)
     if isinstance(value, RangeVector):
@@ -51,9 +66,25 @@ def _encode_range(value: RangeVector) -> tuple[Shape, list[Frame]]:
     return Shape("range", 0, len(frames)), frames
 
 
+def _encode_text(value: Rendered) -> tuple[Shape, list[Frame]]:
+    frames = [_stacked([text.ends for text in value.texts]), _stacked([text.label_ends for text in value.texts])]
+    frames += [_raw(text.data) for text in value.texts]
+    series = tuple(text.series for text in value.texts)
+    return Shape("text", 0, len(frames), series=series, cells=value.cells, shown=value.shown), frames
+
+
+def _decode_text(shape: Shape, frames: Sequence[Frame]) -> Rendered:
+    cuts = np.cumsum(shape.series)[:-1]
+    ends, label_ends = (np.split(np.require(_array(frame, np.int64), requirements="A"), cuts) for frame in frames[:2])
+    data = [_array(frame, np.uint8) for frame in frames[2:]]
+    return Rendered([Text(*own) for own in zip(data, ends, label_ends, strict=False)], shape.cells, shape.shown)
+
+
 def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:
     """Inverse of `encode`; label codes are of `symbols`."""
     assert len(frames) == shape.frames, f"{shape.kind} announces {shape.frames} frames and has {len(frames)}"
+    if shape.kind == "text":
+        return _decode_text(shape, frames)
     frames = frames[:-1] if shape.hashed else frames
     labels = LabelFrame.from_frames([bytes(frames[0]), memoryview(frames[1])], symbols)
     series = labels.size
@@ -80,6 +111,8 @@ def cells(value: Shipped) -> int:
         return value.values.size
     if isinstance(value, RangeVector):
         return len(value.samples.values)
+    if isinstance(value, Rendered):
+        return value.cells
     return value.present.size * len(value.planes)
 
 
@@ -147,9 +180,13 @@ def add_remarks(annotations: Annotations, given: Sequence[Remark], start: int) -
         annotations.add(Annotation(remark.level, remark.text, offset))
 
 
-def _raw(array: Float | Int) -> Frame:
+def _raw(array: Float | Int | NDArray[np.uint8]) -> Frame:
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(np.uint8).data if flat.size else b""
+
+
+def _stacked(arrays: Sequence[Int]) -> Frame:
+    return _raw(np.concatenate(arrays)) if arrays else b""
 
 
 def _array(frame: Frame, dtype: type) -> NDArray:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import struct
+import zlib
 from decimal import Decimal
 
 import numpy as np
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.queries import results
+from coordinator.queries.compression import compressed
 from coordinator.queries.results import Result, envelope, ordered, truncated
 from shared.labels import LabelFrame, Symbols
 from shared.promql.model import Grid, Matrix, RangeVector, Samples, Scalar, String, Value
@@ -186,9 +187,27 @@ def test_envelope_has_remarks_beside_data_and_only_if_there_are_any() -> None:
     }
 
 
-def test_gzip_is_the_same_bytes() -> None:
-    chunks = [b"abc" * 1000, b"", b"xyz"]
-    assert gzip.decompress(b"".join(results.compressed(iter(chunks)))) == b"".join(chunks)
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [],
+        [b""],
+        [b"abc" * 1000],
+        [b"abc" * 1000, b"", b"xyz"],
+        [b"a", b"b", bytes(200_000), b"c"],
+        [bytes(range(256)) * 300, memoryview(bytes(range(256)) * 300), b"end"] * 7,
+    ],
+)
+def test_gzip_is_the_same_bytes(pieces: list[bytes]) -> None:
+    packed = b"".join(compressed(iter(pieces)))
+    inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    assert inflate.decompress(packed) == b"".join(pieces)
+    assert inflate.eof and not inflate.unused_data  # one member, which every client understands
+
+
+def test_gzip_refers_back_across_pieces() -> None:
+    piece = np.random.default_rng(1).integers(0, 256, 30_000, dtype=np.uint8).tobytes()
+    assert len(b"".join(compressed(iter([piece, piece, piece])))) < 1.1 * len(piece)
 
 
 def test_series_are_sorted_by_label_set() -> None:

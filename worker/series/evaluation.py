@@ -9,18 +9,29 @@ import numpy as np
 
 from shared.errors import Internal
 from shared.labels import Symbols
-from shared.messages.query import Evaluate, Evaluated, Shape, SubAnswer, SubQuery
+from shared.messages.query import Evaluate, Evaluated, Form, Shape, SubAnswer, SubQuery
 from shared.promql import exchange, parser
 from shared.promql.ast import Aggregate, Expr, MatrixSelector, Paren
-from shared.promql.engine import partial
+from shared.promql.engine import partial, query
 from shared.promql.engine.batches import evaluate_partial
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.evaluator import evaluate, evaluate_vector
 from shared.promql.model import Grid, Matrix, RangeVector, Source
+from shared.promql.rendering.series import SAMPLE_BYTES_MAX, SeriesWriter
 from shared.wire import Frame
 
 SERIES_PER_READ = 1024
 """Series read between two looks at the deadline and the budget."""
+
+TEXT_WEIGHT_MIN = 2048
+"""A smaller value is rendered by the coordinator: what two workers spend on it together would be more than it saves
+there. Weighed by SERIES_WEIGHT: the labels of a series cost as much as so many numbers."""
+SERIES_WEIGHT = 32
+TEXT_BYTES_MAX = 128 << 20
+"""Text of one answer that a worker may hold, by what its numbers and labels need at most (half of it is usual): two
+million numbers. Arrays of as many take a quarter of the memory, and nothing of a text is on its way before all of it
+is written; so a larger value goes to the coordinator as it is, which renders it while it sends. Some 80 frames of 1 MB,
+far below `wire.FRAMES_MAX`."""
 
 
 def answer(
@@ -41,7 +52,7 @@ def answer(
             cancelled=cancelled,
         )
         started = time.perf_counter()
-        shape, own = _answer(subquery, context)
+        shape, own = _answer(subquery, message.form, context)
         left = context.samples_left
         elapsed_ms = (time.perf_counter() - started) * 1000
         answers.append(SubAnswer(shape, exchange.remarks(context.annotations), context.samples_read, elapsed_ms))
@@ -49,7 +60,7 @@ def answer(
     return Evaluated(tuple(answers)), frames
 
 
-def _answer(subquery: SubQuery, context: EvalContext) -> tuple[Shape, list[Frame]]:
+def _answer(subquery: SubQuery, form: Form, context: EvalContext) -> tuple[Shape, list[Frame]]:
     grid = Grid(subquery.start_ms, subquery.end_ms, subquery.step_ms)
     expr = _bare(parser.resolve_durations(parser.parse(subquery.text), context.query_grid))
     if subquery.mode == "samples":
@@ -58,12 +69,31 @@ def _answer(subquery: SubQuery, context: EvalContext) -> tuple[Shape, list[Frame
         value = evaluate(expr, grid, context)
         if not isinstance(value, Matrix | RangeVector):
             raise Internal(f"{subquery.text!r} is no vector, so it is no sub-query of a shard")
-        return exchange.encode(value)
+        return exchange.encode(_rendered(value, form, grid, context) or value)
     if not isinstance(expr, Aggregate):
         raise Internal(f"{subquery.text!r} is no aggregation, so it has no partial form")
     if subquery.mode == "partial":
         return exchange.encode(evaluate_partial(expr, grid, context))
     return _relabelled(expr, grid, context)
+
+
+def _rendered(value: Matrix | RangeVector, form: Form, grid: Grid, context: EvalContext) -> exchange.Rendered | None:
+    """The value as the answer's text, where that is allowed and worth it."""
+    cells = exchange.cells(value)
+    if form == "arrays" or cells + SERIES_WEIGHT * value.labels.size < TEXT_WEIGHT_MIN:
+        return None
+    if cells * SAMPLE_BYTES_MAX > TEXT_BYTES_MAX:
+        return None
+    finished = query.finish(value, grid)
+    assert isinstance(finished, Matrix | RangeVector)
+    writer = SeriesWriter(finished, finished.labels.sort_order(), grid, instant=form == "vector")
+    if writer.bytes_max > TEXT_BYTES_MAX:
+        return None
+    texts = []
+    for text in writer.texts():
+        context.check()
+        texts.append(text)
+    return exchange.Rendered(texts, cells, exchange.cells(finished))
 
 
 def _relabelled(node: Aggregate, grid: Grid, context: EvalContext) -> tuple[Shape, list[Frame]]:

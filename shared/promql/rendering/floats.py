@@ -21,7 +21,8 @@ TIME_BYTES_MAX = 24
 _POWER_MIN = -292
 _POWER_MAX = 324
 
-_U0, _U1, _U2, _U4, _U10 = (np.uint64(n) for n in (0, 1, 2, 4, 10))
+_U0, _U1, _U2, _U4, _U10, _U100 = (np.uint64(n) for n in (0, 1, 2, 4, 10, 100))
+_E15 = np.uint64(10**15)
 _U32, _U52, _LOW32 = np.uint64(32), np.uint64(52), np.uint64(0xFFFFFFFF)
 _FRACTION = np.uint64((1 << 52) - 1)
 _HIDDEN = np.uint64(1 << 52)
@@ -34,6 +35,7 @@ _POINT = np.uint8(ord("."))
 _E = np.uint8(ord("e"))
 _INF = np.frombuffer(b"+Inf", dtype=np.uint8)
 _NAN = np.frombuffer(b"NaN", dtype=np.uint8)
+_PAIRS = np.frombuffer("".join(f"{n:02d}" for n in range(100)).encode(), dtype=np.uint8)
 
 Bytes = NDArray[np.uint8]
 
@@ -53,7 +55,7 @@ def _powers_of_ten() -> NDArray[np.uint64]:
 POWERS = _powers_of_ten()
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _multiply(a: Any, b: Any) -> Any:
     """(high, low) of the 128-bit product of two uint64."""
     a_low, a_high = a & _LOW32, a >> _U32
@@ -64,7 +66,7 @@ def _multiply(a: Any, b: Any) -> Any:
     return a_high * b_high + (middle >> _U32) + (other >> _U32), (other << _U32) | (low & _LOW32)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _scaled_odd(high: Any, low: Any, c: Any) -> Any:
     """The product of a 128-bit power and `c`, without its low 128 bits, rounded to odd."""
     carry_in, _ = _multiply(low, c)
@@ -75,7 +77,7 @@ def _scaled_odd(high: Any, low: Any, c: Any) -> Any:
     return top | (_U1 if total > _U1 else _U0)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _shortest(bits: Any, powers: Any) -> Any:
     """(digits: uint64, exponent: int64) with digits × 10^exponent the shortest decimal of a finite non-zero float."""
     fraction = bits & _FRACTION
@@ -119,20 +121,31 @@ def _shortest(bits: Any, powers: Any) -> Any:
     return s + (_U1 if up else _U0), k
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _write_digits(out: Any, at: Any, digits: Any, count: Any) -> Any:
-    """`count` decimal digits of `digits`, the last one at `at + count - 1`."""
-    for i in range(at + count - 1, at - 1, -1):
-        rest = digits // _U10
-        out[i] = _ZERO + np.uint8(digits - rest * _U10)
+    """The last `count` decimal digits of `digits`, the last one at `at + count - 1`: two at a time, as a division
+    costs more than a look into the table of pairs."""
+    i = np.uint64(at + count)  # an index without a sign needs no look whether it counts from the end
+    for _ in range(count >> 1):
+        rest = digits // _U100
+        pair = (digits - rest * _U100) << _U1
+        i -= _U2
+        out[i] = _PAIRS[pair]
+        out[i + _U1] = _PAIRS[pair + _U1]
         digits = rest
+    if count & 1:
+        out[at] = _ZERO + np.uint8(digits - digits // _U10 * _U10)
     return at + count
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _count_digits(digits: Any) -> Any:
-    count = 1
-    limit = _U10
+    if digits >= _E15:  # what a float with many digits has: 15 to 17
+        count = 16
+        limit = _E15 * _U10
+    else:
+        count = 1
+        limit = _U10
     while count < 20 and digits >= limit:
         count += 1
         if count == 20:
@@ -141,7 +154,7 @@ def _count_digits(digits: Any) -> Any:
     return count
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def write_time(out: Any, at: Any, time_ms: Any) -> Any:
     """Unix seconds, with three decimals if they are not whole; returns the position after the text."""
     if time_ms < 0:
@@ -157,7 +170,7 @@ def write_time(out: Any, at: Any, time_ms: Any) -> Any:
     return at
 
 
-@njit(cache=True, nogil=True)
+@njit(forceinline=True)
 def write_float(out: Any, at: Any, value: Any, bits: Any, powers: Any) -> Any:
     """The text of `value`, whose IEEE bits are `bits`; returns the position after it."""
     if value != value:
@@ -190,7 +203,7 @@ def write_float(out: Any, at: Any, value: Any, bits: Any, powers: Any) -> Any:
     return _write_positional(out, at, digits, count, exponent)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _write_positional(out: Any, at: Any, digits: Any, count: Any, exponent: Any) -> Any:
     point = count + exponent  # digits before the point
     if point <= 0:
@@ -214,7 +227,7 @@ def _write_positional(out: Any, at: Any, digits: Any, count: Any, exponent: Any)
     return at + count + 1
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def _write_scientific(out: Any, at: Any, digits: Any, count: Any, exponent: Any) -> Any:
     if count > 1:
         _write_digits(out, at + 1, digits, count)
