@@ -267,7 +267,10 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.tuples(inner, st.sampled_from(["+", "*", "^", "atan2", "%"]), _matchings, group).map(" ".join),
         st.tuples(inner, st.sampled_from(["== bool", ">", "<= bool"]), _matchings, group).map(" ".join),
         st.tuples(inner, st.sampled_from(["and", "or", "unless"]), group).map(" ".join),
-        st.tuples(inner, st.sampled_from(["-", "/", "^"]), _numbers).map(" ".join),
+        # In parentheses: a number has no labels to match, and would be the operand of what follows.
+        st.tuples(inner, st.sampled_from(["-", "/", "^"]), _numbers).map(lambda t: f"({' '.join(t)})"),
+        # Not with Inf, which is written +Inf: the sign is then that of the whole power, of the same value.
+        st.tuples(st.sampled_from(["0", "1.5", "NaN"]), st.sampled_from(["-", "/", "^"]), group).map(" ".join),
         st.tuples(st.sampled_from(["sum", "max", "group"]), grouping, group).map(" ".join),
         st.tuples(st.sampled_from(["topk", "quantile"]), _numbers, inner, grouping).map(
             lambda t: f"{t[0]}({t[1]}, {t[2]}) {t[3]}"
