@@ -11,7 +11,7 @@ from aiohttp import web
 from coordinator import warm
 from coordinator.api import admin, log, metadata, query, series, status, vector, write
 from coordinator.context import CONTEXT, Context
-from coordinator.http import envelope
+from coordinator.dispatch import Dispatcher
 from coordinator.links import Links
 from coordinator.log.area import LogArea
 from coordinator.telemetry import Telemetry
@@ -28,7 +28,7 @@ LINE_BYTES_MAX = 65_536
 
 
 def build(context: Context) -> web.Application:
-    app = web.Application(middlewares=[envelope], client_max_size=context.settings.body_bytes_max)
+    app = web.Application()
     app[CONTEXT] = context
     modules = [query, series, metadata, log, vector, admin, status]
     if context.settings.remote_write:
@@ -46,15 +46,14 @@ async def serve(settings: Settings, identity: Manifest, address: str) -> None:
     await asyncio.to_thread(warm.build_grammar)
     await context.log.start()
     await context.vectors.start()
-    runner = web.AppRunner(
-        build(context),
+    server = Dispatcher(build(context)).server(
         access_log=None,
         handler_cancellation=True,  # who goes away frees the workers of what it asked
         auto_decompress=False,  # a body is taken as it is: what inflates it must know a bound
-        shutdown_timeout=STOP_GRACE_S,
         max_line_size=LINE_BYTES_MAX,
         max_field_size=LINE_BYTES_MAX,
     )
+    runner = web.ServerRunner(server, shutdown_timeout=STOP_GRACE_S)
     await runner.setup()
     try:
         await _listen(runner, settings)
@@ -68,7 +67,7 @@ async def serve(settings: Settings, identity: Manifest, address: str) -> None:
     event(logging.INFO, "coordinator stopped")
 
 
-async def _listen(runner: web.AppRunner, settings: Settings) -> None:
+async def _listen(runner: web.ServerRunner, settings: Settings) -> None:
     host, port = settings.address()
     try:
         await web.TCPSite(runner, host, port, backlog=1024).start()

@@ -12,6 +12,7 @@ import orjson
 from aiohttp import web
 
 from coordinator.context import CONTEXT
+from coordinator.responses import at_once
 from shared import errors
 from shared.errors import TriptychError
 from shared.telemetry import event
@@ -37,6 +38,17 @@ async def read_body(request: web.Request, limit_bytes: int, *, encoding: str = "
         raise errors.BadData(f"Content-Encoding is {found!r}; it must be {encoding!r}")
     if request.content_length is not None and request.content_length > limit_bytes:
         raise errors.TooLarge(f"the body has {request.content_length} bytes; the limit is {limit_bytes}")
+    content = request.content
+    if not content.is_eof():
+        return await _arriving(request, limit_bytes)
+    body = content.read_nowait()  # all of it is there
+    if len(body) > limit_bytes:
+        raise errors.TooLarge(f"the body has more than the limit of {limit_bytes} bytes")
+    return body
+
+
+async def _arriving(request: web.Request, limit_bytes: int) -> bytes:
+    """The body, of which more is to come."""
     context = request.app[CONTEXT]
     share = BODIES_BYTES_MAX // context.settings.requests_in_flight_max
     chunks, size, beyond = [], 0, 0
@@ -90,8 +102,7 @@ def error_answer(path: str, error: TriptychError) -> web.Response:
     return json_answer({"status": "error", "errorType": error.error_type, "error": str(error)}, status)
 
 
-@web.middleware
-async def envelope(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def serve(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Bounds the requests in flight, turns every error into its area's envelope, and counts."""
     context = request.app[CONTEXT]
     started = time.perf_counter()
@@ -105,7 +116,7 @@ async def envelope(request: web.Request, handler: Handler) -> web.StreamResponse
     response: web.StreamResponse | None = None
     try:
         response = await _answer(request, handler)
-        return response
+        return at_once(request, response)
     finally:
         context.in_flight -= 1
         resource = request.match_info.route.resource

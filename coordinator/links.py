@@ -6,17 +6,17 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import zmq
 
+from coordinator.questions import Answer, Call, FanOut, Question, Worker, gathered
 from proto import cluster_pb2
 from shared import errors, wire
 from shared.config import Settings
 from shared.telemetry import event
-from shared.wire import Frame, Reply, Request
+from shared.wire import Frame, Request
 
 SILENCE_S = 2.0
 """A worker that has not beaten for this long (four beats) is down."""
@@ -24,35 +24,14 @@ SWEEP_S = 0.25
 LINGER_MS = 500
 SEND_QUEUE_MAX = 2000
 """Messages ZeroMQ may hold for one worker: above what `worker_requests_max` lets out, so that it never decides."""
+OWNERS_KEPT = 1024
+"""Sets of shards whose owners are kept: most requests are about all shards or about one."""
 
 SHARD_STATES = {
     cluster_pb2.ShardState.LOADING: "loading",
     cluster_pb2.ShardState.READY: "ready",
     cluster_pb2.ShardState.FAILED: "failed",
 }
-
-
-@dataclass(slots=True)
-class Answer:
-    """One worker's reply, for the shards that took part."""
-
-    worker: str
-    shards: tuple[int, ...]
-    reply: Reply
-    elapsed_ms: float
-
-
-@dataclass(slots=True)
-class FanOut:
-    """What came of asking several shards. `missing`: shard → why it is not in the answer."""
-
-    answers: list[Answer]
-    missing: dict[int, str]
-
-    def warnings(self) -> list[str]:
-        """One text a missing shard, and what the others say is missing from theirs, for the envelope."""
-        missing = [f"shard {shard} is missing from this answer: {why}" for shard, why in sorted(self.missing.items())]
-        return missing + [text for answer in self.answers for text in answer.reply.warnings]
 
 
 @dataclass(slots=True)
@@ -66,27 +45,6 @@ class Shard:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Pending:
-    future: asyncio.Future[Reply]
-    bytes: int
-
-
-@dataclass(slots=True)
-class _Worker:
-    name: str
-    identity: bytes
-    pid: int
-    seen: float
-    shards: tuple[int, ...] = ()
-    pending: dict[bytes, _Pending] = field(default_factory=dict)
-    pending_bytes: int = 0
-
-
-class _WorkerGone(Exception):
-    """The worker died, went silent or was never there; the text says which."""
-
-
 class Links:
     """All connections to workers. Everything runs on the event loop that `open` was called on."""
 
@@ -94,9 +52,11 @@ class Links:
         self._settings = settings
         self._cluster_id = cluster_id
         self._address = address
-        self._workers: dict[bytes, _Worker] = {}
+        self._workers: dict[bytes, Worker] = {}
         self._states = [Shard(number) for number in range(settings.shards)]
-        self._ids = itertools.count(1)
+        # From the clock: a worker may still answer what the coordinator before this one has asked.
+        self._ids = itertools.count(time.time_ns())
+        self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
         self._drain_due = False
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -158,7 +118,8 @@ class Links:
         Raises the worker's error when it says the request itself is at fault (or the worker has a defect), Overloaded
         when a worker's queue is full, Unavailable when no shard answered.
         """
-        result = await self._ask(method, shards, body, frames, parts, timeout_s)
+        numbers = self._numbers(shards, parts)
+        result = await self._ask(method, numbers, self.unready(numbers), body, frames, parts, timeout_s)
         if not result.answers:
             raise _unavailable(result.missing)
         return result
@@ -180,82 +141,69 @@ class Links:
         """
         numbers = self._numbers(shards, parts)
         self.require(numbers)
-        result = await self._ask(method, numbers, body, frames, parts, timeout_s)
+        result = await self._ask(method, numbers, {}, body, frames, parts, timeout_s)
         if result.missing:
             raise _unavailable(result.missing)
         return result.answers
 
-    def _numbers(self, shards: Iterable[int] | None, parts: Mapping[int, Sequence[Frame]] | None) -> list[int]:
+    def _numbers(self, shards: Iterable[int] | None, parts: Mapping[int, Sequence[Frame]] | None) -> tuple[int, ...]:
         if shards is not None:
-            return list(shards)
-        return list(parts) if parts is not None else list(range(len(self._states)))
+            return tuple(shards)
+        return tuple(parts) if parts is not None else tuple(range(len(self._states)))
 
     async def _ask(
         self,
         method: str,
-        shards: Iterable[int] | None,
+        numbers: tuple[int, ...],
+        missing: dict[int, str],
         body: Frame,
         frames: Sequence[Frame],
         parts: Mapping[int, Sequence[Frame]] | None,
         timeout_s: float,
     ) -> FanOut:
-        numbers = self._numbers(shards, parts)
-        missing = self.unready(numbers)
-        owners = self._owners(n for n in numbers if n not in missing)
-        deadline = time.monotonic() + timeout_s
-        asked = []
-        for worker, owned in owners:
+        """Ask those of `numbers` that are not `missing`, and wait for all answers, the deadline, or an error."""
+        ready = tuple(n for n in numbers if n not in missing) if missing else numbers
+        asked_at = time.monotonic()
+        question = Question(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future())
+        asked: list[tuple[Call, list[Frame]]] = []
+        for worker, owned in self._owners_of(ready):
             own_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}
-            request = Request(method, owned, deadline, body, frames, own_parts)
-            asked.append(self._ask_worker(worker, request))
-        outcomes = await _all(asked)
-        answers = []
-        for (_, owned), outcome in zip(owners, outcomes, strict=True):
-            if isinstance(outcome, str):
-                missing.update(dict.fromkeys(owned, outcome))
-                continue
-            missing.update(outcome.reply.shard_errors)
-            outcome.shards = tuple(n for n in owned if n not in outcome.reply.shard_errors)
-            if outcome.shards:
-                answers.append(outcome)
-        return FanOut(answers, missing)
-
-    def _owners(self, shards: Iterable[int]) -> list[tuple[_Worker, tuple[int, ...]]]:
-        by_name = {worker.name: worker for worker in self._workers.values()}
-        owned: dict[str, list[int]] = {}
-        for number in shards:
-            owned.setdefault(self._states[number].worker or "", []).append(number)
-        return [(by_name[name], tuple(numbers)) for name, numbers in owned.items()]
-
-    async def _ask_worker(self, worker: _Worker, request: Request) -> Answer | str:
-        """The worker's answer, or why there is none."""
-        started = time.monotonic()
-        request_id = next(self._ids).to_bytes(8, "big")
-        pending = self._send(worker, request_id, request)
+            request = Request(method, owned, asked_at + timeout_s, body, frames, own_parts)
+            message = wire.encode_request(question.id, request)
+            call = Call(question, worker, owned, sum(wire.size_of(frame) for frame in message))
+            self._check_room(worker, call.bytes)
+            asked.append((call, message))
+        timer = self._loop.call_later(timeout_s, question.finish)
         try:
-            async with asyncio.timeout(request.time_left):
-                reply = await pending.future
-        except TimeoutError:
-            self._cancel(worker, request_id)
-            return f"{worker.name} did not answer within {time.monotonic() - started:.3g} s"
-        except _WorkerGone as gone:
-            return str(gone)
-        except asyncio.CancelledError:
-            self._cancel(worker, request_id)
-            raise
+            for call, message in asked:
+                self._send(call, message)
+            if question.awaited:
+                await question.done
         finally:
-            if worker.pending.pop(request_id, None) is not None:
-                worker.pending_bytes -= pending.bytes
-        if reply.error_class:
-            error = errors.from_wire(reply.error_class, reply.error)
-            if isinstance(error, errors.Unavailable):
-                return str(error)
-            raise error
-        return Answer(worker.name, request.shards, reply, (time.monotonic() - started) * 1000)
+            timer.cancel()
+            for call, _ in asked:
+                if call.outcome is None:
+                    self._give_up(call)
+        if question.error is not None:
+            raise question.error
+        return gathered([call for call, _ in asked], missing)
 
-    def _send(self, worker: _Worker, request_id: bytes, request: Request) -> _Pending:
-        message = wire.encode_request(request_id, request)
-        size = sum(memoryview(frame).nbytes for frame in message)
+    def _owners_of(self, shards: tuple[int, ...]) -> list[tuple[Worker, tuple[int, ...]]]:
+        """The workers of these shards, which are ready, each with its own; kept until the next beat."""
+        owners = self._owners.get(shards)
+        if owners is None:
+            by_name = {worker.name: worker for worker in self._workers.values()}
+            owned: dict[str, list[int]] = {}
+            for number in shards:
+                owned.setdefault(self._states[number].worker or "", []).append(number)
+            owners = [(by_name[name], tuple(numbers)) for name, numbers in owned.items()]
+            if len(self._owners) >= OWNERS_KEPT:
+                self._owners.clear()
+            self._owners[shards] = owners
+        return owners
+
+    def _check_room(self, worker: Worker, size: int) -> None:
+        """Raises Overloaded when this many bytes more are too much for the worker."""
         settings = self._settings
         if len(worker.pending) >= settings.worker_requests_max:
             raise errors.Overloaded(
@@ -267,15 +215,19 @@ class Links:
                 f"{worker.name} has {worker.pending_bytes} bytes in flight, the limit is "
                 f"{settings.worker_bytes_max} (TRIPTYCH_WORKER_BYTES_MAX); try again later"
             )
-        pending = _Pending(self._loop.create_future(), size)
-        worker.pending[request_id] = pending
-        worker.pending_bytes += size
-        if not self._transmit([worker.identity, *message]):
-            pending.future.set_exception(_WorkerGone(f"{worker.name} is not connected"))
-        return pending
 
-    def _cancel(self, worker: _Worker, request_id: bytes) -> None:
-        self._transmit([worker.identity, *wire.encode_cancel(request_id)])
+    def _send(self, call: Call, message: Sequence[Frame]) -> None:
+        if self._transmit([call.worker.identity, *message]):
+            call.send_off()
+        else:
+            call.outcome = f"{call.worker.name} is not connected"
+
+    def _give_up(self, call: Call) -> None:
+        """Nobody waits for the worker's answer any more: it is told so."""
+        worker, question = call.worker, call.question
+        if question.id in worker.pending:
+            call.settle(f"{worker.name} did not answer within {time.monotonic() - question.asked_at:.3g} s")
+            self._transmit([worker.identity, *wire.encode_cancel(question.id)])
 
     def _transmit(self, frames: Sequence[Frame]) -> bool:
         try:
@@ -295,20 +247,28 @@ class Links:
 
     def _drain(self) -> None:
         self._drain_due = False
-        while not self._socket.closed and cast(int, self._socket.getsockopt(zmq.EVENTS)) & wire.READABLE:
-            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            identity, message = frames[0].bytes, [frame.buffer for frame in frames[1:]]
+        while not self._socket.closed and wire.readable(self._socket):
+            identity, *message = wire.receive(self._socket)
             if wire.kind_of(message) == wire.REGISTER:
-                self._register(identity, wire.decode_register(message))
+                self._register(bytes(identity), wire.decode_register(message))
             else:
-                self._deliver(identity, message)
+                self._deliver(bytes(identity), message)
 
     def _deliver(self, identity: bytes, message: Sequence[Frame]) -> None:
-        request_id, reply = wire.decode_reply(message)
         worker = self._workers.get(identity)
-        pending = worker.pending.get(request_id) if worker is not None else None
-        if pending is not None and not pending.future.done():
-            pending.future.set_result(reply)
+        call = worker.pending.get(wire.request_id_of(message)) if worker is not None else None
+        if call is None:
+            return  # nobody waits for it any more
+        _, reply = wire.decode_reply(message)
+        if reply.error_class:
+            error = errors.from_wire(reply.error_class, reply.error)
+            if not isinstance(error, errors.Unavailable):
+                call.question.error = call.question.error or error
+                call.question.finish()
+            call.settle(str(error))
+        else:
+            elapsed_ms = (time.monotonic() - call.question.asked_at) * 1000
+            call.settle(Answer(call.worker.name, call.shards, reply, elapsed_ms))
 
     def _register(self, identity: bytes, message: cluster_pb2.Register) -> None:
         if message.cluster_id != self._cluster_id:
@@ -320,9 +280,10 @@ class Links:
         if worker is None:
             for other in [w for w in self._workers.values() if w.name == message.worker]:
                 self._remove(other, f"{other.name} has restarted")
-            worker = _Worker(message.worker, identity, message.pid, 0.0)
+            worker = Worker(message.worker, identity, message.pid, 0.0)
             self._workers[identity] = worker
             event(logging.INFO, "worker registered", worker=worker.name, pid=worker.pid, shards=len(message.shards))
+        self._owners.clear()
         worker.seen = time.monotonic()
         worker.shards = tuple(entry.shard for entry in message.shards)
         for entry in message.shards:
@@ -340,28 +301,15 @@ class Links:
                 if now - worker.seen > SILENCE_S:
                     self._remove(worker, f"{worker.name} is down (no sign of life for {SILENCE_S:g} s)")
 
-    def _remove(self, worker: _Worker, why: str) -> None:
+    def _remove(self, worker: Worker, why: str) -> None:
         event(logging.WARNING, "worker is gone", worker=worker.name, pid=worker.pid, why=why)
         self._workers.pop(worker.identity, None)
+        self._owners.clear()
         for number in worker.shards:
             if self._states[number].worker == worker.name:
                 self._states[number] = Shard(number, "down", why)
-        for pending in worker.pending.values():
-            if not pending.future.done():
-                pending.future.set_exception(_WorkerGone(why))
-
-
-async def _all(calls: Sequence[Coroutine[None, None, Answer | str]]) -> list[Answer | str]:
-    """All results; when one raises, the others are cancelled (and their workers told) before it goes on."""
-    if len(calls) == 1:
-        return [await calls[0]]
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        raise
+        for call in list(worker.pending.values()):
+            call.settle(why)
 
 
 def _why(shard: Shard) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from coordinator.links import Links
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
+_BOUNDS = [*(floatToGoString(bound) for bound in _SECONDS), "+Inf"]
 
 
 class Telemetry:
@@ -19,16 +24,8 @@ class Telemetry:
 
     def __init__(self, links: Links) -> None:
         self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "triptych_http_requests", "HTTP requests served", ["method", "path", "status"], registry=self._registry
-        )
-        self._seconds = Histogram(
-            "triptych_http_request_duration_seconds",
-            "Time to serve an HTTP request",
-            ["path"],
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
+        self._requests = _Requests()
+        self._registry.register(self._requests)
         self.samples_in = Counter(
             "triptych_samples_in", "Samples acknowledged by remote write", registry=self._registry
         )
@@ -41,11 +38,52 @@ class Telemetry:
         self._registry.register(_Shards(links))
 
     def served(self, method: str, path: str, status: int, seconds: float) -> None:
-        self._requests.labels(method, path, str(status)).inc()
-        self._seconds.labels(path).observe(seconds)
+        """Count a request. Called on the event loop only."""
+        self._requests.add(method, path, status, seconds)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
+
+
+@dataclass(slots=True)
+class _Latencies:
+    """`counts[i]` requests took up to `_SECONDS[i]` and more than the bound before it; the last, more than all."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(_SECONDS) + 1))
+    seconds: float = 0.0
+
+
+class _Requests(Collector):
+    """HTTP requests by method, path and status, and how long they took. The client library's own counters take a lock
+    and some microseconds for each of these steps, which is a good part of what a small request costs."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, int], int] = {}
+        self._latencies: dict[str, _Latencies] = {}
+
+    def add(self, method: str, path: str, status: int, seconds: float) -> None:
+        key = (method, path, status)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        latencies = self._latencies.get(path)
+        if latencies is None:
+            latencies = self._latencies[path] = _Latencies()
+        latencies.counts[bisect_left(_SECONDS, seconds)] += 1
+        latencies.seconds += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "triptych_http_requests", "HTTP requests served", labels=["method", "path", "status"]
+        )
+        for (method, path, status), count in self._counts.items():
+            requests.add_metric([method, path, str(status)], count)
+        took = HistogramMetricFamily(
+            "triptych_http_request_duration_seconds", "Time to serve an HTTP request", labels=["path"]
+        )
+        for path, latencies in self._latencies.items():
+            totals = [float(total) for total in accumulate(latencies.counts)]
+            buckets = list(zip(_BOUNDS, totals, strict=True))
+            took.add_metric([path], buckets=buckets, sum_value=latencies.seconds)
+        yield from (requests, took)
 
 
 class _Shards(Collector):

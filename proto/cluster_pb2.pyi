@@ -47,47 +47,40 @@ class ShardState(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., state: _Optional[_Union[ShardState.State, str]] = ..., detail: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class RequestHeader(_message.Message):
-    __slots__ = ("method", "timeout_ms", "shards", "body_frames", "parts")
+    __slots__ = ("method", "timeout_ms", "shards", "body_frames", "part_shards", "part_frames", "sizes")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     BODY_FRAMES_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
+    PART_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    PART_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     method: str
     timeout_ms: int
     shards: _containers.RepeatedScalarFieldContainer[int]
     body_frames: int
-    parts: _containers.RepeatedCompositeFieldContainer[ShardFrames]
-    def __init__(self, method: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ..., body_frames: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ShardFrames, _Mapping]]] = ...) -> None: ...
-
-class ShardFrames(_message.Message):
-    __slots__ = ("shard", "frames")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    FRAMES_FIELD_NUMBER: _ClassVar[int]
-    shard: int
-    frames: int
-    def __init__(self, shard: _Optional[int] = ..., frames: _Optional[int] = ...) -> None: ...
+    part_shards: _containers.RepeatedScalarFieldContainer[int]
+    part_frames: _containers.RepeatedScalarFieldContainer[int]
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, method: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ..., body_frames: _Optional[int] = ..., part_shards: _Optional[_Iterable[int]] = ..., part_frames: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReplyHeader(_message.Message):
-    __slots__ = ("error_class", "error", "shard_errors", "timings_ms", "warnings")
-    class TimingsMsEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: float
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    __slots__ = ("error_class", "error", "shard_errors", "timing_names", "timings_ms", "warnings", "sizes")
     ERROR_CLASS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     SHARD_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    TIMING_NAMES_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_MS_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     error_class: str
     error: str
     shard_errors: _containers.RepeatedCompositeFieldContainer[ShardError]
-    timings_ms: _containers.ScalarMap[str, float]
+    timing_names: _containers.RepeatedScalarFieldContainer[str]
+    timings_ms: _containers.RepeatedScalarFieldContainer[float]
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, error_class: _Optional[str] = ..., error: _Optional[str] = ..., shard_errors: _Optional[_Iterable[_Union[ShardError, _Mapping]]] = ..., timings_ms: _Optional[_Mapping[str, float]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, error_class: _Optional[str] = ..., error: _Optional[str] = ..., shard_errors: _Optional[_Iterable[_Union[ShardError, _Mapping]]] = ..., timing_names: _Optional[_Iterable[str]] = ..., timings_ms: _Optional[_Iterable[float]] = ..., warnings: _Optional[_Iterable[str]] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ShardError(_message.Message):
     __slots__ = ("shard", "reason")

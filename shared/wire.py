@@ -1,10 +1,14 @@
 """Messages between the coordinator and its workers, as multipart frames.
 
-A request is `[kind, request id, RequestHeader][body frame][common frames…][part frames…]`, a reply
-`[kind, request id, ReplyHeader][body frame][frames…]`. The first frame is a byte, 8 bytes and a protobuf message
-(`proto/cluster.proto`), in one because each frame costs some microseconds. The body frame is the method's own message,
-a msgspec Struct of `shared/messages/` in msgpack; the other frames are raw buffers (numpy arrays, protobuf slices)
-that are neither copied nor looked into here.
+A request has a RequestHeader, a body, frames common to its shards and frames for single shards; a reply has a
+ReplyHeader, a body and frames (`proto/cluster.proto`). The body is the method's own message, a msgspec Struct of
+`shared/messages/` in msgpack; the other frames are raw buffers (numpy arrays, protobuf slices) that are not looked into
+here.
+
+Each frame of ZeroMQ costs some microseconds on its way, so that small ones travel together: a message's first frame is
+`[kind: 1 byte][request id: 8][bytes of the header: 4, little-endian][header]` and every frame up to `INLINE_BYTES_MAX`,
+each at a multiple of 8 bytes, as numbers like it. The larger frames follow as they are, neither copied nor looked into.
+The header's `sizes` tell which are where.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 import zmq
@@ -26,13 +30,18 @@ REPLY = b"R"
 REGISTER = b"G"  # worker → coordinator, at the start and every heartbeat; no request id
 CANCEL = b"C"  # coordinator → worker: nobody waits for this request any more
 _ID_END = 9
+_HEADER_AT = 13
+_ALIGNMENT = 8
+_PADDING = tuple(bytes(count) for count in range(_ALIGNMENT))
 
+INLINE_BYTES_MAX = 4 << 10
+"""A frame up to here travels within its message's first one: copying it takes less than a frame of its own."""
 COPY_BYTES_MAX = 16 << 10
 """A frame up to here is copied into its message: cheaper than keeping the sender's buffer alive until it has gone."""
 # Plain integers: pyzmq's enum members cost a microsecond each time two are combined.
 _LAST = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
-READABLE = int(zmq.POLLIN)
+_READABLE = int(zmq.POLLIN)
 
 FRAMES_MAX = 4096
 
@@ -77,75 +86,136 @@ class Reply:
 
 
 def encode_request(request_id: bytes, request: Request) -> list[Frame]:
-    parts = [cluster_pb2.ShardFrames(shard=shard, frames=len(frames)) for shard, frames in request.parts.items()]
+    parts = request.parts
+    frames = [request.body, *request.frames]
+    for own in parts.values():
+        frames += own
+    sizes = [size_of(frame) for frame in frames]
     header = cluster_pb2.RequestHeader(
         method=request.method,
         timeout_ms=max(1, int(request.time_left * 1000)),
         shards=request.shards,
         body_frames=1 + len(request.frames),
-        parts=parts,
+        sizes=sizes,
     )
-    tail = [frame for frames in request.parts.values() for frame in frames]
-    message = [REQUEST + request_id + header.SerializeToString(), request.body, *request.frames, *tail]
-    assert len(message) <= FRAMES_MAX
-    return message
+    if parts:
+        header.part_shards.extend(parts)
+        header.part_frames.extend([len(own) for own in parts.values()])
+    return _laid_out(REQUEST + request_id, header.SerializeToString(), frames, sizes)
 
 
-def decode_request(frames: Sequence[Frame]) -> tuple[bytes, Request]:
+def decode_request(message: Sequence[Frame]) -> tuple[bytes, Request]:
     """Inverse of `encode_request`; the deadline is set from the time left when the request was sent."""
-    request_id, content = _split(frames[0])
-    header = cluster_pb2.RequestHeader.FromString(content)
-    at = 1 + header.body_frames
+    first = bytes(message[0])
+    end = _HEADER_AT + int.from_bytes(first[_ID_END:_HEADER_AT], "little")
+    header = cluster_pb2.RequestHeader.FromString(first[_HEADER_AT:end])
+    frames = _frames_of(message, end, header.sizes)
+    at = header.body_frames
     parts = {}
-    for part in header.parts:
-        parts[part.shard] = frames[at : at + part.frames]
-        at += part.frames
+    for shard, count in zip(header.part_shards, header.part_frames, strict=True):
+        parts[shard] = frames[at : at + count]
+        at += count
     assert at == len(frames), f"request {header.method} announces {at} frames and has {len(frames)}"
     request = Request(
         method=header.method,
         shards=tuple(header.shards),
         deadline=time.monotonic() + header.timeout_ms / 1000,
-        body=frames[1],
-        frames=frames[2 : 1 + header.body_frames],
+        body=frames[0],
+        frames=frames[1 : header.body_frames],
         parts=parts,
     )
-    return request_id, request
+    return first[1:_ID_END], request
 
 
 def encode_reply(request_id: bytes, reply: Reply) -> list[Frame]:
-    header = cluster_pb2.ReplyHeader(
-        error_class=reply.error_class,
-        error=reply.error,
-        shard_errors=[cluster_pb2.ShardError(shard=s, reason=r) for s, r in reply.shard_errors.items()],
-        timings_ms=dict(reply.timings_ms),
-        warnings=reply.warnings,
-    )
-    message = [REPLY + request_id + header.SerializeToString(), reply.body, *reply.frames]
-    assert len(message) <= FRAMES_MAX
-    return message
+    frames = [reply.body, *reply.frames]
+    sizes = [size_of(frame) for frame in frames]
+    timings = reply.timings_ms
+    header = cluster_pb2.ReplyHeader(sizes=sizes, timing_names=timings, timings_ms=timings.values())
+    if reply.error_class:
+        header.error_class, header.error = reply.error_class, reply.error
+    for shard, reason in reply.shard_errors.items():
+        header.shard_errors.add(shard=shard, reason=reason)
+    if reply.warnings:
+        header.warnings.extend(reply.warnings)
+    return _laid_out(REPLY + request_id, header.SerializeToString(), frames, sizes)
 
 
-def decode_reply(frames: Sequence[Frame]) -> tuple[bytes, Reply]:
-    request_id, content = _split(frames[0])
-    header = cluster_pb2.ReplyHeader.FromString(content)
+def decode_reply(message: Sequence[Frame]) -> tuple[bytes, Reply]:
+    first = bytes(message[0])
+    end = _HEADER_AT + int.from_bytes(first[_ID_END:_HEADER_AT], "little")
+    header = cluster_pb2.ReplyHeader.FromString(first[_HEADER_AT:end])
+    frames = _frames_of(message, end, header.sizes)
     reply = Reply(
-        body=frames[1],
-        frames=frames[2:],
-        shard_errors={e.shard: e.reason for e in header.shard_errors},
-        timings_ms=dict(header.timings_ms),
-        warnings=tuple(header.warnings),
+        body=frames[0],
+        frames=frames[1:],
+        timings_ms=dict(zip(header.timing_names, header.timings_ms, strict=True)),
         error_class=header.error_class,
         error=header.error,
     )
-    return request_id, reply
+    if header.shard_errors:
+        reply.shard_errors = {entry.shard: entry.reason for entry in header.shard_errors}
+    if header.warnings:
+        reply.warnings = tuple(header.warnings)
+    return first[1:_ID_END], reply
+
+
+def _laid_out(start: bytes, header: bytes, frames: Sequence[Frame], sizes: Sequence[int]) -> list[Frame]:
+    """The message: its first frame with all that is small, then what is not."""
+    assert len(frames) <= FRAMES_MAX
+    first: list[Frame] = [start, len(header).to_bytes(4, "little"), header, _PADDING[-(_HEADER_AT + len(header)) & 7]]
+    apart: list[Frame] = []
+    for frame, size in zip(frames, sizes, strict=True):
+        if size > INLINE_BYTES_MAX:
+            apart.append(frame)
+        elif size:
+            first.append(frame)
+            first.append(_PADDING[-size & 7])
+    return [b"".join(first), *apart]
+
+
+def _frames_of(message: Sequence[Frame], header_end: int, sizes: Sequence[int]) -> list[Frame]:
+    """All frames of the message, in order. They can be written to, as the buffers that ZeroMQ has received can."""
+    together = memoryview(bytearray(message[0]))
+    at = header_end + (-header_end & 7)
+    apart = 1
+    frames: list[Frame] = []
+    for size in sizes:
+        if size > INLINE_BYTES_MAX:
+            frames.append(message[apart])
+            apart += 1
+        else:
+            frames.append(together[at : at + size])
+            at += size + (-size & 7)
+    assert apart == len(message), f"a message announces {apart} parts and has {len(message)}"
+    return frames
+
+
+def size_of(frame: Frame) -> int:
+    """Its bytes; `len` of a memoryview counts its first axis."""
+    return len(frame) if type(frame) is bytes else memoryview(frame).nbytes
 
 
 def send(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> None:
     """Send one message without waiting. Raises zmq.ZMQError (EAGAIN, EHOSTUNREACH) before any of it has gone."""
     last = len(frames) - 1
     for at, frame in enumerate(frames):
-        copy = memoryview(frame).nbytes <= COPY_BYTES_MAX
-        socket.send(frame, _MORE if at < last else _LAST, copy=copy)
+        socket.send(frame, _MORE if at < last else _LAST, copy=size_of(frame) <= COPY_BYTES_MAX)
+
+
+def readable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message has come. Only asking this or sending makes the socket's descriptor tell of the next one."""
+    return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & _READABLE)
+
+
+def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
+    """One message without waiting. Raises zmq.Again when there is none."""
+    frame = socket.recv(_LAST, copy=False)
+    frames: list[Frame] = [frame.buffer]
+    while frame.more:
+        frame = socket.recv(_LAST, copy=False)
+        frames.append(frame.buffer)
+    return frames
 
 
 def encode_cancel(request_id: bytes) -> list[Frame]:
@@ -166,12 +236,6 @@ def kind_of(frames: Sequence[Frame]) -> bytes:
 
 def request_id_of(frames: Sequence[Frame]) -> bytes:
     return bytes(frames[0][1:_ID_END])
-
-
-def _split(first: Frame) -> tuple[bytes, bytes]:
-    """(request id, protobuf) of a message's first frame."""
-    content = bytes(first)
-    return content[1:_ID_END], content[_ID_END:]
 
 
 def pack(message: msgspec.Struct) -> bytes:

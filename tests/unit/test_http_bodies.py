@@ -29,6 +29,9 @@ class Arriving:
         self.rest = asyncio.Event()
         self._chunks = chunks
 
+    def is_eof(self) -> bool:
+        return False
+
     async def iter_any(self) -> AsyncIterator[bytes]:
         for chunk in self._chunks:
             if chunk is None:
@@ -87,3 +90,21 @@ def test_who_goes_away_gives_the_room_back(context: Any) -> None:
         assert context.body_bytes == 0
 
     asyncio.run(run())
+
+
+class Arrived:
+    """A request whose body is all there, `content_length` unknown."""
+
+    content_length = None
+
+    def __init__(self, context: Any, body: bytes) -> None:
+        self.app = {CONTEXT: context}
+        self.headers = {"Content-Encoding": ""}
+        self.content = SimpleNamespace(is_eof=lambda: True, read_nowait=lambda: body)
+
+
+def test_a_body_that_is_there_is_taken_at_once_within_the_same_limit(context: Any) -> None:
+    assert asyncio.run(read(Arrived(context, bytes(LIMIT)))) == bytes(LIMIT)
+    with pytest.raises(TooLarge):
+        asyncio.run(read(Arrived(context, bytes(LIMIT + 1))))
+    assert context.body_bytes == 0

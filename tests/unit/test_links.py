@@ -201,6 +201,46 @@ async def test_more_than_the_bound_in_flight_is_overload(cluster):
         task.cancel()
 
 
+async def test_an_overload_of_one_worker_leaves_the_others_unasked(cluster):
+    await cluster.worker("w0", {0: READY}, lambda request: None)
+    other = await cluster.worker("w1", {1: READY})
+    waiting = [asyncio.ensure_future(cluster.links.fan_out("m", shards=[0], timeout_s=5)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    with pytest.raises(errors.Overloaded, match="w0"):
+        await cluster.links.fan_out("m", shards=[1, 0], timeout_s=5)
+    await asyncio.sleep(0.05)
+    assert not other.seen
+    for task in waiting:
+        task.cancel()
+
+
+async def test_an_error_of_one_worker_frees_the_others_of_the_request(cluster):
+    slow = await cluster.worker("w0", {0: READY}, lambda request: None)
+    await cluster.worker("w1", {1: READY}, lambda request: Reply(error_class="BadData", error="no"))
+    started = time.monotonic()
+    with pytest.raises(errors.BadData, match="no"):
+        await cluster.links.fan_out("m", shards=[0, 1], timeout_s=5)
+    assert time.monotonic() - started < 1
+    assert all(in_flight == 0 for *_, in_flight in cluster.links.workers())
+    async with asyncio.timeout(2):
+        while not slow.cancelled:
+            await asyncio.sleep(0.01)
+
+
+async def test_an_answer_that_comes_too_late_is_let_go(cluster):
+    late = []
+    slow = await cluster.worker("w0", {0: READY}, lambda request: late.append(request))
+    result = await asyncio.gather(cluster.links.fan_out("m", shards=[0], timeout_s=0.1), return_exceptions=True)
+    assert isinstance(result[0], errors.Unavailable)
+    async with asyncio.timeout(2):
+        while not slow.cancelled:
+            await asyncio.sleep(0.01)
+    slow.answer = lambda request: Reply(body=b"second")
+    await slow.socket.send_multipart(wire.encode_reply(slow.cancelled[0], Reply(body=b"first")))
+    answers = await cluster.links.call("m", shards=[0], timeout_s=2)
+    assert bytes(answers[0].reply.body) == b"second"
+
+
 async def test_a_worker_of_another_cluster_is_ignored(cluster, tmp_path):
     stranger = FakeWorker(f"ipc://{tmp_path}/s", "w9", {0: READY})
     stranger.tasks[0].cancel()

@@ -44,6 +44,45 @@ def test_a_reply_survives_the_wire():
     assert (got.error_class, got.error) == ("BadData", "no")
 
 
+SIZES = [0, 1, 7, 8, 9, wire.INLINE_BYTES_MAX, wire.INLINE_BYTES_MAX + 1, 100_000]
+
+
+def frames_of(sizes):
+    return [np.random.default_rng(size).bytes(size) for size in sizes]
+
+
+def test_frames_of_any_size_keep_their_order_and_content():
+    sizes = [*SIZES, *reversed(SIZES)]
+    body, *frames = frames_of(sizes)
+    message = wire.encode_reply(b"8 bytes.", Reply(body, frames))
+    assert len(message) == 1 + sum(size > wire.INLINE_BYTES_MAX for size in sizes)
+    _, got = wire.decode_reply(message)
+    assert [bytes(frame) for frame in (got.body, *got.frames)] == [body, *frames]
+
+
+def test_small_frames_can_be_written_to_and_lie_where_numbers_may():
+    frames = [b"x", np.arange(3.0).tobytes(), b"yyy", np.arange(4.0).tobytes()]
+    message = wire.encode_request(b"8 bytes.", Request("m", (0,), time.monotonic() + 3, b"b", frames))
+    _, got = wire.decode_request(message)
+    for at in (1, 3):
+        numbers = np.frombuffer(got.frames[at])
+        assert numbers.flags.aligned
+        assert numbers.flags.writeable
+
+
+def test_arrays_of_any_type_are_frames():
+    values = np.arange(6, dtype=np.int32).reshape(2, 3)
+    _, got = wire.decode_reply(wire.encode_reply(b"8 bytes.", Reply(b"", [memoryview(values), bytearray(b"ab")])))
+    assert np.frombuffer(got.frames[0], dtype=np.int32).tolist() == [0, 1, 2, 3, 4, 5]
+    assert bytes(got.frames[1]) == b"ab"
+
+
+def test_a_message_with_a_frame_too_many_is_refused():
+    message = wire.encode_reply(b"8 bytes.", Reply(bytes(10_000)))
+    with pytest.raises(AssertionError, match="announces 2 parts and has 3"):
+        wire.decode_reply([*message, b"more"])
+
+
 @pytest.mark.parametrize(
     ("text", "ms"), [("1h30m", 5_400_000), ("5m", 300_000), ("1y", 31_536_000_000), ("250ms", 250), ("0", 0)]
 )

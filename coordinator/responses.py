@@ -1,0 +1,81 @@
+"""Small responses, written with their head in one piece.
+
+aiohttp builds, checks and serialises the headers of every response anew, which takes longer than most small requests
+need otherwise. Here the head of a status and its headers is made once and kept.
+"""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from functools import lru_cache
+
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import SERVER_SOFTWARE
+
+BODY_BYTES_MAX = 64 << 10
+"""A longer body is left to aiohttp: joined to its head it would be copied once more."""
+HEADS_MAX = 256
+"""Heads that are kept: some tens of statuses and media types are in use."""
+
+
+def at_once(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """The response in a form that is written in one piece, if it is a plain one; else as it is."""
+    if (
+        type(response) is web.Response
+        and request.keep_alive
+        and request.version == HttpVersion11
+        and request.method != "HEAD"
+        and not response.prepared
+        and not response.compression
+    ):
+        body = response.body or b""
+        if isinstance(body, bytes) and len(body) <= BODY_BYTES_MAX:
+            return AtOnce(response, body)
+    return response
+
+
+class AtOnce(web.StreamResponse):
+    """What aiohttp asks of a response, and no more: the constructor of its own is not called, nothing of it is used."""
+
+    def __init__(self, response: web.Response, body: bytes) -> None:
+        self._whole = response
+        self._content = body
+
+    @property
+    def status(self) -> int:
+        return self._whole.status
+
+    @property
+    def keep_alive(self) -> bool:
+        return True
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
+        """Write all of it. Raises ConnectionError when the client has gone."""
+        response = self._whole
+        head = _head(response.status, response.reason, tuple(response.headers.items()))
+        date, body = _date(int(time.time())), self._content
+        if response.status == 204:
+            text = b"%bDate: %b\r\n\r\n" % (head, date)
+        else:
+            text = b"%bContent-Length: %d\r\nDate: %b\r\n\r\n%b" % (head, len(body), date, body)
+        await request.writer.write(text)
+        return request.writer
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Nothing is left to write."""
+
+
+@lru_cache(HEADS_MAX)
+def _head(status: int, reason: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {reason}", *(f"{name}: {value}" for name, value in headers)]
+    lines.append(f"Server: {SERVER_SOFTWARE}")
+    if any("\r" in line or "\n" in line for line in lines):
+        raise ValueError(f"a header of {headers} has a line break, which would make two of it")
+    return ("\r\n".join(lines) + "\r\n").encode()
+
+
+@lru_cache(1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()

@@ -1,0 +1,165 @@
+"""What goes over the connection: the same bytes as aiohttp's, whichever way they are written; and who is called."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from multidict import CIMultiDict
+
+from coordinator import responses
+from coordinator.context import CONTEXT
+from coordinator.dispatch import Dispatcher
+from coordinator.telemetry import Telemetry
+from shared.config import Settings
+
+Ask = Callable[[str], Awaitable[bytes]]
+
+
+async def text(request: web.Request) -> web.Response:
+    return web.Response(text="Grüße\n")
+
+
+async def nothing(request: web.Request) -> web.Response:
+    return web.Response(status=204)
+
+
+async def empty(request: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def headed(request: web.Request) -> web.Response:
+    headers = CIMultiDict([("Vary", "Accept-Encoding"), ("X-Two", "a"), ("X-Two", "b")])
+    return web.Response(body=b"{}", content_type="application/json", headers=headers, status=503)
+
+
+async def long(request: web.Request) -> web.Response:
+    return web.Response(body=bytes(responses.BODY_BYTES_MAX + 1))
+
+
+async def split(request: web.Request) -> web.Response:
+    return web.Response(body=b"x", headers={"X-Split": "a\r\nX-Injected: b"})
+
+
+async def named(request: web.Request) -> web.Response:
+    return web.Response(text=request.match_info["name"])
+
+
+async def body(request: web.Request) -> web.Response:
+    return web.Response(body=await request.read())
+
+
+HANDLERS = {"/text": text, "/nothing": nothing, "/empty": empty, "/headed": headed, "/long": long, "/split": split}
+
+
+def context() -> Any:
+    links = SimpleNamespace(states=list, workers=list)
+    return SimpleNamespace(settings=Settings(), telemetry=Telemetry(links), in_flight=0)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[SimpleNamespace]:
+    """`ask`: the bytes that come back for a message; `plain`: aiohttp's own for it, without anything of ours."""
+    app, plain = web.Application(), web.Application()
+    app[CONTEXT] = context()
+    for routes in (app, plain):
+        routes.add_routes([web.get(path, handler) for path, handler in HANDLERS.items()])
+        routes.add_routes([web.get("/named/{name}", named), web.post("/body", body)])
+    runners: list[Any] = [web.ServerRunner(Dispatcher(app).server(access_log=None)), web.AppRunner(plain)]
+    asks = []
+    for runner in runners:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        asks.append(_asking(runner.addresses[0][1]))
+    yield SimpleNamespace(ask=asks[0], plain=asks[1], context=app[CONTEXT])
+    for runner in runners:
+        await runner.cleanup()
+
+
+def _asking(port: int) -> Ask:
+    async def ask(message: str) -> bytes:
+        """All that comes until the server has been silent for a moment, or closes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(message.encode())
+        heard = b""
+        try:
+            async with asyncio.timeout(5):
+                heard = await reader.readuntil(b"\r\n\r\n")
+            async with asyncio.timeout(0.1):
+                while piece := await reader.read(1 << 20):
+                    heard += piece
+        except (TimeoutError, asyncio.IncompleteReadError):
+            pass
+        writer.close()
+        return heard
+
+    return ask
+
+
+def parts(answer: bytes) -> tuple[bytes, list[bytes], bytes]:
+    """(status line, sorted headers without the time, body)."""
+    head, _, content = answer.partition(b"\r\n\r\n")
+    status, *headers = head.split(b"\r\n")
+    assert sum(header.startswith(b"Date: ") for header in headers) == 1
+    return status, sorted(header for header in headers if not header.startswith(b"Date: ")), content
+
+
+@pytest.mark.parametrize("path", ["/text", "/nothing", "/empty", "/headed", "/long", "/named/one"])
+@pytest.mark.parametrize(
+    ("method", "version", "more"),
+    [("GET", "1.1", ""), ("HEAD", "1.1", ""), ("GET", "1.0", ""), ("GET", "1.1", "Connection: close\r\n")],
+)
+async def test_a_response_is_the_one_aiohttp_would_have_written(
+    served: SimpleNamespace, path: str, method: str, version: str, more: str
+) -> None:
+    message = f"{method} {path} HTTP/{version}\r\nHost: x\r\n{more}\r\n"
+    assert parts(await served.ask(message)) == parts(await served.plain(message))
+
+
+async def test_requests_one_behind_the_other_are_answered_in_their_order(served: SimpleNamespace) -> None:
+    message = "".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" for path in ("/text", "/nothing", "/named/b", "/text"))
+    answer = await served.ask(message)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200", b"204", b"200", b"200"]
+    assert answer.endswith("Grüße\n".encode())
+
+
+async def test_a_header_cannot_be_split_into_two(served: SimpleNamespace) -> None:
+    answer = await served.ask("GET /split HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"X-Injected" not in answer.split(b"\r\n\r\n")[0].replace(b"X-Split", b"")
+
+
+async def test_who_waits_to_send_a_body_is_told_to_go_on(served: SimpleNamespace) -> None:
+    head = "POST /body HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    assert (await served.ask(head)).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert (await served.ask(head + "ab")).endswith(b"\r\n\r\nab")
+
+
+async def test_requests_are_counted_by_route_with_their_times(served: SimpleNamespace) -> None:
+    for path in ("/text", "/text", "/named/one", "/missing"):
+        await served.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")
+    lines = served.context.telemetry.text().decode().splitlines()
+    assert 'triptych_http_requests_total{method="GET",path="/text",status="200"} 2.0' in lines
+    assert 'triptych_http_requests_total{method="GET",path="/named/{name}",status="200"} 1.0' in lines
+    assert 'triptych_http_requests_total{method="GET",path="other",status="404"} 1.0' in lines
+    assert 'triptych_http_request_duration_seconds_bucket{le="0.001",path="/text"}' in "\n".join(lines)
+    assert 'triptych_http_request_duration_seconds_bucket{le="+Inf",path="/text"} 2.0' in lines
+    assert 'triptych_http_request_duration_seconds_count{path="/text"} 2.0' in lines
+
+
+def test_a_time_on_a_bound_is_within_it() -> None:
+    telemetry = context().telemetry
+    for seconds in (0.001, 0.0011, 1000.0):
+        telemetry.served("GET", "/", 200, seconds)
+    name = "triptych_http_request_duration_seconds"
+    buckets = {
+        line.split('le="')[1].split('"')[0]: float(line.split()[-1])
+        for line in telemetry.text().decode().splitlines()
+        if line.startswith(name + "_bucket")
+    }
+    assert (buckets["0.001"], buckets["0.0025"], buckets["120.0"], buckets["+Inf"]) == (1, 2, 2, 3)
+    assert f'{name}_sum{{path="/"}} {0.001 + 0.0011 + 1000.0}' in telemetry.text().decode()
