@@ -7,7 +7,8 @@ import threading
 import time
 
 from coordinator.queries import evaluation
-from coordinator.vectors import numbers
+from coordinator.vectors import merging, numbers
+from shared.messages.settling import settle
 from shared.promql import parser
 from shared.telemetry import event
 
@@ -19,11 +20,13 @@ def build_grammar() -> None:
 
 def start() -> None:
     """Compile in a thread that does not hold up a stop; a request that needs a kernel before that compiles it."""
+    settle()
     threading.Thread(target=_compile, name="warm", daemon=True).start()
 
 
 def _compile() -> None:
     started = time.monotonic()
     numbers.compile_kernels()
+    merging.compile_kernels()
     evaluation.warm()
     event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))

@@ -6,10 +6,11 @@ import logging
 import os
 import time
 
+from shared.messages.settling import settle
 from shared.promql.engine import warm as engine
 from shared.telemetry import event
 from worker.methods import all_methods
-from worker.vectors import similarity
+from worker.vectors import ranking, similarity
 
 LOWEST_PRIORITY = 19
 
@@ -19,6 +20,7 @@ def import_methods() -> None:
     compiled when their module is imported, once for all workers, and a restarted worker imports nothing."""
     started = time.monotonic()
     all_methods()
+    settle()
     event(logging.INFO, "worker methods imported", ms=round((time.monotonic() - started) * 1000))
 
 
@@ -29,4 +31,5 @@ def fill_cache() -> None:
     started = time.monotonic()
     engine.compile_kernels()
     similarity.compile_kernels()
+    ranking.compile_kernels()
     event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))

@@ -14,7 +14,7 @@ from aiohttp import web
 from coordinator.context import CONTEXT, Context
 from coordinator.http import content_type, read_body
 from coordinator.vectors import search as searches
-from coordinator.vectors.answers import hit_json, hit_protobuf, vector_json, vector_protobuf
+from coordinator.vectors.answers import hits_json, hits_protobuf, vector_json, vector_protobuf
 from coordinator.vectors.decode import (
     check_ids,
     decode_json,
@@ -99,14 +99,13 @@ async def search(request: web.Request) -> web.Response:
     if _wants_protobuf(request):
         message = vector_pb2.SearchResponse(warnings=answer.warnings)
         for hits in answer.lists:
-            into = message.result_sets.add().results if asked.batch else message.results
-            for hit in hits:
-                hit_protobuf(hit, metric, into.add())
+            hits_protobuf(hits, metric, message.result_sets.add().results if asked.batch else message.results)
         return _protobuf(message)
-    lists = [[hit_json(hit, metric) for hit in hits] for hits in answer.lists]
+    lists = [hits_json(hits, metric) for hits in answer.lists]
     if asked.batch:
-        return _json({"resultSets": [{"results": results} for results in lists]}, answer.warnings)
-    return _json({"results": lists[0]}, answer.warnings)
+        sets = ",".join([f'{{"results":{results}}}' for results in lists])
+        return _json({"resultSets": orjson.Fragment(f"[{sets}]")}, answer.warnings)
+    return _json({"results": orjson.Fragment(lists[0])}, answer.warnings)
 
 
 def _partial(request: web.Request) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,8 @@ import numpy as np
 from coordinator.links import FanOut, Links
 from coordinator.vectors.catalogue import DEFAULT, Catalogue
 from coordinator.vectors.decode import Upserts
-from coordinator.vectors.search import Found, Hit, SearchRequest, fuse, merge
+from coordinator.vectors.merging import NO_HITS, Found, Hits, fuse, merge
+from coordinator.vectors.search import SearchRequest
 from shared import wire
 from shared.config import Settings
 from shared.errors import BadData, ConfigError, DeadlineExceeded, Unavailable
@@ -37,11 +39,13 @@ BATCHES_IN_FLIGHT = 1
 """Of searches alike in all but their vectors. What comes while one is being answered is gathered into the next, so
 that many small searches cost the workers little more than one."""
 BATCH_MAX = 128
-HOLD_S = 0.001
-HOLD_SHARE = 0.75
+HOLD_S = 0.002
+HOLD_SHARE = 0.9
 """Who got an answer from a batch often asks again at once: the next batch is held until such a share of the searches
 that were under way together of late has come, or for this long. One search after the other is never held."""
 QUEUES_MAX = 256  # kinds of search whose recent batches are remembered
+SWITCH_S = 0.0005
+"""How long a thread that decodes a large body may keep the interpreter from the event loop; Python's own is 5 ms."""
 THREAD_NUMBERS_MIN = (
     64_000  # components of a write from which it is checked and cut in a thread: 1 ms of the event loop
 )
@@ -49,9 +53,9 @@ THREAD_NUMBERS_MIN = (
 
 @dataclass(slots=True)
 class Searched:
-    """A search's answer: a list of hits for each query, and the texts of its warnings."""
+    """A search's answer: the hits of each query, and the texts of its warnings."""
 
-    lists: list[list[Hit]]
+    lists: list[Hits]
     warnings: list[str]
 
 
@@ -94,6 +98,7 @@ class VectorArea:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeout_s = settings.vector_timeout_ms / 1000
         self._write_timeout_s = settings.write_timeout_ms / 1000
+        sys.setswitchinterval(SWITCH_S)
 
     async def start(self) -> None:
         """Read the collections. Raises ConfigError when a setting contradicts what the data directory holds."""
@@ -258,7 +263,7 @@ class VectorArea:
         if collection is None:
             if request.text_query:
                 raise BadData(f"text.field is {request.text_field!r}; the default collection has no text fields")
-            return Searched([[] for _ in request.counts], [])
+            return Searched([NO_HITS] * len(request.counts), [])
         queries = request.queries(collection)
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -1,9 +1,8 @@
-"""A vector search: the request as JSON or protobuf, the workers' answers merged, a hybrid's two rankings fused."""
+"""A vector search as it is asked for, in JSON or protobuf."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,10 +12,8 @@ from coordinator.vectors import filters
 from coordinator.vectors.decode import check_components, decode_json, numbers, parse_protobuf
 from coordinator.vectors.values import shown
 from proto import vector_pb2
-from shared import wire
 from shared.errors import BadData
-from shared.messages.vectors import K_MAX, Collection, Condition, Floats, FoundBody, SearchBody, unpack_blobs
-from shared.wire import Reply
+from shared.messages.vectors import K_MAX, Collection, Condition, Floats, SearchBody
 
 K_DEFAULT = 10
 EXPANSION_MAX = 10_000
@@ -25,8 +22,6 @@ RESULTS_MAX = 100_000  # of all queries of a request together
 FIELDS_MAX = 256
 TEXT_QUERY_CHARS_MAX = 4096
 FUSION_DEPTH = 100
-FUSION_CONSTANT = 60
-"""Reciprocal rank fusion: score = Σ 1 / (60 + rank) (Cormack, Clarke and Büttcher, SIGIR 2009)."""
 
 
 @dataclass(slots=True)
@@ -186,67 +181,3 @@ def _checked(request: SearchRequest) -> SearchRequest:
     if request.text_field and not request.text_query:
         raise BadData("text.query is empty; it must have at least one word")
     return request
-
-
-@dataclass(slots=True)
-class Hit:
-    """One result: similarity as workers give it (higher is nearer), id, packed attributes, components if asked for."""
-
-    near: np.float32
-    id: bytes
-    attributes: bytes
-    vector: Floats | None
-
-
-@dataclass(slots=True)
-class Found:
-    """What workers found: a list of hits for each query (and, last, one for the text), best first."""
-
-    lists: list[list[Hit]]
-    unknown: set[str] = field(default_factory=set)
-    vectors: int = 0
-
-
-def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> Found:
-    """One answer of all workers' answers: by similarity, equal ones by id."""
-    found = Found([[] for _ in range(lists)])
-    unknown: list[set[str]] = []
-    for reply in replies:
-        body = wire.unpack(reply.body, FoundBody)
-        found.vectors += body.vectors
-        if body.vectors:
-            unknown.append(set(body.unknown))
-        for place, hits in enumerate(_hits(reply, dimension)):
-            found.lists[place] += hits
-    found.unknown = set.intersection(*unknown) if unknown else set()
-    for place, hits in enumerate(found.lists):
-        if len(replies) > 1:
-            hits.sort(key=lambda hit: (-hit.near, hit.id))
-        found.lists[place] = hits[:k]
-    return found
-
-
-def _hits(reply: Reply, dimension: int) -> Iterable[list[Hit]]:
-    counts, near, ids, id_lengths, attributes, attribute_lengths, vectors = reply.frames
-    names = unpack_blobs(ids, id_lengths)
-    # A numpy float32 is written to JSON with as many digits as it needs, a Python float with a double's.
-    similarities = list(np.frombuffer(near, dtype=np.float32))
-    packed = unpack_blobs(attributes, attribute_lengths) or [b""] * len(names)
-    table: list[Any] = list(np.frombuffer(vectors, dtype=np.float32).reshape(-1, dimension)) or [None] * len(names)
-    at = 0
-    for count in np.frombuffer(counts, dtype=np.int32).tolist():
-        end = at + count
-        yield list(map(Hit, similarities[at:end], names[at:end], packed[at:end], table[at:end]))
-        at = end
-
-
-def fuse(rankings: Sequence[Sequence[Hit]], k: int) -> list[Hit]:
-    """Reciprocal rank fusion of rankings; a hit's similarity becomes its fused score."""
-    scores: dict[bytes, float] = {}
-    hits: dict[bytes, Hit] = {}
-    for ranking in rankings:
-        for rank, hit in enumerate(ranking, 1):
-            scores[hit.id] = scores.get(hit.id, 0.0) + 1 / (FUSION_CONSTANT + rank)
-            hits[hit.id] = hit
-    best = sorted(scores, key=lambda name: (-scores[name], name))[:k]
-    return [Hit(np.float32(scores[name]), name, hits[name].attributes, hits[name].vector) for name in best]

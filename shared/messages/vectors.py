@@ -125,14 +125,9 @@ def pack_blobs(blobs: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 def unpack_blobs(joined: Frame, lengths: Frame) -> list[bytes]:
     """Inverse of `pack_blobs`."""
-    ends = np.cumsum(np.frombuffer(lengths, dtype=np.uint32), dtype=np.int64).tolist()
+    ends = np.frombuffer(lengths, dtype=np.uint32).cumsum(dtype=np.int64).tolist()
     data = bytes(joined)
-    start = 0
-    blobs = []
-    for end in ends:
-        blobs.append(data[start:end])
-        start = end
-    return blobs
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def floats(frame: Frame, dimension: int) -> Floats:

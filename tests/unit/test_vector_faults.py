@@ -20,7 +20,7 @@ from worker.vectors import collection as collection_module
 from worker.vectors.search import search
 from worker.vectors.similarity import prepared
 
-ROUNDS = int(os.environ.get("VECTOR_CRASH_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("VECTOR_CRASH_ROUNDS", "12"))
 ROOT = Path(__file__).resolve().parents[2]
 
 States = dict[int, set[int | None]]
@@ -90,8 +90,8 @@ def check(directory: Path, states: States) -> None:
         expected = [{there[place] for place in np.argsort(-row)[:10]} for row in near]
         view = held.view()
         for exhaustive, least in ((True, 0.999), (False, 0.95)):
-            rankings = search(view, queries, 10, "cosine", 64, exhaustive=exhaustive, mask=None, check=lambda: None)
-            found_ids = [{int(view.names[row]) for row in ranking.rows} for ranking in rankings]
+            found = search(view, queries, 10, "cosine", 64, exhaustive=exhaustive, mask=None, check=lambda: None)
+            found_ids = [{int(view.names[row]) for row in rows} for rows, _ in found.parts()]
             recall = np.mean([len(a & b) / 10 for a, b in zip(found_ids, expected, strict=True)])
             assert recall >= least
     finally:

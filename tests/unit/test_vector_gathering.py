@@ -66,7 +66,7 @@ async def test_concurrent_searches_are_gathered_and_each_gets_its_own_answer(tmp
         for turn in range(20):
             wanted = 100 * number + turn
             found = await area.search(request(wanted), partial=False)
-            assert [hit.id for hit in found.lists[0]] == [str(wanted).encode()]
+            assert found.lists[0].ids == [str(wanted).encode()]
 
     await asyncio.gather(*(client(number) for number in range(8)))
     assert sum(links.batches) == 160
@@ -93,4 +93,4 @@ async def test_failure_reaches_every_search_of_a_batch_and_no_later_one(tmp_path
     )
     assert all(isinstance(result, Internal) for result in results)
     links.failing = False
-    assert (await area.search(request(3), partial=False)).lists[0][0].id == b"3"
+    assert (await area.search(request(3), partial=False)).lists[0].ids == [b"3"]

@@ -12,6 +12,7 @@ from worker.vectors.similarity import NOTHING, Rows
 
 BLOCK_CELLS_MAX = 4 << 20  # similarities held at once: 16 MB
 TIE_SLACK = 16
+SPAN_MAX = 2  # copying a row takes longer than comparing it: so many are compared for each that is wanted
 # Relative error of a float32 product of unit vectors of 16,384 components, summed in blocks, with room to spare.
 PRODUCT_ERROR = 4e-6
 
@@ -49,9 +50,13 @@ def candidates(
 
 def _products(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: Floats, metric: str) -> Floats:
     """float32[q, n], higher the nearer: inner products, less half the squared length under l2."""
-    contiguous = len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
-    vectors = table[int(rows[0]) : int(rows[-1]) + 1] if contiguous else table[rows]
-    near = queries @ vectors.astype(np.float32, copy=False).T
+    first, end = int(rows[0]), int(rows[-1]) + 1
+    if end - first > SPAN_MAX * len(rows):
+        near = queries @ table[rows].astype(np.float32, copy=False).T
+    else:
+        near = queries @ table[first:end].astype(np.float32, copy=False).T
+        if len(rows) < end - first:
+            near = near[:, rows - first]
     if metric == "l2":
         near -= 0.5 * np.square(norms[rows])
     return near

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from shared.messages.vectors import (
     VECTOR_FIELD,
     CollectionBody,
     Count,
-    Floats,
     FoundBody,
     IdsBody,
     SearchBody,
@@ -28,9 +28,11 @@ from worker.methods import Method
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
 from worker.vectors.fields import chosen
+from worker.vectors.ranking import Ranking
 from worker.vectors.search import expansion_of, share_of
 from worker.vectors.search import search as nearest
 from worker.vectors.similarity import prepared
+from worker.vectors.table import View
 from worker.vectors.text_search import rank_text
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 Shards = Mapping[int, "Shard"]
 
-NOBODY = np.zeros(0, dtype=np.float32)
+NOBODY = Ranking(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 def _engine(shards: Shards) -> Engine:
@@ -118,8 +120,8 @@ def search(shards: Shards, request: Request) -> Reply:
     queries = floats(request.frames[0], body.collection.dimension)
     collection = _engine(shards).find(body.collection.id)
     if collection is None:
-        lists = len(queries) + bool(body.text_query)
-        return _found(None, body, [[]] * lists, [[]] * lists, [NOBODY] * lists, FoundBody())
+        return _nothing(len(queries) + bool(body.text_query))
+    collection.searched_at = time.monotonic()
     view = collection.view()
     reply = FoundBody((), view.size - view.dead)
     mask = collection.foreign(view, shards)
@@ -127,12 +129,10 @@ def search(shards: Shards, request: Request) -> Reply:
         reply.unknown = tuple(sorted(view.attributes.unknown(body.filter)))
         matching = view.attributes.mask(body.filter, view.size)
         mask = matching if mask is None else mask & matching
-    names: list[list[bytes]] = []
-    places: list[list[int]] = []
-    near: list[Floats] = []
+    found = NOBODY
     if len(queries):
         share = len(shards) / max(len(shards), body.shards_asked)
-        rankings = nearest(
+        found = nearest(
             view,
             prepared(queries, body.collection.metric),
             body.k if body.exact else share_of(body.k, share),
@@ -142,16 +142,16 @@ def search(shards: Shards, request: Request) -> Reply:
             mask=mask,
             check=lambda: _check(request),
         )
-        rows = [ranking.rows.tolist() for ranking in rankings]
-        names = [[view.names[row] for row in best] for best in rows]
-        places = [view.shards[ranking.rows].tolist() for ranking in rankings] if body.fields != () else []
-        near = [ranking.near for ranking in rankings]
+    names = [view.names[row] for row in found.rows.tolist()]
     if body.text_query:
         texts = rank_text(collection, view, mask, body.text_field, body.text_query, body.k)
-        names.append([name for name, _, _ in texts])
-        places.append([int(view.shards[row]) for _, row, _ in texts])
-        near.append(np.array([score for _, _, score in texts], dtype=np.float32))
-    return _found(collection, body, names, places, near, reply)
+        names += [name for name, _, _ in texts]
+        found = Ranking(
+            np.append(found.counts, np.int32(len(texts))),
+            np.append(found.rows, np.array([row for _, row, _ in texts], dtype=np.int64)),
+            np.append(found.near, np.array([score for _, _, score in texts], dtype=np.float32)),
+        )
+    return _found(collection, view, body, names, found, reply)
 
 
 def _check(request: Request) -> None:
@@ -160,25 +160,25 @@ def _check(request: Request) -> None:
 
 
 def _found(
-    collection: WorkerCollection | None,
-    body: SearchBody,
-    names: list[list[bytes]],
-    places: list[list[int]],
-    near: list[Floats],
-    reply: FoundBody,
+    collection: WorkerCollection, view: View, body: SearchBody, names: list[bytes], found: Ranking, reply: FoundBody
 ) -> Reply:
     """Look up what the answer shows; an id deleted since the search is left out."""
-    attributes: list[Frame] = [b"", b"", b""]
-    if body.fields != () and collection is not None:
-        contents = [collection.contents_of(row, at) for row, at in zip(names, places, strict=True)]
-        kept = [[i for i, content in enumerate(row) if content is not None] for row in contents]
-        names = [[row[i] for i in keep] for row, keep in zip(names, kept, strict=True)]
-        near = [row[keep] for row, keep in zip(near, kept, strict=True)]
-        attributes = _content_frames([c for row in contents for c in row if c is not None], body.fields)
-    counts = np.array([len(row) for row in names], dtype=np.int32)
-    joined = np.concatenate(near) if near else NOBODY
-    flat = [name for row in names for name in row]
-    return Reply(wire.pack(reply), [counts.tobytes(), joined.tobytes(), *pack_blobs(flat), *attributes])
+    counts, near = found.counts, found.near
+    shown: list[Frame] = [b"", b"", b""]
+    if body.fields != ():
+        contents = collection.contents_of(names, view.shards[found.rows].tolist())
+        if None in contents:
+            there = np.array([content is not None for content in contents])
+            of = np.repeat(np.arange(len(counts)), counts)
+            counts, near = np.bincount(of[there], minlength=len(counts)).astype(np.int32), near[there]
+            names = [name for name, content in zip(names, contents, strict=True) if content is not None]
+        shown = _content_frames([content for content in contents if content is not None], body.fields)
+    return Reply(wire.pack(reply), [counts.tobytes(), near.tobytes(), *pack_blobs(names), *shown])
+
+
+def _nothing(lists: int) -> Reply:
+    """The answer of a worker that has no vector of the collection."""
+    return Reply(wire.pack(FoundBody()), [np.zeros(lists, np.int32).tobytes(), b"", b"", b"", b"", b"", b""])
 
 
 def stats(shards: Shards, request: Request) -> Reply:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from shared.messages.vectors import Floats
 from worker.vectors import exact
 from worker.vectors.columns import Mask
-from worker.vectors.similarity import NOTHING, Rows, similarities
+from worker.vectors.ranking import Ranking, best
+from worker.vectors.similarity import Rows, similarities
 from worker.vectors.table import View
 
 ROWS_PER_CANDIDATE = 10
@@ -20,19 +20,14 @@ ten rows compared side by side do together with what is done for each afterwards
 EXPANSION = 128
 """Until it is measured on the data (`calibration`)."""
 EXPANSION_SHARE = 1.5
+SURPLUS = 1.2
+"""A search keeps so many times what it is asked for at least: the last of what a graph's walk keeps is found least
+surely, and the graph's own order of it is of rounded components."""
 K_MEASURED = 10
 DEPTH_POWER = 0.25
 """Deeper ranks need more candidates for each: on unclustered data about the fourth root of how much deeper."""
 WIDEN = 4
 SPREAD = 5.0
-
-
-@dataclass(slots=True)
-class Ranking:
-    """The best of one query, best first: `rows` int64[n], `near` float32[n]."""
-
-    rows: Rows
-    near: Floats
 
 
 def share_of(k: int, share: float) -> int:
@@ -58,7 +53,7 @@ def search(
     exhaustive: bool,
     mask: Mask | None,
     check: Callable[[], None],
-) -> list[Ranking]:
+) -> Ranking:
     """The `k` nearest living rows (of those in `mask`, bool[view.size], if given) to each query, equal ones by id.
 
     `queries` float32[q, dimension] as `prepared`. With few rows to choose from they are all compared. Otherwise the
@@ -68,31 +63,34 @@ def search(
     """
     check()
     allowed: Mask | None = mask & view.allowed() if mask is not None else view.allowed() if view.dead else None
-    rows = None if exhaustive else _from_index(view, queries, k, expansion, allowed)
+    rows = None if exhaustive else _from_index(view, queries, k, expansion, allowed, filtered=mask is not None)
     first = 0 if rows is None else view.indexed
-    tail = np.arange(first, view.size) if allowed is None else first + np.flatnonzero(allowed[first:])
-    if len(tail):
-        rest = exact.candidates(view.vectors, view.norms, tail, queries, k, metric, check)
-        rows = rest if rows is None else np.concatenate([rows, rest], axis=1)
+    if first < view.size:
+        tail = np.arange(first, view.size) if allowed is None else first + np.flatnonzero(allowed[first:])
+        if len(tail):
+            rest = exact.candidates(view.vectors, view.norms, tail, queries, k, metric, check)
+            rows = rest if rows is None else np.concatenate([rows, rest], axis=1)
     if rows is None:
         rows = np.empty((len(queries), 0), dtype=np.int64)
-    return _rank(view, rows, similarities(view.vectors, rows, queries, metric), k)
+    return best(similarities(view.vectors, rows, queries, metric), rows, k, view.names)
 
 
-def _from_index(view: View, queries: Floats, k: int, expansion: int, allowed: Mask | None) -> Rows | None:
+def _from_index(
+    view: View, queries: Floats, k: int, expansion: int, allowed: Mask | None, *, filtered: bool
+) -> Rows | None:
     """Allowed rows from the index, int64[q, c], or None if it is cheaper to compare every allowed row."""
     # Rows after `indexed` are compared anyway, so only those before it are saved.
     indexed = view.indexed if allowed is None else int(np.count_nonzero(allowed[: view.indexed]))
     if not indexed:
         return None
     wanted = min(k, indexed)
-    fetch = math.ceil(k * view.indexed / indexed) + (0 if allowed is None else k)
+    fetch = math.ceil(k * view.indexed / indexed) + (k if filtered else 0)
     while True:
         deeper = max(1.0, fetch / k) ** DEPTH_POWER
-        width = max(math.ceil(expansion * deeper), math.ceil(fetch * (EXPANSION_SHARE if fetch > k else 1)))
+        width = max(math.ceil(expansion * deeper), math.ceil(fetch * (EXPANSION_SHARE if fetch > k else SURPLUS)))
         if width * ROWS_PER_CANDIDATE >= indexed:
             return None
-        rows = view.index.search(queries, fetch, width)
+        rows = view.index.search(queries, width)
         rows[rows >= view.indexed] = -1  # indexed since the view was taken: compared with the rest
         if allowed is None:
             return rows
@@ -100,27 +98,3 @@ def _from_index(view: View, queries: Floats, k: int, expansion: int, allowed: Ma
         if (np.count_nonzero(rows >= 0, axis=1) >= wanted).all():
             return rows
         fetch *= WIDEN
-
-
-def _rank(view: View, rows: Rows, near: Floats, k: int) -> list[Ranking]:
-    order = np.argsort(-near, axis=1, kind="stable")
-    near, rows = np.take_along_axis(near, order, axis=1), np.take_along_axis(rows, order, axis=1)
-    counts = np.minimum(np.count_nonzero(near > NOTHING, axis=1), k).tolist()
-    equal = (near[:, 1:] == near[:, :-1]) & (near[:, 1:] > NOTHING)
-    tied = equal[:, :k].any(axis=1).tolist()
-    rankings = []
-    for place, count in enumerate(counts):
-        ranking = Ranking(rows[place], near[place])
-        if tied[place]:
-            ranking = _untie(view, ranking)
-        rankings.append(Ranking(ranking.rows[:count], ranking.near[:count]))
-    return rankings
-
-
-def _untie(view: View, ranking: Ranking) -> Ranking:
-    """Order by similarity, equal ones by id."""
-    there = np.flatnonzero(ranking.near > NOTHING)
-    names = [view.names[row] for row in ranking.rows[there].tolist()]
-    near = ranking.near[there].tolist()
-    order = there[sorted(range(len(names)), key=lambda place: (-near[place], names[place]))]
-    return Ranking(ranking.rows[order], ranking.near[order])

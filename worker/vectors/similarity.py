@@ -21,15 +21,31 @@ NOTHING = np.float32(-np.inf)
 _CODES = {"cosine": 0, "dot": 1, "l2": 2}
 
 
+# With a signature, so compiled at import: writes use it.
+@njit("void(float32[:, ::1])", cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+def _normalize(vectors):  # type: ignore[no-untyped-def]
+    for i in range(vectors.shape[0]):
+        vector = vectors[i]
+        longest = np.float32(0)
+        for d in range(vector.shape[0]):
+            longest = max(longest, abs(vector[d]))
+        # Scaled first, so that neither the square of a huge component overflows nor that of a tiny one vanishes.
+        wide = np.float64(longest)
+        total = 0.0
+        for d in range(vector.shape[0]):
+            scaled = np.float64(vector[d]) / wide
+            total += scaled * scaled
+        length = math.sqrt(total)
+        for d in range(vector.shape[0]):
+            vector[d] = np.float64(vector[d]) / wide / length
+
+
 def prepared(vectors: Floats, metric: str) -> Floats:
     """Vectors as they are compared, float32[n, dimension]: of length 1 under cosine, as given otherwise."""
-    if metric != "cosine":
-        return np.ascontiguousarray(vectors, dtype=np.float32)
-    # Scaled first, so that neither the square of a huge component overflows nor that of a tiny one vanishes.
-    wide = vectors.astype(np.float64)
-    wide /= np.abs(wide).max(axis=1, keepdims=True)
-    wide /= np.sqrt(np.einsum("ij,ij->i", wide, wide))[:, None]
-    return wide.astype(np.float32)
+    own = np.array(vectors, dtype=np.float32, order="C")
+    if metric == "cosine":
+        _normalize(own)
+    return own
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
@@ -71,4 +87,5 @@ def similarities(table: NDArray[np.floating], index: Rows, queries: Floats, metr
 
 def compile_kernels() -> None:
     """Compile, or load from the cache on disk, so that no search waits for it."""
-    similarities(np.ones((1, 1), np.float32), np.zeros((1, 1), np.int64), np.ones((1, 1), np.float32), "cosine")
+    one = prepared(np.ones((1, 1), np.float32), "cosine")
+    similarities(one, np.zeros((1, 1), np.int64), one, "cosine")

@@ -30,7 +30,7 @@ from worker.vectors.ann import AnnIndex
 from worker.vectors.attributes import Attributes
 from worker.vectors.table import View
 
-FORMAT = 2
+FORMAT = 3
 READ_BYTES = 4 << 20
 
 

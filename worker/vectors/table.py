@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Collection, Floats
-from worker.vectors.ann import COMPONENT_BYTES, GRAPH_BYTES, AnnIndex
+from worker.vectors.ann import AnnIndex, node_bytes
 from worker.vectors.attributes import Attributes
 from worker.vectors.similarity import Rows, prepared
 
@@ -88,7 +88,7 @@ class Table:
         sample = self._names[:1000]
         # A bytes object has 33 bytes beside its text; list and dict hold 8 and about 100 bytes an entry.
         a_name = sum(map(len, sample)) // max(1, len(sample)) + 141
-        a_node = GRAPH_BYTES + COMPONENT_BYTES[self.collection.storage] * self.collection.dimension
+        a_node = node_bytes(self.collection.dimension, self.collection.metric, self.collection.storage)
         return self._size * (a_row + a_name) + self._indexed * a_node + self._attributes.memory_bytes
 
     def append(

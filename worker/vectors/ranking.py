@@ -1,0 +1,123 @@
+"""The best of each query's candidates, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from shared.messages.vectors import Floats
+from worker.vectors.similarity import Rows
+
+
+@dataclass(slots=True)
+class Ranking:
+    """The best of several queries, one query's after the other's, best first: `counts` int32[q], `rows` int64[n],
+    `near` float32[n]."""
+
+    counts: NDArray[np.int32]
+    rows: Rows
+    near: Floats
+
+    def parts(self) -> list[tuple[Rows, Floats]]:
+        """(rows, near) of each query."""
+        ends = np.cumsum(self.counts).tolist()
+        starts = [0, *ends[:-1]]
+        return [(self.rows[a:b], self.near[a:b]) for a, b in zip(starts, ends, strict=True)]
+
+
+@njit(cache=True, nogil=True)
+def _sink(values, heap, at, size):  # type: ignore[no-untyped-def]
+    """Let the entry at `at` of a heap of places sink below every lesser value."""
+    place = heap[at]
+    value = values[place]
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and values[heap[child + 1]] < values[heap[child]]:
+            child += 1
+        if values[heap[child]] >= value:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = place
+
+
+@njit(cache=True, nogil=True)
+def _best(near, index, k, counts, rows, out, tied):  # type: ignore[no-untyped-def]
+    """The `k` greatest of each row of `near` (−inf is none) → `counts`, and `rows` and `out` one query after the other.
+
+    `tied` tells of which queries equal values are among those, or one of them equals one that is not.
+    """
+    width = min(k + 1, near.shape[1])
+    heap = np.empty(width, dtype=np.int64)
+    at = 0
+    for q in range(near.shape[0]):
+        values = near[q]
+        size = 0
+        for c in range(values.shape[0]):
+            if values[c] == -np.inf:
+                continue
+            if size < width:
+                heap[size] = c
+                size += 1
+                if size == width:
+                    for parent in range(size // 2 - 1, -1, -1):
+                        _sink(values, heap, parent, size)
+            elif values[c] > values[heap[0]]:
+                heap[0] = c
+                _sink(values, heap, 0, size)
+        if size < width:
+            for parent in range(size // 2 - 1, -1, -1):
+                _sink(values, heap, parent, size)
+        count = min(k, size)
+        last = np.float32(np.nan)
+        while size > 0:
+            place = heap[0]
+            size -= 1
+            heap[0] = heap[size]
+            _sink(values, heap, 0, size)
+            tied[q] |= values[place] == last
+            last = values[place]
+            if size < count:
+                rows[at + size] = index[q, place]
+                out[at + size] = last
+        counts[q] = count
+        at += count
+    return at
+
+
+def best(near: Floats, index: Rows, k: int, names: list[bytes]) -> Ranking:
+    """The `k` nearest of each query's candidates, equal ones by id.
+
+    `near` float32[q, c] are the similarities of the rows `index` int64[q, c], `names` the ids of all rows.
+    """
+    queries = len(near)
+    most = queries * min(k, near.shape[1])
+    ranking = Ranking(np.empty(queries, np.int32), np.empty(most, np.int64), np.empty(most, np.float32))
+    tied = np.zeros(queries, dtype=np.bool_)
+    total = _best(near, index, k, ranking.counts, ranking.rows, ranking.near, tied)
+    if total < most:
+        ranking.rows, ranking.near = ranking.rows[:total], ranking.near[:total]
+    if tied.any():
+        for place, (rows, values) in enumerate(ranking.parts()):
+            if tied[place]:
+                rows[:], values[:] = _by_name(near[place], index[place], len(rows), names)
+    return ranking
+
+
+def _by_name(near: Floats, index: Rows, count: int, names: list[bytes]) -> tuple[Rows, Floats]:
+    """The best `count` of one query's candidates, equal ones by id."""
+    least = np.partition(near, len(near) - count)[len(near) - count]
+    there = np.flatnonzero(near >= least)
+    keys = zip((-near[there]).tolist(), [names[row] for row in index[there].tolist()], there.tolist(), strict=True)
+    order = [place for _, _, place in sorted(keys)][:count]
+    return index[order], near[order]
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache on disk, so that no search waits for it."""
+    best(np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int64), 1, [b""])
