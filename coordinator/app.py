@@ -14,6 +14,7 @@ from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
 from coordinator.links import Links
 from coordinator.log.area import LogArea
+from coordinator.sample_writes import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
 from shared.config import Settings
@@ -42,7 +43,14 @@ async def serve(settings: Settings, identity: Manifest, address: str) -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError when the port cannot be had."""
     links = Links(settings, identity.cluster_id, address)
     await links.open()
-    context = Context(settings, links, Telemetry(links), LogArea(settings, links), VectorArea(settings, links))
+    context = Context(
+        settings,
+        links,
+        Telemetry(links),
+        LogArea(settings, links),
+        VectorArea(settings, links),
+        SampleWrites(settings, links),
+    )
     await asyncio.to_thread(warm.build_grammar)
     await context.log.start()
     await context.vectors.start()

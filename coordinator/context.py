@@ -9,6 +9,7 @@ from aiohttp import web
 
 from coordinator.links import Links
 from coordinator.log.area import LogArea
+from coordinator.sample_writes import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
 from shared.config import Settings
@@ -21,6 +22,7 @@ class Context:
     telemetry: Telemetry
     log: LogArea
     vectors: VectorArea
+    samples: SampleWrites
     started_at: float = field(default_factory=time.time)
     in_flight: int = 0
     body_bytes: int = 0

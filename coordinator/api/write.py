@@ -59,8 +59,7 @@ async def write(request: web.Request) -> web.Response:
     else:
         cut = await asyncio.to_thread(_cut, raw, context.settings)
     if cut.parts:
-        timeout_s = context.settings.write_timeout_ms / 1000
-        await context.links.call("series.write", parts=cut.parts, timeout_s=timeout_s)
+        await context.samples.write(cut.parts)
     context.telemetry.samples_in.inc(cut.samples)
     _skipped.add(cut, await metadata.keep(context, cut.metadata) if cut.metadata else 0)
     if cut.refused_count:

@@ -1,0 +1,111 @@
+"""Remote writes on their way to the workers: what comes while others are under way goes together.
+
+A message to a worker, its reply and the commit there cost the same for one request and for several, and that is about
+as much as a request of 2,000 samples costs otherwise. A request that finds nothing under way is sent at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.links import Links
+from shared import wire
+from shared.config import Settings
+from shared.errors import Overloaded
+from shared.wire import Frame
+
+IN_FLIGHT_MAX = 2
+"""Messages under way at once: one that the workers store, and the next, which they read meanwhile."""
+GROUP_REQUESTS_MAX = 64
+GROUP_BYTES_MAX = 16 << 20
+GROUP_FRAMES_MAX = wire.FRAMES_MAX // 2
+"""A message takes no further request past these; one request may be larger."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Requests that go together. `done` is set when they are stored, or to why not."""
+
+    done: asyncio.Future[None]
+    parts: dict[int, list[Frame]] = field(default_factory=dict)
+    requests: int = 0
+    frames: int = 0
+    bytes: int = 0
+
+    def add(self, parts: Mapping[int, Sequence[Frame]], size: int) -> None:
+        for shard, frames in parts.items():
+            self.parts.setdefault(shard, []).extend(frames)
+            self.frames += len(frames)
+        self.requests += 1
+        self.bytes += size
+
+    def has_room(self) -> bool:
+        return self.requests < GROUP_REQUESTS_MAX and self.bytes < GROUP_BYTES_MAX and self.frames < GROUP_FRAMES_MAX
+
+
+class SampleWrites:
+    """For the event loop's thread only."""
+
+    def __init__(self, settings: Settings, links: Links) -> None:
+        self._settings = settings
+        self._links = links
+        self._in_flight = 0
+        self._waiting: deque[_Group] = deque()
+        self._waiting_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def write(self, parts: Mapping[int, Sequence[Frame]]) -> None:
+        """Return when the samples of these frames (shard → of `remote_write.cut`) are stored.
+
+        Raises Unavailable when a shard is not there or fails: it may be one of a request that went along, and some of
+        the samples may be stored; Overloaded when too many bytes wait already.
+        """
+        self._links.require(parts)
+        if self._in_flight < IN_FLIGHT_MAX:
+            await self._send(parts)
+            return
+        size = sum(wire.size_of(frame) for frames in parts.values() for frame in frames)
+        if self._waiting and self._waiting_bytes + size > self._settings.worker_bytes_max:
+            raise Overloaded(
+                f"{self._waiting_bytes} bytes of samples wait to be sent to the workers, the limit is "
+                f"{self._settings.worker_bytes_max} (TRIPTYCH_WORKER_BYTES_MAX); try again later"
+            )
+        if not self._waiting or not self._waiting[-1].has_room():
+            self._waiting.append(_Group(asyncio.get_running_loop().create_future()))
+        group = self._waiting[-1]
+        group.add(parts, size)
+        self._waiting_bytes += size
+        # Who goes away takes nothing from the others; nobody waits longer than for two messages before his own.
+        await asyncio.shield(group.done)
+
+    async def _send(self, parts: Mapping[int, Sequence[Frame]]) -> None:
+        self._in_flight += 1
+        try:
+            timeout_s = self._settings.write_timeout_ms / 1000
+            await self._links.call("series.write", parts=parts, timeout_s=timeout_s)
+        finally:
+            self._in_flight -= 1
+            self._launch()
+
+    def _launch(self) -> None:
+        if self._waiting and self._in_flight < IN_FLIGHT_MAX:
+            group = self._waiting.popleft()
+            self._waiting_bytes -= group.bytes
+            task = asyncio.ensure_future(self._send_group(group))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send_group(self, group: _Group) -> None:
+        try:
+            await self._send(group.parts)
+        except asyncio.CancelledError:
+            group.done.cancel()
+            raise
+        except Exception as error:
+            group.done.set_exception(error)
+            group.done.exception()  # all who waited may have gone: it is not for the log then
+        else:
+            group.done.set_result(None)
