@@ -14,10 +14,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
-
 from coordinator.links import Links
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.records import Append
@@ -25,7 +21,8 @@ from coordinator.log.sequencer import Sequencer
 from coordinator.log.waiting import Deadlines, Queue, Waiting
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Overloaded, TriptychError, Unavailable
-from shared.hashing import hash64, shard_of
+from shared.hashing import shard_of
+from shared.log_blocks import EMPTY
 from shared.messages import log
 from shared.telemetry import event
 from shared.wire import Frame, pack
@@ -56,7 +53,7 @@ class _Numbered:
 
     @property
     def span(self) -> log.Span:
-        return self.start, self.start + len(self.waiting.append.keys)
+        return self.start, self.start + self.waiting.append.count
 
 
 class Appender:
@@ -93,15 +90,18 @@ class Appender:
         """
         if self._stopped:
             raise Unavailable("the coordinator is stopping")
-        shares = _shares(append, self._links.shards)
-        self._links.require(shares)
+        blocks = append.records.blocks(self._links.shards)
+        if append.producer:
+            # The shard of the producer's id takes part to remember the answer.
+            blocks.setdefault(shard_of(append.producer.encode(), self._links.shards), EMPTY)
+        self._links.require(blocks)
         durable, buffered = self._queues[True], self._queues[False]
         records, queued_bytes = durable.records + buffered.records, durable.bytes + buffered.bytes
         if records >= QUEUE_RECORDS_MAX or queued_bytes >= QUEUE_BYTES_MAX:
             raise Overloaded(f"{records} records ({queued_bytes} bytes) wait to be appended; try again later")
         answer = asyncio.get_running_loop().create_future()
         self._queues[append.durable].push(
-            Waiting(append, shares, append.size_bytes, answer, time.monotonic() + self._timeout_s)
+            Waiting(append, blocks, append.size_bytes, answer, time.monotonic() + self._timeout_s)
         )
         self._deadlines.add(answer)
         self._schedule()
@@ -122,7 +122,7 @@ class Appender:
             batches = self._take()
             if not batches:
                 continue  # nobody waits for them any more
-            if not self._sequencer.ready_for(sum(len(w.append.keys) for w in batches)):
+            if not self._sequencer.ready_for(sum(w.append.count for w in batches)):
                 self._preparing = True
                 self._spawn(self._prepare(batches))
                 return
@@ -143,14 +143,14 @@ class Appender:
                 waiting.answer.set_exception(DeadlineExceeded("the records waited too long and were not appended"))
                 continue
             taken.append(waiting)
-            records += len(waiting.append.keys)
+            records += waiting.append.count
             size += waiting.size_bytes
         return taken
 
     async def _prepare(self, batches: list[Waiting]) -> None:
         """Have the sequencer write its state, in a thread, and go on with these batches."""
         try:
-            await asyncio.to_thread(self._sequencer.prepare, sum(len(w.append.keys) for w in batches))
+            await asyncio.to_thread(self._sequencer.prepare, sum(w.append.count for w in batches))
         except Unavailable as error:
             for waiting in batches:
                 _fail(waiting, error)
@@ -171,12 +171,12 @@ class Appender:
 
     def _launch(self, batches: list[Waiting]) -> None:
         size = sum(w.size_bytes for w in batches)
-        start = self._sequencer.reserve(sum(len(w.append.keys) for w in batches), size)
+        start = self._sequencer.reserve(sum(w.append.count for w in batches), size)
         numbered: list[_Numbered] = []
         end = start
         for waiting in batches:
             numbered.append(_Numbered(end, waiting))
-            end += len(waiting.append.keys)
+            end += waiting.append.count
         group = Group(start, end)
         self._frontier.open(group)
         self._queues[batches[0].append.durable].launched(len(batches))
@@ -192,18 +192,20 @@ class Appender:
 
     async def _send(self, group: Group, numbered: list[_Numbered], segment: int) -> None:
         durable = numbered[0].waiting.append.durable
-        parts = _parts(numbered, self._frontier.settled)
-        body = pack(log.AppendBody(segment, group.start, self._frontier.readable, durable))
+        parts = _parts(numbered)
+        batches = tuple(_batch(item) for item in numbered)
+        frontier = self._frontier
+        body = pack(log.AppendBody(segment, group.start, frontier.readable, durable, frontier.settled, batches))
         missing = await self._ask(body, parts)
-        failed = [item for item in numbered if not missing.keys().isdisjoint(item.waiting.shares)]
+        failed = [item for item in numbered if not missing.keys().isdisjoint(item.waiting.blocks)]
         if failed:
-            shards = sorted({shard for item in failed for shard in item.waiting.shares})
+            shards = sorted({shard for item in failed for shard in item.waiting.blocks})
             await self._revoker.revoke(segment, group.start, [item.span for item in failed], shards)
         if not durable:
             self._unsynced.update(parts)
             self._written.set()
         kept = [item for item in numbered if item not in failed]
-        group.batches = [(item.start, item.waiting.append.keys, item.waiting.append.values) for item in kept]
+        group.batches = [(item.start, item.waiting.append.records) for item in kept]
         group.when_closed = lambda: _answer(kept, failed, missing)
         self._frontier.close(group)
         if not self._unsynced and not self._syncing:
@@ -270,48 +272,20 @@ class Appender:
             self._syncing = False
 
 
-def _shares(append: Append, shards: int) -> dict[int, NDArray[np.int64]]:
-    """Shard → positions of its records. The shard of the producer's id takes part to remember the answer."""
-    keys = append.keys
-    if len(keys) == 1:
-        shares = {shard_of(keys[0], shards): _FIRST}
-    else:
-        owners = np.fromiter(map(hash64, keys), np.uint64, len(keys)) % np.uint64(shards)
-        order = np.argsort(owners, kind="stable")
-        present, begins = np.unique(owners[order], return_index=True)
-        shares = dict(zip(present.tolist(), np.split(order, begins[1:]), strict=True))
-    if append.producer:
-        shares.setdefault(shard_of(append.producer.encode(), shards), _NONE)
-    return shares
+def _batch(item: _Numbered) -> log.Batch:
+    append = item.waiting.append
+    return log.Batch(item.start, append.count, tuple(item.waiting.blocks), append.producer, append.producer_seq)
 
 
-_FIRST = np.zeros(1, np.int64)
-_NONE = np.zeros(0, np.int64)
-_encode = msgspec.msgpack.encode
-
-
-def _parts(numbered: list[_Numbered], settled: int) -> dict[int, list[Frame]]:
-    """Each shard's frames: its Entry, and its values."""
-    batches: dict[int, list[log.Batch]] = {}
-    sequences: dict[int, list[bytes]] = {}
-    keys: dict[int, list[bytes]] = {}
-    values: dict[int, list[bytes]] = {}
+def _parts(numbered: list[_Numbered]) -> dict[int, list[Frame]]:
+    """Each shard's frame: the blocks that it has of the batches, in their order."""
+    if len(numbered) == 1:
+        return {shard: [block] for shard, block in numbered[0].waiting.blocks.items()}
+    blocks: dict[int, list[Frame]] = {}
     for item in numbered:
-        append, shares = item.waiting.append, item.waiting.shares
-        batch = log.Batch(item.start, len(append.keys), tuple(shares), append.producer, append.producer_seq)
-        for shard, positions in shares.items():
-            batches.setdefault(shard, []).append(batch)
-            sequences.setdefault(shard, []).append((positions + item.start).astype(">u8").tobytes())
-            chosen = positions.tolist()
-            keys.setdefault(shard, []).extend([append.keys[i] for i in chosen])
-            values.setdefault(shard, []).extend([append.values[i] for i in chosen])
-    return {
-        shard: [
-            _encode(log.Entry(settled, tuple(batches[shard]), b"".join(sequences[shard]), keys[shard])),
-            _encode(values[shard]),
-        ]
-        for shard in batches
-    }
+        for shard, block in item.waiting.blocks.items():
+            blocks.setdefault(shard, []).append(block)
+    return {shard: [own[0] if len(own) == 1 else b"".join(own)] for shard, own in blocks.items()}
 
 
 def _answer(kept: list[_Numbered], failed: list[_Numbered], missing: Mapping[int, str]) -> None:
@@ -319,7 +293,7 @@ def _answer(kept: list[_Numbered], failed: list[_Numbered], missing: Mapping[int
         if not item.waiting.answer.done():
             item.waiting.answer.set_result(item.start)
     for item in failed:
-        whys = [f"shard {s}: {why}" for s, why in sorted(missing.items()) if s in item.waiting.shares]
+        whys = [f"shard {s}: {why}" for s, why in sorted(missing.items()) if s in item.waiting.blocks]
         _fail(item.waiting, Unavailable("the records were not appended: " + "; ".join(whys)))
 
 

@@ -69,7 +69,7 @@ class LogArea:
             # A lost state file is made anew from what the shards hold, so all of them have to be asked first.
             await self.recovery.wait_for(range(self._links.shards))
         if not append.producer:
-            return await self._appender.append(append), len(append.keys)
+            return await self._appender.append(append), append.count
         start, count, repeated = await self._producers.append(append, self._appender.append)
         if repeated and append.durable:
             await self._wait_durable(start + count)

@@ -7,14 +7,17 @@ holds is *lagging* and reads the store until it has caught up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+from numpy.typing import NDArray
 
+from coordinator.log.columns import Columns
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.reads import Reader, Selection
 from shared.errors import Overloaded
+from shared.hashing import hash64
 from shared.messages import log
 
 QUEUE_RECORDS_MAX = 1000
@@ -74,6 +77,7 @@ class Followers:
         self._count = 0
         self._by_key: dict[bytes, set[Follower]] = {}
         self._by_prefix: set[Follower] = set()
+        self._hashes: NDArray[np.uint64] | None = None  # of the keys that are followed, ascending; None: to be made
 
     @contextmanager
     def following(self, selection: Selection, position: int) -> Iterator[Follower]:
@@ -85,6 +89,8 @@ class Followers:
             )
         follower = Follower(selection, position)
         group = self._by_prefix if selection.key is None else self._by_key.setdefault(selection.key, set())
+        if selection.key is not None and not group:
+            self._hashes = None
         group.add(follower)
         self._count += 1
         try:
@@ -94,6 +100,7 @@ class Followers:
             group.discard(follower)
             if selection.key is not None and not group:
                 self._by_key.pop(selection.key, None)
+                self._hashes = None
 
     async def read(self, follower: Follower, limit: int) -> list[Row]:
         """The next records, waiting for them if need be; at most about `limit`. May be [] after reading on without
@@ -132,21 +139,32 @@ class Followers:
             for follower in self._all():
                 follower.lag()
             return
-        for start, keys, values in group.batches:
+        for start, records in group.batches:
             if self._by_key:
-                for at, key in enumerate(keys):
-                    for follower in self._by_key.get(key, ()):
-                        follower.offer((start + at, key, values[at]))
+                self._publish_by_key(start, records)
             for follower in self._by_prefix:
-                prefix = follower.selection.prefix
-                for at, key in enumerate(keys):
-                    if key.startswith(prefix):
-                        follower.offer((start + at, key, values[at]))
+                if not follower.lagging:
+                    _offer(follower, start, records, records.having(follower.selection.prefix))
+
+    def _publish_by_key(self, start: int, records: Columns) -> None:
+        if self._hashes is None:
+            self._hashes = np.sort(np.fromiter(map(hash64, self._by_key), np.uint64, len(self._by_key)))
+        for at in records.among(self._hashes):
+            for follower in self._by_key.get(records.key(at), ()):
+                _offer(follower, start, records, (at,))
 
     def _all(self) -> Iterable[Follower]:
         yield from self._by_prefix
         for followers in self._by_key.values():
             yield from followers
+
+
+def _offer(follower: Follower, start: int, records: Columns, places: Sequence[int]) -> None:
+    if len(places) > QUEUE_RECORDS_MAX:
+        follower.lag()
+        return
+    for at in places:
+        follower.offer((start + at, records.key(at), records.value(at)))
 
 
 def rows_of(records: log.Records, selection: Selection) -> Iterator[Row]:

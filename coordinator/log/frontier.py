@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from coordinator.log.columns import Columns
 from shared.messages.log import SEQUENCE_MAX
 
 UNSEEN_MAX = 4096
@@ -20,12 +21,12 @@ UNSEEN_MAX = 4096
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Consecutive batches start ≤ number < end. `batches`: (first number, keys, values) of those that were stored;
-    None when that has been forgotten."""
+    """Consecutive batches start ≤ number < end. `batches`: (first number, records) of those that were stored; None
+    when that has been forgotten."""
 
     start: int
     end: int
-    batches: list[tuple[int, list[bytes], list[bytes]]] | None = field(default_factory=list)
+    batches: list[tuple[int, Columns]] | None = field(default_factory=list)
     closed: bool = False
     when_closed: Callable[[], None] | None = None
 

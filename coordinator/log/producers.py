@@ -75,7 +75,7 @@ class Producers:
             del under_way[append.producer_seq]
             if not under_way:
                 self._under_way.pop(append.producer, None)
-        answer = (append.producer_seq, start, len(append.keys))
+        answer = (append.producer_seq, start, append.count)
         outcome.set_result(answer)
         if append.producer in self._answers:
             kept = sorted([*self._answers[append.producer], answer], key=lambda a: a[1])

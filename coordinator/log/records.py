@@ -1,4 +1,7 @@
-"""Append requests: from the three content types to keys and values, checked.
+"""Append requests: from the three content types to columns of keys and values, checked.
+
+What ordinary clients send is read by the kernels of `shared.log_walk`. What those leave, small bodies and whatever is
+wrong are read by general readers, so that they alone decide what is an error, and how it is called.
 
 JSON is the interface's; ProtoJSON also takes what its rules allow (snake_case names, null, base64url, unpadded base64,
 integers as text). Field names in errors are paths into the body, such as `$.records[3].key`.
@@ -13,9 +16,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
+from coordinator.log.columns import Columns, Many, columns_of
 from proto import log_pb2
+from shared import log_walk
 from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.messages.log import KEY_BYTES_MAX
@@ -24,19 +31,42 @@ PRODUCER_BYTES_MAX = 256
 PRODUCER_SEQ_MAX = (1 << 63) - 1
 
 
+WALK_BYTES_MIN = 2048
+"""Bodies below are read sooner by the general readers."""
+BESIDE_BYTES_MAX = 2048
+"""Of a body, beside its records, that a walk takes up with: the producer's id and a few names."""
+_RECORD_BYTES_MIN = 22  # of a record in JSON with its comma, a key and a value of no bytes
+_PROTO_RECORD_BYTES_MIN = 4
+_SPANS_MAX = 16
+
+
 @dataclass(slots=True)
 class Append:
     """One batch. `producer` is "" for an append that is not idempotent."""
+
+    records: Columns
+    durable: bool
+    producer: str
+    producer_seq: int
+
+    @property
+    def count(self) -> int:
+        return len(self.records)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.records.size_bytes
+
+
+@dataclass(slots=True)
+class _Lists:
+    """A batch as the general readers have it."""
 
     keys: list[bytes]
     values: list[bytes]
     durable: bool
     producer: str
     producer_seq: int
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(map(len, self.keys)) + sum(map(len, self.values))
 
 
 class _Key(msgspec.Struct, forbid_unknown_fields=True):
@@ -83,12 +113,68 @@ def parse(content_type: str, body: bytes, settings: Settings) -> Append:
     reader = _READERS.get(content_type)
     if reader is None:
         raise BadData(f"Content-Type is {content_type!r}; it must be one of {', '.join(_READERS)}")
-    append = reader(body)
-    _check(append, settings)
-    return append
+    if len(body) >= WALK_BYTES_MIN:
+        walked = _WALKS[content_type](body, settings)
+        if walked is not None:
+            return walked
+    found = reader(body)
+    _check(found, settings)
+    return Append(columns_of(found.keys, found.values), found.durable, found.producer, found.producer_seq)
 
 
-def _from_json(body: bytes) -> Append:
+# The kernels' readers: None for what they leave to the general ones.
+
+
+def _walked_json(body: bytes, settings: Settings) -> Append | None:
+    """Reads the array of records by itself, and what is around it as a request without any."""
+    begin = body.find(b"[", 0, BESIDE_BYTES_MAX) + 1
+    name = body[:begin].rstrip(b"[ \t\r\n:")
+    if begin == 0 or not name.endswith(b'"records"'):
+        return None
+    octets = np.frombuffer(body, np.uint8)
+    out = np.empty(len(body) * 3 // 4 + 3, np.uint8)
+    table = np.empty((min(len(body) // _RECORD_BYTES_MIN + 1, settings.log_records_max), 4), np.int64)
+    count, end = log_walk.walk_json(octets, begin, out, table)
+    if count < 0 or len(body) - end > BESIDE_BYTES_MAX:
+        return None
+    beside = body[:begin] + body[end:]
+    if b"\\" in beside or beside.count(b'"records"') != 1:
+        return None
+    try:
+        parsed = _json.decode(beside)
+        seq = _producer_seq(parsed.producer_id, parsed.producer_seq)
+    except (msgspec.MsgspecError, UnicodeDecodeError, BadData):
+        return None
+    return _fitting(out, table[:count], settings, parsed.await_durable, parsed.producer_id, seq)
+
+
+def _walked_protobuf(body: bytes, settings: Settings) -> Append | None:
+    octets = np.frombuffer(body, np.uint8)
+    table = np.empty((min(len(body) // _PROTO_RECORD_BYTES_MIN + 1, settings.log_records_max), 4), np.int64)
+    rest = np.empty((_SPANS_MAX, 2), np.int64)
+    count, spans = log_walk.walk_protobuf(octets, table, rest)
+    if count <= 0:
+        return None
+    try:
+        parsed = log_pb2.AppendRequest.FromString(b"".join(body[a:b] for a, b in rest[:spans].tolist()))
+        seq = _producer_seq(parsed.producer_id, _integer(parsed.producer_seq) if parsed.producer_id else None)
+    except (DecodeError, BadData):
+        return None
+    return _fitting(octets, table[:count], settings, parsed.await_durable, parsed.producer_id, seq)
+
+
+def _fitting(
+    data: NDArray[np.uint8], table: NDArray[np.int64], settings: Settings, durable: bool, producer: str, seq: int
+) -> Append | None:
+    """None for a batch that is over a limit."""
+    columns = Many(data, table)
+    longest_key, longest_value = columns.longest
+    if longest_key > KEY_BYTES_MAX or longest_value > settings.log_record_bytes_max:
+        return None
+    return Append(columns, durable, producer, seq) if columns.size_bytes <= settings.log_batch_bytes_max else None
+
+
+def _from_json(body: bytes) -> _Lists:
     try:
         parsed = _json.decode(body)
     except msgspec.MsgspecError as error:
@@ -97,10 +183,10 @@ def _from_json(body: bytes) -> Append:
         raise BadData(f"the body is not UTF-8: {error}") from error
     keys = [key if type(key) is bytes else key.value for key in [r.key for r in parsed.records]]  # type: ignore[union-attr]
     seq = _producer_seq(parsed.producer_id, parsed.producer_seq)
-    return Append(keys, [r.value for r in parsed.records], parsed.await_durable, parsed.producer_id, seq)
+    return _Lists(keys, [r.value for r in parsed.records], parsed.await_durable, parsed.producer_id, seq)
 
 
-def _from_proto_json(body: bytes) -> Append:
+def _from_proto_json(body: bytes) -> _Lists:
     try:
         return _from_json(body)  # the common form, decoded in one go
     except BadData:
@@ -119,7 +205,7 @@ def _from_proto_json(body: bytes) -> Append:
     producer = parsed.producer_id or parsed.producer_id_ or ""
     given = parsed.producer_seq if parsed.producer_seq is not None else parsed.producer_seq_
     seq = _producer_seq(producer, _integer(given))
-    return Append(keys, values, bool(parsed.await_durable or parsed.await_durable_), producer, seq)
+    return _Lists(keys, values, bool(parsed.await_durable or parsed.await_durable_), producer, seq)
 
 
 def _integer(value: int | str | None) -> int | None:
@@ -140,7 +226,7 @@ def _base64(text: str, where: str) -> bytes:
         raise BadData(f"`{where}` is not base64: {error}") from error
 
 
-def _from_protobuf(body: bytes) -> Append:
+def _from_protobuf(body: bytes) -> _Lists:
     try:
         parsed = log_pb2.AppendRequest.FromString(body)
     except DecodeError as error:
@@ -152,7 +238,7 @@ def _from_protobuf(body: bytes) -> Append:
                 raise BadData(f"`records[{i}].key` is missing")
     seq = _producer_seq(parsed.producer_id, _integer(parsed.producer_seq) if parsed.producer_id else None)
     values = [record.value for record in parsed.records]
-    return Append(keys, values, parsed.await_durable, parsed.producer_id, seq)
+    return _Lists(keys, values, parsed.await_durable, parsed.producer_id, seq)
 
 
 def _producer_seq(producer: str, seq: int | None) -> int:
@@ -165,24 +251,29 @@ def _producer_seq(producer: str, seq: int | None) -> int:
     return seq or 0
 
 
-_READERS: dict[str, Callable[[bytes], Append]] = {
+_READERS: dict[str, Callable[[bytes], _Lists]] = {
     "application/json": _from_json,
     "application/protobuf+json": _from_proto_json,
     "application/protobuf": _from_protobuf,
 }
+_WALKS: dict[str, Callable[[bytes, Settings], Append | None]] = {
+    "application/json": _walked_json,
+    "application/protobuf+json": _walked_json,
+    "application/protobuf": _walked_protobuf,
+}
 
 
-def _check(append: Append, settings: Settings) -> None:
+def _check(append: _Lists, settings: Settings) -> None:
     if not append.keys:
         raise BadData("`records` is empty; it must hold at least one record")
     if len(append.keys) > settings.log_records_max:
         raise BadData(f"`records` holds {len(append.keys)} records; it may hold at most {settings.log_records_max}")
     _check_sizes(append.keys, KEY_BYTES_MAX, "key")
     _check_sizes(append.values, settings.log_record_bytes_max, "value")
-    if append.size_bytes > settings.log_batch_bytes_max:
+    size_bytes = sum(map(len, append.keys)) + sum(map(len, append.values))
+    if size_bytes > settings.log_batch_bytes_max:
         raise TooLarge(
-            f"`records` holds {append.size_bytes} bytes of keys and values; it may hold at most "
-            f"{settings.log_batch_bytes_max}"
+            f"`records` holds {size_bytes} bytes of keys and values; it may hold at most {settings.log_batch_bytes_max}"
         )
 
 

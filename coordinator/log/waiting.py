@@ -8,11 +8,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from coordinator.log.records import Append
 from shared.errors import DeadlineExceeded
+from shared.wire import Frame
 
 SMALL_RECORDS = 500
 SMALL_BYTES = 64 << 10
@@ -23,10 +21,10 @@ however little is in it, so under load fewer and fuller ones are faster for all;
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A batch and where its records go: `shares` holds each shard's record positions, ascending."""
+    """A batch and where its records go: `blocks` holds each shard's part of them (shared.log_blocks)."""
 
     append: Append
-    shares: Mapping[int, NDArray[np.int64]]
+    blocks: Mapping[int, Frame]
     size_bytes: int
     answer: asyncio.Future[int]
     expires: float
@@ -45,12 +43,12 @@ class Queue:
 
     def push(self, waiting: Waiting) -> None:
         self.batches.append(waiting)
-        self.records += len(waiting.append.keys)
+        self.records += waiting.append.count
         self.bytes += waiting.size_bytes
 
     def pop(self) -> Waiting:
         waiting = self.batches.popleft()
-        self.records -= len(waiting.append.keys)
+        self.records -= waiting.append.count
         self.bytes -= waiting.size_bytes
         return waiting
 

@@ -43,6 +43,20 @@ def p99(times: Sequence[float]) -> float:
     return statistics.quantiles(times, n=100)[98]
 
 
+Cost = tuple[float, float]
+"""µs of CPU a record or request: of the coordinator, of the workers."""
+
+
+def cost(cluster: Cluster, before: tuple[float, float], count: int) -> Cost:
+    coordinator, workers = load.cpu_seconds(cluster)
+    return (coordinator - before[0]) / count * 1e6, (workers - before[1]) / count * 1e6
+
+
+def cost_text(costs: Sequence[Cost], digits: int) -> str:
+    coordinator, workers = (statistics.median(own) for own in zip(*costs, strict=True))
+    return f"CPU: coordinator {coordinator:.{digits}f}, workers {workers:.{digits}f} µs"
+
+
 class Bench:
     """The rows of the table, as they are measured."""
 
@@ -62,6 +76,7 @@ class Bench:
         with tempfile.TemporaryDirectory(dir=self.options.directory) as directory:
             running = Cluster(Path(directory), shards=8, workers=0).start()
             try:
+                load.wait_compiled(running)
                 yield running
             finally:
                 running.stop()
@@ -88,12 +103,12 @@ class Bench:
         rates: dict[str, list[float]] = {name: [] for name in [*requests, *(rival.title for rival in rivals)]}
         times: dict[str, list[float]] = {name: [] for name in requests}
         load.append_rate(cluster, requests["JSON"], load.CONNECTIONS, 1.0)
-        cpu: dict[str, list[float]] = {name: [] for name in requests}
+        cpu: dict[str, list[Cost]] = {name: [] for name in requests}
         for _ in range(self.options.runs):
             for name, bodies in requests.items():
                 before = load.cpu_seconds(cluster)
                 rate, latencies = load.append_rate(cluster, bodies, load.CONNECTIONS, self.options.seconds)
-                cpu[name].append((load.cpu_seconds(cluster) - before) / len(latencies) / RECORDS_A_REQUEST * 1e6)
+                cpu[name].append(cost(cluster, before, len(latencies) * RECORDS_A_REQUEST))
                 rates[name].append(rate * RECORDS_A_REQUEST)
                 times[name] += latencies
             for rival in rivals:
@@ -101,7 +116,7 @@ class Bench:
         middle = {name: statistics.median(found) for name, found in rates.items()}
         for name in requests:
             text = f"{middle[name]:,.0f} records/s; {statistics.median(times[name]):.1f} ms median, "
-            text += f"{p99(times[name]):.1f} ms p99; {statistics.median(cpu[name]):.1f} µs of CPU a record"
+            text += f"{p99(times[name]):.1f} ms p99; {cost_text(cpu[name], 2)} a record"
             work = f"durable append, 1,000 records a request, {load.CONNECTIONS} connections, {name}"
             self.add(work, text, "≥ 250,000 records/s")
         for rival in rivals:
@@ -111,15 +126,17 @@ class Bench:
             self.add(work, text, "Triptych ≥ 2 ×" if rival.program == "redis-server" else "")
 
     def _single(self, cluster: Cluster) -> None:
-        rates, times, cpu = [], [], []
+        rates: list[float] = []
+        times: list[float] = []
+        cpu: list[Cost] = []
         for _ in range(self.options.runs):
             before = load.cpu_seconds(cluster)
             rate, latencies = asyncio.run(load.small_appends(cluster, 64, self.options.seconds))
-            cpu.append((load.cpu_seconds(cluster) - before) / len(latencies) * 1e6)
+            cpu.append(cost(cluster, before, len(latencies)))
             rates.append(rate)
             times.append(p99(latencies))
         text = f"{statistics.median(rates):,.0f}/s; p99 {statistics.median(times):.1f} ms; "
-        text += f"{statistics.median(cpu):.0f} µs of CPU a request"
+        text += f"{cost_text(cpu, 0)} a request"
         self.add("durable append, 1 record a request, 64 connections", text, "≥ 5,000/s, p99 ≤ 25 ms")
 
     def _scan(self, cluster: Cluster) -> None:

@@ -28,6 +28,7 @@ CONNECTIONS = 4
 RECEIVE_BYTES = 1 << 20
 BUSY_S = 30.0
 RETRY_S = 0.5
+COMPILED_WITHIN_S = 300.0
 
 
 def json_body(keys: list[bytes], durable: bool = True) -> bytes:
@@ -248,6 +249,14 @@ async def deliveries(cluster: Cluster) -> list[float]:
     return times
 
 
+def wait_compiled(cluster: Cluster) -> None:
+    """Return when the processes have compiled their kernels, which they go on with for minutes after a first start."""
+    give_up = time.monotonic() + COMPILED_WITHIN_S
+    while not all("kernels compiled" in cluster.log(module) for module in ("coordinator", "worker")):
+        assert time.monotonic() < give_up, "the kernels were not compiled in time"
+        time.sleep(0.2)
+
+
 def processes(cluster: Cluster) -> list[psutil.Process]:
     roots = [psutil.Process(p.pid) for p in (cluster.coordinator, cluster.supervisor) if p is not None]
     return [*roots, *(child for root in roots for child in root.children(recursive=True))]
@@ -257,5 +266,14 @@ def memory_mb(cluster: Cluster) -> float:
     return sum(process.memory_info().rss for process in processes(cluster)) / (1 << 20)
 
 
-def cpu_seconds(cluster: Cluster) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in processes(cluster))
+def cpu_seconds(cluster: Cluster) -> tuple[float, float]:
+    """Of the coordinator, and of the workers and their supervisor."""
+    assert cluster.coordinator is not None
+    own, others = 0.0, 0.0
+    for process in processes(cluster):
+        spent = sum(process.cpu_times()[:2])
+        if process.pid == cluster.coordinator.pid:
+            own += spent
+        else:
+            others += spent
+    return own, others

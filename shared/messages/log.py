@@ -1,8 +1,7 @@
 """Messages of the log methods.
 
 Coordinator and workers speak of *groups*: the batches that one message carries, with consecutive sequence numbers from
-`start`. A group's part on a shard is two frames: an `Entry`, which the shard stores as it came, and the values as a
-msgpack array of byte strings. Sequence numbers travel as unsigned 64-bit big-endian integers, as they are stored.
+`start`. A group's part on a shard is one frame, of blocks of records (shared.log_blocks).
 """
 
 from __future__ import annotations
@@ -40,27 +39,21 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     producer_seq: int = 0
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A group's part on one shard.
-
-    Every batch below `settled` is whole and on the disk of every shard concerned, so it need not be looked at after
-    a crash. `sequences` (big-endian) and `keys` name the records here, ascending.
-    """
-
-    settled: int
-    batches: tuple[Batch, ...]
-    sequences: bytes
-    keys: list[bytes]
-
-
 class AppendBody(msgspec.Struct):
-    """Method log.append; parts: [Entry, values] a shard. `closed`: every group below it is decided, so that no records
-    below it will come any more. `durable`: answer when they are on the disk."""
+    """Method log.append; parts: [the shard's blocks (shared.log_blocks)] a shard, one of each batch that it takes part
+    in, in the order of `batches`.
+
+    `closed`: every group below it is decided, so that no records below it will come any more. `settled`: every batch
+    below it is whole and on the disk of every shard concerned, so it need not be looked at after a crash. `durable`:
+    answer when they are on the disk.
+    """
 
     segment: int
     group: int
     closed: int
     durable: bool
+    settled: int
+    batches: tuple[Batch, ...]
 
 
 class RevokeBody(msgspec.Struct):
@@ -241,6 +234,31 @@ class Records:
             self.key_lengths.tobytes(),
             self.keys,
         ]
+
+    def cut(self, low: int, high: int) -> Records:
+        """The records at positions low ≤ i < high."""
+        if low <= 0 and high >= len(self):
+            return self
+        columns = []
+        for lengths, octets in ((self.value_lengths, self.values), (self.key_lengths, self.keys)):
+            begin, size = int(lengths[:low].sum()), int(lengths[low:high].sum())
+            columns += [lengths[low:high], memoryview(octets)[begin : begin + size]]
+        return Records(self.sequences[low:high], *columns)  # type: ignore[arg-type]
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Records]) -> Records:
+        """One after another."""
+        if len(pieces) == 1:
+            return pieces[0]
+        if not pieces:
+            return cls.of(NO_NUMBERS, ())
+        return cls(
+            np.concatenate([piece.sequences for piece in pieces]),
+            np.concatenate([piece.value_lengths for piece in pieces]),
+            b"".join(piece.values for piece in pieces),
+            np.concatenate([piece.key_lengths for piece in pieces]),
+            b"".join(piece.keys for piece in pieces),
+        )
 
     def value_list(self) -> list[bytes]:
         return _cut(self.values, self.value_lengths)

@@ -19,7 +19,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 
-ROUNDS = int(os.environ.get("LOG_KILL_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("LOG_KILL_ROUNDS", "4"))
 SEED = int(os.environ.get("LOG_KILL_SEED", "1"))
 KINDS = ("worker", "coordinator", "everything")
 WRITERS = 3

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.log.area import LogArea
+from coordinator.log.columns import columns_of
 from coordinator.log.follow import rows_of
 from coordinator.log.reads import Selection
 from coordinator.log.records import Append
@@ -23,7 +24,7 @@ Record = tuple[int, bytes, bytes]
 
 
 def batch(*records: tuple[bytes, bytes], durable: bool = False, producer: str = "", seq: int = 0) -> Append:
-    return Append([k for k, _ in records], [v for _, v in records], durable, producer, seq)
+    return Append(columns_of([k for k, _ in records], [v for _, v in records]), durable, producer, seq)
 
 
 def key_on(shard: int, name: str = "key") -> bytes:

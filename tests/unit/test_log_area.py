@@ -296,13 +296,13 @@ async def test_a_producer_that_sends_twice_at_once_is_stored_once(log: Log) -> N
         assert len(await read(area)) == 1
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("LOG_FAULT_SEEDS", "3"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("LOG_FAULT_SEEDS", "6"))))
 async def test_batches_are_whole_and_stay_where_they_are_under_random_faults(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twelve lives of a coordinator whose shards lose, delay and leave unanswered, and restart; readers look on."""
     if seed % 2:  # records are gathered into runs all the time, not only when they are many
-        monkeypatch.setattr("worker.logs.recent.GATHER_KEYS", 2)
+        monkeypatch.setattr("worker.logs.part.GATHER_BYTES", 1)
         monkeypatch.setattr("worker.logs.part.BEHIND_FACTOR", 1)
     chance = random.Random(seed)
     log = Log(tmp_path, log_segment_bytes=4096)

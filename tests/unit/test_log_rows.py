@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.config import Settings
-from shared.labels import Symbols
-from shared.messages.log import Batch, Entry, Page, Range, Records, merge_pages
-from shared.wire import pack
+from shared.messages.log import Page, Range, Records, merge_pages
+from tests.unit.log_shard import OneShard
 from worker.logs import reading, rows
-from worker.logs.part import LogPart
-from worker.logs.recent import Recent
-from worker.logs.runs import pack_few, run_of, unpacked
-from worker.storage import Store
-from worker.wal.log import LOG, WriteAheadLog
+from worker.logs.runs import run_of, unpacked
 
 KEYS = st.binary(max_size=6) | st.text("\0\x01a", max_size=6).map(str.encode) | st.just(b"\xff\xff")
 
@@ -66,22 +58,14 @@ def test_pages_are_merged_as_far_as_all_are_complete() -> None:
 
 
 def test_many_records_of_a_key_are_read_across_runs_and_after_a_restart(tmp_path: Path) -> None:
-    def opened() -> LogPart:
-        wal = WriteAheadLog(tmp_path / "wal").open()
-        part = LogPart(Store(tmp_path / "store"), Settings(), Symbols(), tmp_path, wal.stream(0, LOG))
-        part.load()
-        return part
-
-    def append(part: LogPart, group: int, count: int) -> None:
-        numbers = b"".join(rows.sequence_bytes(group + i) for i in range(count))
-        entry = Entry(0, (Batch(group, count, (0,)),), numbers, [b"a" if i % 2 else b"b" for i in range(count)])
-        values = [b"%d" % (group + i) * 20 for i in range(count)]
-        part.append(0, group, group, pack(entry), msgspec.msgpack.encode(values))
-
-    part = opened()
+    shard = OneShard(tmp_path)
     for group in range(0, 120_000, 10_000):
-        append(part, group, 10_000)
+        values = [b"%d" % (group + i) * 20 for i in range(10_000)]
+        shard.append(group, [(b"a" if i % 2 else b"b", value) for i, value in enumerate(values)])
+        if group == 60_000:
+            shard.part.gather()
     for _ in range(2):
+        part = shard.part
         everything = Range(0, 0, 0, 120_000)
         seen: list[int] = []
         at, done = 0, False
@@ -97,30 +81,6 @@ def test_many_records_of_a_key_are_read_across_runs_and_after_a_restart(tmp_path
         assert merged.sequences.tolist() == list(range(59_990, 60_010))
         assert reading.keys(part, everything, b"", None, 10, lambda: None) == [b"a", b"b"]
         assert len(list(part.store.scan("log", rows.RUN, rows.after(rows.RUN)))) > 10
-        part.close()
-        part.store.close()
-        part._wal.log.close()
-        part = opened()
-        assert part.counts() == {"records": 120_000}
-    part.close()
-    part.store.close()
-    part._wal.log.close()
-
-
-@given(records=st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.binary(max_size=20)), max_size=70))
-def test_few_records_are_packed_as_many_are(records: list[tuple[int, bytes]]) -> None:
-    sequences, values = [number for number, _ in records], [value for _, value in records]
-    assert pack_few(sequences, values) == run_of(np.array(sequences, np.uint64), values).packed()
-
-
-@pytest.mark.parametrize(("count", "size"), [(1, 3), (64, 10), (65, 10), (5000, 1), (3, 200_000)])
-def test_rows_of_recent_records_hold_all_of_them(count: int, size: int) -> None:
-    recent = Recent()
-    values = [bytes([i % 256]) * size for i in range(count)]
-    recent.add(7, 100, range(100, 100 + count), [b"k"] * count, values)
-    runs = [unpacked(row) for _, row in recent.rows()]
-    assert [key for key, _ in recent.rows()] == [
-        rows.runs_of(7, b"k") + rows.sequence_bytes(int(run.sequences[0])) for run in runs
-    ]
-    assert [n for run in runs for n in run.sequences.tolist()] == list(range(100, 100 + count))
-    assert [run.value(i) for run in runs for i in range(len(run.ends))] == values
+        shard.restart()
+        assert shard.part.counts() == {"records": 120_000}
+    shard.close()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 
-import numpy as np
 import pytest
 
+from coordinator.log.columns import columns_of
 from coordinator.log.records import Append
 from coordinator.log.waiting import FEW_BATCHES, SMALL_BYTES, SMALL_RECORDS, Deadlines, Queue, Waiting
 from shared.errors import DeadlineExceeded
 
 
 def waiting(records: int = 1, value: bytes = b"v") -> Waiting:
-    append = Append([b"k"] * records, [value] * records, True, "", 0)
+    append = Append(columns_of([b"k"] * records, [value] * records), True, "", 0)
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    return Waiting(append, {0: np.arange(records)}, append.size_bytes, answer, time.monotonic() + 10)
+    return Waiting(append, append.records.blocks(1), append.size_bytes, answer, time.monotonic() + 10)
 
 
 async def test_nobody_waits_while_little_is_under_way() -> None:
@@ -36,7 +36,7 @@ async def test_while_much_is_under_way_only_much_is_sent(records: int, value: by
     assert not queue.is_due
     queue.push(waiting(records, value))
     assert queue.is_due
-    assert [len(queue.pop().append.keys) for _ in range(2)] == [1, records]
+    assert [queue.pop().append.count for _ in range(2)] == [1, records]
     assert (queue.records, queue.bytes) == (0, 0)
     queue.push(waiting())
     queue.landed(FEW_BATCHES + 1)

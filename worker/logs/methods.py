@@ -2,80 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages import log
 from shared.wire import Reply, Request, pack, unpack
-from worker.logs import cursors, reading
+from worker.logs import cursors, reading, writing
+from worker.logs.keeper import Keeper
 from worker.methods import Method
 
 if TYPE_CHECKING:
     from worker.logs.part import LogPart
     from worker.shard import Shard
 
-SYNC_THREADS = 8
-"""fsyncs of a worker's stores run beside each other: the disk takes several at the price of little more than one."""
-
 Shards = Mapping[int, "Shard"]
-_syncs = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="log-fsync")
 
 
 def append(shards: Shards, request: Request) -> Reply:
     """Store each shard's part; with `durable`, return when they are on the disk."""
     body = unpack(request.body, log.AppendBody)
-    failed: dict[int, str] = {}
+    if request.time_left == 0:
+        return Reply(shard_errors=dict.fromkeys(shards, "the records came past their deadline"))
+    arrivals = {}
     for number, shard in shards.items():
-        if request.time_left == 0:
-            failed[number] = "the records came past their deadline"
-            continue
-        entry, values = request.parts[number]
-        try:
-            shard.logs.append(body.segment, body.group, body.closed, entry, values)
-        except Unavailable as error:
-            failed[number] = str(error)
-    if body.durable:
-        failed |= _sync_all((n, shard) for n, shard in shards.items() if n not in failed)
-    return Reply(shard_errors=failed)
+        (frame,) = request.parts[number]
+        arrivals[number] = shard.logs, writing.message_of(body, number, frame)
+    return Reply(shard_errors=writing.append(arrivals, body.durable))
 
 
 def sync(shards: Shards, request: Request) -> Reply:
     """Return when everything appended before is on the disk."""
-    return Reply(shard_errors=_sync_all(shards.items()))
-
-
-def _sync_all(shards: Iterable[tuple[int, Shard]]) -> dict[int, str]:
-    """Shard → why its disk refused."""
-    return _each(shards, lambda part: part.sync())
-
-
-def _each(shards: Iterable[tuple[int, Shard]], act: Callable[[LogPart], None]) -> dict[int, str]:
-    """Shard → why it refused. All at once: one in this thread, the others beside it."""
-    numbered = list(shards)
-    waits: list[tuple[int, Callable[[], None]]] = [
-        (number, _syncs.submit(act, shard.logs).result) for number, shard in numbered[1:]
-    ]
-    waits += [(number, partial(act, shard.logs)) for number, shard in numbered[:1]]
     failed: dict[int, str] = {}
-    for number, wait in reversed(waits):
-        try:
-            wait()
-        except Unavailable as error:
-            failed[number] = str(error)
-    return failed
+    synced: dict[Keeper, str] = {}
+    for number, shard in shards.items():
+        keeper = shard.logs.keeper
+        if keeper not in synced:
+            synced[keeper] = _why(keeper.sync)
+        if synced[keeper]:
+            failed[number] = synced[keeper]
+    return Reply(shard_errors=failed)
+
+
+def _why(act: Callable[[], None]) -> str:
+    """Why it refuses; "" when it does not."""
+    try:
+        act()
+    except Unavailable as error:
+        return str(error)
+    return ""
+
+
+def _each(shards: Shards, act: Callable[[LogPart], None]) -> dict[int, str]:
+    """Shard → why it refused."""
+    answers = {number: _why(partial(act, shard.logs)) for number, shard in shards.items()}
+    return {number: why for number, why in answers.items() if why}
 
 
 def revoke(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.RevokeBody)
-    return Reply(shard_errors=_each(shards.items(), lambda part: part.revoke(body.segment, body.group, body.spans)))
+    return Reply(shard_errors=_each(shards, lambda part: part.revoke(body.segment, body.group, body.spans)))
 
 
 def drop(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.DropBody)
-    return Reply(shard_errors=_each(shards.items(), lambda part: part.drop(body.first_segment, body.start)))
+    return Reply(shard_errors=_each(shards, lambda part: part.drop(body.first_segment, body.start)))
 
 
 def recover(shards: Shards, request: Request) -> Reply:

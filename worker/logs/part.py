@@ -1,47 +1,51 @@
 """The log of one shard: what is written, gathered, taken back, dropped and reported after a crash.
 
-Durability: when `append` returns, the records survive the death of this process and the coordinator's; when `sync`
-returns, they survive the loss of power. Nobody asking for `sync`, it happens by itself within 100 ms.
+Durability: when `append` returns, the records survive the death of this process and the coordinator's; when the
+write-ahead log was synced after it, they survive the loss of power.
 
-An append writes what the message holds as two rows; when enough have come, a thread gathers them into runs by key and
-removes the values' rows, in one write.
+An append is a record of the write-ahead log, and stays in memory; when enough have come, a thread gathers them into
+runs by key in the store, in one write. What has been gathered survives nothing before the store writes it out; then the
+write-ahead log is released. All of it is in one family of the store, so that a crash leaves it up to one gathering.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Lock
 
 import msgspec
 
-from shared import wire
 from shared.config import Settings
-from shared.errors import Unavailable
 from shared.labels import Symbols
-from shared.messages.log import PRODUCER_ANSWERS_MAX, SEQUENCE_BYTES, Batch, Entry, HeldGroup, HeldSegment, Span
-from shared.telemetry import event
-from shared.wire import Frame
-from worker.logs import rows
-from worker.logs.recent import Column, Recent, within
-from worker.logs.runs import unpacked
+from shared.messages.log import PRODUCER_ANSWERS_MAX, HeldGroup, HeldSegment, Span
+from worker.logs import entries, former, removal, rows
+from worker.logs.gathering import answer_rows, put
+from worker.logs.keeper import keeper_of
+from worker.logs.memory import Memory
+from worker.logs.messages import Message, Revocation, read
+from worker.logs.recent import Snapshot
 from worker.storage import Batch as Changes
 from worker.storage import Store
 from worker.wal.log import Stream
 
-SYNC_AFTER_S = 0.08
-"""The coordinator asks for a sync sooner than this; the shard does it by itself when it does not."""
-REVOKED_MAX = 65_536
-"""Revoked groups remembered: a message that comes after so many newer ones is past its deadline anyway."""
+GATHER_BYTES = 6 << 20
+"""Gathering begins when so much is in memory, blocks and their tables: long runs come of few keys then, and the write,
+during which a worker's other threads stand still, takes some milliseconds."""
+GATHER_RECORDS = 1 << 16
+GATHER_RECORDS_MIN = 1 << 12
+GATHER_ROWS = 1 << 13
+"""So many runs make such a write as long. Where keys have few records each, gathering begins with fewer records."""
 BEHIND_FACTOR = 4
 """With so many times the records that make a gathering due, the next append does it itself: they may not pile up."""
+FLUSH_BYTES = 16 << 20
+"""So much is gathered before the store writes it out, as files of that size: a start reads back no more than this and
+what is in memory."""
+REVOKED_MAX = 65_536
+"""Revoked groups remembered: a message that comes after so many newer ones is past its deadline anyway."""
 
-_ENTRY = msgspec.msgpack.Decoder(Entry)
-_VALUES = msgspec.msgpack.Decoder(list[bytes])
-_ANSWER = msgspec.msgpack.Decoder(tuple[int, int])
 _TOTALS = msgspec.msgpack.Decoder(tuple[int, int, int])
 
 
@@ -53,6 +57,17 @@ class Totals:
     bytes: int
     start: int
 
+    def plus(self, records: int, size: int, start: int) -> Totals:
+        return Totals(self.records + records, self.bytes + size, min(self.start, start))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The log as it was: records of groups below `gathered` are in the store, the others in these snapshots."""
+
+    gathered: int
+    segments: Mapping[int, Sequence[Snapshot]]
+
 
 class LogPart:
     """Safe to use from many threads: changes take turns, reads see those below the frontier that the coordinator
@@ -60,271 +75,225 @@ class LogPart:
 
     def __init__(self, store: Store, settings: Settings, symbols: Symbols, directory: Path, wal: Stream) -> None:
         self.store = store
-        self._wal = wal
+        self.wal = wal
+        self.keeper = keeper_of(wal.log)
         self.lock = Lock()
-        self._gather_lock = Lock()  # taken before `lock`, by whoever changes runs
-        self._recent = Recent()
-        self._gathering = Recent()
+        self._gather_lock = Lock()  # taken before `lock`, by whoever changes the store's log
+        self._memory = Memory()
+        self._gathering = Memory()
+        self._upto = 0  # the boundary of what is being gathered
+        self._gathered = 0
+        self._dropped = 0
         self._totals: dict[int, Totals] = {}
-        self._epoch = 0
-        self._closed = 0
-        self._gathered = -1
+        self._stored: dict[int, Totals] = {}  # of what has been gathered
+        self._records_due = GATHER_RECORDS
+        self._epoch = self._closed = 0
+        self._next_position = 0
+        self._unflushed = 0  # bytes gathered since the store wrote them out
         self._revoked: OrderedDict[int, None] = OrderedDict()
-        self._work = Event()
-        self._dirty = False
-        self._closing = Event()
-        self._keeper: Thread | None = None
+        self._closing = False
 
     def load(self) -> None:
-        for key, value in self.store.scan("meta", rows.TOTALS, rows.after(rows.TOTALS)):
-            self._totals[int.from_bytes(key[len(rows.TOTALS) :], "big")] = Totals(*_TOTALS.decode(value))
-        for key, frame in self.store.scan("log", rows.VALUES, rows.after(rows.VALUES)):
-            segment, group = rows.segment_of(key), rows.sequence_of(key)
-            entry = self._entry(segment, group)
-            assert entry is not None, "values are written and removed with their entry"
-            numbers = rows.sequences(entry.sequences).tolist()
-            self._recent.add(segment, group, numbers, entry.keys, _VALUES.decode(frame))
+        former.bring_up(self.store)
+        for key, value in self.store.scan("log", rows.TOTALS, rows.after(rows.TOTALS)):
+            self._stored[int.from_bytes(key[len(rows.TOTALS) :], "big")] = Totals(*_TOTALS.decode(value))
+        self._totals = dict(self._stored)
+        newest = next(entries.newest_first(self.store), None)
+        gathered = self.store.get("log", rows.GATHERED)
+        # Data directories of before have everything in the store, and no mark.
+        self._gathered = int.from_bytes(gathered, "big") if gathered else newest[1].above if newest else 0
+        self._dropped = int.from_bytes(self.store.get("log", rows.DROPPED) or b"", "big")
+        self._closed = self._gathered
+        for position, payload in self.wal.records():
+            self._replay(position, read(payload))
+        self.wal.replayed()
+        self.store.sync()
+        self._release()
+        self.keeper.join(self)
+
+    def _replay(self, position: int, record: Message | Revocation) -> None:
+        self._next_position = position + 1
+        if record.group < self._gathered or record.segment < self._dropped:
+            return
+        if isinstance(record, Revocation):
+            self._take_back(position, record)
+            return
+        self._memory.stage(record)
+        self.take_in(record, position)
 
     def counts(self) -> dict[str, int]:
         return {"records": sum(t.records for t in list(self._totals.values()))}
 
     def close(self) -> None:
-        self._closing.set()
-        self._work.set()
-        if self._keeper is not None:
-            self._keeper.join()
+        self.keeper.leave(self)
+        with self._gather_lock:
+            self._closing = True
 
-    def _entry(self, segment: int, group: int) -> Entry | None:
-        frame = self.store.get("log", rows.entry(segment, group))
-        return None if frame is None else _ENTRY.decode(frame)
+    # Writing: for `worker.logs.writing`, which holds `lock`
 
-    # Writing
+    def stage(self, message: Message) -> str:
+        """Why the group has been given up (revoked, decided without this shard, of an earlier life of the coordinator);
+        "" when it may be taken in."""
+        given_up = message.group < max(self._epoch, self._closed) or message.group in self._revoked
+        if given_up or message.segment < self._dropped:
+            return f"records from sequence number {message.group} came after they had been given up"
+        self._memory.stage(message)
+        return ""
 
-    def append(self, segment: int, group: int, closed: int, entry_frame: Frame, values_frame: Frame) -> None:
-        """Store a group's part; it is on the disk after the next `sync`.
-
-        Raises Unavailable when the group has been given up (revoked, decided without this shard, or of an earlier life
-        of the coordinator), or the store refuses the write; nothing of it is stored then.
-        """
-        entry = _ENTRY.decode(entry_frame)
-        values = _VALUES.decode(values_frame)
-        numbers = rows.sequences(entry.sequences).tolist()
-        changes = self.store.batch()
-        changes.put("log", rows.entry(segment, group), bytes(entry_frame))
-        changes.put("log", rows.values(segment, group), bytes(values_frame))
-        for batch in entry.batches:
-            if batch.producer:
-                self._remember_answer(changes, batch)
-        size = sum(map(len, values)) + sum(map(len, entry.keys))
-        with self.lock:
-            if group < max(self._epoch, self._closed) or group in self._revoked:
-                raise Unavailable(f"records from sequence number {group} came after they had been given up")
-            old = self._totals.get(segment, Totals(0, 0, group))
-            new = Totals(old.records + len(values), old.bytes + size, min(old.start, group))
-            self._put_totals(changes, segment, new)
-            self.store.write(changes)
-            self._totals[segment] = new
-            self._closed = max(self._closed, closed)
-            self._recent.add(segment, group, numbers, entry.keys, values)
-            self._dirty = True
-            behind = self._recent.is_full(BEHIND_FACTOR)
-        if behind:
-            self._gather()
-        self._wake_keeper()
-
-    def _remember_answer(self, changes: Changes, batch: Batch) -> None:
-        known = [key for key, _ in self._answer_rows(batch.producer)]
-        for key in known[: max(0, len(known) - PRODUCER_ANSWERS_MAX + 1)]:
-            changes.delete("meta", key)
-        value = msgspec.msgpack.encode((batch.producer_seq, batch.count))
-        changes.put("meta", rows.producer(batch.producer, batch.start), value)
-
-    def _answer_rows(self, producer: str) -> Iterator[tuple[bytes, bytes]]:
-        head = rows.producer(producer, 0)[:-SEQUENCE_BYTES]
-        return self.store.scan("meta", head, rows.after(head))
-
-    def producer_answers(self, producer: str) -> list[tuple[int, int, int]]:
-        """(producer_seq, start, count) of the batches whose answers are remembered, in the order they came."""
-        answers = []
-        for key, value in self._answer_rows(producer):
-            producer_seq, count = _ANSWER.decode(value)
-            answers.append((producer_seq, rows.sequence_of(key), count))
-        return answers
-
-    def _put_totals(self, changes: Changes, segment: int, totals: Totals) -> None:
-        value = msgspec.msgpack.encode((totals.records, totals.bytes, totals.start))
-        changes.put("meta", rows.totals(segment), value)
-
-    def sync(self) -> None:
-        """Return when every append that returned before is on the disk. Raises Unavailable when the disk fails."""
-        self._dirty = False
-        try:
-            self.store.sync()
-        except Unavailable:
-            self._dirty = True
-            raise
+    def take_in(self, message: Message, position: int) -> None:
+        """Have the message that was staged last in memory, now that it is in the write-ahead log."""
+        records, size = self._memory.add(message, position)
+        old = self._totals.get(message.segment, Totals(0, 0, message.group))
+        self._totals[message.segment] = old.plus(records, size, message.group)
+        self._closed = max(self._closed, message.closed)
+        self._next_position = position + 1
 
     # In the background
 
-    def _wake_keeper(self) -> None:
-        if self._keeper is None:
-            with self.lock:
-                if self._keeper is None and not self._closing.is_set():
-                    self._keeper = Thread(target=self._keep, name="log-keeper", daemon=True)
-                    self._keeper.start()
-        self._work.set()
+    def is_large(self, times: int = 1) -> bool:
+        """Whether so much is in memory that gathering is due, or `times` overdue."""
+        return self._memory.bytes >= times * GATHER_BYTES or self._memory.records >= times * self._records_due
 
-    def _keep(self) -> None:
-        """Sync what nobody else has synced in time, and gather."""
-        while not self._closing.is_set():
-            self._work.wait()
-            self._work.clear()
-            if self._closing.wait(SYNC_AFTER_S):
-                return
-            try:
-                if self._dirty:
-                    self.sync()
-                if self._recent.is_full():
-                    self._gather()
-            except Unavailable as error:
-                event(logging.ERROR, "the log could not be synced or gathered", why=error)
-                self._work.set()
+    def make_room(self) -> None:
+        """Gather here and now when that is overdue. Raises Unavailable when the store refuses: no more may come."""
+        if self.is_large(BEHIND_FACTOR):
+            self.gather()
 
-    def _gather(self) -> None:
-        """Move the recent records that are decided into runs. Raises Unavailable; they stay recent then."""
+    def gather(self) -> None:
+        """Move the groups that are decided into the store. Raises Unavailable; they stay in memory then."""
         with self._gather_lock:
+            if self._closing:
+                return
             with self.lock:
-                if self._closed == self._gathered:
-                    return
-                self._gathered = self._closed
-                self._gathering = self._recent.split(self._closed)
-            gathering = self._gathering
+                if not self._gathering.segments:
+                    if self._closed == self._gathered:
+                        return
+                    self._upto = self._closed
+                    self._gathering = self._memory.split(self._closed)
+                gathering = self._gathering
             changes = self.store.batch()
-            gathered = list(gathering.rows())
-            changes.put_many("log", (key for key, _ in gathered), (row for _, row in gathered))
-            for segment, group in gathering.groups:
-                changes.delete("log", rows.values(segment, group))
-            try:
-                self.store.write(changes)
-            except Unavailable:
-                with self.lock:
-                    self._gathered = -1
-                    self._recent.take_back(gathering)
-                    self._gathering = Recent()
-                raise
+            runs = put(changes, self.store, gathering)
+            stored = dict(self._stored)
+            for segment, recent in gathering.segments.items():
+                if recent.groups:
+                    records, size, first = recent.totals()
+                    stored[segment] = stored.get(segment, Totals(0, 0, first)).plus(records, size, first)
+                    _put_totals(changes, segment, stored[segment])
+            changes.put("log", rows.GATHERED, rows.sequence_bytes(self._upto))
+            self._unflushed += gathering.bytes
+            self.store.write(changes, logged=False)
             with self.lock:
-                self._gathering = Recent()
+                self._stored, self._gathered, self._gathering = stored, self._upto, Memory()
+                self._records_due = max(GATHER_RECORDS_MIN, GATHER_ROWS * gathering.records // max(1, runs))
+            if self._unflushed >= FLUSH_BYTES:
+                self._flush()
+
+    def flush(self) -> None:
+        """Put on the disk what was gathered, and release the write-ahead log. Raises Unavailable."""
+        with self._gather_lock:
+            if not self._closing:
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._unflushed:
+            self.store.flush("log")
+            self._unflushed = 0
+        self._release()
+
+    def _release(self) -> None:
+        """Let go of what the write-ahead log need not keep, all that was gathered being on the disk. For who has the
+        gathering's lock."""
+        with self.lock:
+            kept = [m.first_position for m in (self._gathering, self._memory) if m.first_position is not None]
+            position = min(kept, default=self._next_position)
+        self.wal.release(position)
+
+    def keep_up(self) -> None:
+        """Gather if it is due, also for the sake of the write-ahead log. Raises Unavailable."""
+        behind = self.wal.is_behind()
+        if behind or self.is_large():
+            self.gather()
+        if behind:
+            self.flush()
 
     # For readers
 
-    def recent(self, segment: int, key: bytes, start: int, end: int) -> tuple[int | None, Column]:
-        """(the lowest number of the key's records that were not in a run when this was called, or None; those with
-        start ≤ number < end)."""
+    def view(self) -> View:
+        """The log as it is now. What is gathered later is in the store as well then."""
         with self.lock:
-            older, newer = self._gathering.column(segment, key), self._recent.column(segment, key)
-            first = older.sequences or newer.sequences
-            lowest = first[0] if first else None
-            return lowest, older.between(start, end).followed_by(newer.between(start, end))
+            segments: dict[int, list[Snapshot]] = {}
+            for memory in (self._gathering, self._memory):
+                for segment, recent in memory.segments.items():
+                    if len(recent):
+                        segments.setdefault(segment, []).append(recent.snapshot())
+            return View(self._gathered, segments)
 
-    def recent_keys(self, segment: int, prefix: bytes) -> list[bytes]:
+    def producer_answers(self, producer: str) -> list[tuple[int, int, int]]:
+        """(producer_seq, start, count) of the batches whose answers are remembered, in the order they came."""
         with self.lock:
-            found = {*self._gathering.listed(segment, prefix), *self._recent.listed(segment, prefix)}
-        return sorted(found)
+            recent = [m.answers.get(producer, {}) for m in (self._gathering, self._memory)]
+            found = {**recent[0], **recent[1]}
+        found |= {answer[1]: answer for _, answer in answer_rows(self.store, producer)}
+        return [found[start] for start in sorted(found)[-PRODUCER_ANSWERS_MAX:]]
 
     # Taking back
 
     def revoke(self, segment: int, group: int, spans: list[Span]) -> None:
         """Remove the group's batches that lie within `spans`, durably, and refuse the group if it arrives later."""
-        with self._gather_lock, self.lock:
-            self._revoked[group] = None
-            if len(self._revoked) > REVOKED_MAX:
-                self._revoked.popitem(last=False)
-            entry = self._entry(segment, group)
-            if entry is None:
-                return
-            changes = self.store.batch()
-            left = self._without(changes, segment, group, entry, spans)
-            self._put_totals(changes, segment, left)
-            self.store.write(changes, durable=True)
-            self._totals[segment] = left
+        with self._gather_lock:
+            if group < self._gathered and self._unflushed:
+                self._flush()  # what is changed in the store has to be there after a crash
+            with self.lock:
+                self._revoked[group] = None
+                if len(self._revoked) > REVOKED_MAX:
+                    self._revoked.popitem(last=False)
+                if group >= self._gathered:
+                    # Also of a group that is not here: what a failed write has left of it may be, after a crash.
+                    revocation = Revocation(segment, group, spans)
+                    self._take_back(self.wal.write(revocation.pieces()), revocation)
+                else:
+                    self._revoke_stored(segment, group, spans)
+            self.keeper.sync()
 
-    def _without(self, changes: Changes, segment: int, group: int, entry: Entry, spans: list[Span]) -> Totals:
-        """Add to `changes` what removes the spans' batches; the segment's totals afterwards."""
-        numbers = rows.sequences(entry.sequences).tolist()
-        frame = self.store.get("log", rows.values(segment, group))
-        values = None if frame is None else _VALUES.decode(frame)
-        gone = [at for at, number in enumerate(numbers) if within(number, spans)]
-        size = 0
-        for at in gone:
-            key, number = entry.keys[at], numbers[at]
-            recent = self._recent.remove(segment, key, number)
-            size += len(key) + (len(recent) if recent is not None else 0)
-        if values is None:
-            size += self._remove_from_runs(changes, segment, {(entry.keys[at]) for at in gone}, spans)
-        for batch in entry.batches:
-            if batch.producer and within(batch.start, spans):
-                changes.delete("meta", rows.producer(batch.producer, batch.start))
-        self._put_rest(changes, segment, group, entry, values, spans)
-        totals = self._totals[segment]
-        return Totals(totals.records - len(gone), totals.bytes - size, totals.start)
+    def _take_back(self, position: int, revocation: Revocation) -> None:
+        self._memory.revocations.append((revocation.group, position))
+        self._next_position = position + 1
+        for memory in (self._gathering, self._memory):
+            records, size = memory.revoke(revocation.segment, revocation.group, revocation.spans)
+            if records:
+                totals = self._totals[revocation.segment]
+                self._totals[revocation.segment] = totals.plus(-records, -size, totals.start)
 
-    def _put_rest(
-        self, changes: Changes, segment: int, group: int, entry: Entry, values: list[bytes] | None, spans: list[Span]
-    ) -> None:
-        batches = tuple(batch for batch in entry.batches if not within(batch.start, spans))
-        if not batches:
-            changes.delete("log", rows.entry(segment, group))
-            changes.delete("log", rows.values(segment, group))
-            return
-        numbers = rows.sequences(entry.sequences).tolist()
-        kept = [at for at, number in enumerate(numbers) if not within(number, spans)]
-        joined = b"".join(rows.sequence_bytes(numbers[at]) for at in kept)
-        rest = Entry(entry.settled, batches, joined, [entry.keys[at] for at in kept])
-        changes.put("log", rows.entry(segment, group), wire.pack(rest))
-        if values is not None:
-            changes.put("log", rows.values(segment, group), msgspec.msgpack.encode([values[at] for at in kept]))
-
-    def _remove_from_runs(self, changes: Changes, segment: int, keys: set[bytes], spans: list[Span]) -> int:
-        """Rewrite the runs of these keys that hold records of the spans; how many bytes of values go."""
-        size = 0
-        for key in keys:
-            head = rows.runs_of(segment, key)
-            end = rows.sequence_bytes(max(end for _, end in spans))
-            for row, packed in self.store.scan("log", head, head + end, reverse=True):
-                run = unpacked(packed)
-                if int(run.sequences[-1]) < min(start for start, _ in spans):
-                    break
-                left = run.without(spans)
-                if left is run:
-                    continue
-                changes.delete("log", row)
-                size += int(run.ends[-1]) - (int(left.ends[-1]) if len(left.ends) else 0)
-                if len(left.sequences):
-                    changes.put("log", head + rows.sequence_bytes(int(left.sequences[0])), left.packed())
-        return size
+    def _revoke_stored(self, segment: int, group: int, spans: Sequence[Span]) -> None:
+        changes = self.store.batch()
+        records, size = removal.put_revocation(changes, self.store, segment, group, spans)
+        stored, totals = self._stored.get(segment), self._totals.get(segment)
+        if stored is None or totals is None:
+            return  # the segment has been dropped
+        stored = stored.plus(-records, -size, stored.start)
+        _put_totals(changes, segment, stored)
+        self.store.write(changes, durable=True)
+        self._stored[segment] = stored
+        self._totals[segment] = totals.plus(-records, -size, totals.start)
 
     def drop(self, first_segment: int, start: int) -> None:
         """Remove every segment below `first_segment`, and the answers to producers from before `start`."""
-        ranges = [
-            (head + rows.segment_bytes(0), head + rows.segment_bytes(first_segment))
-            for head in (rows.RUN, rows.ENTRY, rows.VALUES)
-        ]
         with self._gather_lock, self.lock:
             gone = [segment for segment in self._totals if segment < first_segment]
             if not gone:
                 return
             changes = self.store.batch()
-            for begin, end in ranges:
-                changes.delete_range("log", begin, end)
+            ranges = removal.put_drop(changes, self.store, first_segment, start)
             for segment in gone:
-                changes.delete("meta", rows.totals(segment))
-            for key, _ in self.store.scan("meta", rows.PRODUCERS, rows.after(rows.PRODUCERS)):
-                if rows.sequence_of(key) < start:
-                    changes.delete("meta", key)
+                changes.delete("log", rows.totals(segment))
+            changes.put("log", rows.DROPPED, rows.segment_bytes(first_segment))
             self.store.write(changes, durable=True)
-            self._recent.drop(first_segment)
-            for segment in gone:
-                del self._totals[segment]
+            self._dropped = first_segment
+            for memory in (self._gathering, self._memory):
+                memory.drop(first_segment, start)
+            for totals in (self._totals, self._stored):
+                for segment in gone:
+                    totals.pop(segment, None)
         for begin, end in ranges:
             self.store.reclaim("log", begin, end)
 
@@ -335,17 +304,23 @@ class LogPart:
         mark, the groups at or above it)."""
         with self.lock:
             self._epoch = max(self._epoch, epoch)
-        held: list[HeldGroup] = []
-        above = 0
-        for key, frame in self.store.scan("log", rows.ENTRY, rows.after(rows.ENTRY), reverse=True):
-            entry = _ENTRY.decode(frame)
-            settled = max(settled, entry.settled)
-            above = max(above, *(batch.start + batch.count for batch in entry.batches))
-            if rows.sequence_of(key) < settled or rows.segment_of(key) < first_segment:
+            held = [*self._gathering.groups(), *self._memory.groups()]
+            settled = max(settled, self._gathering.settled, self._memory.settled)
+        above = max((batch.start + batch.count for group in held for batch in group.batches), default=0)
+        known = {group.group for group in held}
+        for row, entry in entries.newest_first(self.store):
+            settled, above = max(settled, entry.settled), max(above, entry.above)
+            segment = rows.segment_of(row)
+            held += [HeldGroup(segment, *group) for group in entry.groups if group[0] not in known]
+            if entry.groups[0][0] < settled or segment < first_segment:
                 break
-            held.append(HeldGroup(rows.segment_of(key), rows.sequence_of(key), entry.batches))
-        return above, settled, [group for group in held if group.group >= settled]
+        return above, settled, [group for group in held if group.group >= settled and group.segment >= first_segment]
 
     def segments(self) -> list[HeldSegment]:
         with self.lock:
             return [HeldSegment(number, t.records, t.bytes, t.start) for number, t in sorted(self._totals.items())]
+
+
+def _put_totals(changes: Changes, segment: int, totals: Totals) -> None:
+    value = msgspec.msgpack.encode((totals.records, totals.bytes, totals.start))
+    changes.put("log", rows.totals(segment), value)

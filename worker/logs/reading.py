@@ -1,7 +1,7 @@
 """Reads of one shard's log: one key in order, keys with a prefix in the order of sequence numbers, keys, counts.
 
-What has not been gathered is looked at first, then the store: what is gathered meanwhile is in both, and is taken from
-the first. Records above the range's end are not looked at, and hidden ones are left out.
+What is in memory is looked at first, then the store: what is gathered meanwhile is in both, and is taken from the
+first. Records above the range's end are not looked at, and hidden ones are left out.
 """
 
 from __future__ import annotations
@@ -10,34 +10,33 @@ import heapq
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from shared.messages.log import Entry, Page, Range, Records
-from worker.logs import rows
-from worker.logs.part import LogPart
-from worker.logs.recent import Column, within
+from shared.messages.log import NO_NUMBERS, Page, Range, Records
+from worker.logs import entries, rows
+from worker.logs.entries import Entry
+from worker.logs.part import LogPart, View
+from worker.logs.recent import Snapshot, outside
 from worker.logs.runs import Run, joined, unpacked
 
 PAGE_BYTES_MAX = 4 << 20
 """A page ends with the record that takes it past this, so it may be larger by one record."""
-ENTRY_RECORDS_MAX = 50_000
+LOOKED_AT_MAX = 50_000
 """Records a merged page looks at before it answers with what it has, however few had the prefix."""
-
 RECENT_RUN_RECORDS = 1024
 """Recent records are made into runs of this many, so that a read makes no more of them than it takes."""
 
-_ENTRY = msgspec.msgpack.Decoder(Entry)
-
 Check = Callable[[], None]
 """Raises when the request's time is over."""
+Runs = Iterator[Run]
 
 
 def scan(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool) -> Page:
     """Records of the key, at most `limit`."""
     taken: list[Run] = []
     records = size = 0
-    for run in _key_runs(part, span, key, reverse):
+    for run in _key_runs(part, part.view(), span, key, reverse):
         piece = run.reversed() if reverse else run
         piece = piece.fitting(limit - records, PAGE_BYTES_MAX - size)
         taken.append(piece)
@@ -49,27 +48,29 @@ def scan(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool) -> P
     return Page(joined(taken), span.start if reverse else span.end, True)
 
 
-def _key_runs(part: LogPart, span: Range, key: bytes, reverse: bool = False) -> Iterator[Run]:
+def _key_runs(part: LogPart, view: View, span: Range, key: bytes, reverse: bool = False) -> Runs:
     """The key's records in the range, in ascending or descending runs, none of them empty."""
     segments = range(span.first_segment, span.last_segment + 1)
     for segment in reversed(segments) if reverse else segments:
-        lowest, recent = part.recent(segment, key, span.start, span.end)
-        # What is in memory now is above every run that is in the store now.
-        end = span.end if lowest is None else min(span.end, lowest)
-        stored = _stored_runs(part, segment, key, span.start, end, reverse)
-        for run in chain(_recent_runs(recent, reverse), stored) if reverse else chain(stored, _recent_runs(recent)):
+        recent = view.segments.get(segment, ())
+        older = _stored_runs(part, segment, key, span.start, min(span.end, view.gathered), reverse)
+        newer = (
+            run for own in (reversed(recent) if reverse else recent) for run in _recent_runs(own, span, key, reverse)
+        )
+        for run in chain(newer, older) if reverse else chain(older, newer):
             cut = run.without(span.hidden) if span.hidden else run
             if len(cut.sequences):
                 yield cut
 
 
-def _recent_runs(recent: Column, reverse: bool = False) -> Iterator[Run]:
-    starts = range(0, len(recent), RECENT_RUN_RECORDS)
+def _recent_runs(recent: Snapshot, span: Range, key: bytes, reverse: bool) -> Runs:
+    found = recent.cut(recent.rows_of(key), span.start, span.end)
+    starts = range(0, len(found), RECENT_RUN_RECORDS)
     for start in reversed(starts) if reverse else starts:
-        yield recent.cut(start, start + RECENT_RUN_RECORDS).run()
+        yield recent.run(found[start : start + RECENT_RUN_RECORDS])
 
 
-def _stored_runs(part: LogPart, segment: int, key: bytes, start: int, end: int, reverse: bool = False) -> Iterator[Run]:
+def _stored_runs(part: LogPart, segment: int, key: bytes, start: int, end: int, reverse: bool = False) -> Runs:
     """The records with start ≤ number < end that are in runs."""
     if start >= end:
         return
@@ -86,63 +87,93 @@ def _stored_runs(part: LogPart, segment: int, key: bytes, start: int, end: int, 
 
 def merge(part: LogPart, span: Range, prefix: bytes, limit: int, check: Check) -> Page:
     """As `scan`, for all keys with the prefix, ascending by sequence number."""
-    found: list[tuple[int, int, bytes]] = []
-    looked_at = 0
-    upto, done = span.end, True
-    for segment, group, entry in _entries(part, span):
-        if len(found) >= limit or looked_at >= ENTRY_RECORDS_MAX:
-            upto, done = group, False
-            break
-        check()
-        looked_at += len(entry.keys)
-        numbers = rows.sequences(entry.sequences).tolist()
-        found += [
-            (number, segment, key)
-            for number, key in zip(numbers, entry.keys, strict=True)
-            if key.startswith(prefix) and span.start <= number < span.end
-        ]
+    view = part.view()
+    pages = _merged(part, view, span, prefix, check)
+    taken: list[Records] = []
+    records = size = looked_at = 0
+    for found, upto, seen in pages:
+        looked_at += seen
+        kept = _fitting(found, limit - records, PAGE_BYTES_MAX - size)
+        taken.append(found.cut(0, kept))
+        records += kept
+        size += int(taken[-1].value_lengths.sum())
+        if kept < len(found):
+            return Page(Records.joined(taken), int(found.sequences[kept]), False)
+        if records >= limit or size >= PAGE_BYTES_MAX or looked_at >= LOOKED_AT_MAX:
+            return Page(Records.joined(taken), upto, False)
+    return Page(Records.joined(taken), span.end, True)
+
+
+def _fitting(found: Records, records: int, size_bytes: int) -> int:
+    """As many from the beginning as are within both, and at least one."""
+    return min(records, len(found), 1 + int(np.searchsorted(np.cumsum(found.value_lengths), size_bytes)))
+
+
+def _merged(part: LogPart, view: View, span: Range, prefix: bytes, check: Check) -> Iterator[tuple[Records, int, int]]:
+    """(records with the prefix, up to which number that is all of them, how many were looked at), ascending."""
+    segments = span.first_segment, span.last_segment
+    for row, entry in entries.scan(part.store, segments, span.start, min(span.end, view.gathered)):
+        for found, upto, seen in _of_entry(part, span, view, rows.segment_of(row), entry, prefix):
+            check()
+            yield found, upto, seen
+    for segment in range(span.first_segment, span.last_segment + 1):
+        for recent in view.segments.get(segment, ()):
+            check()
+            chosen = recent.rows(span.start, span.end, span.hidden)
+            wanted = recent.with_prefix(chosen, prefix)
+            for first in range(0, len(wanted), RECENT_RUN_RECORDS):
+                piece = wanted[first : first + RECENT_RUN_RECORDS]
+                yield recent.records(piece), int(recent.numbers[piece[-1]]) + 1, len(piece)
+
+
+def _of_entry(
+    part: LogPart, span: Range, view: View, segment: int, entry: Entry, prefix: bytes
+) -> Iterator[tuple[Records, int, int]]:
+    """What `_merged` finds of one entry, in pieces."""
+    chosen = _chosen(entry, span, prefix)
+    values = _Values(part, min(span.end, view.gathered))
+    for first in range(0, len(chosen), RECENT_RUN_RECORDS):
+        piece = chosen[first : first + RECENT_RUN_RECORDS]
+        numbers, codes = entry.numbers[piece].tolist(), entry.codes[piece].tolist()
+        found = [(n, entry.keys[c], values.get(segment, entry.keys[c], n)) for n, c in zip(numbers, codes, strict=True)]
+        # A segment may be dropped meanwhile.
+        there = [(number, key, value) for number, key, value in found if value is not None]
+        sequences = np.array([number for number, _, _ in there], np.uint64)
+        records = Records.of(sequences, [value for _, _, value in there], [key for _, key, _ in there])
+        yield records, numbers[-1] + 1, len(piece)
+    if len(entry.numbers) and not len(chosen):
+        yield Records.of(NO_NUMBERS, ()), int(entry.numbers[-1]) + 1, len(entry.numbers)
+
+
+def _chosen(entry: Entry, span: Range, prefix: bytes) -> NDArray[np.int64]:
+    """Places of the entry's records that are in the range and have the prefix."""
+    kept = (entry.numbers >= np.uint64(span.start)) & (entry.numbers < np.uint64(span.end))
     if span.hidden:
-        found = [item for item in found if not within(item[0], span.hidden)]
-    return _page(part, span, found, limit, upto, done)
-
-
-def _page(part: LogPart, span: Range, found: list[tuple[int, int, bytes]], limit: int, upto: int, done: bool) -> Page:
-    values = _Values(part, span.end)
-    sequences: list[int] = []
-    keys: list[bytes] = []
-    taken: list[bytes] = []
-    size = 0
-    for number, segment, key in found:
-        if len(taken) >= limit or size >= PAGE_BYTES_MAX:
-            upto, done = number, False
-            break
-        value = values.get(segment, key, number)
-        if value is not None:  # a segment may be dropped meanwhile
-            sequences.append(number)
-            keys.append(key)
-            taken.append(value)
-            size += len(value)
-    return Page(Records.of(np.array(sequences, np.uint64), taken, keys), upto, done)
+        kept &= outside(entry.numbers, span.hidden)
+    if prefix:
+        having = np.fromiter((key.startswith(prefix) for key in entry.keys), np.bool_, len(entry.keys))
+        kept &= having[entry.codes]
+    return np.flatnonzero(kept)
 
 
 class _Values:
-    """Values of single records, asked for in ascending order: of each key, the run they are in is kept."""
+    """Values of single records in the store, asked for in ascending order: of each key, the run they are in is kept."""
 
     def __init__(self, part: LogPart, end: int) -> None:
         self._part = part
         self._end = end
-        self._places: dict[tuple[int, bytes], tuple[Run, Iterator[Run]]] = {}
+        self._places: dict[tuple[int, bytes], tuple[Run, Runs]] = {}
 
     def get(self, segment: int, key: bytes, number: int) -> bytes | None:
         place = self._places.get((segment, key))
         if place is None:
-            runs = _key_runs(self._part, Range(segment, segment, number, self._end), key)
+            runs = _stored_runs(self._part, segment, key, number, self._end)
             first = next(runs, None)
             if first is None:
                 return None
             place = (first, runs)
         run, following = place
-        while int(run.sequences[-1]) < number:
+        while not len(run.sequences) or int(run.sequences[-1]) < number:
             further = next(following, None)
             if further is None:
                 return None
@@ -152,32 +183,40 @@ class _Values:
         return None if at is None else run.value(at)
 
 
-def _entries(part: LogPart, span: Range) -> Iterator[tuple[int, int, Entry]]:
-    """(segment, group, entry) of the groups that may hold records of the range, ascending."""
-    first = rows.entry(span.first_segment, span.start)
-    for row, _ in part.store.scan("log", rows.ENTRY, first, reverse=True):
-        # The group that begins before the range may reach into it.
-        first = max(row, rows.entry(span.first_segment, 0))
-        break
-    last = rows.entry(span.last_segment, span.end)
-    for row, frame in part.store.scan("log", first, last):
-        yield rows.segment_of(row), rows.sequence_of(row), _ENTRY.decode(frame)
-
-
 def keys(part: LogPart, span: Range, prefix: bytes, after: bytes | None, limit: int, check: Check) -> list[bytes]:
     """Distinct keys with records in the range, ascending, at most `limit`."""
     found: list[bytes] = []
-    sources: list[Iterator[bytes]] = []
-    for segment in range(span.first_segment, span.last_segment + 1):
-        recent = (key for key in part.recent_keys(segment, prefix) if after is None or key > after)
-        candidates = heapq.merge(recent, _stored_keys(part, segment, prefix, after))
-        sources.append(_having(part, span, segment, candidates, check))
+    view = part.view()
+    sources = [
+        _keys_of(part, view, span, segment, prefix, after, check)
+        for segment in range(span.first_segment, span.last_segment + 1)
+    ]
     for key in heapq.merge(*sources):
         if not found or found[-1] != key:
             if len(found) == limit:
                 break
             found.append(key)
     return found
+
+
+def _keys_of(
+    part: LogPart, view: View, span: Range, segment: int, prefix: bytes, after: bytes | None, check: Check
+) -> Iterator[bytes]:
+    """The keys that have a record of the segment in the range, ascending; some of them twice."""
+    recent: set[bytes] = set()
+    for own in view.segments.get(segment, ()):
+        recent.update(own.keys(own.with_prefix(own.rows(span.start, span.end, span.hidden), prefix)))
+    end = min(span.end, view.gathered)
+    for key in heapq.merge(
+        sorted(key for key in recent if after is None or key > after),
+        _stored_keys(part, segment, prefix, after),
+    ):
+        check()
+        if key in recent or any(
+            len((run.without(span.hidden) if span.hidden else run).sequences)
+            for run in _stored_runs(part, segment, key, span.start, end)
+        ):
+            yield key
 
 
 def _stored_keys(part: LogPart, segment: int, prefix: bytes, after: bytes | None) -> Iterator[bytes]:
@@ -190,19 +229,10 @@ def _stored_keys(part: LogPart, segment: int, prefix: bytes, after: bytes | None
         at = rows.past_key(segment, key)
 
 
-def _having(part: LogPart, span: Range, segment: int, candidates: Iterator[bytes], check: Check) -> Iterator[bytes]:
-    """Those of the keys that have a record in the range."""
-    within_segment = Range(segment, segment, span.start, span.end, span.hidden)
-    for key in candidates:
-        check()
-        if next(_key_runs(part, within_segment, key), None) is not None:
-            yield key
-
-
 def count_key(part: LogPart, span: Range, key: bytes, check: Check) -> int:
     """How many records of the key lie in the range, exactly."""
     total = 0
-    for run in _key_runs(part, span, key):
+    for run in _key_runs(part, part.view(), span, key):
         total += len(run.sequences)
         check()
     return total
@@ -211,13 +241,12 @@ def count_key(part: LogPart, span: Range, key: bytes, check: Check) -> int:
 def count_prefix(part: LogPart, span: Range, prefix: bytes, check: Check) -> int:
     """How many records of keys with the prefix lie in the range, exactly; read from the entries."""
     total = 0
-    for _, _, entry in _entries(part, span):
+    view = part.view()
+    segments = span.first_segment, span.last_segment
+    for _, entry in entries.scan(part.store, segments, span.start, min(span.end, view.gathered)):
         check()
-        numbers = rows.sequences(entry.sequences)
-        kept = (numbers >= np.uint64(span.start)) & (numbers < np.uint64(span.end))
-        for start, end in span.hidden:
-            kept &= (numbers < np.uint64(start)) | (numbers >= np.uint64(end))
-        if prefix:
-            kept &= np.fromiter((key.startswith(prefix) for key in entry.keys), np.bool_, len(entry.keys))
-        total += int(np.count_nonzero(kept))
+        total += len(_chosen(entry, span, prefix))
+    for segment in range(span.first_segment, span.last_segment + 1):
+        for recent in view.segments.get(segment, ()):
+            total += len(recent.with_prefix(recent.rows(span.start, span.end, span.hidden), prefix))
     return total

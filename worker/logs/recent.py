@@ -1,171 +1,247 @@
-"""Records that are in the store as they came, message by message, and not yet gathered into runs by key.
+"""Records of one segment that are in the write-ahead log and not yet gathered into runs by key.
 
-They are held in memory by key as well, so that they can be read; a bound on their number bounds what a start has to
-read back.
+Messages are kept as they came, one after another, with a table of their records. What a reader gets is a snapshot:
+bytes and rows that are there do not change.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shared.messages.log import Span
-from worker.logs import rows
-from worker.logs.runs import Run, pack_few, run_of
+from shared import log_blocks
+from shared.errors import Internal
+from shared.hashing import hash64
+from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
+from shared.messages.log import Batch, Records, Span
+from shared.wire import Frame
+from worker.logs import kernels
+from worker.logs.runs import Run
 
-GATHER_BYTES = 4 << 20
-GATHER_KEYS = 2000
-"""Gathering begins when recent records have this many bytes of values or keys: so long runs come of few keys, and a
-write of many keys stays short."""
-RUN_RECORDS_MAX = 4096
-RUN_BYTES_MAX = 256 << 10
-"""A read of one record reads its run: this is small beside the way there, and large enough for long scans."""
-FEW_RECORDS = 64
-"""So many are packed one by one sooner than as arrays."""
-RECORD_BYTES = 100
-"""What a record costs in memory beside its value."""
+FIRST_WORDS = 1 << 10
+FIRST_ROWS = 1 << 7
+"""Room of a segment that holds nothing yet; it doubles."""
+ROW_BYTES = 48
+"""What a record costs in memory beside its block."""
 
 
-class Column:
-    """One key's records, ascending by sequence number. Two lists, so that a record is no object of its own."""
+class Grouped(NamedTuple):
+    """Rows by key: row i of them has the key codes[i]; those of key c are order[starts[c]:starts[c + 1]]."""
 
-    __slots__ = ("sequences", "values")
+    codes: NDArray[np.int64]
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
 
-    def __init__(self, sequences: list[int] | None = None, values: list[bytes] | None = None) -> None:
-        self.sequences: list[int] = [] if sequences is None else sequences
-        self.values: list[bytes] = [] if values is None else values
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Records as they were: a table over `data` (shared.log_blocks), their numbers and the hashes of their keys."""
+
+    data: NDArray[np.uint8]
+    table: NDArray[np.int64]
+    numbers: NDArray[np.uint64]
+    hashes: NDArray[np.uint64]
+    ascending: bool
 
     def __len__(self) -> int:
-        return len(self.sequences)
+        return len(self.numbers)
 
-    @property
-    def bytes(self) -> int:
-        return sum(map(len, self.values)) + RECORD_BYTES * len(self.values)
+    def rows(self, start: int, end: int, hidden: Sequence[Span] = ()) -> NDArray[np.int64]:
+        """Those with start ≤ number < end that are not hidden, ascending by number."""
+        return self.cut(self._in_order(np.arange(len(self), dtype=np.int64)), start, end, hidden)
 
-    def cut(self, low: int, high: int) -> Column:
-        return Column(self.sequences[low:high], self.values[low:high])
+    def rows_of(self, key: bytes) -> NDArray[np.int64]:
+        """Those of the key, ascending by number."""
+        out = np.empty(len(self), np.int64)
+        wanted = np.frombuffer(key, np.uint8)
+        digest: Any = np.uint64(hash64(key))
+        found = kernels.find_key(self.data, self.table, self.hashes, digest, wanted, out)
+        return self._in_order(out[:found])
 
-    def between(self, start: int, end: int) -> Column:
-        """Those with start ≤ number < end."""
-        return self.cut(bisect_left(self.sequences, start), bisect_left(self.sequences, end))
+    def _in_order(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return rows if self.ascending else rows[np.argsort(self.numbers[rows], kind="stable")]
 
-    def followed_by(self, other: Column) -> Column:
-        return Column(self.sequences + other.sequences, self.values + other.values)
+    def cut(self, rows: NDArray[np.int64], start: int, end: int, hidden: Sequence[Span] = ()) -> NDArray[np.int64]:
+        """Of these rows, which ascend by number, those with start ≤ number < end that are not hidden."""
+        low, high = np.searchsorted(self.numbers[rows], np.array([start, end], np.uint64))
+        rows = rows[low:high]
+        return rows[outside(self.numbers[rows], hidden)] if hidden else rows
 
-    def sort(self) -> None:
-        order = sorted(range(len(self)), key=self.sequences.__getitem__)
-        self.values[:] = [self.values[at] for at in order]
-        self.sequences.sort()
+    def key(self, row: int) -> bytes:
+        start, length = self.table[row, KEY : KEY_LENGTH + 1].tolist()
+        return self.data[start : start + length].tobytes()
 
-    def run(self) -> Run:
-        return run_of(np.array(self.sequences, np.uint64), self.values)
+    def run(self, rows: NDArray[np.int64]) -> Run:
+        """These rows, of one key."""
+        values = log_blocks.taken(self.data, self.table, VALUE, rows)
+        return Run(self.numbers[rows], np.cumsum(self.table[rows, VALUE_LENGTH]), values.data)
+
+    def records(self, rows: NDArray[np.int64]) -> Records:
+        lengths = self.table[rows].astype(np.uint32)
+        values = log_blocks.taken(self.data, self.table, VALUE, rows).data
+        keys = log_blocks.taken(self.data, self.table, KEY, rows).data
+        own = lengths[:, VALUE_LENGTH].copy(), values, lengths[:, KEY_LENGTH].copy(), keys
+        return Records(self.numbers[rows], *own)
+
+    def with_prefix(self, rows: NDArray[np.int64], prefix: bytes) -> NDArray[np.int64]:
+        if not prefix or not len(rows):
+            return rows
+        return rows[log_blocks.with_prefix(self.data, self.table[rows], prefix)]
+
+    def grouped(self, rows: NDArray[np.int64]) -> Grouped:
+        """These rows by key; the keys in the order they come."""
+        size = len(rows)
+        slots = np.full(1 << max(4, (2 * size).bit_length()), -1, np.int64)
+        codes, order, starts = np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(size + 1, np.int64)
+        count = kernels.by_key(self.data, self.table, self.hashes, rows, slots, codes, order, starts)
+        return Grouped(codes, order, starts[: count + 1])
+
+    def keys(self, rows: NDArray[np.int64]) -> list[bytes]:
+        """The distinct keys of these rows, in the order they come."""
+        grouped = self.grouped(rows)
+        return [self.key(row) for row in grouped.order[grouped.starts[:-1]].tolist()]
 
 
-_NOTHING = Column()
+@dataclass(slots=True)
+class Held:
+    """A group in memory: what is known of it beside its records. `position`: of its record in the write-ahead log."""
+
+    group: int
+    position: int
+    settled: int
+    batches: tuple[Batch, ...]
 
 
 class Recent:
     """Not safe for threads: its owner's lock guards it."""
 
-    def __init__(self) -> None:
-        self.groups: list[tuple[int, int]] = []
-        self._segments: dict[int, dict[bytes, Column]] = {}
-        self._newest = -1
-        self._bytes = 0
+    def __init__(self, words: int = FIRST_WORDS, rows: int = FIRST_ROWS) -> None:
+        self.groups: list[Held] = []
+        self._count = self._used = self._staged_end = self._staged_records = self._staged_octets = 0
+        self._ascending = True
+        self._take(np.empty(words, np.uint64))
+        self._table = np.empty((rows, log_blocks.COLUMNS), np.int64)
+        self._numbers, self._hashes = np.empty(rows, np.uint64), np.empty(rows, np.uint64)
 
-    def add(self, segment: int, group: int, sequences: Sequence[int], keys: list[bytes], values: list[bytes]) -> None:
-        held = self._segments.get(segment)
-        if held is None:
-            held = self._segments[segment] = defaultdict(Column)
-        for key, sequence, value in zip(keys, sequences, values, strict=True):
-            column = held[key]
-            column.sequences.append(sequence)
-            column.values.append(value)
-        if group < self._newest:
-            for key in set(keys):  # two messages overtook each other
-                held[key].sort()
-        self._newest = max(self._newest, group)
-        self.groups.append((segment, group))
-        self._bytes += sum(map(len, values)) + RECORD_BYTES * len(values)
+    def _take(self, words: NDArray[np.uint64]) -> None:
+        self._words, self._halves, self._data = words, words.view(np.uint32), words.view(np.uint8)
 
-    def is_full(self, times: int = 1) -> bool:
-        """Whether gathering is due, or `times` overdue."""
-        return self._bytes >= times * GATHER_BYTES or sum(map(len, self._segments.values())) >= times * GATHER_KEYS
+    def __len__(self) -> int:
+        return self._count
 
-    def split(self, closed: int) -> Recent:
-        """Take out the records below `closed`, a boundary between groups, and return them."""
-        taken, left = Recent(), Recent()
-        for segment, held in self._segments.items():
-            for key, column in held.items():
-                if column.sequences[-1] < closed:
-                    taken._put(segment, key, column)
-                else:
-                    at = bisect_left(column.sequences, closed)
-                    taken._put(segment, key, column.cut(0, at))
-                    left._put(segment, key, column.cut(at, len(column)))
-        taken.groups = [item for item in self.groups if item[1] < closed]
-        self.groups = [item for item in self.groups if item[1] >= closed]
-        self._segments, self._bytes = left._segments, left._bytes
-        return taken
+    @property
+    def bytes(self) -> int:
+        return 8 * self._used + ROW_BYTES * self._count
 
-    def take_back(self, taken: Recent) -> None:
-        """Undo `split`."""
-        for segment, held in taken._segments.items():
-            for key, column in held.items():
-                self._bytes -= self.column(segment, key).bytes
-                self._put(segment, key, column.followed_by(self.column(segment, key)))
-        self.groups = [*taken.groups, *self.groups]
+    @property
+    def room(self) -> tuple[int, int]:
+        """(words, rows) that it takes without growing."""
+        return len(self._words), len(self._table)
 
-    def _put(self, segment: int, key: bytes, column: Column) -> None:
-        """All records of one key."""
-        if len(column):
-            self._segments.setdefault(segment, defaultdict(Column))[key] = column
-            self._bytes += column.bytes
+    def stage(self, frame: Frame, batches: int) -> None:
+        """Copy a group's blocks to where `add` will find them. Raises Internal if they are anything else."""
+        octets = np.frombuffer(frame, np.uint8)
+        begin, end = self._used, self._used + len(octets) // 8
+        if end > len(self._words):
+            self._take(_grown(self._words, begin, end))
+        self._data[8 * begin : 8 * end] = octets[: 8 * (end - begin)]
+        blocks, self._staged_records, self._staged_octets = log_blocks.measure(self._halves, begin, end)
+        if blocks != batches or len(octets) % 8:
+            raise Internal(f"a frame of {len(octets)} bytes for log.append is not {batches} blocks of records")
+        self._staged_end = end
 
-    def column(self, segment: int, key: bytes) -> Column:
-        """The key's records; not to be changed, nor kept without the lock."""
-        return self._segments.get(segment, {}).get(key, _NOTHING)
+    def add(self, held: Held) -> tuple[int, int]:
+        """Take in the group whose blocks were staged last; (records, bytes of keys and values)."""
+        begin, end, first = self._used, self._staged_end, self._count
+        last = first + self._staged_records
+        if last > len(self._table):
+            self._table = _grown(self._table, first, last)
+            self._numbers, self._hashes = (_grown(own, first, last) for own in (self._numbers, self._hashes))
+        starts = np.array([batch.start for batch in held.batches], np.uint64)
+        own = self._table, self._numbers, self._hashes
+        if not log_blocks.index(self._words, self._halves, begin, end, starts, *own, first):
+            self._ascending = False  # two messages overtook each other
+        self._count, self._used = last, end
+        self.groups.append(held)
+        return last - first, self._staged_octets
 
-    def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """Everything as rows of the store; a key's records in several runs if they are many or large."""
-        for segment, held in self._segments.items():
-            for key, column in held.items():
-                head = rows.runs_of(segment, key)
-                if len(column) <= FEW_RECORDS and sum(map(len, column.values)) <= RUN_BYTES_MAX:
-                    yield head + rows.sequence_bytes(column.sequences[0]), pack_few(column.sequences, column.values)
-                    continue
-                rest = column.run()
-                while len(rest.sequences):
-                    piece = rest.fitting(RUN_RECORDS_MAX, RUN_BYTES_MAX)
-                    yield head + rows.sequence_bytes(int(piece.sequences[0])), piece.packed()
-                    rest = rest.cut(len(piece.sequences), len(rest.sequences))
+    def snapshot(self) -> Snapshot:
+        count = self._count
+        return Snapshot(self._data, self._table[:count], self._numbers[:count], self._hashes[:count], self._ascending)
 
-    def listed(self, segment: int, prefix: bytes) -> list[bytes]:
-        """The keys with records here that begin with the prefix."""
-        return [key for key in self._segments.get(segment, ()) if key.startswith(prefix)]
+    def totals(self) -> tuple[int, int, int]:
+        """(records, bytes of their keys and values, the lowest group)."""
+        return self._count, _octets(self._table[: self._count]), min(held.group for held in self.groups)
 
-    def remove(self, segment: int, key: bytes, sequence: int) -> bytes | None:
-        """The value that was removed."""
-        column = self.column(segment, key)
-        at = bisect_left(column.sequences, sequence)
-        if at == len(column) or column.sequences[at] != sequence:
-            return None
-        value = column.values.pop(at)
-        del column.sequences[at]
-        if not len(column):
-            del self._segments[segment][key]
-        self._bytes -= len(value) + RECORD_BYTES
-        return value
+    def of_rows(self, rows: NDArray[np.int64], room_words: int = FIRST_WORDS, room_rows: int = FIRST_ROWS) -> Recent:
+        """A copy of these records alone, without groups, with room for so much at least."""
+        words = (_octets(self._table[rows]) + 7) // 8
+        copy = Recent(max(room_words, words), max(room_rows, len(rows)))
+        at = 0
+        for column in (KEY, VALUE):
+            octets = log_blocks.taken(self._data, self._table, column, rows)
+            lengths = self._table[rows, column + 1]
+            copy._data[at : at + len(octets)] = octets
+            copy._table[: len(rows), column] = at + np.cumsum(lengths) - lengths
+            copy._table[: len(rows), column + 1] = lengths
+            at += len(octets)
+        copy._numbers[: len(rows)], copy._hashes[: len(rows)] = self._numbers[rows], self._hashes[rows]
+        copy._count, copy._used, copy._ascending = len(rows), words, self._ascending
+        return copy
 
-    def drop(self, first_segment: int) -> None:
-        """Forget the segments below."""
-        for segment in [segment for segment in self._segments if segment < first_segment]:
-            self._bytes -= sum(column.bytes for column in self._segments.pop(segment).values())
-        self.groups = [item for item in self.groups if item[0] >= first_segment]
+    def split(self, closed: int) -> tuple[Recent, Recent]:
+        """(the groups below `closed`, which is a boundary between them; the others). Only those are to be used then."""
+        below = self._numbers[: self._count] < np.uint64(closed)
+        taken = self
+        if below.all():
+            left = Recent(*self.room)
+        else:
+            left = self.of_rows(np.flatnonzero(~below), *self.room)
+            if self._ascending:
+                self._count = int(np.count_nonzero(below))
+            else:
+                taken = self.of_rows(np.flatnonzero(below))
+        groups = self.groups
+        taken.groups = [held for held in groups if held.group < closed]
+        left.groups = [held for held in groups if held.group >= closed]
+        return taken, left
+
+    def without(self, group: int, spans: Sequence[Span]) -> tuple[Recent, int, int]:
+        """What is left without the group's batches within the spans; the records, and bytes of keys and values, that
+        they had. Only what is left is to be used then."""
+        kept = outside(self._numbers[: self._count], spans)
+        rows = np.flatnonzero(~kept)
+        left = self.of_rows(np.flatnonzero(kept)) if len(rows) else self
+        left.groups = self.groups
+        for held in left.groups:
+            if held.group == group:
+                held.batches = tuple(batch for batch in held.batches if not within(batch.start, spans))
+        return left, len(rows), _octets(self._table[rows])
 
 
-def within(sequence: int, spans: Iterable[Span]) -> bool:
+def _grown(array: NDArray[Any], used: int, wanted: int) -> NDArray[Any]:
+    """A copy of the used rows with room for at least so many."""
+    grown = np.empty((max(wanted, 2 * len(array)), *array.shape[1:]), array.dtype)
+    grown[:used] = array[:used]
+    return grown
+
+
+def _octets(table: NDArray[np.int64]) -> int:
+    """Bytes of the keys and values."""
+    return int(table[:, KEY_LENGTH].sum() + table[:, VALUE_LENGTH].sum())
+
+
+def outside(numbers: NDArray[np.uint64], spans: Sequence[Span]) -> NDArray[np.bool_]:
+    """bool[n]: whether each number is in none of the spans."""
+    kept = np.ones(len(numbers), np.bool_)
+    for start, end in spans:
+        kept &= (numbers < np.uint64(start)) | (numbers >= np.uint64(end))
+    return kept
+
+
+def within(sequence: int, spans: Sequence[Span]) -> bool:
     return any(start <= sequence < end for start, end in spans)

@@ -1,17 +1,17 @@
 """Keys of the log's rows in the store.
 
-Family "log" holds runs of records, `r · segment · key · first sequence`, entries, `e · segment · group`, and, until
-they are gathered into runs, the values of each group, `v · segment · group`. The log key is escaped (00 → 00 FF) and
-ended by 00 00, which keeps the order of the keys and makes no key the prefix of another, so one key's records of a
-segment are one range of rows, ascending by sequence. Dropping a segment is three ranges.
+Family "log" holds runs of records, `r · segment · key · first sequence`, and entries, `e · segment · first group`.
+(Data directories of before may hold the values of groups that were not gathered, `v · segment · group`.) The log key
+is escaped (00 → 00 FF) and ended by 00 00, which keeps the order of the keys and makes no key the prefix of another, so
+one key's records of a segment are one range of rows, ascending by sequence. Dropping a segment is three ranges.
 
-Family "meta" holds, under `log/`, the totals of each segment, the cursors and the answers producers were given.
+Beside them are, under `log/`, the totals of each segment, the answers producers were given, and two marks: every group
+below the one is in this store or nowhere, every segment below the other has been dropped. (Data directories of before
+have totals and answers in family "meta".) All this is one family because a family is written out as a whole, so that
+after a crash the mark and what it tells of fit. Family "meta" holds the cursors, under `log/` too.
 """
 
 from __future__ import annotations
-
-import numpy as np
-from numpy.typing import NDArray
 
 from shared.messages.log import SEQUENCE_BYTES
 
@@ -19,6 +19,8 @@ RUN = b"r"
 ENTRY = b"e"
 VALUES = b"v"
 TOTALS = b"log/totals/"
+GATHERED = b"log/gathered"
+DROPPED = b"log/dropped"
 CURSORS = b"log/cursor/"
 PRODUCERS = b"log/producer/"
 
@@ -100,10 +102,10 @@ def cursor(name: str, key: bytes) -> bytes:
     return CURSORS + ended(name.encode()) + key
 
 
+def producers_of(identity: str) -> bytes:
+    """What the rows of this producer's answers begin with."""
+    return PRODUCERS + ended(identity.encode())
+
+
 def producer(identity: str, start: int) -> bytes:
-    return PRODUCERS + ended(identity.encode()) + sequence_bytes(start)
-
-
-def sequences(joined: bytes) -> NDArray[np.uint64]:
-    """uint64[n] of big-endian sequence numbers one after the other."""
-    return np.frombuffer(joined, ">u8").astype(np.uint64)
+    return producers_of(identity) + sequence_bytes(start)

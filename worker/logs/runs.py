@@ -6,7 +6,6 @@ values one after the other. Reading a run touches no record by itself.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -78,12 +77,6 @@ class Run(NamedTuple):
 def run_of(sequences: NDArray[np.uint64], values: Sequence[bytes]) -> Run:
     ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
     return Run(sequences, ends, b"".join(values))
-
-
-def pack_few(sequences: Sequence[int], values: Sequence[bytes]) -> bytes:
-    """As `run_of(…).packed()`: quicker for a few records, which many keys have one of each."""
-    count = len(values)
-    return struct.pack(f"<I{count}Q{count}I", count, *sequences, *map(len, values)) + b"".join(values)
 
 
 def unpacked(row: bytes) -> Run:

@@ -75,6 +75,9 @@ class WriteAheadLog:
                 stream.held.append((position, payload))
                 file.last[stream.key] = position
             if file.last:
+                # What a process that was killed had not synced; `sync` concerns the file that is written.
+                with open(path, "rb+") as left:
+                    os.fdatasync(left)
                 self._used.append(file)
             else:
                 own.give_back(path)

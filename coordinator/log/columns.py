@@ -1,0 +1,128 @@
+"""The records of one batch, from the request to the shards and to those who follow their keys.
+
+Many records are columns over the bytes they came in; for a few, lists are quicker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared import log_blocks
+from shared.hashing import hash64
+from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
+from shared.wire import Frame
+
+FEW_RECORDS = 16
+"""So many are hashed and cut by shard one by one sooner than as arrays."""
+
+
+class Columns(Protocol):
+    """Records in the order of the batch; `size_bytes`: of keys and values."""
+
+    size_bytes: int
+
+    def __len__(self) -> int: ...
+
+    def key(self, at: int) -> bytes: ...
+
+    def value(self, at: int) -> bytes: ...
+
+    def blocks(self, shards: int) -> dict[int, Frame]:
+        """Shard → its records as a block (shared.log_blocks)."""
+        ...
+
+    def among(self, hashes: NDArray[np.uint64]) -> Iterable[int]:
+        """Positions of, at least, all records whose key's hash is one of these, which ascend. After `blocks`."""
+        ...
+
+    def having(self, prefix: bytes) -> Sequence[int]:
+        """Positions of the records whose key begins so."""
+        ...
+
+
+def columns_of(keys: list[bytes], values: list[bytes]) -> Columns:
+    if len(keys) <= FEW_RECORDS:
+        return Few(keys, values)
+    lengths = np.array([list(map(len, keys)), list(map(len, values))], np.int64)
+    ends = np.cumsum(lengths.ravel())
+    starts = (ends - lengths.ravel()).reshape(2, -1)
+    table = np.stack((starts[0], lengths[0], starts[1], lengths[1]), axis=1)
+    return Many(np.frombuffer(b"".join((*keys, *values)), np.uint8), np.ascontiguousarray(table))
+
+
+class Few:
+    __slots__ = ("_keys", "_values", "size_bytes")
+
+    def __init__(self, keys: list[bytes], values: list[bytes]) -> None:
+        self._keys = keys
+        self._values = values
+        self.size_bytes = sum(map(len, keys)) + sum(map(len, values))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def key(self, at: int) -> bytes:
+        return self._keys[at]
+
+    def value(self, at: int) -> bytes:
+        return self._values[at]
+
+    def blocks(self, shards: int) -> dict[int, Frame]:
+        rows: dict[int, list[tuple[int, int, bytes, bytes]]] = {}
+        for at, key in enumerate(self._keys):
+            digest = hash64(key)
+            rows.setdefault(digest % shards, []).append((digest, at, key, self._values[at]))
+        return {shard: log_blocks.block_of(own) for shard, own in rows.items()}
+
+    def among(self, hashes: NDArray[np.uint64]) -> Iterable[int]:
+        return range(len(self._keys))
+
+    def having(self, prefix: bytes) -> Sequence[int]:
+        return [at for at, key in enumerate(self._keys) if key.startswith(prefix)]
+
+
+class Many:
+    """`table` int64[n, 4] over `data`, as shared.log_blocks has it."""
+
+    __slots__ = ("_data", "_hashes", "_table", "size_bytes")
+
+    def __init__(self, data: NDArray[np.uint8], table: NDArray[np.int64]) -> None:
+        self._data = data
+        self._table = table
+        self._hashes: NDArray[np.uint64] | None = None
+        self.size_bytes = int(table[:, KEY_LENGTH].sum() + table[:, VALUE_LENGTH].sum())
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """Bytes of the longest key, and of the longest value."""
+        return int(self._table[:, KEY_LENGTH].max()), int(self._table[:, VALUE_LENGTH].max())
+
+    def key(self, at: int) -> bytes:
+        start, length = self._table[at, KEY : KEY_LENGTH + 1].tolist()
+        return self._data[start : start + length].tobytes()
+
+    def value(self, at: int) -> bytes:
+        start, length = self._table[at, VALUE : VALUE_LENGTH + 1].tolist()
+        return self._data[start : start + length].tobytes()
+
+    def blocks(self, shards: int) -> dict[int, Frame]:
+        blocks, self._hashes = log_blocks.cut(self._data, self._table, shards)
+        return dict(blocks)
+
+    def among(self, hashes: NDArray[np.uint64]) -> Iterable[int]:
+        assert self._hashes is not None, "blocks() comes first"
+        places = np.searchsorted(hashes, self._hashes)
+        places[places == len(hashes)] = 0
+        found: list[int] = np.flatnonzero(hashes[places] == self._hashes).tolist()
+        return found
+
+    def having(self, prefix: bytes) -> Sequence[int]:
+        found: list[int] = np.flatnonzero(log_blocks.with_prefix(self._data, self._table, prefix)).tolist()
+        return found

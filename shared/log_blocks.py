@@ -1,0 +1,257 @@
+"""Records on their way to a shard, as columns: a *block* holds what one batch has for one shard.
+
+A block is little-endian and whole words of 8 bytes: the number of records n, the bytes of all keys, the bytes of all
+values, 0 (uint32 each); n hashes of the keys (uint64, `shared.hashing`); n positions in the batch, ascending, n key
+lengths, n value lengths (uint32 each); zeros to a whole word; the keys, the values, zeros to a whole word.
+
+In memory, records are a *table* over some bytes: int64[n, 4], where the key begins and its length, where the value
+begins and its length.
+"""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value, arg-type"
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+
+from shared.xxh64 import Bytes, copy_bytes, xxh64
+
+KEY, KEY_LENGTH, VALUE, VALUE_LENGTH = range(4)
+COLUMNS = 4
+HEAD_WORDS = 2
+RECORD_BYTES = 20
+"""Of a block, for each record, beside its key and value."""
+
+Table = types.Array(types.int64, 2, "C", readonly=True)
+TableOut = types.Array(types.int64, 2, "C")
+Ints = types.Array(types.int64, 1, "C", readonly=True)
+IntsOut = types.Array(types.int64, 1, "C")
+Hashes = types.Array(types.uint64, 1, "C", readonly=True)
+HashesOut = types.Array(types.uint64, 1, "C")
+Words = types.Array(types.uint64, 1, "C")
+Halves = types.Array(types.uint32, 1, "C")
+Octets = types.Array(types.uint8, 1, "C")
+
+
+@njit(types.int64(types.int64, types.int64), cache=True, nogil=True)
+def _words(records: int, octets: int) -> int:
+    """Words of a block with so many records, whose keys and values have so many bytes."""
+    return HEAD_WORDS + records + (3 * records + 1) // 2 + (octets + 7) // 8
+
+
+@njit(types.void(Bytes, Table, HashesOut, TableOut, Words, Halves, Octets, IntsOut), cache=True, nogil=True)
+def _cut(
+    data: np.ndarray,
+    table: np.ndarray,
+    hashes: np.ndarray,
+    places: np.ndarray,
+    words: np.ndarray,
+    halves: np.ndarray,
+    octets: np.ndarray,
+    ends: np.ndarray,
+) -> None:
+    """Write each shard's block one after another into `words`, of whose memory `halves` and `octets` are views.
+
+    `ends` int64[shards]: where each ends, in words. `hashes` uint64[n] is filled; `places` int64[shards, 4], zeros, is
+    scratch: records, bytes of keys, bytes of values; then where the next record's hash, position, key and value go.
+    """
+    shards = np.uint64(len(ends))
+    for i in range(len(table)):
+        hashes[i] = xxh64(data, table[i, KEY], table[i, KEY] + table[i, KEY_LENGTH])
+        place = places[np.int64(hashes[i] % shards)]
+        place[0] += 1
+        place[1] += table[i, KEY_LENGTH]
+        place[2] += table[i, VALUE_LENGTH]
+    at = 0
+    for shard in range(len(ends)):
+        place = places[shard]
+        records, key_bytes, value_bytes = place[0], place[1], place[2]
+        if records > 0:
+            halves[2 * at], halves[2 * at + 1], halves[2 * at + 2], halves[2 * at + 3] = (
+                np.uint32(records),
+                np.uint32(key_bytes),
+                np.uint32(value_bytes),
+                np.uint32(0),
+            )
+            place[0] = at + HEAD_WORDS
+            place[1] = 2 * (place[0] + records)
+            octets_at = place[0] + records + (3 * records + 1) // 2
+            place[2] = 8 * octets_at
+            place[3] = place[2] + key_bytes
+            at += _words(records, key_bytes + value_bytes)
+            words[octets_at - 1] = np.uint64(0)
+            words[at - 1] = np.uint64(0)
+        ends[shard] = at
+    for i in range(len(table)):
+        shard = np.int64(hashes[i] % shards)
+        place = places[shard]
+        begin = 0 if shard == 0 else ends[shard - 1]
+        records = np.int64(halves[2 * begin])
+        words[place[0]] = hashes[i]
+        halves[place[1]] = np.uint32(i)
+        halves[place[1] + records] = np.uint32(table[i, KEY_LENGTH])
+        halves[place[1] + 2 * records] = np.uint32(table[i, VALUE_LENGTH])
+        copy_bytes(octets, place[2], data, table[i, KEY], table[i, KEY_LENGTH])
+        copy_bytes(octets, place[3], data, table[i, VALUE], table[i, VALUE_LENGTH])
+        place[0] += 1
+        place[1] += 1
+        place[2] += table[i, KEY_LENGTH]
+        place[3] += table[i, VALUE_LENGTH]
+
+
+def cut(
+    data: NDArray[np.uint8], table: NDArray[np.int64], shards: int
+) -> tuple[dict[int, memoryview], NDArray[np.uint64]]:
+    """(the block of every shard that has records of the table, uint64[n] hashes of their keys)."""
+    octets = int(table[:, KEY_LENGTH].sum() + table[:, VALUE_LENGTH].sum())
+    words = np.empty(3 * len(table) + octets // 8 + (HEAD_WORDS + 2) * shards, np.uint64)
+    hashes = np.empty(len(table), np.uint64)
+    ends = np.empty(shards, np.int64)
+    places = np.zeros((shards, 4), np.int64)
+    _cut(data, table, hashes, places, words, words.view(np.uint32), words.view(np.uint8), ends)
+    view = words.view(np.uint8).data
+    blocks = {}
+    at = 0
+    for shard, end in enumerate(ends.tolist()):
+        if end > at:
+            blocks[shard] = view[8 * at : 8 * end]
+        at = end
+    return blocks, hashes
+
+
+def block_of(records: Iterable[tuple[int, int, bytes, bytes]]) -> bytes:
+    """The block of (hash, position, key, value), for a few records: as `cut` writes it."""
+    rows = list(records)
+    n = len(rows)
+    key_bytes, value_bytes = sum(len(row[2]) for row in rows), sum(len(row[3]) for row in rows)
+    head = struct.pack(
+        f"<4I{n}Q{3 * n}I",
+        n,
+        key_bytes,
+        value_bytes,
+        0,
+        *(row[0] for row in rows),
+        *(row[1] for row in rows),
+        *(len(row[2]) for row in rows),
+        *(len(row[3]) for row in rows),
+    )
+    octets = b"".join([*(row[2] for row in rows), *(row[3] for row in rows)])
+    return b"".join((head, bytes(-len(head) % 8), octets, bytes(-len(octets) % 8)))
+
+
+EMPTY = block_of(())
+
+
+@njit(types.UniTuple(types.int64, 3)(Halves, types.int64, types.int64), cache=True, nogil=True)
+def measure(halves: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
+    """(blocks, records, bytes of keys and values) between these words; (−1, …) if there is anything else than whole and
+    sound blocks."""
+    blocks, records, octets = 0, 0, np.int64(0)
+    while at < end:
+        if at + HEAD_WORDS > end:
+            return -1, 0, 0
+        n, key_bytes = np.int64(halves[2 * at]), np.int64(halves[2 * at + 1])
+        value_bytes = np.int64(halves[2 * at + 2])
+        if at + _words(n, key_bytes + value_bytes) > end:
+            return -1, 0, 0
+        lengths = 2 * (at + HEAD_WORDS + n) + n
+        keys, values = np.int64(0), np.int64(0)
+        for i in range(lengths, lengths + n):
+            keys += np.int64(halves[i])
+            values += np.int64(halves[i + n])
+        if keys != key_bytes or values != value_bytes:
+            return -1, 0, 0
+        blocks += 1
+        records += n
+        octets += key_bytes + value_bytes
+        at += _words(n, key_bytes + value_bytes)
+    return blocks, records, octets
+
+
+@njit(
+    types.boolean(Words, Halves, types.int64, types.int64, Hashes, TableOut, HashesOut, HashesOut, types.int64),
+    cache=True,
+    nogil=True,
+)
+def index(
+    words: np.ndarray,
+    halves: np.ndarray,
+    at: int,
+    end: int,
+    starts: np.ndarray,
+    table: np.ndarray,
+    numbers: np.ndarray,
+    hashes: np.ndarray,
+    row: int,
+) -> bool:
+    """Fill in the columns of the records in the blocks between these words, which `measure` has found sound, from
+    `row` on; block i is of the batch that begins at sequence number starts[i]. Returns whether the numbers ascend."""
+    ascending = True
+    block = 0
+    last = numbers[row - 1] if row > 0 else np.uint64(0)
+    while at < end:
+        n, key_bytes = np.int64(halves[2 * at]), np.int64(halves[2 * at + 1])
+        value_bytes = np.int64(halves[2 * at + 2])
+        own_hashes = at + HEAD_WORDS
+        positions = 2 * (own_hashes + n)
+        key = 8 * (own_hashes + n + (3 * n + 1) // 2)
+        value = key + key_bytes
+        for i in range(n):
+            number = starts[block] + np.uint64(halves[positions + i])
+            ascending = ascending and (number > last or row == 0)
+            last = number
+            numbers[row] = number
+            hashes[row] = words[own_hashes + i]
+            key_length = np.int64(halves[positions + n + i])
+            value_length = np.int64(halves[positions + 2 * n + i])
+            table[row, KEY], table[row, KEY_LENGTH] = key, key_length
+            table[row, VALUE], table[row, VALUE_LENGTH] = value, value_length
+            key += key_length
+            value += value_length
+            row += 1
+        at += _words(n, key_bytes + value_bytes)
+        block += 1
+    return ascending
+
+
+@njit(types.void(Bytes, Table, types.int64, Ints, Octets), cache=True, nogil=True)
+def take(data: np.ndarray, table: np.ndarray, column: int, rows: np.ndarray, out: np.ndarray) -> None:
+    """Write the keys (column KEY) or values (column VALUE) of these rows one after another."""
+    at = 0
+    for i in range(len(rows)):
+        length = table[rows[i], column + 1]
+        copy_bytes(out, at, data, table[rows[i], column], length)
+        at += length
+
+
+def taken(data: NDArray[np.uint8], table: NDArray[np.int64], column: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """uint8[…]: the keys or values of these rows one after another; see `take`."""
+    out = np.empty(int(table[rows, column + 1].sum()), np.uint8)
+    take(data, table, column, rows, out)
+    return out
+
+
+@njit(types.void(Bytes, Table, Bytes, types.Array(types.boolean, 1, "C")), cache=True, nogil=True)
+def begin_with(data: np.ndarray, table: np.ndarray, prefix: np.ndarray, out: np.ndarray) -> None:
+    """`out` bool[n]: whether each key begins with the prefix."""
+    for row in range(len(table)):
+        at = table[row, KEY]
+        out[row] = table[row, KEY_LENGTH] >= len(prefix)
+        for i in range(len(prefix)):
+            if not out[row]:
+                break
+            out[row] = data[at + i] == prefix[i]
+
+
+def with_prefix(data: NDArray[np.uint8], table: NDArray[np.int64], prefix: bytes) -> NDArray[np.bool_]:
+    """bool[n]: whether each key begins with the prefix."""
+    out = np.ones(len(table), np.bool_)
+    if prefix:
+        begin_with(data, table, np.frombuffer(prefix, np.uint8), out)
+    return out

@@ -1,0 +1,232 @@
+"""Kernels that find the records in the body of an append to the log, without an object for any of them.
+
+They recognise what ordinary clients write and leave the rest, and anything wrong, to the general readers: they answer
+`UNUSUAL` then. Every read is checked against the end of the body, since bodies come from strangers.
+"""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value, arg-type"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Octets, TableOut
+from shared.remote_write_walk import field_length
+from shared.xxh64 import Bytes
+
+UNUSUAL = -1
+
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_NONE = np.uint32(1 << 24)
+_DIGITS = np.full(256, _NONE, np.uint32)
+_DIGITS[np.frombuffer(_ALPHABET, np.uint8)] = np.arange(64, dtype=np.uint32)
+# Each digit where it stands in a group of four; what is no digit sets a bit above the 24 of a group.
+_FIRST, _SECOND, _THIRD = (np.where(_DIGITS < 64, _DIGITS << shift, _NONE).astype(np.uint32) for shift in (18, 12, 6))
+_FOURTH = _DIGITS
+
+_QUOTE, _COMMA, _COLON, _OPEN, _CLOSE, _END, _PADDING = (ord(c) for c in '",:{}]=')
+_KEY_NAME = np.frombuffer(b'"key"', np.uint8)
+_VALUE_NAME = np.frombuffer(b'"value"', np.uint8)
+
+_PAIR = types.UniTuple(types.int64, 2)
+
+
+@njit(types.int64(Bytes, types.int64), cache=True, nogil=True)
+def _space(body: np.ndarray, at: int) -> int:
+    """The first position from `at` on that has no white space."""
+    while at < len(body) and body[at] <= 32 and body[at] in (32, 9, 10, 13):
+        at += 1
+    return at
+
+
+@njit(types.int64(Bytes, types.int64, types.int64), cache=True, nogil=True)
+def _past(body: np.ndarray, at: int, byte: int) -> int:
+    """Behind this byte and the white space around it, which begins at `at`; UNUSUAL if it is not there."""
+    at = _space(body, at)
+    if at >= len(body) or body[at] != byte:
+        return UNUSUAL
+    return _space(body, at + 1)
+
+
+@njit(types.boolean(Bytes, types.int64, Bytes), cache=True, nogil=True)
+def _stands(body: np.ndarray, at: int, name: np.ndarray) -> bool:
+    if at + len(name) > len(body):
+        return False
+    same = 0
+    while same < len(name) and body[at + same] == name[same]:
+        same += 1
+    return same == len(name)
+
+
+@njit(_PAIR(Bytes, types.int64, Octets, types.int64), cache=True, nogil=True)
+def _octets(body: np.ndarray, at: int, out: np.ndarray, place: int) -> tuple[int, int]:
+    """Decode the base64 text that stands in quotes at `at` to `out` from `place` on: (behind it, behind the octets).
+
+    Standard alphabet, padded, in its one canonical form; (UNUSUAL, …) for any other text.
+    """
+    end = len(body)
+    if at >= end or body[at] != _QUOTE:
+        return UNUSUAL, place
+    at += 1
+    while at + 4 <= end:
+        group = _FIRST[body[at]] | _SECOND[body[at + 1]] | _THIRD[body[at + 2]] | _FOURTH[body[at + 3]]
+        if group >= _NONE:
+            break
+        out[place] = np.uint8(group >> np.uint32(16))
+        out[place + 1] = np.uint8(group >> np.uint32(8) & np.uint32(255))
+        out[place + 2] = np.uint8(group & np.uint32(255))
+        at += 4
+        place += 3
+    if at < end and body[at] == _QUOTE:
+        return at + 1, place
+    if at + 5 > end or body[at + 3] != _PADDING or body[at + 4] != _QUOTE:
+        return UNUSUAL, place
+    group = _FIRST[body[at]] | _SECOND[body[at + 1]]
+    if body[at + 2] == _PADDING:
+        if group >= _NONE or group & np.uint32(0xFFFF) != 0:
+            return UNUSUAL, place
+        out[place] = np.uint8(group >> np.uint32(16))
+        return at + 5, place + 1
+    group |= _THIRD[body[at + 2]]
+    if group >= _NONE or group & np.uint32(0xFF) != 0:
+        return UNUSUAL, place
+    out[place] = np.uint8(group >> np.uint32(16))
+    out[place + 1] = np.uint8(group >> np.uint32(8) & np.uint32(255))
+    return at + 5, place + 2
+
+
+@njit(_PAIR(Bytes, types.int64, Octets, types.int64), cache=True, nogil=True)
+def _key(body: np.ndarray, at: int, out: np.ndarray, place: int) -> tuple[int, int]:
+    """As `_octets`, for a key: text, or an object whose one member `value` is."""
+    if at < len(body) and body[at] == _OPEN:
+        at = _space(body, at + 1)
+        if not _stands(body, at, _VALUE_NAME):
+            return UNUSUAL, place
+        at = _past(body, at + len(_VALUE_NAME), _COLON)
+        if at < 0:
+            return UNUSUAL, place
+        at, place = _octets(body, at, out, place)
+        if at < 0:
+            return UNUSUAL, place
+        at = _space(body, at)
+        if at >= len(body) or body[at] != _CLOSE:
+            return UNUSUAL, place
+        return at + 1, place
+    return _octets(body, at, out, place)
+
+
+@njit(_PAIR(Bytes, types.int64, Octets, TableOut), cache=True, nogil=True)
+def walk_json(body: np.ndarray, at: int, out: np.ndarray, table: np.ndarray) -> tuple[int, int]:
+    """The records of the array whose elements begin at `at`, behind its bracket: (how many, where its closing bracket
+    stands). Keys and values are written to `out`, of three quarters of the body and 3 bytes, and described in `table`
+    (shared.log_blocks). (UNUSUAL, …) for an empty array, one of more records than the table has room for, and any
+    element that is not an object of `key` and `value` with ordinary texts.
+    """
+    place = np.int64(0)
+    row = 0
+    at = _space(body, at)
+    while row < len(table):
+        if at >= len(body) or body[at] != _OPEN:
+            return UNUSUAL, at
+        at = _space(body, at + 1)
+        has_key = has_value = False
+        for _ in range(2):
+            begin = place
+            if not has_key and _stands(body, at, _KEY_NAME):
+                at = _past(body, at + len(_KEY_NAME), _COLON)
+                if at < 0:
+                    return UNUSUAL, at
+                at, place = _key(body, at, out, place)
+                table[row, KEY], table[row, KEY_LENGTH] = begin, place - begin
+                has_key = True
+            elif not has_value and _stands(body, at, _VALUE_NAME):
+                at = _past(body, at + len(_VALUE_NAME), _COLON)
+                if at < 0:
+                    return UNUSUAL, at
+                at, place = _octets(body, at, out, place)
+                table[row, VALUE], table[row, VALUE_LENGTH] = begin, place - begin
+                has_value = True
+            else:
+                return UNUSUAL, at
+            if at < 0:
+                return UNUSUAL, at
+            at = _past(body, at, _CLOSE if has_key and has_value else _COMMA)
+            if at < 0:
+                return UNUSUAL, at
+        row += 1
+        if at < len(body) and body[at] == _END:
+            return row, at
+        at = _past(body, at, _COMMA)
+        if at < 0:
+            return UNUSUAL, at
+    return UNUSUAL, at
+
+
+@njit(types.int64(Bytes, types.int64, types.int64), cache=True, nogil=True)
+def _past_field(body: np.ndarray, at: int, kind: int) -> int:
+    """Behind the field whose tag of this wire type ends at `at`; UNUSUAL for a field that is not whole."""
+    if kind == 0:
+        for i in range(10):
+            if at + i >= len(body):
+                return UNUSUAL
+            if body[at + i] < 0x80:
+                return at + i + 1
+        return UNUSUAL
+    if kind == 2:
+        size, at = field_length(body, at, len(body))
+        return at + size if 0 <= size <= len(body) - at else UNUSUAL
+    size = 8 if kind == 1 else 4 if kind == 5 else len(body) + 1
+    return at + size if at + size <= len(body) else UNUSUAL
+
+
+@njit(types.boolean(Bytes, types.int64, types.int64, types.Array(types.int64, 1, "C")), cache=True, nogil=True)
+def _record(body: np.ndarray, at: int, end: int, row: np.ndarray) -> bool:
+    """Describe the Record message between these positions; False unless it is a key and, at most, a value behind it."""
+    if at >= end or body[at] != 0x0A:
+        return False
+    size, at = field_length(body, at + 1, end)
+    if size < 0 or at + size > end:
+        return False
+    row[KEY], row[KEY_LENGTH] = at, 0
+    if size > 0:
+        length, key = field_length(body, at + 1, at + size)
+        if body[at] != 0x0A or length < 0 or key + length != at + size:
+            return False
+        row[KEY], row[KEY_LENGTH] = key, length
+    at += size
+    row[VALUE], row[VALUE_LENGTH] = at, 0
+    if at < end:
+        if body[at] != 0x12:
+            return False
+        size, at = field_length(body, at + 1, end)
+        if size < 0 or at + size > end:
+            return False
+        row[VALUE], row[VALUE_LENGTH] = at, size
+    return bool(at + row[VALUE_LENGTH] == end)
+
+
+@njit(_PAIR(Bytes, TableOut, TableOut), cache=True, nogil=True)
+def walk_protobuf(body: np.ndarray, table: np.ndarray, rest: np.ndarray) -> tuple[int, int]:
+    """The records of an AppendRequest, described in `table` where they lie: (how many, how many spans of other fields
+    there are in `rest`, int64[…, 2]). (UNUSUAL, …) for anything that is not plain."""
+    at, row, spans = 0, 0, 0
+    while at < len(body):
+        tag = np.int64(body[at])
+        if tag == 0x0A:
+            size, record = field_length(body, at + 1, len(body))
+            if size < 0 or record + size > len(body) or row >= len(table):
+                return UNUSUAL, 0
+            if not _record(body, record, record + size, table[row]):
+                return UNUSUAL, 0
+            row += 1
+            at = record + size
+            continue
+        following = _past_field(body, at + 1, tag & 7) if tag < 0x80 else UNUSUAL
+        if following < 0 or spans >= len(rest):
+            return UNUSUAL, 0
+        rest[spans, 0], rest[spans, 1] = at, following
+        spans += 1
+        at = following
+    return row, spans

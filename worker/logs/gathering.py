@@ -1,0 +1,99 @@
+"""Gathering: what came message by message is put into the store by key, all of it in one write."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from shared.log_blocks import KEY_LENGTH, VALUE_LENGTH
+from shared.messages.log import PRODUCER_ANSWERS_MAX, SEQUENCE_MAX
+from worker.logs import kernels, rows
+from worker.logs.entries import Entry
+from worker.logs.memory import Answer, Memory
+from worker.logs.recent import Grouped, Recent, Snapshot
+from worker.storage import Batch as Changes
+from worker.storage import Store
+
+RUN_RECORDS_MAX = 4096
+RUN_BYTES_MAX = 256 << 10
+"""A read of one record reads its run: this is small beside the way there, and large enough for long scans."""
+
+_ANSWER = msgspec.msgpack.Decoder(tuple[int, int])
+
+
+def put(changes: Changes, store: Store, memory: Memory) -> int:
+    """Add everything to `changes`: runs, entries, producers' answers; how many rows the runs are."""
+    count = 0
+    for segment, recent in memory.segments.items():
+        count += _put_segment(changes, segment, recent, memory.settled)
+    for producer, answers in memory.answers.items():
+        _put_answers(changes, store, producer, answers)
+    return count
+
+
+def _put_segment(changes: Changes, segment: int, recent: Recent, settled: int) -> int:
+    groups = sorted((held.group, held.batches) for held in recent.groups if held.batches)
+    if not groups:
+        return 0
+    snapshot = recent.snapshot()
+    ascending = snapshot.rows(0, SEQUENCE_MAX)
+    grouped = snapshot.grouped(ascending)
+    keys = [snapshot.key(row) for row in grouped.order[grouped.starts[:-1]].tolist()]
+    entry = Entry(settled, groups, snapshot.numbers[ascending], grouped.codes.astype(np.uint32), keys)
+    changes.put("log", rows.entry(segment, groups[0][0]), entry.packed())
+    return put_runs(changes, segment, snapshot, grouped)
+
+
+def put_runs(changes: Changes, segment: int, snapshot: Snapshot, grouped: Grouped) -> int:
+    """Add the records to `changes` as runs; how many they are."""
+    records = len(grouped.order)
+    key_bytes, value_bytes = snapshot.table[:, [KEY_LENGTH, VALUE_LENGTH]].sum(axis=0).tolist()
+    # Sized as if every record were a run of its own, and every byte of a key had to be escaped.
+    names = np.empty(2 * key_bytes + kernels.ROW_KEY_BYTES * records, np.uint8)
+    runs = np.empty(value_bytes + (kernels.RUN_RECORD_BYTES + kernels.RUN_HEAD_BYTES) * records, np.uint8)
+    name_ends, run_ends = np.empty(records, np.int64), np.empty(records, np.int64)
+    count = kernels.pack_runs(
+        snapshot.data,
+        snapshot.table,
+        snapshot.numbers,
+        grouped.order,
+        grouped.starts,
+        segment,
+        RUN_RECORDS_MAX,
+        RUN_BYTES_MAX,
+        names,
+        name_ends,
+        runs,
+        run_ends,
+    )
+    changes.put_many("log", _cut(names, name_ends[:count]), _cut(runs, run_ends[:count]))
+    return count
+
+
+def _cut(octets: np.ndarray, ends: np.ndarray) -> list[bytes]:
+    places = [0, *ends.tolist()]
+    view = octets.data
+    return [bytes(view[start:end]) for start, end in pairwise(places)]
+
+
+def _put_answers(changes: Changes, store: Store, producer: str, answers: dict[int, Answer]) -> None:
+    """Remember these answers to the producer, and forget those that are too old."""
+    known = [row for row, _ in answer_rows(store, producer)]
+    latest = sorted(answers)[-PRODUCER_ANSWERS_MAX:]
+    for row in known[: max(0, len(known) + len(latest) - PRODUCER_ANSWERS_MAX)]:
+        changes.delete("log", row)
+    for start in latest:
+        producer_seq, _, count = answers[start]
+        changes.put("log", rows.producer(producer, start), msgspec.msgpack.encode((producer_seq, count)))
+
+
+def answer_rows(store: Store, producer: str) -> list[tuple[bytes, Answer]]:
+    """(row, answer) of those that the store has, in the order they were given."""
+    head = rows.producers_of(producer)
+    found = []
+    for row, value in store.scan("log", head, rows.after(head)):
+        producer_seq, count = _ANSWER.decode(value)
+        found.append((row, (producer_seq, rows.sequence_of(row), count)))
+    return found

@@ -1,0 +1,98 @@
+"""What happens by itself to the log of a worker: one thread for all shards that share a write-ahead log."""
+
+from __future__ import annotations
+
+import logging
+from threading import Event, Lock, Thread
+from typing import Protocol
+from weakref import WeakKeyDictionary, ref
+
+from shared.errors import Unavailable
+from shared.telemetry import event
+from worker.wal.log import WriteAheadLog
+
+SYNC_AFTER_S = 0.08
+"""The coordinator asks for a sync sooner than this; the worker does it by itself when it does not."""
+CHECK_EVERY_S = 5.0
+"""A shard that gets nothing may hold up the write-ahead log that others fill."""
+
+
+class Part(Protocol):
+    def keep_up(self) -> None: ...
+
+
+class Keeper:
+    """Syncs what nobody else has synced in time, and has parts gather when they are due."""
+
+    def __init__(self, log: WriteAheadLog) -> None:
+        self._log = ref(log)  # which is the key this keeper is found by
+        self._lock = Lock()
+        self._parts: list[Part] = []
+        self._work = Event()
+        self._closing = Event()
+        self._dirty = False
+        self._thread: Thread | None = None
+
+    def join(self, part: Part) -> None:
+        """Look after this part too, until it leaves."""
+        with self._lock:
+            self._parts.append(part)
+            if self._thread is None:
+                self._closing.clear()
+                self._thread = Thread(target=self._keep, name="log-keeper", daemon=True)
+                self._thread.start()
+
+    def leave(self, part: Part) -> None:
+        with self._lock:
+            self._parts.remove(part)
+            if self._parts or self._thread is None:
+                return
+            thread, self._thread = self._thread, None
+            self._closing.set()
+            self._work.set()
+            thread.join()
+
+    def written(self) -> None:
+        """Something is to be synced soon, by somebody."""
+        self._dirty = True
+        self._work.set()
+
+    def wake(self) -> None:
+        """A part may be due."""
+        self._work.set()
+
+    def sync(self) -> None:
+        """Return when everything that was written before is on the disk. Raises Unavailable."""
+        self._dirty = False
+        log = self._log()
+        assert log is not None, "the parts have it too"
+        try:
+            log.sync()
+        except Unavailable:
+            self._dirty = True
+            raise
+
+    def _keep(self) -> None:
+        while not self._closing.is_set():
+            self._work.wait(CHECK_EVERY_S)
+            self._work.clear()
+            if self._closing.wait(SYNC_AFTER_S):
+                return
+            try:
+                if self._dirty:
+                    self.sync()
+                for part in list(self._parts):
+                    part.keep_up()
+            except Unavailable as error:
+                event(logging.ERROR, "the log could not be synced or gathered", why=error)
+                self._work.set()
+
+
+_keepers: WeakKeyDictionary[WriteAheadLog, Keeper] = WeakKeyDictionary()
+_keepers_lock = Lock()
+
+
+def keeper_of(log: WriteAheadLog) -> Keeper:
+    """The one keeper of this log."""
+    with _keepers_lock:
+        return _keepers.setdefault(log, Keeper(log))

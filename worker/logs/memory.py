@@ -1,0 +1,104 @@
+"""What a shard has of the log in memory: groups that are in the write-ahead log, and not in the store yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shared.messages.log import HeldGroup, Span
+from worker.logs.messages import Message
+from worker.logs.recent import ROW_BYTES, Held, Recent, within
+
+GROUP_BYTES = 400
+"""What a group costs beside its blocks."""
+
+Answer = tuple[int, int, int]
+"""(producer_seq, start, count)."""
+
+
+class Memory:
+    """Not safe for threads: its owner's lock guards it."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, Recent] = {}
+        self.answers: dict[str, dict[int, Answer]] = {}
+        """producer → start → what it was answered."""
+        self.revocations: list[tuple[int, int]] = []
+        """(group, position) of what the write-ahead log says was taken back of groups that may come, or come again."""
+        self.settled = 0
+        self.records = self.bytes = 0
+
+    def _measure(self) -> None:
+        self.records = sum(len(recent) for recent in self.segments.values())
+        self.bytes = sum(recent.bytes + GROUP_BYTES * len(recent.groups) for recent in self.segments.values())
+
+    @property
+    def first_position(self) -> int | None:
+        """Of what the write-ahead log has to keep."""
+        positions = [held.position for recent in self.segments.values() for held in recent.groups]
+        return min([*positions, *(position for _, position in self.revocations)], default=None)
+
+    def stage(self, message: Message) -> None:
+        """Have `add` of the same message not fail any more. Raises Internal when it is not sound."""
+        self.segments.setdefault(message.segment, Recent()).stage(message.frame, len(message.batches))
+
+    def add(self, message: Message, position: int) -> tuple[int, int]:
+        """Take in the message that was staged last; (records, bytes of keys and values)."""
+        for batch in message.batches:
+            if batch.producer:
+                answer = batch.producer_seq, batch.start, batch.count
+                self.answers.setdefault(batch.producer, {})[batch.start] = answer
+        self.settled = max(self.settled, message.settled)
+        held = Held(message.group, position, message.settled, message.batches)
+        records, size = self.segments[message.segment].add(held)
+        self.records += records
+        self.bytes += len(message.frame) + ROW_BYTES * records + GROUP_BYTES
+        return records, size
+
+    def split(self, closed: int) -> Memory:
+        """Take out the groups below `closed`, a boundary between groups, and return them."""
+        taken = Memory()
+        taken.settled = self.settled
+        for segment, recent in list(self.segments.items()):
+            taken.segments[segment], left = recent.split(closed)
+            self.segments[segment] = left
+            if not len(left) and not left.groups and segment != max(self.segments):
+                del self.segments[segment]  # the log goes on in a later one
+        for producer, answers in list(self.answers.items()):
+            below = {start: answer for start, answer in answers.items() if start < closed}
+            if below:
+                taken.answers[producer] = below
+                self._put_answers(producer, {s: answer for s, answer in answers.items() if s >= closed})
+        self.revocations = [item for item in self.revocations if item[0] >= closed]
+        self._measure()
+        taken._measure()
+        return taken
+
+    def _put_answers(self, producer: str, answers: dict[int, Answer]) -> None:
+        if answers:
+            self.answers[producer] = answers
+        else:
+            self.answers.pop(producer, None)
+
+    def revoke(self, segment: int, group: int, spans: Sequence[Span]) -> tuple[int, int]:
+        """Remove the group's batches within the spans; (records, bytes of keys and values) that they had."""
+        recent = self.segments.get(segment)
+        if recent is None:
+            return 0, 0
+        self.segments[segment], records, size = recent.without(group, spans)
+        self._measure()
+        for producer, answers in list(self.answers.items()):
+            self._put_answers(producer, {s: answer for s, answer in answers.items() if not within(s, spans)})
+        return records, size
+
+    def drop(self, first_segment: int, start: int) -> None:
+        """Forget the segments below, and the answers to producers from before `start`."""
+        self.segments = {segment: recent for segment, recent in self.segments.items() if segment >= first_segment}
+        self._measure()
+        for producer, answers in list(self.answers.items()):
+            self._put_answers(producer, {s: answer for s, answer in answers.items() if s >= start})
+
+    def groups(self) -> Iterator[HeldGroup]:
+        for segment, recent in self.segments.items():
+            for held in recent.groups:
+                if held.batches:
+                    yield HeldGroup(segment, held.group, held.batches)

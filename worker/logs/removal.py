@@ -1,0 +1,80 @@
+"""Taking back what has been gathered: batches that were revoked, segments that were dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.messages.log import Span
+from worker.logs import entries, rows
+from worker.logs.entries import Entry
+from worker.logs.recent import outside, within
+from worker.logs.runs import unpacked
+from worker.storage import Batch as Changes
+from worker.storage import Store
+
+DROPPED = (rows.RUN, rows.ENTRY, rows.VALUES)
+
+
+def put_revocation(changes: Changes, store: Store, segment: int, group: int, spans: Sequence[Span]) -> tuple[int, int]:
+    """Add to `changes` what removes the group's batches within the spans; (records, bytes of keys and values) of
+    them."""
+    found = _entry_of(store, segment, group)
+    if found is None:
+        return 0, 0
+    row, entry = found
+    kept = outside(entry.numbers, spans)
+    gone = [entry.keys[code] for code in entry.codes[~kept].tolist()]
+    size = sum(map(len, gone)) + _put_rest_of_runs(changes, store, segment, set(gone), spans)
+    groups = []
+    for number, batches in entry.groups:
+        left = tuple(batch for batch in batches if not within(batch.start, spans))
+        for batch in batches:
+            if batch.producer and batch not in left:
+                changes.delete("log", rows.producer(batch.producer, batch.start))
+        if left:
+            groups.append((number, left))
+    if groups:
+        changes.put("log", row, entry.of_rows(kept, groups).packed())
+    else:
+        changes.delete("log", row)
+    return len(gone), size
+
+
+def _entry_of(store: Store, segment: int, group: int) -> tuple[bytes, Entry] | None:
+    first, last = rows.entry(segment, 0), rows.entry(segment, group) + b"\0"
+    for row, value in store.scan("log", first, last, reverse=True):
+        entry = entries.unpacked(row, value)
+        return (row, entry) if any(number == group for number, _ in entry.groups) else None
+    return None
+
+
+def _put_rest_of_runs(changes: Changes, store: Store, segment: int, keys: set[bytes], spans: Sequence[Span]) -> int:
+    """Rewrite the runs of these keys that hold records of the spans; how many bytes of values go."""
+    size = 0
+    for key in keys:
+        head = rows.runs_of(segment, key)
+        end = rows.sequence_bytes(max(end for _, end in spans))
+        for row, packed in store.scan("log", head, head + end, reverse=True):
+            run = unpacked(packed)
+            if int(run.sequences[-1]) < min(start for start, _ in spans):
+                break
+            left = run.without(spans)
+            if left is run:
+                continue
+            changes.delete("log", row)
+            size += int(run.ends[-1]) - (int(left.ends[-1]) if len(left.ends) else 0)
+            if len(left.sequences):
+                changes.put("log", head + rows.sequence_bytes(int(left.sequences[0])), left.packed())
+    return size
+
+
+def put_drop(changes: Changes, store: Store, first_segment: int, start: int) -> list[tuple[bytes, bytes]]:
+    """Add to `changes` what removes the segments below, and the answers to producers from before `start`; the ranges
+    of rows that go."""
+    ranges = [(head + rows.segment_bytes(0), head + rows.segment_bytes(first_segment)) for head in DROPPED]
+    for begin, end in ranges:
+        changes.delete_range("log", begin, end)
+    for row, _ in store.scan("log", rows.PRODUCERS, rows.after(rows.PRODUCERS)):
+        if rows.sequence_of(row) < start:
+            changes.delete("log", row)
+    return ranges

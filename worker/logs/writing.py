@@ -1,0 +1,78 @@
+"""Appends to several shards of a worker: one write of the write-ahead log, and one sync of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shared.errors import Unavailable
+from shared.messages.log import AppendBody
+from shared.wire import Frame
+from worker.logs.messages import Message
+from worker.logs.part import LogPart
+from worker.wal.log import WriteAheadLog
+
+Arrivals = dict[int, tuple[LogPart, Message]]
+"""Shard → where its part of a group goes."""
+
+
+def message_of(body: AppendBody, shard: int, frame: Frame) -> Message:
+    batches = tuple(batch for batch in body.batches if shard in batch.shards)
+    return Message(body.segment, body.group, body.closed, body.settled, batches, frame)
+
+
+def append(arrivals: Mapping[int, tuple[LogPart, Message]], durable: bool) -> dict[int, str]:
+    """Store parts of a group; shard → why it could not take its own, of which nothing is stored then.
+
+    When it returns, the rest survives the death of the process; if `durable`, the loss of power; if not, it will within
+    100 ms. Raises Internal when a frame is not sound.
+    """
+    failed: dict[int, str] = {}
+    by_log: dict[WriteAheadLog, Arrivals] = {}
+    for shard, (part, message) in sorted(arrivals.items()):
+        try:
+            part.make_room()
+        except Unavailable as error:
+            failed[shard] = str(error)
+        else:
+            by_log.setdefault(part.wal.log, {})[shard] = part, message
+    for log, own in by_log.items():
+        failed |= _write(log, own)
+        parts = {shard: part for shard, (part, _) in own.items() if shard not in failed}
+        if not parts:
+            continue
+        keeper = next(iter(parts.values())).keeper
+        if durable:
+            try:
+                keeper.sync()
+            except Unavailable as error:
+                failed |= dict.fromkeys(parts, str(error))
+        else:
+            keeper.written()
+        if any(part.is_large() for part in parts.values()):
+            keeper.wake()
+    return failed
+
+
+def _write(log: WriteAheadLog, arrivals: Arrivals) -> dict[int, str]:
+    """Shard → why it refuses. Locks are taken by ascending shard, and nobody who has one waits for another lock of a
+    lower shard."""
+    failed: dict[int, str] = {}
+    held: list[LogPart] = []
+    try:
+        for part, _ in arrivals.values():
+            part.lock.acquire()
+            held.append(part)
+        for shard, (part, message) in arrivals.items():
+            if why := part.stage(message):
+                failed[shard] = why
+        taken = {shard: arrival for shard, arrival in arrivals.items() if shard not in failed}
+        try:
+            positions = log.write([(part.wal, message.pieces()) for part, message in taken.values()])
+        except Unavailable as error:
+            return failed | dict.fromkeys(taken, str(error))
+        for (part, message), position in zip(taken.values(), positions, strict=True):
+            part.take_in(message, position)
+    finally:
+        for part in held:
+            part.lock.release()
+    return failed
