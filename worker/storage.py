@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -34,6 +35,10 @@ WRITE_BUFFERS_MAX = 6
 """Full buffers that may wait to be written out before the store holds up a write."""
 SLOWDOWN_FILES = 40
 """Files not compacted yet at which it does: twice RocksDB's own number."""
+HOLD_UP_S, STOP_S = 1.0, 5.0
+"""How long a write waits here for a store that slows writes down, before it goes on all the same, and for one that
+stops them, before it is refused."""
+HOLD_UP_POLL_S = 0.01
 LOG_FILES_KEPT = 2
 """RocksDB's own information logs: this start's and the last one's."""
 RECOVERY_FREE_BYTES = 16 << 20
@@ -100,6 +105,7 @@ class Store:
     def write(self, batch: Batch, *, durable: bool = False, logged: bool = True) -> None:
         """Apply the batch. `durable` waits for the fsync, which concurrent callers share. Without `logged` it survives
         nothing before the next `flush` of its families, and takes a tenth of the time."""
+        self._wait_for_room()
         try:
             self._db.write(batch._batch, _BUFFERED if logged else _UNLOGGED)
         except Exception as error:  # the library raises plain Exception
@@ -107,6 +113,19 @@ class Store:
             raise Unavailable(f"the store {self._path} refused a write: {error}") from error
         if durable:
             self.sync()
+
+    def _wait_for_room(self) -> None:
+        """Until the store would take a write without holding it up, in which it would hold the interpreter lock, and
+        with it the worker's heartbeat. Raises Unavailable when it takes none."""
+        started = time.monotonic()
+        while self._db.property_int_value(_STOPPED) or self._db.property_int_value(_DELAYED):
+            waited_s = time.monotonic() - started
+            if waited_s > HOLD_UP_S:
+                if not self._db.property_int_value(_STOPPED):
+                    return
+                if waited_s > STOP_S:
+                    raise Unavailable(f"the store {self._path} is behind with its compaction; try again later")
+            time.sleep(HOLD_UP_POLL_S)
 
     def sync(self) -> None:
         """Return when every write that returned before this call is on the disk (group commit)."""
@@ -213,6 +232,7 @@ def _options(family: str = "default") -> Options:
     return options
 
 
+_STOPPED, _DELAYED = "rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate"
 _BUFFERED = WriteOptions()
 _UNLOGGED = WriteOptions()
 _UNLOGGED.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub takes it for a method

@@ -4,9 +4,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
+from shared.errors import Unavailable
+from worker import storage
 from worker.storage import Store, StoreLocked
 
 
@@ -106,3 +109,55 @@ def test_a_scan_keeps_its_end_while_it_is_read(store):
         keys = store.keys("log", b"k0000", b"k%04d" % end)
         noise = [store.scan("log", b"", b"%d" % i) for i in range(20)]
         assert (len(list(rows)), len(list(keys)), len(noise)) == (end, end, 20)
+
+
+class Held:
+    """A store's database that says how it is: `states` are its answers to being asked, the last one for ever."""
+
+    def __init__(self, db, *states):
+        self._db = db
+        self._states = list(states)
+
+    def __getattr__(self, name):
+        return getattr(self._db, name)
+
+    def property_int_value(self, name):
+        state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        return int(state == name)
+
+
+STOPPED, DELAYED, FREE = "rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate", ""
+
+
+def test_a_write_waits_outside_of_the_store_while_that_would_hold_it_up(store):
+    db = store._db
+    store._db = held = Held(db, STOPPED, STOPPED, STOPPED, FREE)
+    put(store, (b"k", b"v"))
+    assert len(held._states) == 1
+    assert store.get("log", b"k") == b"v"
+
+
+def test_a_store_that_only_slows_writes_down_gets_them_in_the_end(store, monkeypatch):
+    monkeypatch.setattr(storage, "HOLD_UP_S", 0.05)
+    store._db = Held(store._db, DELAYED)
+    started = time.monotonic()
+    put(store, (b"k", b"v"))
+    assert time.monotonic() - started >= 0.05
+    assert store.get("log", b"k") == b"v"
+
+
+def test_a_store_that_takes_no_writes_refuses_and_recovers(store, monkeypatch):
+    monkeypatch.setattr(storage, "HOLD_UP_S", 0.02)
+    monkeypatch.setattr(storage, "STOP_S", 0.05)
+    db = store._db
+    store._db = Held(db, STOPPED)
+    with pytest.raises(Unavailable, match="behind with its compaction"):
+        put(store, (b"k", b"v"))
+    assert not store.recoverable()
+    store._db = db
+    put(store, (b"k", b"v"))
+    assert store.get("log", b"k") == b"v"
+
+
+def test_the_store_knows_the_properties_it_is_asked_for(store):
+    assert [store._db.property_int_value(name) for name in (STOPPED, DELAYED)] == [0, 0]
