@@ -7,7 +7,7 @@ import sys
 import uvloop
 
 from coordinator.app import serve
-from shared import allocator, config, manifest, telemetry
+from shared import allocator, config, interpreter, manifest, telemetry
 from shared.errors import ConfigError
 
 
@@ -15,7 +15,8 @@ def main() -> None:
     try:
         settings = config.load()
         allocator.keep_pages()
-        allocator.collect_seldom()
+        interpreter.collect_seldom()
+        interpreter.switch_often()
         telemetry.configure(settings.log_level)
         identity = manifest.open_manifest(settings)
         manifest.lock(settings, "coordinator")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.config import Settings
+from shared.durable import write_atomically
 from shared.errors import ConfigError
 
 VERSION = 1
@@ -53,21 +54,6 @@ def open_manifest(settings: Settings) -> Manifest:
             f"set TRIPTYCH_SHARDS={manifest.shards} or use another TRIPTYCH_DATA"
         )
     return manifest
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file: after a crash it holds the old content or the new, and when this returns the new is on disk."""
-    temporary = path.with_name(path.name + ".new")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def lock(settings: Settings, role: str) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-from shared import allocator, config, manifest, telemetry
+from shared import allocator, config, interpreter, manifest, telemetry
 from shared.errors import ConfigError, Unavailable
 from shared.telemetry import event
 from worker.process import WorkerProcess
@@ -157,7 +157,8 @@ def main() -> None:
     except (ConfigError, Unavailable) as error:
         sys.exit(f"triptych workers: {error}")
     import_methods()
-    allocator.collect_seldom()
+    interpreter.collect_seldom()
+    interpreter.switch_often()
     Supervisor(settings, identity, address, lock).run()
 
 

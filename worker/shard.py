@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 
 from shared.config import Settings
-from shared.errors import Unavailable
 from shared.labels import Symbols
 from shared.telemetry import event
 from worker.logs.part import LogPart
+from worker.ownership import when_free
 from worker.series.part import SeriesPart
 from worker.storage import Store, StoreLocked
 from worker.vectors.part import VectorPart
 from worker.wal import log as wal
 from worker.wal.log import WriteAheadLog
-
-LOCK_WAIT_S = 15.0
-"""How long a new owner waits for the last one to let go: a killed worker's successor may start before the kernel has
-released the lock, an orderly stop takes up to 5 s."""
-LOCK_POLL_S = 0.1
 
 
 class Shard:
@@ -35,7 +29,7 @@ class Shard:
         directory = settings.data / "shards" / f"{number:04d}"
         started = time.monotonic()
         log.open()
-        self.store = _open(directory)
+        self.store = when_free(directory, lambda: Store(directory / "store"), StoreLocked)
         self.series = SeriesPart(self.store, settings, symbols, directory, log.stream(number, wal.SERIES))
         self.logs = LogPart(self.store, settings, symbols, directory, log.stream(number, wal.LOG))
         self.vectors = VectorPart(self.store, settings, symbols, directory)
@@ -56,14 +50,3 @@ class Shard:
         for part in (self.series, self.logs, self.vectors):
             part.close()
         self.store.close()
-
-
-def _open(directory: Path) -> Store:
-    give_up = time.monotonic() + LOCK_WAIT_S
-    while True:
-        try:
-            return Store(directory / "store")
-        except StoreLocked as error:
-            if time.monotonic() > give_up:
-                raise Unavailable(f"{directory} is locked by another process: {error}") from error
-            time.sleep(LOCK_POLL_S)

@@ -17,8 +17,8 @@ import msgspec
 import xxhash
 
 from shared.config import Settings
+from shared.durable import write_atomically
 from shared.errors import ConfigError, Unavailable
-from shared.manifest import write_atomically
 from shared.messages.log import Span
 
 RESERVE_AHEAD = 1 << 20

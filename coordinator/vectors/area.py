@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -44,8 +43,6 @@ HOLD_SHARE = 0.9
 """Who got an answer from a batch often asks again at once: the next batch is held until such a share of the searches
 that were under way together of late has come, or for this long. One search after the other is never held."""
 QUEUES_MAX = 256  # kinds of search whose recent batches are remembered
-SWITCH_S = 0.0005
-"""How long a thread that decodes a large body may keep the interpreter from the event loop; Python's own is 5 ms."""
 THREAD_NUMBERS_MIN = (
     64_000  # components of a write from which it is checked and cut in a thread: 1 ms of the event loop
 )
@@ -98,7 +95,6 @@ class VectorArea:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeout_s = settings.vector_timeout_ms / 1000
         self._write_timeout_s = settings.write_timeout_ms / 1000
-        sys.setswitchinterval(SWITCH_S)
 
     async def start(self) -> None:
         """Read the collections. Raises ConfigError when a setting contradicts what the data directory holds."""

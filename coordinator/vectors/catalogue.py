@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import msgspec
 
+from shared.durable import write_atomically
 from shared.errors import BadData, ConfigError, NotFound
 from shared.messages.vectors import DIMENSION_MAX, METRICS, STORAGES, Collection
 
@@ -79,17 +79,7 @@ class Catalogue:
     def _write(self, collections: dict[str, Collection]) -> None:
         """Replace the file in one step, fsynced. Raises OSError, and then nothing has changed."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".new")
-        with temporary.open("wb") as file:
-            file.write(msgspec.json.encode(_File(self._next_id, list(collections.values()))))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path)
-        descriptor = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_atomically(self._path, msgspec.json.encode(_File(self._next_id, list(collections.values()))))
         self._collections = collections
 
 

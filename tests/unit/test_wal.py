@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import ConfigError, Unavailable
+from worker import ownership
 from worker.wal import files, layout, record
 from worker.wal import log as wal
 from worker.wal.log import LOG, SERIES, Stream, WriteAheadLog
@@ -241,7 +242,7 @@ def test_concurrent_writers_and_syncs(log: WriteAheadLog) -> None:
 
 
 def test_one_owner_at_a_time(log: WriteAheadLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr(ownership, "LOCK_WAIT_S", 0.0)
     with pytest.raises(Unavailable, match="locked by another process"):
         WriteAheadLog(log._directory).open()
 

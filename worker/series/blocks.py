@@ -256,7 +256,7 @@ class BlockWriter:
 
     def finish(self) -> BlockRow:
         """The block's row; when this returns, the file is on the disk under its name (the directory entry is not yet
-        synced: see `sync_directory`). Raises OSError."""
+        synced: see `shared.durable.sync_directory`). Raises OSError."""
         if self._buffered:
             self._flush(self._buffered)
         columns = {name: np.concatenate(arrays) for name, arrays in self._columns.items()}
@@ -323,12 +323,3 @@ class BlockWriter:
         self._chunk_at.append(self._chunk_at[-1] + len(data))
         self._chunk_hashes.append(xxhash.xxh64_intdigest(data))
         self._file.write(data)
-
-
-def sync_directory(directory: Path) -> None:
-    """When this returns, the names of the files in it are on the disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

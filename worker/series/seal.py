@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.durable import sync_directory
 from shared.promql.model import Samples
-from worker.series.blocks import BlockRow, BlockWriter, sync_directory
+from worker.series.blocks import BlockRow, BlockWriter
 from worker.series.layers import Slab
 from worker.series.pieces import Piece, join
 

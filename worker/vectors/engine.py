@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +19,6 @@ from worker.storage import Store
 from worker.vectors.collection import WorkerCollection
 
 NICENESS = 5  # behind the threads that answer requests
-SWITCH_S = 0.0005
-"""How long a thread that computes may keep the interpreter from others. Python's own 5 ms would be added to a search
-each time it comes back from a kernel or the index, beside a write."""
 IDLE_S = 1.0
 STOP_S = 3.0
 
@@ -39,7 +35,6 @@ class Engine:
         self._stopping = threading.Event()
         self._work = threading.Event()
         self._thread: threading.Thread | None = None
-        sys.setswitchinterval(SWITCH_S)
 
     def join(self, shard: int, store: Store, collections: list[Collection]) -> None:
         """A shard and the collections it has; returns when its vectors are loaded."""

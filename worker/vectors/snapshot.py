@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from shared.durable import write_atomically, write_synced
 from shared.messages.vectors import Collection, pack_blobs, unpack_blobs
 from shared.telemetry import event
 from worker.vectors.ann import AnnIndex
@@ -76,7 +76,7 @@ def write(
     index_path = own / f"{number}.index"
     view.index.save(index_path)
     attributes = view.attributes.save(view.indexed)
-    _write(_attributes_path(index_path), attributes)
+    write_synced(_attributes_path(index_path), attributes)
     joined, lengths = pack_blobs(view.names[: view.indexed])
     body = msgspec.msgpack.encode(
         _List(
@@ -92,10 +92,7 @@ def write(
         )
     )
     (own / "shards").write_text(json.dumps(sorted(shards)))
-    temporary = own / "rows.new"
-    _write(temporary, xxhash.xxh3_64_digest(body) + body)
-    os.replace(temporary, own / "rows")
-    _sync(own)
+    write_atomically(own / "rows", xxhash.xxh3_64_digest(body) + body)
     for path in (*own.glob("*.index"), *own.glob("*.attributes")):
         if path.stem != index_path.stem:
             path.unlink()
@@ -106,13 +103,6 @@ def write(
 
 def _attributes_path(index_path: Path) -> Path:
     return index_path.with_suffix(".attributes")
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _snapshots(directory: Path) -> Iterator[tuple[Path, set[int]]]:
@@ -160,11 +150,3 @@ def _checksum(path: Path) -> int:
         while chunk := file.read(READ_BYTES):
             digest.update(chunk)
     return digest.intdigest()
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,15 +12,15 @@ import fcntl
 import logging
 import mmap
 import os
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
 
-from shared.errors import Unavailable
+from shared.durable import sync_directory
 from shared.telemetry import event
+from worker.ownership import when_free
 from worker.wal import record
 
 FILE_BYTES = 32 << 20
@@ -29,8 +29,6 @@ GROWTH = 4
 ZEROS_BYTES = 1 << 20
 SPARES_MAX = 2
 """Files without records of use that are kept to be used again."""
-LOCK_WAIT_S = 15.0
-LOCK_POLL_S = 0.1
 _SUFFIX = ".wal"
 
 
@@ -123,7 +121,7 @@ class Files:
             while size < wanted and not self._closing:
                 size += os.pwrite(descriptor, bytes(min(ZEROS_BYTES, wanted - size)), size)
             os.fsync(descriptor)
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
         except OSError:
             os.close(descriptor)
             path.unlink()
@@ -164,23 +162,11 @@ def read(path: Path) -> Iterator[tuple[record.Found, memoryview]]:
 
 def lock(directory: Path) -> int:
     """Take the directory until the descriptor that is returned is closed. Raises Unavailable when its owner does not
-    let go in time: a killed worker's successor may start before the kernel has."""
+    let go in time."""
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    give_up = time.monotonic() + LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except OSError as error:
-            if time.monotonic() > give_up:
-                os.close(descriptor)
-                raise Unavailable(f"{directory} is locked by another process") from error
-            time.sleep(LOCK_POLL_S)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    finally:
+        when_free(directory, lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), BlockingIOError)
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor

@@ -7,8 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
+from shared.durable import write_atomically
 from shared.errors import ConfigError
-from shared.manifest import write_atomically
 from shared.telemetry import event
 from worker.wal import files
 from worker.wal.log import WriteAheadLog
