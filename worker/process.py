@@ -29,6 +29,9 @@ from worker.wal import layout
 from worker.wal.log import WriteAheadLog
 
 HEARTBEAT_S = 0.5
+AWAY_S = 0.1
+"""How often a coordinator that is away is tried again: what a restart waits for at most when the workers are there
+first."""
 LOADING_THREADS = 2
 LINGER_MS = 1000
 
@@ -55,8 +58,7 @@ class WorkerProcess:
         socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         socket.setsockopt(zmq.ROUTING_ID, f"{name}:{os.getpid()}:{time.time_ns()}".encode())
         socket.setsockopt(zmq.LINGER, LINGER_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        socket.setsockopt(zmq.RECONNECT_IVL, int(AWAY_S * 1000))
         # Nothing is queued for a coordinator that is away: old beats and replies are of no use to the next one.
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.connect(address)
@@ -73,11 +75,11 @@ class WorkerProcess:
         wake = select.poll()
         wake.register(self._wake_read, select.POLLIN)
         while not self._stopping:
-            self._beat()
+            heard = self._beat()
             if os.getppid() != self._parent:
                 event(logging.WARNING, "parent is gone, stopping", worker=self._name)
                 break
-            if wake.poll(HEARTBEAT_S * 1000):
+            if wake.poll((HEARTBEAT_S if heard else AWAY_S) * 1000):
                 os.read(self._wake_read, 65536)
         self._close(loading)
 
@@ -98,7 +100,8 @@ class WorkerProcess:
             event(logging.ERROR, "shard failed to load", trace=True, shard=number)
         self._wake()  # the next beat tells of it
 
-    def _beat(self) -> None:
+    def _beat(self) -> bool:
+        """Tell the coordinator how the shards are; False when it is away."""
         if self._wal.recoverable():
             event(logging.WARNING, "the failed write-ahead log can be opened again, restarting", worker=self._name)
             self._stopping = True
@@ -116,7 +119,7 @@ class WorkerProcess:
                 entry.state = cluster_pb2.ShardState.LOADING
             else:
                 entry.state, entry.detail = cluster_pb2.ShardState.FAILED, state
-        self._service.send(wire.encode_register(message))
+        return self._service.send(wire.encode_register(message))
 
     def _run(self, request_id: bytes, request: Request, method: Method) -> list[wire.Frame]:
         started = time.perf_counter()

@@ -80,12 +80,13 @@ class Service:
         for thread in self._threads:
             thread.start()
 
-    def send(self, message: Sequence[wire.Frame]) -> None:
-        """Send a message of the worker's own; dropped when the coordinator is away."""
+    def send(self, message: Sequence[wire.Frame]) -> bool:
+        """Send a message of the worker's own; False when the coordinator is away, and then it is dropped."""
         with self._lock:
-            self._transmit(message)
+            sent = self._transmit(message)
             self._hear()
             self._share()
+            return sent
 
     def close(self) -> None:
         """Answer what runs, drop what waits, and close the socket."""
@@ -182,12 +183,14 @@ class Service:
     def _refuse(self, request_id: bytes, error: TriptychError) -> None:
         self._transmit(wire.encode_reply(request_id, failure(error)))
 
-    def _transmit(self, message: Sequence[wire.Frame]) -> None:
+    def _transmit(self, message: Sequence[wire.Frame]) -> bool:
         try:
             wire.send(self._socket, message)
         except zmq.Again:
             # The coordinator is away; whoever waited for this has been told so by its own deadline.
             event(logging.DEBUG, "message dropped, coordinator is away", worker=self._name)
+            return False
+        return True
 
 
 def failure(error: TriptychError) -> Reply:

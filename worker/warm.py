@@ -10,7 +10,7 @@ from shared.messages.settling import settle
 from shared.promql.engine import warm as engine
 from shared.telemetry import event
 from worker.methods import all_methods
-from worker.vectors import ranking, similarity
+from worker.vectors import ann, ranking, similarity
 
 LOWEST_PRIORITY = 19
 
@@ -30,6 +30,7 @@ def fill_cache() -> None:
     os.nice(LOWEST_PRIORITY)
     started = time.monotonic()
     engine.compile_kernels()
+    ann.compile_kernels()
     similarity.compile_kernels()
     ranking.compile_kernels()
     event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))

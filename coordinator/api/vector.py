@@ -49,7 +49,10 @@ async def _body(request: web.Request, from_json: Callable[[bytes], T], from_prot
 
 
 def _wants_protobuf(request: web.Request) -> bool:
-    return PROTOBUF in (part.partition(";")[0].strip() for part in request.headers.get("Accept", "").split(","))
+    accepted = request.headers.get("Accept")
+    if accepted is None:
+        return False
+    return PROTOBUF in (part.partition(";")[0].strip() for part in accepted.split(","))
 
 
 def _json(content: dict[str, Any], warnings: list[str] | None = None) -> web.Response:
@@ -109,6 +112,8 @@ async def search(request: web.Request) -> web.Response:
 
 
 def _partial(request: web.Request) -> bool:
+    if not request.query_string:
+        return True
     value = request.query.get("partial_response", "true")
     if value not in ("true", "false"):
         raise BadData(f"partial_response is {value!r}; it must be true or false")

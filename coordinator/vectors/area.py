@@ -261,11 +261,7 @@ class VectorArea:
                 raise BadData(f"text.field is {request.text_field!r}; the default collection has no text fields")
             return Searched([NO_HITS] * len(request.counts), [])
         queries = request.queries(collection)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                found, outcome = await self._submit(request.body(collection, self._settings.vector_expansion), queries)
-        except TimeoutError:
-            raise DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s") from None
+        found, outcome = await self._submit(request.body(collection, self._settings.vector_expansion), queries)
         if outcome.missing and not partial:
             raise Unavailable("; ".join(outcome.warnings()))
         if found.unknown and found.vectors and not outcome.missing:
@@ -281,10 +277,19 @@ class VectorArea:
             return await self._ask(body, queries)
         key = msgspec.msgpack.encode(body)
         queue = self._queues.setdefault(key, _Queue(body))
-        waiting = _Waiting(queries, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(queries, loop.create_future())
         queue.waiting.append(waiting)
+        timer = loop.call_later(self._timeout_s, self._expire, waiting)
         self._advance(key, queue)
-        return await waiting.answer
+        try:
+            return await waiting.answer
+        finally:
+            timer.cancel()
+
+    def _expire(self, waiting: _Waiting) -> None:
+        if not waiting.answer.done():
+            waiting.answer.set_exception(DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s"))
 
     def _advance(self, key: bytes, queue: _Queue, *, held: bool = False) -> None:
         while queue.waiting and queue.in_flight < BATCHES_IN_FLIGHT:

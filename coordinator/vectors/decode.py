@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from coordinator.vectors.numbers import Buffer, parse_arrays, walk_write
+from coordinator.vectors.numbers import Buffer, find_unusable, parse_arrays, walk_write
 from coordinator.vectors.values import id_bytes, pack_attributes, protobuf_attributes, shown
 from proto import vector_pb2
 from shared.errors import BadData, TooLarge
@@ -74,16 +74,13 @@ class Upserts:
 
 def check_components(table: Floats, metric: str, label: Any) -> None:
     """Raises BadData, `label(row)` naming the vector, for components no distance can be taken of."""
-    finite = np.isfinite(table)
-    if not finite.all():
-        row, component = (int(n) for n in np.argwhere(~finite)[0])
-        raise BadData(
-            f"{label(row)}: component {component} is not a finite 32-bit float (NaN, infinite or past 3.4e38)"
-        )
-    if metric == "cosine":
-        zero = np.flatnonzero(~table.any(axis=1))
-        if len(zero):
-            raise BadData(f"{label(int(zero[0]))} is all zeros, which has no direction to compare under cosine")
+    wrong = find_unusable(table, lengths_matter=metric == "cosine")
+    if wrong is None:
+        return
+    row, component = wrong
+    if component < 0:
+        raise BadData(f"{label(row)} is all zeros, which has no direction to compare under cosine")
+    raise BadData(f"{label(row)}: component {component} is not a finite 32-bit float (NaN, infinite or past 3.4e38)")
 
 
 # JSON

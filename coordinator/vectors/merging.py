@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from shared import wire
-from shared.messages.vectors import Floats, FoundBody, unpack_blobs
+from shared.messages.vectors import Floats, FoundBody, unpack_blobs, unpack_chosen
 from shared.wire import Reply
 
 FUSION_CONSTANT = 60
@@ -69,12 +70,12 @@ class Found:
 
 
 @njit(cache=True, nogil=True)
-def _merge(near, counts, k, order, merged, tied):  # type: ignore[no-untyped-def]
+def _merge(near, counts, k, order, ends, tied):  # type: ignore[no-untyped-def]
     """Lists of several workers, each in descending order, into one a query.
 
     `near` has one worker's lists after the other's, `counts` int32[workers, queries] long. The places of the `k`
-    greatest of each query go to `order`, query after query, and their number to `merged`; `tied` tells where equal
-    values of different workers were met.
+    greatest of each query go to `order`, query after query, and where they end there to `ends`; `tied` tells where
+    equal values of different workers were met, and what is returned whether anywhere.
     """
     workers, queries = counts.shape
     at = np.zeros(workers, dtype=np.int64)
@@ -82,11 +83,11 @@ def _merge(near, counts, k, order, merged, tied):  # type: ignore[no-untyped-def
         at[w] = at[w - 1] + counts[w - 1].sum()
     end = np.empty(workers, dtype=np.int64)
     out = 0
+    any_tied = False
     for q in range(queries):
         for w in range(workers):
             end[w] = at[w] + counts[w, q]
-        merged[q] = 0
-        while merged[q] < k:
+        for _ in range(k):
             best = -1
             for w in range(workers):
                 if at[w] == end[w]:
@@ -94,15 +95,15 @@ def _merge(near, counts, k, order, merged, tied):  # type: ignore[no-untyped-def
                 if best < 0 or near[at[w]] > near[at[best]]:
                     best = w
                 elif near[at[w]] == near[at[best]]:
-                    tied[q] = True
+                    tied[q] = any_tied = True
             if best < 0:
                 break
             order[out] = at[best]
             at[best] += 1
-            merged[q] += 1
             out += 1
+        ends[q] = out
         at[:] = end
-    return out
+    return any_tied
 
 
 def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> Found:
@@ -116,48 +117,45 @@ def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> Found
             unknown.append(set(body.unknown))
     found = Found([NO_HITS] * lists, set.intersection(*unknown) if unknown else set(), vectors)
     # Only a worker without any vector sends none of a column that others send.
-    there = [reply for reply in replies if len(reply.frames[1])]
+    there = [reply.frames for reply in replies if len(reply.frames[1])]
     if there:
-        counts = np.array([np.frombuffer(reply.frames[0], dtype=np.int32) for reply in there])
-        found.lists = _merged(_joined(there, dimension), counts, k)
+        counts, *columns = [b"".join(frames) for frames in zip(*there, strict=True)]
+        found.lists = _merged(np.frombuffer(counts, dtype=np.int32).reshape(len(there), -1), columns, dimension, k)
     return found
 
 
-def _joined(replies: Sequence[Reply], dimension: int) -> Hits:
-    """All hits, one worker's after the other's."""
-    columns = [b"".join(frames) for frames in zip(*(reply.frames for reply in replies), strict=True)]
-    _, near, ids, id_lengths, attributes, attribute_lengths, vectors = columns
-    return Hits(
-        np.frombuffer(near, dtype=np.float32),
-        unpack_blobs(ids, id_lengths),
-        unpack_blobs(attributes, attribute_lengths) if attribute_lengths else [],
-        np.frombuffer(vectors, dtype=np.float32).reshape(-1, dimension) if vectors else None,
+def _merged(counts: NDArray[np.int32], columns: Sequence[bytes], dimension: int, k: int) -> list[Hits]:
+    """The best of each query. `columns` are those of `FoundBody` after the counts, one worker's after the other's."""
+    near, ids, id_lengths, attributes, attribute_lengths, vectors = columns
+    values = np.frombuffer(near, dtype=np.float32)
+    order = np.empty(len(values), dtype=np.int64)
+    bounds = np.zeros(counts.shape[1] + 1, dtype=np.int64)
+    tied = np.zeros(counts.shape[1], dtype=np.bool_)
+    any_tied = _merge(values, counts, k, order, bounds[1:], tied)
+    spans = list(pairwise(bounds.tolist()))
+    if any_tied:
+        names = unpack_blobs(ids, id_lengths)
+        for query in np.flatnonzero(tied).tolist():
+            start, end = spans[query]
+            order[start:end] = _by_id(values, names, counts, query)[: end - start]
+    order = order[: bounds[-1]]
+    best = Hits(
+        values[order],
+        unpack_chosen(ids, id_lengths, order),
+        unpack_chosen(attributes, attribute_lengths, order) if attribute_lengths else [],
+        np.frombuffer(vectors, dtype=np.float32).reshape(-1, dimension)[order] if vectors else None,
     )
+    return [best] if len(spans) == 1 else [best.part(start, end) for start, end in spans]
 
 
-def _merged(hits: Hits, counts: NDArray[np.int32], k: int) -> list[Hits]:
-    queries = counts.shape[1]
-    order = np.empty(len(hits.near), dtype=np.int64)
-    merged = np.empty(queries, dtype=np.int64)
-    tied = np.zeros(queries, dtype=np.bool_)
-    total = _merge(hits.near, counts, k, order, merged, tied)
-    order = order[:total]
-    ends = np.cumsum(merged).tolist()
-    starts = [0, *ends[:-1]]
-    for place in np.flatnonzero(tied).tolist():
-        order[starts[place] : ends[place]] = _by_id(hits, counts, place)[: ends[place] - starts[place]]
-    best = hits.take(order)
-    return [best] if queries == 1 else list(map(best.part, starts, ends))
-
-
-def _by_id(hits: Hits, counts: NDArray[np.int32], query: int) -> list[int]:
+def _by_id(near: Floats, names: Sequence[bytes], counts: NDArray[np.int32], query: int) -> list[int]:
     """The places of all of one query's hits by similarity, equal ones by id."""
     flat = np.cumsum(counts.ravel())
     places: list[int] = []
     for worker in range(len(counts)):
         end = int(flat[worker * counts.shape[1] + query])
         places += range(end - int(counts[worker, query]), end)
-    return sorted(places, key=lambda place: (-hits.near[place], hits.ids[place]))
+    return sorted(places, key=lambda place: (-near[place], names[place]))
 
 
 def fuse(rankings: Sequence[Hits], k: int) -> Hits:
@@ -185,5 +183,5 @@ def fuse(rankings: Sequence[Hits], k: int) -> Hits:
 
 def compile_kernels() -> None:
     """Compile, or load from the cache on disk, so that no request waits for it."""
-    near = np.frombuffer(b"", dtype=np.float32)  # read-only, as what comes over the wire: to numba another type
-    _merged(Hits(near, [], [], None), np.zeros((1, 1), np.int32), 1)
+    # Columns that came over the wire cannot be written to: to numba another type.
+    _merged(np.frombuffer(bytes(4), dtype=np.int32).reshape(1, 1), [b""] * 6, 1, 1)

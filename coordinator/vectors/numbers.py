@@ -14,11 +14,49 @@ from shared.messages.vectors import Floats
 Buffer = bytes | bytearray | memoryview | msgspec.Raw
 
 _POWERS = np.array([float(f"1e{n}") for n in range(23)])
+SIGNIFICANT_MAX = 18  # so many digits are less than 2^63
 UNUSUAL = -1
 """What the kernels answer for input they leave to the general parser: anything rare, and anything wrong."""
 
 
 @njit(cache=True, nogil=True)
+def _digits(text, at, end, mantissa):  # type: ignore[no-untyped-def]
+    """(`mantissa` with the digits at `at` appended, where they end)."""
+    while at < end:
+        digit = np.int64(text[at]) - 48
+        if digit < 0 or digit > 9:
+            break
+        mantissa = mantissa * 10 + digit
+        at += 1
+    return mantissa, at
+
+
+@njit(cache=True, nogil=True)
+def _long_mantissa(text, at, end):  # type: ignore[no-untyped-def]
+    """A mantissa of any length: (its first 18 significant digits, the power of ten they are of, whether no other digit
+    follows but zeros, where it ends)."""
+    mantissa, digits, power, exact, point = np.int64(0), 0, 0, True, False
+    while at < end:
+        byte = text[at]
+        if byte == 46:
+            point = True
+        elif byte < 48 or byte > 57:
+            break
+        elif digits < SIGNIFICANT_MAX:
+            mantissa = mantissa * 10 + (byte - 48)
+            if mantissa > 0:
+                digits += 1
+            if point:
+                power -= 1
+        else:
+            exact = exact and byte == 48
+            if not point:
+                power += 1
+        at += 1
+    return mantissa, power, exact, at
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _number(text, at, end, wide, bits):  # type: ignore[no-untyped-def]
     """The JSON number at `at` as float32: (value, where it ends), the end −1 for one left to the general parser.
 
@@ -30,24 +68,14 @@ def _number(text, at, end, wide, bits):  # type: ignore[no-untyped-def]
         at += 1
     if text[at] < 48 or text[at] > 57:
         return np.float32(0), -1
-    mantissa, digits, power, exact, point = np.int64(0), 0, 0, True, False
-    while at < end:
-        byte = text[at]
-        if byte == 46:
-            point = True
-        elif byte < 48 or byte > 57:
-            break
-        elif digits < 18:
-            mantissa = mantissa * 10 + (byte - 48)
-            if mantissa > 0:
-                digits += 1
-            if point:
-                power -= 1
-        else:
-            exact = exact and byte == 48
-            if not point:
-                power += 1
-        at += 1
+    first, power, exact = at, 0, True
+    mantissa, at = _digits(text, at, end, np.int64(0))
+    if at < end and text[at] == 46:
+        point = at
+        mantissa, at = _digits(text, at + 1, end, mantissa)
+        power = point + 1 - at
+    if at - first > SIGNIFICANT_MAX:  # with the point, so of as many digits at least
+        mantissa, power, exact, at = _long_mantissa(text, first, end)
     if at < end and (text[at] == 101 or text[at] == 69):
         at += 1
         down = text[at] == 45
@@ -64,8 +92,11 @@ def _number(text, at, end, wide, bits):  # type: ignore[no-untyped-def]
     if size > 44:
         return np.float32(0), -1
     value = np.float64(mantissa)
-    for part in (min(size, 22), max(0, size - 22)):
-        value = value / _POWERS[part] if power < 0 else value * _POWERS[part]
+    scale = _POWERS[min(size, 22)]
+    value = value / scale if power < 0 else value * scale
+    if size > 22:
+        scale = _POWERS[size - 22]
+        value = value / scale if power < 0 else value * scale
     if not exact or size > 22 or mantissa > 9_007_199_254_740_992:
         # The double is within a few units of the true value; that decides the float32 unless it lies next to the
         # middle between two of them.
@@ -78,8 +109,9 @@ def _number(text, at, end, wide, bits):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _parse(text, starts, ends, out, counts):  # type: ignore[no-untyped-def]
-    """JSON arrays of numbers at text[starts[i]:ends[i]] → `out` float32, one array after the other, `counts` each.
+def _parse(text, lengths, out, counts):  # type: ignore[no-untyped-def]
+    """JSON arrays of numbers, `lengths[i]` bytes each, one after the other in `text` → `out` float32, one array after
+    the other, `counts` each. Returns (how many numbers, how many arrays are UNUSUAL).
 
     A count is UNUSUAL where an array is not plain numbers, or has a number `_number` leaves. The text is valid JSON
     already, so a number needs no check of its grammar.
@@ -87,8 +119,10 @@ def _parse(text, starts, ends, out, counts):  # type: ignore[no-untyped-def]
     wide = np.empty(1, dtype=np.float64)
     bits = wide.view(np.int64)
     at_out = 0
-    for i in range(len(starts)):
-        at, end = starts[i], ends[i]
+    rare = 0
+    end = 0
+    for i in range(len(lengths)):
+        at, end = end, end + lengths[i]
         first = at_out
         usual = at < end and text[at] == 91
         at += 1
@@ -103,7 +137,8 @@ def _parse(text, starts, ends, out, counts):  # type: ignore[no-untyped-def]
         counts[i] = at_out - first if usual else -1
         if not usual:
             at_out = first
-    return at_out
+            rare += 1
+    return at_out, rare
 
 
 def parse_arrays(arrays: Sequence[Buffer]) -> tuple[Floats, NDArray[np.int64]]:
@@ -112,17 +147,14 @@ def parse_arrays(arrays: Sequence[Buffer]) -> tuple[Floats, NDArray[np.int64]]:
     Raises msgspec.ValidationError or OverflowError for one that is not such an array. Numbers past float32 become
     infinite.
     """
-    joined = b"".join(arrays)
-    text = np.frombuffer(joined, dtype=np.uint8)
-    ends = np.cumsum([len(memoryview(array)) for array in arrays], dtype=np.int64)
-    starts = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]])
+    text = np.frombuffer(b"".join(arrays), dtype=np.uint8)
+    lengths = np.array([len(memoryview(array)) for array in arrays], dtype=np.int64)
     out = np.empty(len(text) // 2 + 1, dtype=np.float32)
     counts = np.empty(len(arrays), dtype=np.int64)
-    total = _parse(text, starts, ends, out, counts)
-    unusual = np.flatnonzero(counts == UNUSUAL)
-    if not len(unusual):
+    total, rare = _parse(text, lengths, out, counts)
+    if not rare:
         return out[:total], counts
-    return _with_unusual(arrays, out[:total], counts, unusual)
+    return _with_unusual(arrays, out[:total], counts, np.flatnonzero(counts == UNUSUAL))
 
 
 def _with_unusual(
@@ -142,6 +174,32 @@ def _with_unusual(
             pieces.append(parsed[at : at + int(counts[i])])
             at += int(counts[i])
     return np.concatenate(pieces), counts
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _unusable(table, lengths_matter):  # type: ignore[no-untyped-def]
+    """(row, component) of the first number of `table` that is not finite; if `lengths_matter`, of the first row of
+    zeros (and then component −1) should it come before; (−1, −1) if there is neither."""
+    for row in range(table.shape[0]):
+        vector = table[row]
+        finite, zero = True, True
+        for d in range(vector.shape[0]):
+            finite &= abs(vector[d]) < np.inf
+            zero &= vector[d] == 0
+        if not finite:
+            for d in range(vector.shape[0]):
+                if not abs(vector[d]) < np.inf:
+                    return row, d
+        if zero and lengths_matter:
+            return row, -1
+    return -1, -1
+
+
+def find_unusable(table: Floats, *, lengths_matter: bool) -> tuple[int, int] | None:
+    """The first vector of float32[n, dimension] that nothing can be compared with, or None: (its row, the component
+    that is not finite), the component −1 for one of all zeros, which counts if `lengths_matter`."""
+    row, component = _unusable(np.ascontiguousarray(table), lengths_matter)
+    return None if row < 0 else (row, component)
 
 
 @njit(cache=True, nogil=True)
@@ -231,5 +289,8 @@ def walk_write(body: bytes, most: int) -> tuple[NDArray[np.int64], tuple[int, in
 
 def compile_kernels() -> None:
     """Compile, or load from the cache on disk, so that no request waits for it."""
-    parse_arrays([b"[1]"])
+    parsed, _ = parse_arrays([b"[1]"])
+    find_unusable(parsed.reshape(1, 1), lengths_matter=True)
+    # What protobuf brings cannot be written to: to numba another type.
+    find_unusable(np.frombuffer(bytes(4), dtype=np.float32).reshape(1, 1), lengths_matter=True)
     walk_write(b"", 1)

@@ -130,6 +130,13 @@ def unpack_blobs(joined: Frame, lengths: Frame) -> list[bytes]:
     return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
+def unpack_chosen(joined: bytes, lengths: Frame, places: NDArray[np.int64]) -> list[bytes]:
+    """Of what `pack_blobs` packed those at `places`, in their order."""
+    sizes = np.frombuffer(lengths, dtype=np.uint32)
+    ends = sizes.cumsum(dtype=np.int64)[places]
+    return [joined[start:end] for start, end in zip((ends - sizes[places]).tolist(), ends.tolist(), strict=True)]
+
+
 def floats(frame: Frame, dimension: int) -> Floats:
     """A frame of float32 as [rows, dimension], not copied."""
     return np.frombuffer(frame, dtype=np.float32).reshape(-1, dimension)

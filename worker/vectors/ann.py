@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+from numba import njit
 from usearch.index import Index, MetricKind
 
 from shared.messages.vectors import Floats
@@ -44,6 +45,14 @@ def components(metric: str, storage: str) -> str:
 def node_bytes(dimension: int, metric: str, storage: str) -> int:
     """What a vector takes in the graph."""
     return GRAPH_BYTES + _BYTES[components(metric, storage)] * dimension
+
+
+@njit(cache=True, nogil=True)
+def _clear(rows, counts, limit):  # type: ignore[no-untyped-def]
+    for q in range(rows.shape[0]):
+        for c in range(rows.shape[1]):
+            if c >= counts[q] or rows[q, c] >= limit:
+                rows[q, c] = -1
 
 
 class AnnIndex:
@@ -73,9 +82,9 @@ class AnnIndex:
         finally:
             self._lock.release()
 
-    def search(self, queries: Floats, count: int) -> Rows:
-        """Rows near each query, int64[q, count], −1 where fewer were found: the candidates a walk of the graph ends
-        with that keeps `count` of them."""
+    def search(self, queries: Floats, count: int, limit: int) -> Rows:
+        """Rows near each query, int64[q, count]: the candidates a walk of the graph ends with that keeps `count` of
+        them. −1 where fewer were found, and for a row that is not below `limit`."""
         with self._next:
             self._lock.acquire()
         try:
@@ -84,8 +93,7 @@ class AnnIndex:
         finally:
             self._lock.release()
         rows: Rows = keys.view(np.int64)
-        if counts.min(initial=count) < count:
-            rows[np.arange(count) >= counts[:, None]] = -1
+        _clear(rows, counts, limit)
         return rows
 
     def save(self, path: Path) -> None:
@@ -102,3 +110,8 @@ class AnnIndex:
         """Replace the content by a file's. Raises RuntimeError or ValueError for a file that is not such an index."""
         with self._lock:
             self._index.load_index_from_path(str(path), None)
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache on disk, so that no search waits for it."""
+    _clear(np.zeros((1, 1), np.int64), np.zeros(1, np.int64), 1)

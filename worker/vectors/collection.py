@@ -46,9 +46,10 @@ MEASURE_ROWS_LEAST = 2000  # smaller tables are mostly compared row by row
 MEASURE_GROWTH = 1.4  # what a graph needs grows with the logarithm of its size, if not slower
 QUIET_S = 0.5
 SLICE_ROWS = 64
-SLICE_ROWS_SEARCHED = 4
-"""Rows indexed at once while there are searches, which wait for the whole slice: 0.6 ms at 100,000 × 128."""
-PAUSE = 2.0
+SLICE_ROWS_SEARCHED = 1
+"""Rows indexed at once while there are searches, which wait for the whole slice: 0.4 ms at 384 dimensions, and several
+times that when the thread that indexes, which stands behind those that answer, is interrupted in it."""
+PAUSE = 4.0
 """While there are searches, so many times as long as a slice took nothing is indexed: a thread that never sleeps keeps
 its processor for milliseconds when another wakes up, and searches can compare what waits."""
 PAUSE_S_MAX = 0.01

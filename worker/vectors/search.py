@@ -90,8 +90,8 @@ def _from_index(
         width = max(math.ceil(expansion * deeper), math.ceil(fetch * (EXPANSION_SHARE if fetch > k else SURPLUS)))
         if width * ROWS_PER_CANDIDATE >= indexed:
             return None
-        rows = view.index.search(queries, width)
-        rows[rows >= view.indexed] = -1  # indexed since the view was taken: compared with the rest
+        # What was indexed since the view was taken is compared with the rest.
+        rows = view.index.search(queries, width, view.indexed)
         if allowed is None:
             return rows
         rows[~allowed[rows]] = -1
