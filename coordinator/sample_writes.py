@@ -63,10 +63,10 @@ class SampleWrites:
         Raises Unavailable when a shard is not there or fails: it may be one of a request that went along, and some of
         the samples may be stored; Overloaded when too many bytes wait already.
         """
-        self._links.require(parts)
         if self._in_flight < IN_FLIGHT_MAX:
             await self._send(parts)
             return
+        self._links.require(parts)
         size = sum(wire.size_of(frame) for frames in parts.values() for frame in frames)
         if self._waiting and self._waiting_bytes + size > self._settings.worker_bytes_max:
             raise Overloaded(

@@ -25,8 +25,6 @@ from shared.xxh64 import Bytes, copy_bytes, xxh64
 KEY, KEY_LENGTH, VALUE, VALUE_LENGTH = range(4)
 COLUMNS = 4
 HEAD_WORDS = 2
-RECORD_BYTES = 20
-"""Of a block, for each record, beside its key and value."""
 
 Table = types.Array(types.int64, 2, "C", readonly=True)
 TableOut = types.Array(types.int64, 2, "C")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -98,6 +99,10 @@ class Supervisor:
 
     def _become_worker(self, child: _Child) -> None:
         self._leave()
+        # A worker that wakes up interrupts nobody: else the first of those asked stops the coordinator in the middle of
+        # asking the others, and they begin when it has ended.
+        with contextlib.suppress(OSError):  # a container may refuse it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         WorkerProcess(
             child.name, child.shards, self._settings, self._address, self._identity.cluster_id, self._pid
         ).run()

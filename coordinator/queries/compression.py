@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+from shared.ahead import mapped
 
 GZIP_LEVEL = 1
 """Levels above 1 cost several times the CPU for a tenth of the size."""
@@ -35,30 +37,18 @@ def compressed(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes]:
         return
     yield _HEADER
     checksum = size = 0
-    before = b""
-    waiting: deque[Future[bytes]] = deque()
-    try:
-        for piece in _chained(first, second, pieces):
-            waiting.append(_COMPRESSORS.submit(_deflated, piece, before))
+
+    def with_windows() -> Iterator[tuple[bytes | memoryview, bytes]]:
+        nonlocal checksum, size
+        before = b""
+        for piece in chain((first, second), pieces):
+            yield piece, before
             checksum = zlib.crc32(piece, checksum)
             size += len(piece)
             before = (before + bytes(piece[-_WINDOW_BYTES:]))[-_WINDOW_BYTES:]
-            if len(waiting) > PIECES_AHEAD:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
+
+    yield from mapped(_COMPRESSORS, _deflated, with_windows(), PIECES_AHEAD)
     yield _LAST_BLOCK + struct.pack("<LL", checksum, size & 0xFFFFFFFF)
-
-
-def _chained(
-    first: bytes | memoryview, second: bytes | memoryview, others: Iterator[bytes | memoryview]
-) -> Iterator[bytes | memoryview]:
-    yield first
-    yield second
-    yield from others
 
 
 def _deflated(piece: bytes | memoryview, before: bytes) -> bytes:

@@ -2,109 +2,111 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+import urllib.error
+import urllib.request
+from types import TracebackType
 
-import aiohttp
-import numpy as np
+import uvloop
 
 from loadtest.bench.vector_client import Connection, for_seconds
+from loadtest.bench.vector_data import CONNECTIONS, WRITE_BATCH, Data, K, recall
 
 READY_WITHIN_S = 60.0
-WRITE_BATCH = 1000
+ANSWER_WITHIN_S = 120.0
 DATABASE = "/api/v2/tenants/default_tenant/databases/default_database/collections"
 
-CONNECTIONS = 8
+
+def installed() -> bool:
+    return shutil.which("chroma") is not None
 
 
-def command() -> str | None:
-    return shutil.which("chroma")
+class Server:
+    """Chroma with the data: `upsert` vectors a second, `recall` of its answers."""
 
-
-def measure(
-    program: str,
-    vectors: np.ndarray,
-    queries: np.ndarray,
-    k: int,
-    seconds: float,
-    recall: Callable[[list[list[int]]], float],
-) -> dict[str, float]:
-    """Upserts and searches a second, and recall."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as directory:
-        server = subprocess.Popen(
-            [program, "run", "--path", directory, "--host", "127.0.0.1", "--port", str(port)],
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self._directory = tempfile.TemporaryDirectory()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._url = f"http://127.0.0.1:{port}"
+        program = shutil.which("chroma")
+        assert program is not None
+        self._process = subprocess.Popen(
+            [program, "run", "--path", self._directory.name, "--host", "127.0.0.1", "--port", str(port)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        try:
-            return asyncio.run(_measure(f"http://127.0.0.1:{port}", vectors, queries, k, seconds, recall))
-        finally:
-            server.terminate()
-            server.wait()
 
+    def __enter__(self) -> Server:
+        self._wait_ready()
+        made = self._post(DATABASE, json.dumps({"name": "bench", "metadata": {"hnsw:space": "cosine"}}).encode())
+        self._path = f"{DATABASE}/{made['id']}"
+        self.upsert = self._write()
+        of = Connection(self._url)
+        self._searches = [
+            of.request(
+                f"{self._path}/query",
+                json.dumps({"query_embeddings": [query.tolist()], "n_results": K, "include": []}).encode(),
+            )
+            for query in self._data.queries
+        ]
+        self.recall = recall(uvloop.run(self._answers()), self._data.expected)
+        return self
 
-async def _post(session: aiohttp.ClientSession, path: str, body: bytes) -> dict:
-    async with session.post(path, data=body, headers={"Content-Type": "application/json"}) as answer:
-        assert answer.status < 300, await answer.text()
-        return await answer.json()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._process.wait()
+        self._directory.cleanup()
 
-
-async def _measure(
-    url: str,
-    vectors: np.ndarray,
-    queries: np.ndarray,
-    k: int,
-    seconds: float,
-    recall: Callable[[list[list[int]]], float],
-) -> dict[str, float]:
-    async with aiohttp.ClientSession(url) as session:
+    def _wait_ready(self) -> None:
         give_up = time.monotonic() + READY_WITHIN_S
         while True:
             try:
-                async with session.get("/api/v2/heartbeat"):
-                    break
-            except aiohttp.ClientConnectionError:
+                urllib.request.urlopen(self._url + "/api/v2/heartbeat", timeout=1).close()
+                return
+            except (urllib.error.URLError, TimeoutError):
                 assert time.monotonic() < give_up, "chroma did not start"
-                await asyncio.sleep(0.1)
-        made = await _post(
-            session, DATABASE, json.dumps({"name": "bench", "metadata": {"hnsw:space": "cosine"}}).encode()
-        )
-        path = f"{DATABASE}/{made['id']}"
-        bodies = [
-            json.dumps(
-                {
-                    "ids": [str(row) for row in range(start, min(start + WRITE_BATCH, len(vectors)))],
-                    "embeddings": vectors[start : start + WRITE_BATCH].tolist(),
-                }
-            ).encode()
+                time.sleep(0.1)
+
+    def _post(self, path: str, body: bytes) -> dict:
+        request = urllib.request.Request(self._url + path, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S) as answer:
+            return json.load(answer)
+
+    def _write(self) -> float:
+        vectors = self._data.vectors
+        contents = [
+            {
+                "ids": [str(row) for row in range(start, min(start + WRITE_BATCH, len(vectors)))],
+                "embeddings": vectors[start : start + WRITE_BATCH].tolist(),
+            }
             for start in range(0, len(vectors), WRITE_BATCH)
         ]
+        bodies = [json.dumps(content).encode() for content in contents]
         started = time.perf_counter()
         for body in bodies:
-            await _post(session, f"{path}/upsert", body)
-        upsert = len(vectors) / (time.perf_counter() - started)
-    connection = Connection(url)
-    asked = [
-        connection.request(
-            f"{path}/query",
-            json.dumps({"query_embeddings": [query.tolist()], "n_results": k, "include": []}).encode(),
-        )
-        for query in queries
-    ]
+            self._post(f"{self._path}/upsert", body)
+        return len(vectors) / (time.perf_counter() - started)
 
-    async def search(by: Connection, number: int) -> list[int]:
-        return [int(name) for name in json.loads(await by.send(asked[number % len(asked)]))["ids"][0]]
+    async def _answers(self) -> list[list[int]]:
+        connection = Connection(self._url)
+        answers = [json.loads(await connection.send(search)) for search in self._searches]
+        connection.close()
+        return [[int(name) for name in answer["ids"][0]] for answer in answers]
 
-    found = [await search(connection, number) for number in range(len(asked))]
-    connection.close()
-    latencies = await for_seconds(seconds, search, url, CONNECTIONS)
-    return {"upsert": upsert, "search": len(latencies) / seconds, "recall": recall(found)}
+    def searches(self, seconds: float) -> float:
+        """Single searches a second by some connections at once."""
+
+        async def one(by: Connection, number: int) -> None:
+            await by.send(self._searches[number % len(self._searches)])
+
+        return len(uvloop.run(for_seconds(seconds, one, self._url, CONNECTIONS))) / seconds

@@ -13,6 +13,7 @@ CLUSTERS = 1000
 QUERIES = 500
 K = 10
 WRITE_BATCH = 1000
+CONNECTIONS = 8  # of single searches at once
 
 
 @dataclass(slots=True)

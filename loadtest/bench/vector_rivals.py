@@ -14,70 +14,76 @@ from usearch.index import Index
 
 from loadtest.bench.vector_data import Data, K, recall
 
-ROUNDS = 3  # the best of so many: other work on the machine only ever slows
-
-
 USEARCH_DEFAULT = 64
 """Candidates usearch keeps when not told."""
 LADDER = (10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 
 
-def _least(data: Data, wanted: float, search: Callable[[int], list[list[int]]]) -> int:
-    """The least expansion whose answers have the recall wanted, else the greatest."""
-    return next((rung for rung in LADDER if recall(search(rung), data.expected) >= wanted), LADDER[-1])
+def _least(data: Data, wanted: float, search: Callable[[int], list[list[int]]]) -> tuple[int, float]:
+    """(the least expansion whose answers have the recall wanted, else the greatest; its recall)."""
+    for rung in LADDER:
+        found = recall(search(rung), data.expected)
+        if found >= wanted:
+            break
+    return rung, found
 
 
-def usearch(data: Data, wanted: float) -> dict[str, float]:
-    index = Index(ndim=data.vectors.shape[1], metric="ip", dtype="f32")
-    started = time.perf_counter()
-    index.add(np.arange(len(data.vectors)), data.vectors, threads=0)
-    result = {"add": time.perf_counter() - started}
+class Usearch:
+    """usearch with the data: `add` seconds to index it on all cores; `recall` with the candidates it keeps of itself,
+    `least` candidates with which its recall is `wanted`, and that recall."""
 
-    def at(expansion: int) -> list[list[int]]:
-        index.expansion_search = expansion
-        return index.search(data.queries, K, threads=1).keys.tolist()
-
-    least = _least(data, wanted, at)
-    fewest = _timed(data, index, least)
-    own = _timed(data, index, USEARCH_DEFAULT)
-    return {**result, **own, "least": least, "least one": fewest["one"], "least recall": fewest["recall"]}
-
-
-def _timed(data: Data, index: Index, expansion: int) -> dict[str, float]:
-    """Searches a second one at a time on one core and all at once on all, best of some rounds, and their recall."""
-    index.expansion_search = expansion
-    one, batch = [], []
-    for _ in range(ROUNDS):
+    def __init__(self, data: Data, wanted: float) -> None:
+        self._data = data
+        self._index = Index(ndim=data.vectors.shape[1], metric="ip", dtype="f32")
         started = time.perf_counter()
-        found = [index.search(query, K, threads=1).keys.tolist() for query in data.queries]
-        one.append(len(data.queries) / (time.perf_counter() - started))
+        self._index.add(np.arange(len(data.vectors)), data.vectors, threads=0)
+        self.add = time.perf_counter() - started
+        self.least, self.least_recall = _least(data, wanted, self._search)
+        self.recall = recall(self._search(USEARCH_DEFAULT), data.expected)
+
+    def _search(self, expansion: int) -> list[list[int]]:
+        self._index.expansion_search = expansion
+        return self._index.search(self._data.queries, K, threads=1).keys.tolist()
+
+    def one(self, expansion: int = USEARCH_DEFAULT) -> float:
+        """Searches a second, one at a time on one core."""
+        self._index.expansion_search = expansion
         started = time.perf_counter()
-        index.search(data.queries, K, threads=0)
-        batch.append(len(data.queries) / (time.perf_counter() - started))
-    return {"one": max(one), "batch": max(batch), "recall": recall(found, data.expected)}
+        for query in self._data.queries:
+            self._index.search(query, K, threads=1).keys.tolist()
+        return len(self._data.queries) / (time.perf_counter() - started)
+
+    def batch(self) -> float:
+        """Searches a second, all at once on all cores."""
+        self._index.expansion_search = USEARCH_DEFAULT
+        started = time.perf_counter()
+        self._index.search(self._data.queries, K, threads=0)
+        return len(self._data.queries) / (time.perf_counter() - started)
 
 
-def hnswlib(data: Data, wanted: float) -> dict[str, float] | None:
-    """None where it is not installed."""
-    try:
+class Hnswlib:
+    """hnswlib with the data, where it is installed (else ImportError): `add` and `recall` as of `Usearch`, with as few
+    candidates as have the recall `wanted`."""
+
+    def __init__(self, data: Data, wanted: float) -> None:
         import hnswlib
-    except ImportError:
-        return None
-    graph = hnswlib.Index("ip", data.vectors.shape[1])
-    graph.init_index(len(data.vectors), ef_construction=128, M=16)
-    started = time.perf_counter()
-    graph.add_items(data.vectors, np.arange(len(data.vectors)))
-    add = time.perf_counter() - started
 
-    def at(expansion: int) -> list[list[int]]:
-        graph.set_ef(expansion)
-        return graph.knn_query(data.queries, K, num_threads=1)[0].tolist()
-
-    expansion = _least(data, wanted, at)
-    graph.set_ef(expansion)
-    one = []
-    for _ in range(ROUNDS):
+        self._data = data
+        self._graph = hnswlib.Index("ip", data.vectors.shape[1])
+        self._graph.init_index(len(data.vectors), ef_construction=128, M=16)
         started = time.perf_counter()
-        found = [graph.knn_query(query, K, num_threads=1)[0][0].tolist() for query in data.queries]
-        one.append(len(data.queries) / (time.perf_counter() - started))
-    return {"add": add, "one": max(one), "recall": recall(found, data.expected), "expansion": expansion}
+        self._graph.add_items(data.vectors, np.arange(len(data.vectors)))
+        self.add = time.perf_counter() - started
+        expansion, self.recall = _least(data, wanted, self._search)
+        self._graph.set_ef(expansion)
+
+    def _search(self, expansion: int) -> list[list[int]]:
+        self._graph.set_ef(expansion)
+        return self._graph.knn_query(self._data.queries, K, num_threads=1)[0].tolist()
+
+    def one(self) -> float:
+        """Searches a second, one at a time on one core."""
+        started = time.perf_counter()
+        for query in self._data.queries:
+            self._graph.knn_query(query, K, num_threads=1)[0][0].tolist()
+        return len(self._data.queries) / (time.perf_counter() - started)

@@ -7,136 +7,171 @@ import json
 import tempfile
 import time
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import psutil
+import uvloop
 
 from loadtest.bench.vector_client import Connection, for_seconds
-from loadtest.bench.vector_data import WRITE_BATCH, Data, batch_body, clustered, recall, search_body, write_bodies
+from loadtest.bench.vector_data import (
+    CONNECTIONS,
+    WRITE_BATCH,
+    Data,
+    batch_body,
+    clustered,
+    recall,
+    search_body,
+    write_bodies,
+)
 from tests.cluster.cluster import Cluster
 
-CONNECTIONS = 8
 WRITERS = 4
 BATCH = 100
+BATCH_CONNECTIONS = 2
 UPSERTS_S = 5000
+SETTLE_S = 3.0
+"""For the last measurement of the expansion, and a snapshot, after everything is indexed."""
 PATH = "/api/v1/vector/"
 PROTOBUF = "application/protobuf"
-
-
-def measure(data: Data, seconds: float, *, searches_only: bool = False) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as directory:
-        cluster = Cluster(Path(directory), shards=8, workers=2).start()
-        try:
-            result = asyncio.run(_load(cluster, data, seconds, searches_only))
-            if not searches_only:
-                cluster.stop()
-                started = time.perf_counter()
-                cluster.start()
-                assert asyncio.run(_search_once(cluster, data))
-                result["restart"] = time.perf_counter() - started
-            return result
-        finally:
-            cluster.kill()
 
 
 def _ids(answer: bytes) -> list[int]:
     return [int(hit["vector"]["id"]) for hit in json.loads(answer)["results"]]
 
 
-async def _search_once(cluster: Cluster, data: Data) -> set[int]:
-    connection = Connection(cluster.url)
-    answer = await connection.send(connection.request(PATH + "search", search_body(data.queries[0])))
-    connection.close()
-    return set(_ids(answer))
+class Service:
+    """A cluster with the data: `upsert` vectors a second, `indexed` after so many seconds, `recall` of its answers,
+    `bytes` of memory a vector, the `expansion` it measured."""
 
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        self._directory = tempfile.TemporaryDirectory()
+        self._cluster = Cluster(Path(self._directory.name), shards=8, workers=2)
+        self._more: list[bytes] = []
 
-def _stats(cluster: Cluster) -> dict[str, Any]:
-    return cluster.get(PATH + "stats").json()["collections"]["default"]
+    def __enter__(self) -> Service:
+        self._cluster.start()
+        of = Connection(self._cluster.url)
+        self._searches = [of.request(PATH + "search", search_body(query)) for query in self._data.queries]
+        self._batch = of.request(PATH + "search", batch_body(self._data.queries[:BATCH]))
+        self.upsert, self.indexed = uvloop.run(self._write())
+        stats = self._stats()
+        self.bytes, self.expansion = stats["bytes"] / len(self._data.vectors), stats["expansion"]
+        self.recall = recall(uvloop.run(self._answers()), self._data.expected)
+        return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cluster.kill()
+        self._directory.cleanup()
 
-async def _load(cluster: Cluster, data: Data, seconds: float, searches_only: bool) -> dict[str, float]:
-    connection = Connection(cluster.url)
-    result: dict[str, float] = {}
-    result["upsert"], result["indexed"] = await _write(cluster, data)
-    stats = _stats(cluster)
-    result["bytes"] = stats["bytes"] / len(data.vectors)
-    result["expansion"] = stats["expansion"]
-    searches = [connection.request(PATH + "search", search_body(query)) for query in data.queries]
-    result["recall"] = recall([_ids(await connection.send(search)) for search in searches], data.expected)
+    def _stats(self) -> dict[str, Any]:
+        return self._cluster.get(PATH + "stats").json()["collections"]["default"]
 
-    async def one(by: Connection, number: int) -> None:
-        await by.send(searches[number % len(searches)])
+    def _wait_indexed(self) -> None:
+        while self._stats()["pending"]:
+            time.sleep(0.05)
 
-    used = _processor(cluster)
-    latencies = await for_seconds(seconds, one, cluster.url, CONNECTIONS)
-    result["search"] = len(latencies) / seconds
-    for name, now in _processor(cluster).items():
-        result[f"{name}_us"] = (now - used[name]) / len(latencies) * 1e6
-    if searches_only:
-        return result
-    batch = connection.request(PATH + "search", batch_body(data.queries[:BATCH]))
+    async def _write(self) -> tuple[float, float]:
+        """(upserts a second, seconds until all are indexed)."""
+        of = Connection(self._cluster.url)
+        pending = iter([of.request(PATH + "write", body, PROTOBUF) for body in write_bodies(self._data.vectors)])
+        started = time.perf_counter()
 
-    async def many(by: Connection, number: int) -> None:
-        await by.send(batch)
+        async def writer() -> None:
+            connection = Connection(self._cluster.url)
+            for request in pending:
+                await connection.send(request)
+            connection.close()
 
-    result["batch"] = BATCH * len(await for_seconds(seconds, many, cluster.url, 2)) / seconds
-    idle = await for_seconds(seconds, one, cluster.url, 1)
-    result["p50_idle"], result["p99_idle"] = np.percentile(idle, [50, 99])
-    busy, result["upserts_beside"] = await _beside_writes(cluster, data, seconds, one)
-    result["p50_busy"], result["p99_busy"] = np.percentile(busy, [50, 99])
-    connection.close()
-    return result
+        await asyncio.gather(*(writer() for _ in range(WRITERS)))
+        rate = len(self._data.vectors) / (time.perf_counter() - started)
+        await asyncio.to_thread(self._wait_indexed)
+        took = time.perf_counter() - started
+        await asyncio.sleep(SETTLE_S)
+        return rate, took
 
-
-async def _write(cluster: Cluster, data: Data) -> tuple[float, float]:
-    """(upserts a second, seconds until all are indexed)."""
-    first = Connection(cluster.url)
-    pending = iter([first.request(PATH + "write", body, PROTOBUF) for body in write_bodies(data.vectors)])
-    started = time.perf_counter()
-
-    async def writer() -> None:
-        connection = Connection(cluster.url)
-        for request in pending:
-            await connection.send(request)
+    async def _answers(self) -> list[list[int]]:
+        connection = Connection(self._cluster.url)
+        found = [_ids(await connection.send(search)) for search in self._searches]
         connection.close()
+        return found
 
-    await asyncio.gather(*(writer() for _ in range(WRITERS)))
-    rate = len(data.vectors) / (time.perf_counter() - started)
-    while _stats(cluster)["pending"]:  # noqa: ASYNC110 - it is other processes that are waited for
-        await asyncio.sleep(0.05)
-    took = time.perf_counter() - started
-    await asyncio.sleep(3)  # the last measurement of the expansion, and a snapshot
-    return rate, took
+    async def _one(self, by: Connection, number: int) -> None:
+        await by.send(self._searches[number % len(self._searches)])
 
+    def searches(self, seconds: float) -> dict[str, float]:
+        """Single searches by some connections at once: `search` a second; `coordinator_us` and `workers_us` processor
+        time of each."""
+        used = self._processor()
+        count = len(uvloop.run(for_seconds(seconds, self._one, self._cluster.url, CONNECTIONS)))
+        times = {name: (now - used[name]) / count * 1e6 for name, now in self._processor().items()}
+        return {"search": count / seconds, **times}
 
-async def _beside_writes(cluster: Cluster, data: Data, seconds: float, one: Any) -> tuple[np.ndarray, float]:
-    """(latencies of searches by one connection in ms, upserts a second meanwhile)."""
-    connection = Connection(cluster.url)
-    more = clustered(20_000, data.vectors.shape[1], 7)
-    writes = [connection.request(PATH + "write", body, PROTOBUF) for body in write_bodies(more, len(data.vectors))]
-    stop = asyncio.Event()
-    written = 0
+    def batches(self, seconds: float) -> float:
+        """Searches a second in requests of BATCH."""
 
-    async def steady() -> None:
-        nonlocal written
-        begun = time.perf_counter()
-        while not stop.is_set():
-            await connection.send(writes[(written // WRITE_BATCH) % len(writes)])
-            written += WRITE_BATCH
-            await asyncio.sleep(max(0.0, begun + written / UPSERTS_S - time.perf_counter()))
+        async def many(by: Connection, number: int) -> None:
+            await by.send(self._batch)
 
-    task = asyncio.create_task(steady())
-    latencies = await for_seconds(seconds, one, cluster.url, 1)
-    stop.set()
-    await task
-    connection.close()
-    return latencies, written / seconds
+        return BATCH * len(uvloop.run(for_seconds(seconds, many, self._cluster.url, BATCH_CONNECTIONS))) / seconds
 
+    def alone_and_beside_upserts(self, seconds: float) -> dict[str, float]:
+        """Median and 99th percentile in ms of searches by one connection, `_idle`, and `_busy` beside `upserts` a
+        second."""
+        idle = uvloop.run(for_seconds(seconds, self._one, self._cluster.url, 1))
+        busy, upserts = uvloop.run(self._beside_upserts(seconds))
+        self._wait_indexed()
+        result = {"upserts": upserts}
+        for name, latencies in (("idle", idle), ("busy", busy)):
+            result[f"p50_{name}"], result[f"p99_{name}"] = np.percentile(latencies, [50, 99])
+        return result
 
-def _processor(cluster: Cluster) -> dict[str, float]:
-    """Processor seconds used so far."""
-    assert cluster.coordinator is not None and cluster.supervisor is not None
-    workers = psutil.Process(cluster.supervisor.pid).children()
-    groups = {"coordinator": [psutil.Process(cluster.coordinator.pid)], "workers": workers}
-    return {name: sum(sum(p.cpu_times()[:2]) for p in processes) for name, processes in groups.items()}
+    async def _beside_upserts(self, seconds: float) -> tuple[np.ndarray, float]:
+        """(latencies of searches by one connection in ms, upserts a second meanwhile)."""
+        connection = Connection(self._cluster.url)
+        if not self._more:
+            first, dimension = self._data.vectors.shape
+            bodies = write_bodies(clustered(20_000, dimension, 7), first)
+            self._more = [connection.request(PATH + "write", body, PROTOBUF) for body in bodies]
+        stop = asyncio.Event()
+        written = 0
+
+        async def steady() -> None:
+            nonlocal written
+            begun = time.perf_counter()
+            while not stop.is_set():
+                await connection.send(self._more[(written // WRITE_BATCH) % len(self._more)])
+                written += WRITE_BATCH
+                await asyncio.sleep(max(0.0, begun + written / UPSERTS_S - time.perf_counter()))
+
+        task = asyncio.create_task(steady())
+        latencies = await for_seconds(seconds, self._one, self._cluster.url, 1)
+        stop.set()
+        await task
+        connection.close()
+        return latencies, written / seconds
+
+    def restart(self) -> float:
+        """Seconds from the start of the processes until a search is answered."""
+        self._cluster.stop()
+        started = time.perf_counter()
+        self._cluster.start()
+        assert uvloop.run(self._first_answer())
+        return time.perf_counter() - started
+
+    async def _first_answer(self) -> list[int]:
+        connection = Connection(self._cluster.url)
+        found = _ids(await connection.send(self._searches[0]))
+        connection.close()
+        return found
+
+    def _processor(self) -> dict[str, float]:
+        """Processor seconds used so far."""
+        assert self._cluster.coordinator is not None and self._cluster.supervisor is not None
+        workers = psutil.Process(self._cluster.supervisor.pid).children()
+        groups = {"coordinator_us": [psutil.Process(self._cluster.coordinator.pid)], "workers_us": workers}
+        return {name: sum(sum(p.cpu_times()[:2]) for p in processes) for name, processes in groups.items()}

@@ -94,6 +94,12 @@ def test_a_killed_worker_is_restarted_and_the_other_stays(new_cluster):
     assert cluster.worker_pids()["worker-0"] == before["worker-0"]
 
 
+def test_no_thread_of_a_worker_takes_the_processor_from_who_runs(cluster):
+    threads = [thread.id for pid in cluster.worker_pids().values() for thread in psutil.Process(pid).threads()]
+    assert len(threads) > len(cluster.worker_pids())
+    assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_BATCH}
+
+
 def test_workers_register_again_with_a_restarted_coordinator(new_cluster):
     cluster = new_cluster().start()
     before = cluster.worker_pids()

@@ -204,8 +204,8 @@ class LogPart:
         """Let go of what the write-ahead log need not keep, all that was gathered being on the disk. For who has the
         gathering's lock."""
         with self.lock:
-            kept = [m.first_position for m in (self._gathering, self._memory) if m.first_position is not None]
-            position = min(kept, default=self._next_position)
+            firsts = (self._gathering.first_position, self._memory.first_position)
+            position = min((first for first in firsts if first is not None), default=self._next_position)
         self.wal.release(position)
 
     def keep_up(self) -> None:

@@ -23,8 +23,9 @@ CHUNK_SAMPLES = 65_536
 """Long enough for pcodec's statistics (a header is some 30 bytes), short enough to decode in a millisecond."""
 ALONE_SAMPLES = 2048
 """Runs from here on are compressed each by itself, which takes less where neighbours differ (an hour of node_exporter,
-scraped every second: a third less). Shorter runs are compressed together: each by itself they would be written at a
-quarter and read at a third of the speed, and take more where neighbours are alike."""
+scraped every second: a fifth less). Shorter runs are compressed together: each by itself, runs of 480 samples are
+written at a third and read at six tenths of the speed, and they take more where neighbours are alike. A part of the
+format: a reader finds the runs by the same number."""
 
 _HEADER = struct.Struct("<BBHIIIII")
 """Version, whether the constants are integers, zero, bytes of the times, of the constants, of the integers together, of
@@ -144,10 +145,10 @@ def decode(
     values = np.empty(n, dtype=np.float64)
     constants = _decompressed(pieces[1], int(constant.sum()), bool(whole_constants))
     values[np.repeat(constant, counts)] = np.repeat(constants, counts[constant])
-    for piece, own in ((pieces[2], few & whole), (pieces[3], few & ~whole)):
+    for piece, own, are_whole in ((pieces[2], few & whole, True), (pieces[3], few & ~whole, False)):
         if own.any():
             together = np.repeat(own, counts)
-            values[together] = _decompressed(piece, int(counts[own].sum()), piece is pieces[2])
+            values[together] = _decompressed(piece, int(counts[own].sum()), are_whole)
     for piece, run in zip(pieces[4:], runs, strict=True):
         values[bounds[run] : bounds[run + 1]] = _decompressed(piece, int(counts[run]), bool(whole[run]))
     return times, values

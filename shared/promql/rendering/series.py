@@ -6,9 +6,8 @@ so that texts of several writers can stand in one array in any order; the first 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ import orjson
 from numba import njit, types
 from numpy.typing import NDArray
 
+from shared.ahead import mapped
 from shared.kernels import kernel
 from shared.labels import LabelFrame, distinct
 from shared.promql.model import Grid, Int, Matrix, RangeVector
@@ -156,17 +156,7 @@ class SeriesWriter:
         if len(spans) < 2:
             yield from (self.write(*span) for span in spans)
             return
-        waiting: deque[Future[Text]] = deque()
-        try:
-            for span in spans:
-                waiting.append(_WRITERS.submit(self.write, *span))
-                if len(waiting) > TEXTS_AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        yield from mapped(_WRITERS, self.write, spans, TEXTS_AHEAD)
 
     def write(self, first: int, last: int) -> Text:
         """The series first ≤ i < last of `rows`."""
