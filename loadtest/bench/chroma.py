@@ -10,7 +10,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvloop
 
@@ -26,25 +27,32 @@ def installed() -> bool:
     return shutil.which("chroma") is not None
 
 
-class Server:
-    """Chroma with the data: `upsert` vectors a second, `recall` of its answers."""
-
-    def __init__(self, data: Data) -> None:
-        self._data = data
-        self._directory = tempfile.TemporaryDirectory()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self._url = f"http://127.0.0.1:{port}"
-        program = shutil.which("chroma")
-        assert program is not None
-        self._process = subprocess.Popen(
-            [program, "run", "--path", self._directory.name, "--host", "127.0.0.1", "--port", str(port)],
+@contextmanager
+def running(data: Data) -> Iterator[Server]:
+    """Chroma's server with the data, until the block ends."""
+    program = shutil.which("chroma")
+    assert program is not None
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as directory:
+        process = subprocess.Popen(
+            [program, "run", "--path", directory, "--host", "127.0.0.1", "--port", str(port)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        try:
+            yield Server(f"http://127.0.0.1:{port}", data)
+        finally:
+            process.terminate()
+            process.wait()
 
-    def __enter__(self) -> Server:
+
+class Server:
+    """Chroma at a URL, given the data: `upsert` vectors a second, `recall` of its answers."""
+
+    def __init__(self, url: str, data: Data) -> None:
+        self._url, self._data = url, data
         self._wait_ready()
         made = self._post(DATABASE, json.dumps({"name": "bench", "metadata": {"hnsw:space": "cosine"}}).encode())
         self._path = f"{DATABASE}/{made['id']}"
@@ -58,14 +66,6 @@ class Server:
             for query in self._data.queries
         ]
         self.recall = recall(uvloop.run(self._answers()), self._data.expected)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.terminate()
-        self._process.wait()
-        self._directory.cleanup()
 
     def _wait_ready(self) -> None:
         give_up = time.monotonic() + READY_WITHIN_S

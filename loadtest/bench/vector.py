@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from loadtest.bench import chroma
+from loadtest.bench import chroma, vector_service
 from loadtest.bench.vector_data import Data, make
 from loadtest.bench.vector_rivals import USEARCH_DEFAULT, Hnswlib, Usearch
 from loadtest.bench.vector_service import Service
@@ -141,10 +141,10 @@ def rows(of: Compared, rates: dict[str, float], delays: dict[str, float], restar
 
 def section(data: Data, seconds: float, rounds: int) -> str:
     line(data.name)
-    with ExitStack() as running:
-        own = running.enter_context(Service(data))
+    with ExitStack() as stack:
+        own = stack.enter_context(vector_service.running(data))
         wanted = _alike(own.recall)
-        other = running.enter_context(chroma.Server(data)) if chroma.installed() else None
+        other = stack.enter_context(chroma.running(data)) if chroma.installed() else None
         compared = Compared(own, Usearch(data, wanted), _hnswlib(data, wanted), other)
         compared.rates(WARM_UP_S)
         rates = _medians(rounds, lambda: compared.rates(seconds))
@@ -168,7 +168,7 @@ def section(data: Data, seconds: float, rounds: int) -> str:
 
 def unstructured(data: Data, seconds: float, rounds: int) -> str:
     line(data.name)
-    with Service(data) as own:
+    with vector_service.running(data) as own:
         usearch = Usearch(data, _alike(own.recall))
         rate = median(own.searches(seconds)["search"] for _ in range(rounds))
         text = (

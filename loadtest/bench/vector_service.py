@@ -6,8 +6,9 @@ import asyncio
 import json
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -41,18 +42,24 @@ def _ids(answer: bytes) -> list[int]:
     return [int(hit["vector"]["id"]) for hit in json.loads(answer)["results"]]
 
 
+@contextmanager
+def running(data: Data) -> Iterator[Service]:
+    """A cluster with the data, until the block ends."""
+    with tempfile.TemporaryDirectory() as directory:
+        cluster = Cluster(Path(directory), shards=8, workers=2)
+        try:
+            yield Service(cluster.start(), data)
+        finally:
+            cluster.kill()
+
+
 class Service:
-    """A cluster with the data: `upsert` vectors a second, `indexed` after so many seconds, `recall` of its answers,
+    """A cluster given the data: `upsert` vectors a second, `indexed` after so many seconds, `recall` of its answers,
     `bytes` of memory a vector, the `expansion` it measured."""
 
-    def __init__(self, data: Data) -> None:
-        self._data = data
-        self._directory = tempfile.TemporaryDirectory()
-        self._cluster = Cluster(Path(self._directory.name), shards=8, workers=2)
+    def __init__(self, cluster: Cluster, data: Data) -> None:
+        self._cluster, self._data = cluster, data
         self._more: list[bytes] = []
-
-    def __enter__(self) -> Service:
-        self._cluster.start()
         of = Connection(self._cluster.url)
         self._searches = [of.request(PATH + "search", search_body(query)) for query in self._data.queries]
         self._batch = of.request(PATH + "search", batch_body(self._data.queries[:BATCH]))
@@ -60,13 +67,6 @@ class Service:
         stats = self._stats()
         self.bytes, self.expansion = stats["bytes"] / len(self._data.vectors), stats["expansion"]
         self.recall = recall(uvloop.run(self._answers()), self._data.expected)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._cluster.kill()
-        self._directory.cleanup()
 
     def _stats(self) -> dict[str, Any]:
         return self._cluster.get(PATH + "stats").json()["collections"]["default"]
