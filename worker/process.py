@@ -21,6 +21,7 @@ from shared.config import Settings
 from shared.errors import DeadlineExceeded, Internal, TriptychError
 from shared.telemetry import event
 from shared.wire import Reply, Request
+from worker import damage
 from worker.methods import Method, all_methods
 from worker.series.texts import TextTable
 from worker.serving import Service, failure
@@ -148,6 +149,9 @@ class WorkerProcess:
         if not ready:
             return Reply(shard_errors=missing)
         reply = method.run(ready, request)
+        lacking = damage.warnings({number: shard.damage for number, shard in ready.items()}, request.method)
+        if lacking:
+            reply.warnings = [*reply.warnings, *lacking]
         if missing:
             reply.shard_errors = {**missing, **reply.shard_errors}
         return reply

@@ -8,6 +8,7 @@ import time
 from shared.config import Settings
 from shared.labels import Symbols
 from shared.telemetry import event
+from worker.damage import DamageReport
 from worker.logs.part import LogPart
 from worker.ownership import when_free
 from worker.series.part import SeriesPart
@@ -26,6 +27,7 @@ class Shard:
 
     def __init__(self, number: int, settings: Settings, symbols: Symbols, log: WriteAheadLog) -> None:
         self.id = number
+        self.damage = DamageReport()
         directory = settings.data / "shards" / f"{number:04d}"
         started = time.monotonic()
         log.open()

@@ -1,0 +1,51 @@
+"""What is known to be damaged in a shard, so that every answer that may lack something because of it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Lock
+from typing import Literal
+
+Area = Literal["series", "log", "vector"]
+"""The part of a shard that is concerned."""
+
+AREA_OF_METHODS: Mapping[str, Area] = {"series": "series", "query": "series", "log": "log", "vector": "vector"}
+"""What a worker's method reads, by the first part of its name."""
+
+TEXTS_MAX = 20
+"""Texts kept an area: what comes on top is counted, so that an answer's warnings stay short."""
+
+
+class DamageReport:
+    """What one shard lacks, by area, from the moment it is found until the shard is opened again. Safe to use from
+    many threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._texts: dict[Area, list[str]] = {}
+        self._uncounted: dict[Area, int] = {}
+
+    def add(self, area: Area, text: str) -> None:
+        """`text` names the file, what is wrong with it and what is missing therefore. The same text counts once."""
+        with self._lock:
+            texts = self._texts.setdefault(area, [])
+            if text in texts:
+                return
+            if len(texts) < TEXTS_MAX:
+                texts.append(text)
+            else:
+                self._uncounted[area] = self._uncounted.get(area, 0) + 1
+
+    def texts(self, area: Area) -> list[str]:
+        """For the warnings of an answer about this area; empty when nothing is damaged."""
+        if not self._texts:
+            return []
+        with self._lock:
+            more = self._uncounted.get(area, 0)
+            return [*self._texts.get(area, ()), *([f"and {more} more places are damaged"] if more else [])]
+
+
+def warnings(reports: Mapping[int, DamageReport], method: str) -> list[str]:
+    """The warnings of an answer of a worker's method ("area.name") about these shards."""
+    area = AREA_OF_METHODS[method.partition(".")[0]]
+    return [f"shard {shard}: {text}" for shard, report in sorted(reports.items()) for text in report.texts(area)]
