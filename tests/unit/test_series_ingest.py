@@ -199,3 +199,49 @@ def test_a_request_that_is_read_for_long_is_waited_for_no_longer_than_the_delay(
         started = time.monotonic()
         rounds.add({shard: [arrival()]}, TIMEOUT_S)
         assert time.monotonic() - started < delay_s
+
+
+class Crashing(Recorder):
+    """A shard in whose `stage` something goes wrong that is nobody's error."""
+
+    def stage(self, arrivals: Sequence[Arrival]) -> tuple[int, Entry]:
+        raise SystemExit("the leader ends here")
+
+
+class Unreadable(Recorder):
+    """A shard that cannot be asked whether it has new series: a defect outside what a shard may raise."""
+
+    @property
+    def has_new_series(self) -> bool:  # type: ignore[override]
+        raise RuntimeError("defect in a round")
+
+
+@pytest.mark.parametrize(("kind", "text"), [(Crashing, "leader ends"), (Unreadable, "defect in a round")])
+def test_who_waits_for_a_round_whose_leader_fails_gets_its_error(kind: type[Recorder], text: str) -> None:
+    blocker, broken, rounds = Recorder(), kind(), Rounds[int]()
+    blocker.gate.clear()
+    raised: list[BaseException] = []
+
+    def add(shard: Recorder) -> None:
+        try:
+            rounds.add({shard: [arrival()]}, TIMEOUT_S)
+        except BaseException as error:
+            raised.append(error)
+
+    first = threading.Thread(target=add, args=(blocker,))
+    first.start()
+    while ("sync", 0) not in blocker.steps:
+        time.sleep(0.001)
+    others = [Recorder() for _ in range(3)]
+    waiting = [threading.Thread(target=add, args=(shard,)) for shard in (broken, *others)]
+    for thread in waiting:
+        thread.start()
+    while len(rounds._queue) < len(waiting):
+        time.sleep(0.001)
+    blocker.gate.set()
+    for thread in (first, *waiting):
+        thread.join()
+    shown = [shard for shard in others if ("show", 1) in shard.steps]
+    assert shown == []
+    assert len(raised) == len(waiting)
+    assert all(text in str(error) for error in raised)

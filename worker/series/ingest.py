@@ -18,7 +18,7 @@ from threading import Condition, Lock
 from typing import Generic, Protocol, TypeVar
 
 from shared.arrival import Arrival
-from shared.errors import DeadlineExceeded
+from shared.errors import DeadlineExceeded, Internal
 from worker.series.journal import Entry
 from worker.wal.log import WriteAheadLog
 
@@ -141,6 +141,20 @@ class Rounds(Generic[Staged]):
             if delay_s and self._coming:
                 self._came.wait_for(lambda: not self._coming, delay_s)
             group, self._queue = self._queue, []
+        try:
+            failed = self._commit(group)
+        except BaseException as error:
+            # Nobody knows how far it came. Those who wait for this round must not take it for done.
+            for waiting in group:
+                waiting.error = error if isinstance(error, Exception) else Internal(f"the commit was ended: {error!r}")
+                waiting.done = True
+            raise
+        for waiting in group:
+            waiting.error = next((failed[shard] for shard in waiting.arrivals if shard in failed), None)
+            waiting.done = True
+
+    def _commit(self, group: Sequence[_Waiting[Staged]]) -> dict[Committed[Staged], Exception]:
+        """One round for these requests; the shards that failed, and why."""
         shards: dict[Committed[Staged], list[Arrival]] = {}
         deadlines: dict[Committed[Staged], float] = {}
         for waiting in group:
@@ -164,9 +178,7 @@ class Rounds(Generic[Staged]):
         finally:
             for shard in taken:
                 shard.turn.release()
-        for waiting in group:
-            waiting.error = next((failed[shard] for shard in waiting.arrivals if shard in failed), None)
-            waiting.done = True
+        return failed
 
     def _make_durable(
         self, staged: Mapping[Committed[Staged], tuple[Staged, Entry]], failed: dict[Committed[Staged], Exception]
