@@ -112,15 +112,18 @@ def scan(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output:
             parameters["end_seq"] = end
         parameters["limit"] = PAGE_RECORDS if left is None else min(PAGE_RECORDS, left - read)
         answer = client.call("GET", "/api/v1/log/scan", **parameters)
+        _warn(answer)
         _write(answer["records"], arguments, output)
         read += len(answer["records"])
         progress.at(read)
-        if not answer["records"]:
+        following = answer["nextSequence"]
+        # An answer that ended early may have no records though there are some further on.
+        if not answer["records"] and ("warnings" not in answer or following == (end if arguments.reverse else start)):
             break
         if arguments.reverse:
-            end = answer["nextSequence"]
+            end = following
         else:
-            start = answer["nextSequence"]
+            start = following
     progress.end(read)
 
 
@@ -141,6 +144,7 @@ def tail(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output:
             timeout=FOLLOW_S,
             limit=PAGE_RECORDS if left is None else min(left, PAGE_RECORDS),
         )
+        _warn(answer)
         _write(answer["records"], arguments, output)
         output.flush()
         start = answer["nextSequence"]
@@ -153,12 +157,19 @@ def keys(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output:
     while left is None or left > 0:
         parameters["limit"] = PAGE_RECORDS if left is None else min(left, PAGE_RECORDS)
         answer = client.call("GET", "/api/v1/log/keys", **parameters)
+        _warn(answer)
         for entry in answer["keys"]:
             output.write(base64.b64decode(entry["key"]) + b"\n")
         if not answer["more"]:
             return
         parameters["after_base64"] = answer["keys"][-1]["key"]
         left = None if left is None else left - len(answer["keys"])
+
+
+def _warn(answer: dict[str, Any]) -> None:
+    """What is missing from the answer goes where it does not mix with the records."""
+    for text in answer.get("warnings", ()):
+        sys.stderr.write(f"warning: {text}\n")
 
 
 def _selection(arguments: argparse.Namespace) -> dict[str, str | int]:

@@ -77,6 +77,7 @@ class Settings:
     log_segment_age_ms: int = _setting(86_400_000, "a segment of the log is sealed at this age", least=100)
     log_retention_ms: int = _setting(0, "segments whose newest record is older are dropped; 0: kept", least=0)
     log_retention_bytes: int = _setting(0, "oldest segments are dropped while the log is larger; 0: kept", least=0)
+    log_scan_timeout_ms: int = _setting(600_000, "time a scan may take; then it ends early and says so", least=1)
     log_followers_max: int = _setting(10_000, "reads that wait for records to come", least=1)
 
     def __post_init__(self) -> None:

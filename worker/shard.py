@@ -33,7 +33,7 @@ class Shard:
         log.open()
         self.store = when_free(directory, lambda: Store(directory / "store"), StoreLocked)
         self.series = SeriesPart(self.store, settings, symbols, directory, log.stream(number, wal.SERIES))
-        self.logs = LogPart(self.store, settings, symbols, directory, log.stream(number, wal.LOG))
+        self.logs = LogPart(self.store, settings, symbols, directory, log.stream(number, wal.LOG), self.damage)
         self.vectors = VectorPart(self.store, settings, symbols, directory)
         for part in (self.series, self.logs, self.vectors):
             part.load()

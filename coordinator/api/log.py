@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 from aiohttp import web
 
@@ -12,7 +13,7 @@ from coordinator.context import CONTEXT
 from coordinator.http import content_type, json_answer, read_body
 from coordinator.log import parameters, records
 from coordinator.log.answers import PROTOBUF
-from coordinator.log.reads import Selection
+from coordinator.log.reads import Selection, Warnings
 from proto import log_pb2
 from shared.messages.log import SEQUENCE_MAX
 
@@ -37,11 +38,15 @@ async def append(request: web.Request) -> web.Response:
 
 
 async def segments(request: web.Request) -> web.Response:
+    """The first `limit` of them; with `more`, `nextSequence` is the `start_seq` that gives the rest."""
     start, end = parameters.sequences(request.query)
     limit = parameters.whole(request.query, ("limit",), SEGMENTS_MAX, 0, SEGMENTS_MAX)
     found = [s for s in request.app[CONTEXT].log.sequencer.segments if start <= s.start_seq < end]
     rows = [{"id": s.id, "startSeq": s.start_seq, "startTimeMs": s.start_time_ms} for s in found[:limit]]
-    return json_answer({"status": "success", "segments": rows})
+    answer: dict[str, Any] = {"status": "success", "segments": rows, "more": len(found) > limit}
+    if answer["more"]:
+        answer["nextSequence"] = found[limit].start_seq
+    return json_answer(answer)
 
 
 async def keys(request: web.Request) -> web.Response:
@@ -52,9 +57,10 @@ async def keys(request: web.Request) -> web.Response:
     first = parameters.whole(query, ("start_segment", "startSegment"), 0, 0, SEGMENT_MAX)
     last = parameters.whole(query, ("end_segment", "endSegment"), SEGMENT_MAX, 0, SEGMENT_MAX)
     limit = parameters.whole(query, ("limit",), KEYS_DEFAULT, 1, KEYS_MAX)
-    found, more = await request.app[CONTEXT].log.reader.keys(prefix, after, (first, last), limit)
+    warnings = Warnings()
+    found, more = await request.app[CONTEXT].log.reader.keys(prefix, after, (first, last), limit, warnings)
     rows = [{"key": base64.b64encode(key).decode()} for key in found]
-    return json_answer({"status": "success", "keys": rows, "more": more})
+    return json_answer(_warned({"status": "success", "keys": rows, "more": more}, warnings))
 
 
 async def count(request: web.Request) -> web.Response:
@@ -62,9 +68,13 @@ async def count(request: web.Request) -> web.Response:
     start, end = parameters.sequences(request.query)
     named = any(name in request.query for name in ("key", "key_base64", "prefix", "prefix_base64"))
     selection = parameters.selection(request.query) if named else Selection(None)
-    return json_answer(
-        {"status": "success", "count": await request.app[CONTEXT].log.reader.count(selection, start, end)}
-    )
+    warnings = Warnings()
+    records_there = await request.app[CONTEXT].log.reader.count(selection, start, end, warnings)
+    return json_answer(_warned({"status": "success", "count": records_there}, warnings))
+
+
+def _warned(answer: dict[str, Any], warnings: Warnings) -> dict[str, Any]:
+    return {**answer, "warnings": warnings.texts()} if len(warnings) else answer
 
 
 async def frontier(request: web.Request) -> web.Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -45,7 +45,10 @@ async def get(request: web.Request) -> web.Response:
     answer = await _ask(request, "log.cursor_get", CursorBody(_name(request), key=key))
     positions = unpack(answer.reply.body, CursorReply).positions
     rows = [{"key": base64.b64encode(key).decode(), "sequence": sequence} for key, sequence in positions]
-    return json_answer({"status": "success", "positions": rows})
+    body: dict[str, Any] = {"status": "success", "positions": rows}
+    if answer.reply.warnings:
+        body["warnings"] = list(answer.reply.warnings)
+    return json_answer(body)
 
 
 async def put(request: web.Request) -> web.Response:

@@ -12,7 +12,7 @@ from aiohttp import web
 from coordinator.context import CONTEXT, Context
 from coordinator.log import answers, parameters
 from coordinator.log.follow import Follower, Row, rows_of
-from coordinator.log.reads import Selection
+from coordinator.log.reads import Selection, Warnings
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
 from shared.messages.log import SEQUENCE_MAX, Page, Records
@@ -101,21 +101,23 @@ async def _scan(
     reverse: bool,
     body: _Json | _Protobuf,
 ) -> web.StreamResponse:
-    """The first page decides the status; a shard lost after it ends the answer early, with a warning and where to go
-    on from."""
+    """The first page decides the status; a shard lost after it, or the scan's time being over, ends the answer early,
+    with a warning and where to go on from."""
     area = request.app[CONTEXT].log
-    pages = area.reader.pages(selection, start, end, limit, reverse)
+    damage = Warnings()
+    pages = area.reader.pages(selection, start, end, limit, reverse, damage)
     try:
         page = await anext(pages)
         left = limit - len(page.records)
         if page.done or left <= 0:
-            pieces = [body.start(), *body.page(page.records), body.end(page.next, area.sequencer.log_start, ())]
+            ending = body.end(page.next, area.sequencer.log_start, damage.texts())
+            pieces = [body.start(), *body.page(page.records), ending]
             return web.Response(body=b"".join(pieces), content_type=body.media_type)
         response = web.StreamResponse(headers={"Content-Type": body.media_type})
         await response.prepare(request)
         await _send(response, b"".join([body.start(), *body.page(page.records)]))
         last, warnings = await _send_rest(response, pages, page, body)
-        await _send(response, body.end(last.next, area.sequencer.log_start, warnings))
+        await _send(response, body.end(last.next, area.sequencer.log_start, warnings + damage.texts()))
         await response.write_eof()
         return response
     finally:
@@ -190,10 +192,12 @@ async def _event_stream(request: web.Request, selection: Selection, start: int, 
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         give_up = time.monotonic() + timeout_s
+        warned = 0
         while True:
             rows = [row for row in rows if row[0] < end][:limit]
             limit -= len(rows)
             await _send(response, b"".join(answers.event(row) for row in rows))
+            warned = await _send_warnings(response, follower, warned)
             left_s = give_up - time.monotonic()
             if limit <= 0 or follower.position >= end or left_s <= 0:
                 return response
@@ -201,6 +205,13 @@ async def _event_stream(request: web.Request, selection: Selection, start: int, 
             if more is None:
                 await _send(response, b": waiting\n\n")
             rows = more or []
+
+
+async def _send_warnings(response: web.StreamResponse, follower: Follower, warned: int) -> int:
+    """Send those that the reader has not been sent; how many it has been sent then."""
+    if len(follower.warnings) > warned:
+        await _send(response, b"".join(map(answers.warning_event, follower.warnings.texts()[warned:])))
+    return len(follower.warnings)
 
 
 async def _next_rows(context: Context, follower: Follower, limit: int, timeout_s: float) -> list[Row] | None:

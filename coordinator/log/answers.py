@@ -46,6 +46,11 @@ def event(row: Row) -> bytes:
     return b"id: %d\ndata: %b\n\n" % (row[0], _encoder.encode(_Record(*row)))
 
 
+def warning_event(text: str) -> bytes:
+    """What is missing from a stream of events. It has no id, so that a reader that reconnects goes on where it was."""
+    return b"event: warning\ndata: %b\n\n" % _encoder.encode(text)
+
+
 def protobuf_page(records: Records) -> list[bytes | bytearray | memoryview]:
     """A ScanResponse with one page, in pieces: the columns go out as the shards sent them."""
     columns = [

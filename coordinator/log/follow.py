@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coordinator.log.columns import Columns
 from coordinator.log.frontier import Frontier, Group
-from coordinator.log.reads import Reader, Selection
+from coordinator.log.reads import Reader, Selection, Warnings
 from shared.errors import Overloaded
 from shared.hashing import hash64
 from shared.messages import log
@@ -31,12 +31,13 @@ Row = tuple[int, bytes, bytes]
 class Follower:
     """One reader's place: everything below `position` has been given to it."""
 
-    __slots__ = ("_bytes", "_queue", "lagging", "position", "selection", "wake")
+    __slots__ = ("_bytes", "_queue", "lagging", "position", "selection", "wake", "warnings")
 
     def __init__(self, selection: Selection, position: int) -> None:
         self.selection = selection
         self.position = position
         self.lagging = True
+        self.warnings = Warnings()
         self.wake = asyncio.Event()
         self.wake.set()
         self._queue: list[Row] = []
@@ -119,7 +120,9 @@ class Followers:
         # Set before the frontier is read, in the same round of the loop: no group can fall between the two.
         follower.lagging = False
         try:
-            page = await self._reader.page(selection, follower.position, self._frontier.visible, limit)
+            page = await self._reader.page(
+                selection, follower.position, self._frontier.visible, limit, warnings=follower.warnings
+            )
         except BaseException:
             follower.lag()
             raise

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from coordinator.links import Links
+from coordinator.links import Answer, Links
 from coordinator.log.frontier import Frontier
 from coordinator.log.recovery import Recovery
 from coordinator.log.sequencer import Sequencer
 from shared.config import Settings
+from shared.errors import DeadlineExceeded
 from shared.hashing import shard_of
 from shared.messages import log
 from shared.wire import pack, unpack
 
 PAGE_RECORDS = 4096
 """Records asked of the shards at once: a page is there in a few ms, so the first byte of a long scan is too."""
+
+WARNINGS_MAX = 100
+"""Texts of one answer; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +36,34 @@ class Selection:
         return key.startswith(self.prefix) if self.key is None else key == self.key
 
 
+class Warnings:
+    """What the answers to a read lack because it is damaged on disk: each text once, in the order they came."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, None] = {}
+        self._left_out = 0
+
+    def add(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            for text in answer.reply.warnings:
+                if text in self._texts:
+                    continue
+                if len(self._texts) < WARNINGS_MAX:
+                    self._texts[text] = None
+                else:
+                    self._left_out += 1
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def texts(self) -> list[str]:
+        return [*self._texts, *([f"and {self._left_out} more warnings"] if self._left_out else [])]
+
+
 class Reader:
     """Every method raises Unavailable when a shard concerned is missing: a log with holes would be passed over and
-    never looked at again, so unlike a query's answer, a read of the log is never partial."""
+    never looked at again, so unlike a query's answer, a read of the log is never partial. What is damaged on disk is
+    the exception, since it would never be answered again: `warnings` takes the texts that say what is missing."""
 
     def __init__(
         self, settings: Settings, links: Links, sequencer: Sequencer, frontier: Frontier, recovery: Recovery
@@ -68,7 +98,15 @@ class Reader:
         last = self._sequencer.segments[max(0, bisect_left(begins, end) - 1)].id
         return log.Range(first, last, start, end, self._recovery.hidden(start, end))
 
-    async def page(self, selection: Selection, start: int, end: int, limit: int, reverse: bool = False) -> log.Page:
+    async def page(
+        self,
+        selection: Selection,
+        start: int,
+        end: int,
+        limit: int,
+        reverse: bool = False,
+        warnings: Warnings | None = None,
+    ) -> log.Page:
         """One page of the records with start ≤ number < end; `Page.next` is where the next one begins (in reverse:
         ends)."""
         shards = self._shards(selection)
@@ -83,33 +121,57 @@ class Reader:
         if selection.key is None:
             method, timeout_s = ("log.merge", self._query_timeout_s)
         answers = await self._links.call(method, shards=shards, body=pack(body), timeout_s=timeout_s)
+        if warnings is not None:
+            warnings.add(answers)
         pages = []
         for answer in answers:
             head = unpack(answer.reply.body, log.ScanReply)
             pages.append(log.Page(log.Records.from_frames(answer.reply.frames), head.next, head.done))
+            log.check_progress(pages[-1], span.start, span.end, reverse)
         return pages[0] if len(pages) == 1 else log.merge_pages(pages, limit)
 
     async def pages(
-        self, selection: Selection, start: int, end: int, limit: int, reverse: bool = False
+        self,
+        selection: Selection,
+        start: int,
+        end: int,
+        limit: int,
+        reverse: bool = False,
+        warnings: Warnings | None = None,
     ) -> AsyncGenerator[log.Page, None]:
-        """All pages up to `limit` records; while one is used, the next is on its way. Always at least one."""
-        upcoming = asyncio.ensure_future(self.page(selection, start, end, limit, reverse))
+        """All pages up to `limit` records; while one is used, the next is on its way. Always at least one.
+
+        Raises DeadlineExceeded between two pages when they take longer than TRIPTYCH_LOG_SCAN_TIMEOUT together.
+        """
+        give_up = time.monotonic() + self._settings.log_scan_timeout_ms / 1000
+        upcoming = asyncio.ensure_future(self.page(selection, start, end, limit, reverse, warnings))
         try:
             while True:
                 page = await upcoming
                 limit -= len(page.records)
                 start, end = (start, page.next) if reverse else (page.next, end)
                 finished = page.done or limit <= 0
-                if not finished:
-                    upcoming = asyncio.ensure_future(self.page(selection, start, end, limit, reverse))
+                is_late = time.monotonic() > give_up
+                if not finished and not is_late:
+                    upcoming = asyncio.ensure_future(self.page(selection, start, end, limit, reverse, warnings))
                 yield page
                 if finished:
                     return
+                if is_late:
+                    raise DeadlineExceeded(
+                        f"the scan took longer than {self._settings.log_scan_timeout_ms / 1000:g} s "
+                        "(TRIPTYCH_LOG_SCAN_TIMEOUT)"
+                    )
         finally:
             upcoming.cancel()
 
     async def keys(
-        self, prefix: bytes, after: bytes | None, segments: tuple[int, int], limit: int
+        self,
+        prefix: bytes,
+        after: bytes | None,
+        segments: tuple[int, int],
+        limit: int,
+        warnings: Warnings | None = None,
     ) -> tuple[list[bytes], bool]:
         """(distinct keys with records in first ≤ segment < last, ascending; whether there are more)."""
         shards = list(range(self._links.shards))
@@ -121,10 +183,12 @@ class Reader:
         span.last_segment = min(span.last_segment, segments[1] - 1)
         body = pack(log.KeysBody(span, prefix, after, limit + 1))
         answers = await self._links.call("log.keys", shards=shards, body=body, timeout_s=self._query_timeout_s)
+        if warnings is not None:
+            warnings.add(answers)
         found = sorted(key for answer in answers for key in unpack(answer.reply.body, log.KeysReply).keys)
         return found[:limit], len(found) > limit
 
-    async def count(self, selection: Selection, start: int, end: int) -> int:
+    async def count(self, selection: Selection, start: int, end: int, warnings: Warnings | None = None) -> int:
         """How many records the selection has in start ≤ number < end, exactly."""
         shards = self._shards(selection)
         await self._recovery.wait_for(shards)
@@ -133,4 +197,6 @@ class Reader:
             return 0
         body = pack(log.CountBody(span, selection.key, selection.prefix))
         answers = await self._links.call("log.count", shards=shards, body=body, timeout_s=self._query_timeout_s)
+        if warnings is not None:
+            warnings.add(answers)
         return sum(unpack(answer.reply.body, log.CountReply).records for answer in answers)

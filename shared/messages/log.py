@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.errors import Internal
 from shared.wire import Frame
 
 SEQUENCE_BYTES = 8
@@ -274,6 +275,16 @@ class Page(NamedTuple):
     records: Records
     next: int
     done: bool
+
+
+def check_progress(page: Page, start: int, end: int, reverse: bool = False) -> None:
+    """Raises Internal unless the page of start ≤ number < end is the last one, or the next one is smaller than it: a
+    reader that follows `next` comes to an end."""
+    moves_on = start <= page.next < end if reverse else start < page.next <= end
+    is_whole = page.done and page.next == (start if reverse else end)
+    if not moves_on and not is_whole:
+        right = f"from {start} to below {end}" if reverse else f"above {start} and at most {end}"
+        raise Internal(f"a page of the log from {start} to {end} goes on at {page.next}; it must be {right}")
 
 
 def merge_pages(pages: Sequence[Page], limit: int) -> Page:

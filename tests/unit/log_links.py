@@ -13,6 +13,8 @@ from shared.config import Settings
 from shared.errors import Unavailable
 from shared.labels import Symbols
 from shared.wire import Frame, Request
+from worker import damage
+from worker.damage import DamageReport
 from worker.logs.methods import METHODS
 from worker.logs.part import LogPart
 from worker.storage import Store
@@ -40,9 +42,10 @@ class LogShards:
         directory = self._directory / f"{number:04d}"
         store = Store(directory / "store")
         wal = WriteAheadLog(directory / "wal").open()
-        logs = LogPart(store, self._settings, Symbols(), directory, wal.stream(number, LOG))
+        report = DamageReport()
+        logs = LogPart(store, self._settings, Symbols(), directory, wal.stream(number, LOG), report)
         logs.load()
-        return SimpleNamespace(id=number, store=store, logs=logs, wal=wal)
+        return SimpleNamespace(id=number, store=store, logs=logs, wal=wal, damage=report)
 
     def close(self) -> None:
         for shard in self._shards:
@@ -109,6 +112,7 @@ class LogShards:
             return f"{fault}, says the test"
         try:
             reply = METHODS[request.method].run({number: self._shards[number]}, request)
+            reply.warnings = damage.warnings({number: self._shards[number].damage}, request.method)
         except Unavailable as error:
             return str(error)
         if fault == "unanswered":

@@ -83,17 +83,18 @@ def recover(shards: Shards, request: Request) -> Reply:
 def scan(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.ScanBody)
     (shard,) = shards.values()
-    return _page_reply(reading.scan(shard.logs, body.range, body.key, body.limit, body.reverse))
+    return _page_reply(body, reading.scan(shard.logs, body.range, body.key, body.limit, body.reverse))
 
 
 def merge(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.ScanBody)
     check = _checking(request)
     pages = [reading.merge(shard.logs, body.range, body.prefix, body.limit, check) for shard in shards.values()]
-    return _page_reply(log.merge_pages(pages, body.limit))
+    return _page_reply(body, log.merge_pages(pages, body.limit))
 
 
-def _page_reply(page: log.Page) -> Reply:
+def _page_reply(body: log.ScanBody, page: log.Page) -> Reply:
+    log.check_progress(page, body.range.start, body.range.end, body.reverse)
     return Reply(pack(log.ScanReply(page.next, page.done)), page.records.frames())
 
 

@@ -21,6 +21,7 @@ import msgspec
 from shared.config import Settings
 from shared.labels import Symbols
 from shared.messages.log import PRODUCER_ANSWERS_MAX, HeldGroup, HeldSegment, Span
+from worker.damage import DamageReport
 from worker.logs import entries, former, removal, rows
 from worker.logs.gathering import answer_rows, put
 from worker.logs.keeper import keeper_of
@@ -73,8 +74,17 @@ class LogPart:
     """Safe to use from many threads: changes take turns, reads see those below the frontier that the coordinator
     gives them."""
 
-    def __init__(self, store: Store, settings: Settings, symbols: Symbols, directory: Path, wal: Stream) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        symbols: Symbols,
+        directory: Path,
+        wal: Stream,
+        damage: DamageReport | None = None,
+    ) -> None:
         self.store = store
+        self.damage = damage or DamageReport()
         self.wal = wal
         self.keeper = keeper_of(wal.log)
         self.lock = Lock()
@@ -217,6 +227,10 @@ class LogPart:
             self.flush()
 
     # For readers
+
+    def has_dropped(self, segment: int) -> bool:
+        with self.lock:  # which a drop has from before its write until it is known here
+            return segment < self._dropped
 
     def view(self) -> View:
         """The log as it is now. What is gathered later is in the store as well then."""

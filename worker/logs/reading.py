@@ -7,7 +7,7 @@ first. Records above the range's end are not looked at, and hidden ones are left
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
@@ -110,7 +110,8 @@ def _fitting(found: Records, records: int, size_bytes: int) -> int:
 
 
 def _merged(part: LogPart, view: View, span: Range, prefix: bytes, check: Check) -> Iterator[tuple[Records, int, int]]:
-    """(records with the prefix, up to which number that is all of them, how many were looked at), ascending."""
+    """(records with the prefix, up to which number that is all of them, how many were looked at), ascending. Each
+    number is above the one before it, and within the range."""
     segments = span.first_segment, span.last_segment
     for row, entry in entries.scan(part.store, segments, span.start, min(span.end, view.gathered)):
         for found, upto, seen in _of_entry(part, span, view, rows.segment_of(row), entry, prefix):
@@ -129,20 +130,32 @@ def _merged(part: LogPart, view: View, span: Range, prefix: bytes, check: Check)
 def _of_entry(
     part: LogPart, span: Range, view: View, segment: int, entry: Entry, prefix: bytes
 ) -> Iterator[tuple[Records, int, int]]:
-    """What `_merged` finds of one entry, in pieces."""
+    """What `_merged` finds of one entry, in pieces; nothing when the entry lies outside of the range."""
+    low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
+    if low == high:
+        return
     chosen = _chosen(entry, span, prefix)
     values = _Values(part, min(span.end, view.gathered))
     for first in range(0, len(chosen), RECENT_RUN_RECORDS):
         piece = chosen[first : first + RECENT_RUN_RECORDS]
         numbers, codes = entry.numbers[piece].tolist(), entry.codes[piece].tolist()
         found = [(n, entry.keys[c], values.get(segment, entry.keys[c], n)) for n, c in zip(numbers, codes, strict=True)]
-        # A segment may be dropped meanwhile.
         there = [(number, key, value) for number, key, value in found if value is not None]
+        if len(there) < len(found):
+            _note_lost(part, segment, found)
         sequences = np.array([number for number, _, _ in there], np.uint64)
         records = Records.of(sequences, [value for _, _, value in there], [key for _, key, _ in there])
         yield records, numbers[-1] + 1, len(piece)
-    if len(entry.numbers) and not len(chosen):
-        yield Records.of(NO_NUMBERS, ()), int(entry.numbers[-1]) + 1, len(entry.numbers)
+    # What was looked at in vain counts too, or a rare prefix would make a page read the whole log.
+    yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
+
+
+def _note_lost(part: LogPart, segment: int, found: Sequence[tuple[int, bytes, bytes | None]]) -> None:
+    """Records without a value: either their segment has been dropped meanwhile, or the store has lost a run."""
+    if part.has_dropped(segment):
+        return
+    lost = [number for number, _, value in found if value is None]
+    part.damage.add("log", f"{len(lost)} records from sequence number {lost[0]} on have no values in the store")
 
 
 def _chosen(entry: Entry, span: Range, prefix: bytes) -> NDArray[np.int64]:
