@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import uvloop
 
 from coordinator.app import serve
 from shared import allocator, config, interpreter, manifest, telemetry
+from shared.durable import FILE_UMASK
 from shared.errors import ConfigError
 
 
 def main() -> None:
+    os.umask(FILE_UMASK)
     try:
         settings = config.load()
         allocator.keep_pages()

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import tempfile
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import xxhash
 
 from shared.config import Settings
-from shared.durable import write_atomically
+from shared.durable import DIRECTORY_MODE, FILE_MODE, make_directory, write_atomically
 from shared.errors import ConfigError
+from shared.telemetry import event
 
-VERSION = 1
+VERSION = 2
+"""1 had no checksum; it is read, and written anew."""
+NAME = "manifest.json"
+HOLDS_DATA = ("shards", "wal", "sequencer", "vector", "vector-index")
+"""Directories that are made after the manifest: where one of them is, there was one."""
 SOCKET_PATH_BYTES_MAX = 100
 """A Unix socket's path has room for 107 bytes; longer data directories get a short one in the temporary directory."""
 
@@ -24,30 +33,50 @@ class Manifest:
     cluster_id: str
     shards: int
 
+    def encode(self) -> bytes:
+        content = {"version": VERSION, "cluster_id": self.cluster_id, "shards": self.shards}
+        return json.dumps({**content, "checksum": self._checksum()}).encode()
+
+    def _checksum(self) -> str:
+        return xxhash.xxh3_64_hexdigest(f"{VERSION} {self.cluster_id} {self.shards}".encode())
+
+    @staticmethod
+    def decode(content: bytes) -> tuple[Manifest, bool]:
+        """(the manifest, whether it is in the form of this release). Raises ValueError that says what is wrong."""
+        fields: Any = json.loads(content)
+        if not isinstance(fields, dict) or not isinstance(fields.get("version"), int):
+            raise ValueError("it has no version")
+        version = fields["version"]
+        if version > VERSION:
+            raise ValueError(f"it has version {version}, and this program reads versions up to {VERSION}")
+        names = {"version", "cluster_id", "shards", *(["checksum"] if version > 1 else [])}
+        if set(fields) != names:
+            raise ValueError(f"it has the fields {', '.join(sorted(fields))} instead of {', '.join(sorted(names))}")
+        manifest = Manifest(fields["cluster_id"], fields["shards"])
+        if not isinstance(manifest.cluster_id, str) or not isinstance(manifest.shards, int):
+            raise ValueError("its fields are of other types")
+        if version > 1 and fields["checksum"] != manifest._checksum():
+            raise ValueError("its checksum does not match its content")
+        return manifest, version == VERSION
+
 
 def open_manifest(settings: Settings) -> Manifest:
-    """The manifest of `settings.data`, written when the directory is new.
+    """The manifest of `settings.data`, written when the directory is new. A copy is kept in `shards/`.
 
     Coordinator and supervisor may both be first, so a lock is held meanwhile. Raises ConfigError when the directory
-    cannot be used or was made with another number of shards.
+    cannot be used, holds data without a manifest, or was made with another number of shards.
     """
-    path = settings.data / "manifest.json"
+    path = settings.data / NAME
     try:
-        settings.data.mkdir(parents=True, exist_ok=True)
-        with open(settings.data / "manifest.lock", "w") as lock:
+        make_directory(settings.data)
+        descriptor = os.open(settings.data / "manifest.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        with open(descriptor, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
-                content = {"version": VERSION, "cluster_id": uuid.uuid4().hex, "shards": settings.shards}
-                write_atomically(path, json.dumps(content).encode())
-            content = json.loads(path.read_text())
-            manifest = Manifest(content["cluster_id"], content["shards"])
-            version = content["version"]
+            manifest = _read_or_write(path, settings)
+            if manifest.shards == settings.shards:
+                _keep_copy(path, manifest)
     except OSError as error:
         raise ConfigError(f"TRIPTYCH_DATA is {settings.data}, which cannot be used: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged ({error}); restore it from a copy of the data directory") from error
-    if version != VERSION:
-        raise ConfigError(f"{path} has version {version}; this program reads version {VERSION}")
     if manifest.shards != settings.shards:
         raise ConfigError(
             f"TRIPTYCH_SHARDS is {settings.shards}, but {settings.data} was made with {manifest.shards} shards; "
@@ -56,13 +85,73 @@ def open_manifest(settings: Settings) -> Manifest:
     return manifest
 
 
+def copy_of(path: Path) -> Path:
+    """Where the copy of the manifest `path` lies."""
+    return path.parent / "shards" / NAME
+
+
+def _read_or_write(path: Path, settings: Settings) -> Manifest:
+    if not path.exists():
+        _refuse_without(path)
+        manifest = Manifest(uuid.uuid4().hex, settings.shards)
+        write_atomically(path, manifest.encode())
+        return manifest
+    try:
+        manifest, is_current = Manifest.decode(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); {_remedy(path)}") from error
+    if not is_current:
+        write_atomically(path, manifest.encode())
+    return manifest
+
+
+def _refuse_without(path: Path) -> None:
+    """Raises ConfigError when there is data whose manifest has been lost."""
+    there = [name for name in HOLDS_DATA if (path.parent / name).exists()]
+    if there:
+        raise ConfigError(f"{path} is missing, but {path.parent} holds data ({', '.join(there)}); {_remedy(path)}")
+
+
+def _remedy(path: Path) -> str:
+    copy = copy_of(path)
+    try:
+        Manifest.decode(copy.read_bytes())
+    except (OSError, ValueError):
+        shards = sum(entry.name.isdigit() for entry in copy.parent.glob("*"))
+        version_1 = json.dumps({"version": 1, "cluster_id": uuid.uuid4().hex, "shards": shards})
+        return (
+            "restore it from a backup, or write it anew with the number of shards this directory was made with; "
+            f"from what is in {copy.parent} that would be {version_1}"
+        )
+    return f"restore it from its copy: cp {copy} {path}"
+
+
+def _keep_copy(path: Path, manifest: Manifest) -> None:
+    """Have the copy beside the shards. Raises OSError, ConfigError when it is that of another data directory."""
+    copy = copy_of(path)
+    try:
+        kept, _ = Manifest.decode(copy.read_bytes())
+    except FileNotFoundError:
+        make_directory(copy.parent)
+    except ValueError as error:
+        event(logging.ERROR, "the manifest's copy is damaged and is written anew", file=str(copy), reason=str(error))
+    else:
+        if kept == manifest:
+            return
+        raise ConfigError(
+            f"{path} says cluster {manifest.cluster_id} with {manifest.shards} shards, but its copy {copy} says "
+            f"{kept.cluster_id} with {kept.shards}; the one that does not belong to this directory's data must go"
+        )
+    write_atomically(copy, manifest.encode())
+
+
 def lock(settings: Settings, role: str) -> int:
     """Take the data directory's lock for a role ("coordinator" or "workers") until this process ends.
 
     Returns the lock's file descriptor. Raises ConfigError when another process has it.
     """
     path = settings.data / f"{role}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -82,7 +171,7 @@ def endpoint(settings: Settings, manifest: Manifest) -> str:
     directory = settings.data.resolve() / "run"
     if len(os.fsencode(directory / "cluster.sock")) > SOCKET_PATH_BYTES_MAX:
         directory = Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-{manifest.cluster_id[:12]}"
-    directory.mkdir(mode=0o700, exist_ok=True)
+    directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     status = directory.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise ConfigError(

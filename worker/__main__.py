@@ -15,6 +15,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any
 
 from shared import allocator, config, interpreter, manifest, telemetry
+from shared.durable import FILE_UMASK
 from shared.errors import ConfigError, Unavailable
 from shared.telemetry import event
 from worker.process import WorkerProcess
@@ -151,6 +152,7 @@ def _exit_text(code: int | None) -> str:
 
 
 def main() -> None:
+    os.umask(FILE_UMASK)
     try:
         settings = config.load()
         allocator.keep_pages()

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from rocksdict import AccessType, DBCompressionType, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
+from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
 from worker.group_sync import GroupSync
@@ -88,7 +89,7 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
         self._path = path
         self._db = _open(path)
         self._families: dict[str, Any] = {name: self._db.get_column_family(name) for name in FAMILIES}

@@ -17,7 +17,7 @@ import msgspec
 import xxhash
 
 from shared.config import Settings
-from shared.durable import write_atomically
+from shared.durable import make_directory, write_atomically
 from shared.errors import ConfigError, Unavailable
 from shared.messages.log import Span
 
@@ -83,7 +83,7 @@ class Sequencer:
     def open(self) -> None:
         """Read the state and reserve the first range. Raises ConfigError when the file is damaged or not writable."""
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self.directory)
             self.is_new = not self._path.exists()
             if not self.is_new:
                 self._read(self._path.read_bytes())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from shared.durable import write_atomically
+from shared.durable import make_directory, write_atomically
 from shared.errors import BadData, ConfigError, NotFound
 from shared.messages.vectors import DIMENSION_MAX, METRICS, STORAGES, Collection
 
@@ -78,7 +78,7 @@ class Catalogue:
 
     def _write(self, collections: dict[str, Collection]) -> None:
         """Replace the file in one step, fsynced. Raises OSError, and then nothing has changed."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         write_atomically(self._path, msgspec.json.encode(_File(self._next_id, list(collections.values()))))
         self._collections = collections
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -62,3 +63,102 @@ def test_atomic_write_replaces_the_content(tmp_path):
     manifest.write_atomically(path, b"two")
     assert path.read_bytes() == b"two"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_byte_of_the_manifest_that_was_flipped_is_refused(tmp_path):
+    settings = Settings(data=tmp_path, shards=8)
+    manifest.open_manifest(settings)
+    path = tmp_path / "manifest.json"
+    content = path.read_bytes()
+    for at in range(len(content)):
+        for bit in range(8):
+            path.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
+            with pytest.raises(ConfigError, match="is damaged"):
+                manifest.open_manifest(settings)
+
+
+def test_a_manifest_without_a_checksum_is_read_and_written_anew(tmp_path):
+    path = tmp_path / "manifest.json"
+    path.write_text('{"version": 1, "cluster_id": "abc", "shards": 8}')
+    assert manifest.open_manifest(Settings(data=tmp_path)) == manifest.Manifest("abc", 8)
+    assert json.loads(path.read_text())["version"] == manifest.VERSION
+    assert manifest.copy_of(path).read_bytes() == path.read_bytes()
+
+
+def test_a_newer_manifest_is_refused_naming_both_versions(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"version": 9, "cluster_id": "abc", "shards": 8}')
+    with pytest.raises(ConfigError, match=f"version 9, and this program reads versions up to {manifest.VERSION}"):
+        manifest.open_manifest(Settings(data=tmp_path))
+
+
+@pytest.mark.parametrize("name", manifest.HOLDS_DATA)
+def test_data_without_a_manifest_is_refused(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match=f"manifest.json is missing, but .* holds data .*{name}"):
+        manifest.open_manifest(Settings(data=tmp_path))
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_a_lost_manifest_can_be_restored_as_the_error_says(tmp_path):
+    settings = Settings(data=tmp_path, shards=5)
+    identity = manifest.open_manifest(settings)
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(ConfigError, match=r"restore it from its copy: cp ") as refused:
+        manifest.open_manifest(settings)
+    subprocess.run(str(refused.value).partition("copy: ")[2].split(), check=True)
+    assert manifest.open_manifest(settings) == identity
+
+
+def test_a_lost_manifest_without_a_copy_can_be_written_anew_as_the_error_says(tmp_path):
+    for shard in range(3):
+        (tmp_path / "shards" / f"{shard:04d}").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="that would be") as refused:
+        manifest.open_manifest(Settings(data=tmp_path, shards=3))
+    (tmp_path / "manifest.json").write_text(str(refused.value).partition("would be ")[2])
+    assert manifest.open_manifest(Settings(data=tmp_path, shards=3)).shards == 3
+
+
+def test_the_manifest_of_another_directory_is_refused(tmp_path):
+    settings = Settings(data=tmp_path, shards=3)
+    manifest.open_manifest(settings)
+    other = manifest.open_manifest(Settings(data=tmp_path / "other", shards=3))
+    (tmp_path / "manifest.json").write_bytes(other.encode())
+    with pytest.raises(ConfigError, match=other.cluster_id):
+        manifest.open_manifest(settings)
+
+
+def test_a_damaged_copy_is_written_anew(tmp_path):
+    settings = Settings(data=tmp_path, shards=3)
+    identity = manifest.open_manifest(settings)
+    copy = manifest.copy_of(tmp_path / "manifest.json")
+    copy.write_bytes(b"{")
+    assert manifest.open_manifest(settings) == identity
+    assert copy.read_bytes() == identity.encode()
+
+
+@pytest.mark.parametrize("name", ["open", "mkdir", "replace", "fsync"])
+def test_a_first_start_that_was_killed_between_two_steps_goes_on(tmp_path, monkeypatch, name):
+    original = getattr(os, name)
+    for calls in range(30):
+        settings = Settings(data=tmp_path / str(calls) / "data", shards=3)
+        left = [None] * calls
+
+        def step(*arguments, left=left, **options):
+            if not left:
+                raise OSError(5, "killed")
+            left.pop()
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(os, name, step)
+        try:
+            manifest.open_manifest(settings)
+            was_killed = False
+        except ConfigError:
+            was_killed = True
+        monkeypatch.undo()
+        first = manifest.open_manifest(settings)
+        assert manifest.open_manifest(settings) == first
+        if not was_killed:
+            break
+    assert calls
+    assert not was_killed

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from shared.config import Settings
+from shared.durable import make_directory
 from shared.telemetry import event
 from worker.series.blocks import SUFFIX, Block, BlockRow
 from worker.series.cache import DecodedCache
@@ -36,7 +37,7 @@ class Archive:
 
     def load(self) -> tuple[tuple[Block, ...], tuple[Tombstone, ...]]:
         """All blocks, in reading order, and tombstones. The files are not looked into."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         rows = self._store.scan("blocks", _BLOCK, _BLOCK + b"\xff")
         blocks = [self.block(msgspec.msgpack.decode(value, type=BlockRow)) for _, value in rows]
         named = {block.path.name for block in blocks}

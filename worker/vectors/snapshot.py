@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from shared.durable import write_atomically, write_synced
+from shared.durable import make_directory, write_atomically, write_synced
 from shared.messages.vectors import Collection, pack_blobs, unpack_blobs
 from shared.telemetry import event
 from worker.vectors.ann import AnnIndex
@@ -71,7 +71,7 @@ def write(
     Raises OSError.
     """
     own = directory / str(min(shards))
-    own.mkdir(parents=True, exist_ok=True)
+    make_directory(own)
     number = max((int(path.stem) for path in own.glob("*.index") if path.stem.isdigit()), default=0) + 1
     index_path = own / f"{number}.index"
     view.index.save(index_path)
