@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import traceback
+from typing import Any
 
 from aiohttp import web
 
@@ -41,6 +43,7 @@ def build(context: Context) -> web.Application:
 
 async def serve(settings: Settings, identity: Manifest, address: str) -> None:
     """Serve until SIGTERM or SIGINT. Raises ConfigError when the port cannot be had."""
+    asyncio.get_running_loop().set_exception_handler(_failed)
     links = Links(settings, identity.cluster_id, address)
     await links.open()
     context = Context(
@@ -86,6 +89,13 @@ async def _listen(runner: web.ServerRunner, settings: Settings) -> None:
     event(logging.INFO, "listening", url=f"http://{host}:{bound}", data=settings.data, shards=settings.shards)
     if host not in ("127.0.0.1", "localhost", "::1"):
         event(logging.WARNING, "listening beyond this host without authentication or TLS", listen=settings.listen)
+
+
+def _failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A task or a callback failed and nobody waited for it: one line in the log, as of everything else."""
+    error = context.get("exception")
+    text = "".join(traceback.format_exception(error)) if error is not None else ""
+    event(logging.ERROR, "unhandled failure", what=context.get("message", ""), trace_text=text)
 
 
 async def _stop_signal() -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion10, hdrs, web
 
 from coordinator.context import CONTEXT
-from coordinator.http import serve
+from coordinator.http import Malformed, check_escapes, refuse, serve
+from coordinator.protocol import Server
 
 
 class Request(web.Request):
@@ -45,7 +46,7 @@ class Dispatcher:
 
     def server(self, **options: Any) -> web.Server:
         """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
-        return web.Server(self._handle, request_factory=self._request, **options)  # type: ignore[arg-type]
+        return Server(self._handle, request_factory=self._request, **options)  # type: ignore[arg-type]
 
     def _own(self, match: web.UrlMappingMatchInfo) -> web.UrlMappingMatchInfo:
         match.add_app(self._app)
@@ -54,16 +55,34 @@ class Dispatcher:
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Request:
         loop = asyncio.get_running_loop()
-        return Request(message, payload, protocol, writer, task, loop, client_max_size=self._body_bytes_max)
+        request = Request(message, payload, protocol, writer, task, loop, client_max_size=self._body_bytes_max)
+        protocol.path = request.path
+        return request
 
     async def _handle(self, request: Request) -> web.StreamResponse:
         match = self._plain.get((request.method, request.path))
         if match is None:
             match = self._own(await self._app.router.resolve(request))
         request.match = match
-        if hdrs.EXPECT in request.headers:
-            refused = await match.expect_handler(request)
-            await request.writer.drain()
-            if refused is not None:
-                return refused
+        try:
+            await self._check(request)
+        except Malformed as error:
+            return refuse(request, error)
         return await serve(request, match.handler)
+
+    async def _check(self, request: Request) -> None:
+        """Raises Malformed for what the parser lets through."""
+        if request._version < HttpVersion10:
+            request._version = HttpVersion10  # the answer's too: an older version has no status line
+            raise Malformed("the request has no HTTP version; it must be HTTP/1.1 or HTTP/1.0")
+        if "%" in request.raw_path:
+            check_escapes(request.raw_path, "the URL")
+        if hdrs.EXPECT in request.headers:
+            await self._expected(request)
+
+    async def _expected(self, request: Request) -> None:
+        try:
+            await request.match.expect_handler(request)
+        except web.HTTPExpectationFailed:
+            raise Malformed(f"Expect is {request.headers[hdrs.EXPECT]!r}; it must be '100-continue'") from None
+        await request.writer.drain()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import orjson
-from aiohttp import web
+from aiohttp import http_exceptions, web
 
 from coordinator.context import CONTEXT
 from coordinator.responses import at_once
@@ -25,6 +27,28 @@ BODIES_BYTES_MAX = 512 << 20
 """Bodies that are arriving together take at most twice this: once in equal shares of all requests that may be in flight
 (512 KiB, more than agents send at once), which nobody can take from a small request, and once for what is larger."""
 _MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
+_BEYOND_ASCII = re.compile(r"%[89A-Fa-f]")
+
+
+class Malformed(errors.BadData):
+    """The request breaks the rules of HTTP or of URLs, whatever it asks for: logged, as what the parser refuses is."""
+
+
+def check_escapes(text: str, where: str) -> None:
+    """Raises Malformed unless every percent sign of a URL or a form begins an escape, and all are UTF-8 together.
+
+    Read leniently, such text would be taken for another than the client meant.
+    """
+    bad = _BAD_ESCAPE.search(text)
+    if bad is not None:
+        raise Malformed(f"{where} has {bad[0]!r}; a percent sign must be followed by two hexadecimal digits")
+    if _BEYOND_ASCII.search(text):
+        try:
+            unquote_to_bytes(text).decode()
+        except UnicodeDecodeError as error:
+            wrong = "".join(f"%{byte:02X}" for byte in error.object[error.start : error.end])
+            raise Malformed(f"{where} has {wrong}, which is not UTF-8") from None
 
 
 async def read_body(request: web.Request, limit_bytes: int, *, encoding: str = "identity") -> bytes:
@@ -35,7 +59,7 @@ async def read_body(request: web.Request, limit_bytes: int, *, encoding: str = "
     """
     found = request.headers.get("Content-Encoding", "").strip().lower()
     if (found or "identity") != encoding:
-        raise errors.BadData(f"Content-Encoding is {found!r}; it must be {encoding!r}")
+        raise Malformed(f"Content-Encoding is {found!r}; it must be {encoding!r}")
     if request.content_length is not None and request.content_length > limit_bytes:
         raise errors.TooLarge(f"the body has {request.content_length} bytes; the limit is {limit_bytes}")
     content = request.content
@@ -70,6 +94,8 @@ async def _arriving(request: web.Request, limit_bytes: int) -> bytes:
                 chunks.append(chunk)
     except TimeoutError:
         raise errors.BadData(f"the body did not arrive within {BODY_TIMEOUT_S:g} s; {size} bytes of it did") from None
+    except (web.RequestPayloadError, http_exceptions.HttpProcessingError) as error:
+        raise Malformed(f"the body is not encoded as its head says, after {size} bytes of it") from error
     finally:
         context.body_bytes -= beyond
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -102,6 +128,14 @@ def error_answer(path: str, error: TriptychError) -> web.Response:
     return json_answer({"status": "error", "errorType": error.error_type, "error": str(error)}, status)
 
 
+def refuse(request: web.BaseRequest, error: Malformed) -> web.Response:
+    """The answer to a malformed request, after which its connection ends: where the next one begins is not sure."""
+    event(logging.INFO, "malformed request", remote=request.remote, path=request.path, why=error)
+    response = error_answer(request.path, error)
+    response.force_close()
+    return response
+
+
 async def serve(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Bounds the requests in flight, turns every error into its area's envelope, and counts."""
     context = request.app[CONTEXT]
@@ -131,6 +165,8 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     except TriptychError as error:
         if error.status >= 500:
             event(logging.WARNING, "request refused", path=request.path, status=error.status, why=error)
+        if isinstance(error, Malformed):
+            return refuse(request, error)
         return error_answer(request.path, error)
     except web.HTTPNotFound:
         return error_answer(request.path, errors.NotFound(f"there is no {request.path}"))

@@ -25,6 +25,7 @@ def at_once(request: web.Request, response: web.StreamResponse) -> web.StreamRes
     if (
         type(response) is web.Response
         and request.keep_alive
+        and response.keep_alive is not False
         and request.version == HttpVersion11
         and request.method != "HEAD"
         and not response.prepared

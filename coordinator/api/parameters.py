@@ -15,7 +15,7 @@ from aiohttp import web
 from multidict import MultiDict
 
 from coordinator.context import CONTEXT
-from coordinator.http import content_type, read_body
+from coordinator.http import check_escapes, content_type, read_body
 from shared.durations import parse_duration_ms
 from shared.errors import BadData
 
@@ -47,7 +47,9 @@ async def form(request: web.Request) -> MultiDict[str]:
         if body and content_type(request) != FORM:
             raise BadData(f"Content-Type is {content_type(request)!r}; a body of parameters must be {FORM}")
         try:
-            pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=FORM_FIELDS_MAX)
+            text = body.decode()
+            check_escapes(text, "the body")
+            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FORM_FIELDS_MAX)
         except ValueError as error:
             raise BadData(
                 f"the body is not {FORM} with UTF-8 text and at most {FORM_FIELDS_MAX} fields: {error}"

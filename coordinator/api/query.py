@@ -22,7 +22,7 @@ from coordinator.queries.joining import Joined
 from coordinator.queries.results import Piece, Result, as_range, envelope, ordered, truncated
 from coordinator.queries.streaming import Body, accepts_gzip, respond
 from shared.config import Settings
-from shared.errors import BadData
+from shared.errors import BadData, NotExecutable
 from shared.promql import parser, printer
 from shared.promql.ast import ValueType
 from shared.promql.model import Grid, Value
@@ -99,7 +99,7 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
     made = await planned(question)
     if is_range and made.type not in _RANGE_TYPES:
         named = _TYPE_NAMES[made.type]
-        raise BadData(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
+        raise NotExecutable(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
     gzip = accepts_gzip(request)
 
     def begin(concluded: Conclusion) -> Body:

@@ -216,13 +216,25 @@ def test_malformed_instant_query_is_400(cluster: Cluster, parameters: dict[str, 
         ({"step": "0"}, "zero or negative query resolution step widths are not accepted. Try a positive integer"),
         ({"step": "-1s"}, "step"),
         ({"step": "10ms", "end": "1000"}, "exceeded maximum resolution of 11,000 points per timeseries"),
-        ({"query": "up[5m]"}, 'invalid expression type "range vector" for range query, must be Scalar or'),
-        ({"query": '"x"'}, 'invalid expression type "string" for range query'),
     ],
 )
 def test_malformed_range_query_is_400(cluster: Cluster, changed: dict[str, str], text: str) -> None:
     parameters = {"query": "up", "start": "100", "end": "200", "step": "10", **changed}
     assert text in refused(cluster.get("/api/v1/query_range", **parameters), 400)
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("up[5m]", 'invalid expression type "range vector" for range query, must be Scalar or'),
+        ("up[5m:1m]", 'invalid expression type "range vector" for range query, must be Scalar or'),
+        ('"x"', 'invalid expression type "string" for range query'),
+    ],
+)
+def test_range_query_of_another_type_than_scalar_or_vector_is_422(cluster: Cluster, query: str, text: str) -> None:
+    parameters = {"query": query, "start": "100", "end": "200", "step": "10"}
+    assert text in refused(cluster.get("/api/v1/query_range", **parameters), 422)
+    assert cluster.get("/api/v1/query", query=query).status == 200
 
 
 def test_eleven_thousand_steps_are_allowed(cluster: Cluster) -> None:
