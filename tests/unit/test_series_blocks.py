@@ -321,6 +321,8 @@ def test_whatever_happens_a_shard_equals_a_dictionary(
             inside = {j: sorted((t, v) for t, v in own.items() if start <= t <= end) for j, own in expected.items()}
             found = {dict(labels)["job"]: points for labels, points in shard.samples(window=(start, end)).items()}
             assert {j: p for j, p in found.items() if p} == {j: p for j, p in inside.items() if p}
+            lookup, ids = shard.part.having([()], start, end, lambda: None)
+            assert set(lookup.symbols.texts(lookup.column(ids, "job"))) == {j for j, p in inside.items() if p}
     shard.close()
 
 

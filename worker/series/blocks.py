@@ -15,7 +15,7 @@ import os
 import struct
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -144,6 +144,31 @@ class Block:
         return found
 
     def having(
+        self, ids: NDArray[np.int64], start_ms: int, end_ms: int, check: Callable[[], None]
+    ) -> NDArray[np.bool_]:
+        """bool[n]: which series have samples with start ≤ t ≤ end here. A run with an end in the range tells so from
+        the directory; of the others the times are looked at, chunk by chunk. `check` is called before each and may
+        raise. Raises CorruptBlock."""
+        directory = self.directory()
+        rows, runs = directory.find(ids)
+        earliest, latest = directory.earliest[runs], directory.latest[runs]
+        inside = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
+        found = np.zeros(len(ids), dtype=np.bool_)
+        found[rows[inside]] = True
+        open_runs = np.flatnonzero((earliest < start_ms) & (latest > end_ms) & ~found[rows])
+        if not len(open_runs):
+            return found
+        rows, runs = rows[open_runs], runs[open_runs]
+        chunk = np.searchsorted(directory.chunk_runs, runs, side="right") - 1
+        order = np.argsort(chunk, kind="stable")
+        for own in np.split(order, np.flatnonzero(np.diff(chunk[order])) + 1):
+            check()
+            number = int(chunk[own[0]])
+            has = self._between(directory, number, start_ms, end_ms)
+            found[rows[own[has[runs[own] - directory.chunk_runs[number]]]]] = True
+        return found
+
+    def may_have(
         self, ids: NDArray[np.int64], start_ms: int, end_ms: int, gone: Sequence[tuple[NDArray[np.bool_], int, int]]
     ) -> NDArray[np.bool_]:
         """bool[n]: which series may have samples with start ≤ t ≤ end here; `gone`: (which series, between when) have
@@ -190,8 +215,7 @@ class Block:
         key = (self.row.name, number)
         found = self._cache.get(key)
         if found is None:
-            at, end = directory.chunk_at[number : number + 2].tolist()
-            data = self._read(at, end - at, int(directory.chunk_hashes[number]), f"chunk {number}")
+            data = self._chunk_bytes(directory, number)
             own = slice(*directory.chunk_runs[number : number + 2].tolist())
             try:
                 found = chunks.decode(data, directory.counts[own].astype(np.int64), directory.earliest[own])
@@ -201,6 +225,20 @@ class Block:
                 array.flags.writeable = False
             self._cache.put(key, found, found[0].nbytes + found[1].nbytes)
         return found
+
+    def _between(self, directory: Directory, number: int, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
+        """bool[runs of the chunk]: which have a time with start ≤ t ≤ end. Nothing of it is kept in the cache."""
+        own = slice(*directory.chunk_runs[number : number + 2].tolist())
+        data = self._chunk_bytes(directory, number)
+        counts, firsts = directory.counts[own].astype(np.int64), directory.earliest[own]
+        try:
+            return chunks.between(data, counts, firsts, start_ms, end_ms)
+        except (ValueError, struct.error) as error:
+            raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
+
+    def _chunk_bytes(self, directory: Directory, number: int) -> bytes:
+        at, end = directory.chunk_at[number : number + 2].tolist()
+        return self._read(at, end - at, int(directory.chunk_hashes[number]), f"chunk {number}")
 
     def _read(self, at: int, size: int, checksum: int, what: str) -> bytes:
         try:

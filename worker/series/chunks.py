@@ -81,6 +81,37 @@ def _unfold(since: np.ndarray, firsts: np.ndarray, bounds: np.ndarray, same: np.
             at += 1
 
 
+@kernel(types.void(_INTS_IN, _INTS_IN, _INTS_IN, _FLAGS, types.int64, types.int64, _FLAGS))
+def _seek(
+    since: np.ndarray,
+    firsts: np.ndarray,
+    bounds: np.ndarray,
+    same: np.ndarray,
+    start_ms: int,
+    end_ms: int,
+    inside: np.ndarray,
+) -> None:
+    """inside[r]: whether run r of what `_fold` folded has a time with start ≤ t ≤ end. Times ascend within a run, so a
+    run takes a binary search, and one with the times of the run before takes nothing."""
+    at = 0
+    for r in range(len(same)):
+        if same[r]:
+            inside[r] = inside[r - 1]
+            continue
+        low, high = at, at + bounds[r + 1] - bounds[r] - 1
+        at = high
+        if firsts[r] >= start_ms:
+            inside[r] = firsts[r] <= end_ms
+            continue
+        while low < high:
+            middle = (low + high) >> 1
+            if firsts[r] + since[middle] < start_ms:
+                low = middle + 1
+            else:
+                high = middle
+        inside[r] = low < at and firsts[r] + since[low] <= end_ms
+
+
 def encode(counts: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> bytes:
     """Runs of counts[r] ≥ 1 samples, one after another, times ascending within each."""
     bounds = np.concatenate(([0], np.cumsum(counts)))
@@ -152,6 +183,30 @@ def decode(
     for piece, run in zip(pieces[4:], runs, strict=True):
         values[bounds[run] : bounds[run + 1]] = _decompressed(piece, int(counts[run]), bool(whole[run]))
     return times, values
+
+
+def between(data: bytes, counts: NDArray[np.int64], firsts: NDArray[np.int64], start_ms: int, end_ms: int) -> Flags:
+    """bool[runs]: which runs of the chunk have a time with start ≤ t ≤ end, with only the times decompressed. Raises
+    ValueError as `decode` does."""
+    inside = np.zeros(len(counts), dtype=np.bool_)
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    if data[0] == chunks_old.VERSION:
+        times = chunks_old.decode(data, counts, firsts)[0]
+        hits = np.concatenate(([0], np.cumsum((times >= start_ms) & (times <= end_ms))))
+        return hits[bounds[1:]] > hits[bounds[:-1]]
+    version, _, _, times_bytes, *_, used = _HEADER.unpack_from(data)
+    if version != _VERSION:
+        raise ValueError(f"chunk version {version} is not known to this release")
+    flag_bytes = (len(counts) + 7) // 8
+    flags = np.frombuffer(data, dtype=np.uint8, count=3 * flag_bytes, offset=_HEADER.size).reshape(3, flag_bytes)
+    same, constant, _ = np.unpackbits(flags, axis=1, count=len(counts)).astype(np.bool_)
+    if used != int((counts[~same] - 1).sum()):
+        raise ValueError(f"{used} times are there, which is not what its runs have")
+    at = _HEADER.size + 3 * flag_bytes + 4 * int((~constant & (counts >= ALONE_SAMPLES)).sum())
+    since = np.empty(used, dtype=np.int64)
+    _fill(data[at : at + times_bytes], since)
+    _seek(since, np.ascontiguousarray(firsts), bounds, same, start_ms, end_ms, inside)
+    return inside
 
 
 def _compressed(numbers: NDArray) -> bytes:

@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
+from shared.kernels import kernel
 from shared.promql.model import Samples
 from worker.series.columns import Column
 from worker.series.pieces import in_order
@@ -166,6 +167,34 @@ def _read(
     offsets[len(ids)] = out
 
 
+@kernel(types.void(_INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS, _INTS, _FLAGS))
+def _any_between(
+    ids: np.ndarray,
+    start: int,
+    end: int,
+    links: np.ndarray,
+    shapes: np.ndarray,
+    places: np.ndarray,
+    arena_times: np.ndarray,
+    found: np.ndarray,
+) -> None:
+    """found[i]: whether series ids[i] has a sample with start ≤ t ≤ end. Looks into a chunk only where its earliest and
+    latest time lie on either side of the range."""
+    for i in range(len(ids)):
+        chunk = links[ids[i], FIRST]
+        while chunk >= 0 and not found[i]:
+            earliest, latest = places[chunk, CHUNK_EARLIEST], places[chunk, CHUNK_LATEST]
+            if start <= earliest <= end or start <= latest <= end:
+                found[i] = True
+            elif earliest < start and latest > end:
+                place = places[chunk, PLACE]
+                for j in range(place, place + shapes[chunk, USED]):
+                    if start <= arena_times[j] <= end:
+                        found[i] = True
+                        break
+            chunk = shapes[chunk, NEXT]
+
+
 class Head:
     """The samples of series 0 ≤ id < `series`."""
 
@@ -237,6 +266,27 @@ class Head:
         """bool[n]: which series may have samples with start ≤ t ≤ end (they have some before and some after)."""
         ranges = self._ranges.data[ids]
         return (ranges[:, EARLIEST] <= end_ms) & (ranges[:, LATEST] >= start_ms)
+
+    def having(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> NDArray[np.bool_]:
+        """bool[n]: which series have samples with start ≤ t ≤ end."""
+        ranges = self._ranges.data[ids]
+        earliest, latest = ranges[:, EARLIEST], ranges[:, LATEST]
+        found = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
+        around = np.flatnonzero((earliest < start_ms) & (latest > end_ms))
+        if len(around):
+            inside = np.zeros(len(around), dtype=np.bool_)
+            _any_between(
+                ids[around],
+                start_ms,
+                end_ms,
+                self._links.data,
+                self._shapes.data,
+                self._places.data,
+                self._times.data,
+                inside,
+            )
+            found[around] = inside
+        return found
 
     def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
         """The samples of these series with start ≤ t ≤ end, ascending in time, each time once."""

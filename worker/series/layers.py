@@ -7,7 +7,7 @@ readers go on with the ones they took while the shard replaces them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +20,9 @@ from worker.series.head import Head
 from worker.series.pieces import Piece
 
 Ids = NDArray[np.int64]
+
+SERIES_PER_CHECK = 1024
+"""Series read between two looks at the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,53 @@ class Layers:
             if block.overlaps(start_ms, end_ms)
         ]
 
-    def having(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
-        """bool[n]: which series may have samples with start ≤ t ≤ end (they have some before and some after). Raises
-        CorruptBlock."""
+    def having(
+        self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int, check: Callable[[], None]
+    ) -> NDArray[np.bool_]:
+        """bool[n]: which series have samples with start ≤ t ≤ end. `check` is called before a block or a chunk is
+        looked at, and may raise. Raises CorruptBlock."""
+        found = np.zeros(len(ids), dtype=np.bool_)
+        for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
+            found[piece.rows[piece.ends > piece.starts]] = True
+        if self.frozen is not None:
+            known = np.flatnonzero(ids < self.frozen.series)
+            known = known[self.frozen.having(ids[known], start_ms, end_ms)]
+            if any(stone.applies(self.frozen_generation, start_ms, end_ms) for stone in self.tombstones):
+                for piece in self._frozen_pieces(ids[known], permanent[known], start_ms, end_ms):
+                    found[known[piece.rows[piece.ends > piece.starts]]] = True
+            else:
+                found[known] = True
+        for block in reversed(self.blocks):
+            open_ids = np.flatnonzero(~found)
+            if not len(open_ids):
+                break
+            if block.overlaps(start_ms, end_ms):
+                check()
+                found[open_ids] = self._have(block, permanent[open_ids], start_ms, end_ms, check)
+        return found
+
+    def _have(
+        self, block: Block, permanent: Ids, start_ms: int, end_ms: int, check: Callable[[], None]
+    ) -> NDArray[np.bool_]:
+        """bool[n]: which series have samples of this block left. Only those a tombstone is about are read."""
+        stones = [stone for stone in self.tombstones if stone.applies(block.row.generation, start_ms, end_ms)]
+        found = np.zeros(len(permanent), dtype=np.bool_)
+        touched = found.copy()
+        for stone in stones:
+            touched |= stone.covers(permanent)
+        whole, cut = np.flatnonzero(~touched), np.flatnonzero(touched)
+        found[whole] = block.having(permanent[whole], start_ms, end_ms, check)
+        for first in range(0, len(cut), SERIES_PER_CHECK):
+            check()
+            own = cut[first : first + SERIES_PER_CHECK]
+            pieces = block.pieces(permanent[own], start_ms, end_ms)
+            for piece in self._kept(pieces, block.row.generation, permanent[own], start_ms, end_ms):
+                found[own[piece.rows[piece.ends > piece.starts]]] = True
+        return found
+
+    def may_have(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
+        """bool[n]: which series may have samples with start ≤ t ≤ end (they have some before and some after): what a
+        reader asks, who sees the samples anyway. Raises CorruptBlock."""
         found = np.zeros(len(ids), dtype=np.bool_)
         for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
             found[piece.rows[piece.ends > piece.starts]] = True
@@ -119,7 +166,7 @@ class Layers:
                 own = permanent[open_ids]
                 stones = [stone for stone in self.tombstones if stone.applies(block.row.generation, start_ms, end_ms)]
                 gone = [(stone.covers(own), stone.start_ms, stone.end_ms) for stone in stones]
-                found[open_ids] = block.having(own, start_ms, end_ms, gone)
+                found[open_ids] = block.may_have(own, start_ms, end_ms, gone)
         return found
 
     def pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:

@@ -67,11 +67,16 @@ def _each(numbers: Iterable[int], work: Callable[[int], T]) -> list[T]:
 
 
 def _selected(shards: Mapping[int, Shard], request: Request) -> Iterable[tuple[Lookup, Ids]]:
+    """The index and the series that have samples in the range, shard by shard. Raises DeadlineExceeded."""
     wanted = unpack(request.body, SelectRequest)
     for number, shard in shards.items():
-        if request.time_left == 0:
-            raise DeadlineExceeded(f"{request.method} ran out of time before shard {number}")
-        yield shard.series.select(wanted.selectors, wanted.start_ms, wanted.end_ms)
+
+        def check(number: int = number) -> None:
+            if request.time_left == 0:
+                raise DeadlineExceeded(f"{request.method} ran out of time at shard {number}; ask for less at a time")
+
+        check()
+        yield shard.series.having(wanted.selectors, wanted.start_ms, wanted.end_ms, check)
 
 
 def _list(shards: Mapping[int, Shard], request: Request) -> Reply:

@@ -171,19 +171,41 @@ class SeriesPart:
         start ≤ t ≤ end). No matchers match every series. Raises BadData for an expression RE2 refuses."""
         with self._memory:
             lookup = self._index.lookup()
-        found = [lookup.select(matchers) for matchers in selectors]
-        ids = found[0] if len(found) == 1 else np.unique(np.concatenate(found))
+        ids = _matching(lookup, selectors)
         if not len(ids):
             return lookup, ids
 
-        def having() -> Ids:
+        def may_have() -> Ids:
             with self._memory:
                 inside = self._head.overlapping(ids, start_ms, end_ms)
                 layers, permanent = self._layers, self._permanent.rows()
             missing = np.flatnonzero(~inside)
             if len(missing):
                 others = ids[missing]
-                inside[missing] = layers.having(others, permanent[others], start_ms, end_ms)
+                inside[missing] = layers.may_have(others, permanent[others], start_ms, end_ms)
+            return ids[inside]
+
+        return lookup, self._around_damage(may_have)
+
+    def having(
+        self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, check: Callable[[], None]
+    ) -> tuple[Lookup, Ids]:
+        """As `select`, but only the series that do have samples with start ≤ t ≤ end. `check` is called as the work
+        goes on, and may raise."""
+        with self._memory:
+            lookup = self._index.lookup()
+        ids = _matching(lookup, selectors)
+        if not len(ids):
+            return lookup, ids
+
+        def having() -> Ids:
+            with self._memory:
+                inside = self._head.having(ids, start_ms, end_ms)
+                layers, permanent = self._layers, self._permanent.rows()
+            missing = np.flatnonzero(~inside)
+            if len(missing):
+                others = ids[missing]
+                inside[missing] = layers.having(others, permanent[others], start_ms, end_ms, check)
             return ids[inside]
 
         return lookup, self._around_damage(having)
@@ -329,6 +351,11 @@ class SeriesPart:
 
 
 _ROUNDS: Rounds[Written] = Rounds()
+
+
+def _matching(lookup: Lookup, selectors: Iterable[Sequence[Matcher]]) -> Ids:
+    ids = [lookup.select(matchers) for matchers in selectors]
+    return ids[0] if len(ids) == 1 else np.unique(np.concatenate(ids))
 
 
 def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int:
