@@ -41,7 +41,9 @@ async def segments(request: web.Request) -> web.Response:
     """The first `limit` of them; with `more`, `nextSequence` is the `start_seq` that gives the rest."""
     start, end = parameters.sequences(request.query)
     limit = parameters.whole(request.query, ("limit",), SEGMENTS_MAX, 0, SEGMENTS_MAX)
-    found = [s for s in request.app[CONTEXT].log.sequencer.segments if start <= s.start_seq < end]
+    area = request.app[CONTEXT].log
+    await area.wait_for_state()
+    found = [s for s in area.sequencer.segments if start <= s.start_seq < end]
     rows = [{"id": s.id, "startSeq": s.start_seq, "startTimeMs": s.start_time_ms} for s in found[:limit]]
     answer: dict[str, Any] = {"status": "success", "segments": rows, "more": len(found) > limit}
     if answer["more"]:
@@ -79,15 +81,17 @@ def _warned(answer: dict[str, Any], warnings: Warnings) -> dict[str, Any]:
 
 async def frontier(request: web.Request) -> web.Response:
     area = request.app[CONTEXT].log
-    return json_answer(
-        {
-            "status": "success",
-            "nextSequence": area.sequencer.next,
-            "readableSequence": min(area.frontier.visible, SEQUENCE_MAX),
-            "durableSequence": area.frontier.settled,
-            "logStartSequence": area.sequencer.log_start,
-        }
-    )
+    await area.wait_for_state()
+    answer: dict[str, Any] = {
+        "status": "success",
+        "nextSequence": area.sequencer.next,
+        "readableSequence": min(area.frontier.visible, SEQUENCE_MAX),
+        "durableSequence": area.frontier.on_disk,
+        "logStartSequence": area.sequencer.log_start,
+    }
+    if warnings := area.warnings():
+        answer["warnings"] = warnings
+    return json_answer(answer)
 
 
 ROUTES: list[web.RouteDef] = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from coordinator.links import Links
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.records import Append
 from coordinator.log.sequencer import Sequencer
-from coordinator.log.waiting import Deadlines, Queue, Waiting
+from coordinator.log.waiting import ORDER_WAIT_FACTOR, Deadlines, Queue, Waiting
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Overloaded, TriptychError, Unavailable
 from shared.hashing import shard_of
@@ -38,12 +38,15 @@ QUEUE_BYTES_MAX = 256 << 20
 SYNC_EVERY_S = 0.04
 """Half of what is promised for appends that nobody waits for, less the fsync itself."""
 STOP_GRACE_S = 1.0
-ORDER_WAIT_FACTOR = 3
-"""An answer waits in the queue, for the shards, and for the groups before it: each at most the write timeout."""
 
 
 class Revoker(Protocol):
-    async def revoke(self, segment: int, group: int, spans: Sequence[log.Span], shards: Sequence[int]) -> None: ...
+    @property
+    def refusal(self) -> str:
+        """Why batches that were given up cannot be hidden for good at the moment; "" when they can."""
+
+    async def revoke(self, segment: int, group: int, spans: Sequence[log.Span], shards: Sequence[int]) -> None:
+        """Return when no reader will ever see the batches, whatever crashes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,10 +89,22 @@ class Appender:
         """Append one batch; its first sequence number.
 
         Raises Unavailable when a shard concerned is not there (before anything is written) or fails (and then nothing
-        of the batch will ever be read), Overloaded when too much waits already.
+        of the batch will ever be read), Overloaded when too much waits already, DeadlineExceeded when the outcome is
+        not known in time.
         """
+        answer = self._submit(append)
+        self._deadlines.add(answer)
+        return await answer
+
+    async def decided(self, append: Append) -> int:
+        """As `append`, for a caller with a deadline of its own: returns or raises only when the outcome is known."""
+        return await self._submit(append)
+
+    def _submit(self, append: Append) -> asyncio.Future[int]:
         if self._stopped:
             raise Unavailable("the coordinator is stopping")
+        if self._revoker.refusal:
+            raise Unavailable(f"records cannot be appended: {self._revoker.refusal}")
         blocks = append.records.blocks(self._links.shards)
         if append.producer:
             # The shard of the producer's id takes part to remember the answer.
@@ -103,9 +118,8 @@ class Appender:
         self._queues[append.durable].push(
             Waiting(append, blocks, append.size_bytes, answer, time.monotonic() + self._timeout_s)
         )
-        self._deadlines.add(answer)
         self._schedule()
-        return await answer
+        return answer
 
     def _schedule(self) -> None:
         """Dispatch at the end of this round of the loop, so that what arrived together goes together."""
@@ -151,9 +165,11 @@ class Appender:
         """Have the sequencer write its state, in a thread, and go on with these batches."""
         try:
             await asyncio.to_thread(self._sequencer.prepare, sum(w.append.count for w in batches))
-        except Unavailable as error:
+        except Exception as error:
+            if not isinstance(error, TriptychError):
+                event(logging.ERROR, "sequence numbers could not be reserved", trace=True)
             for waiting in batches:
-                _fail(waiting, error)
+                _fail(waiting, Unavailable(str(error)))
             return
         finally:
             self._preparing = False
@@ -260,16 +276,17 @@ class Appender:
         shards, upto = sorted(self._unsynced), self._frontier.readable
         self._unsynced.clear()
         self._syncing = True
+        unsynced: Collection[int] = shards  # until they have said otherwise, also when this is cancelled
         try:
-            result = await self._links.fan_out("log.sync", shards=shards, timeout_s=self._timeout_s)
-            self._unsynced.update(result.missing)
-            if not result.missing:
-                # Nothing came meanwhile that was not synced by whoever waits for it: all there is is on disk.
-                self._frontier.synced(upto if self._unsynced else self._frontier.readable)
-        except TriptychError:
-            self._unsynced.update(shards)
+            unsynced = (await self._links.fan_out("log.sync", shards=shards, timeout_s=self._timeout_s)).missing
+        except TriptychError as error:
+            event(logging.DEBUG, "shards could not be synced", why=error)
         finally:
             self._syncing = False
+            self._unsynced.update(unsynced)
+        if not unsynced:
+            # Nothing came meanwhile that was not synced by whoever waits for it: all there is is on disk.
+            self._frontier.synced(upto if self._unsynced else self._frontier.readable)
 
 
 def _batch(item: _Numbered) -> log.Batch:

@@ -17,7 +17,7 @@ from coordinator.log.recovery import Recovery
 from coordinator.log.retention import Retention
 from coordinator.log.sequencer import Sequencer
 from shared.config import Settings
-from shared.errors import DeadlineExceeded, TriptychError
+from shared.errors import DeadlineExceeded, TriptychError, Unavailable
 from shared.telemetry import event
 
 
@@ -36,6 +36,7 @@ class LogArea:
         self._producers = Producers(settings, links, self.recovery)
         self._retention = Retention(settings, links, self.sequencer, self.recovery)
         self.frontier.publish = self.followers.publish
+        self.recovery.when_revoked = self._producers.forget
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -56,6 +57,7 @@ class LogArea:
         for task in self._tasks:
             task.cancel()
         await self._appender.stop()
+        self._producers.stop()
         if self.recovery.complete.is_set():
             self.sequencer.settled = self.frontier.settled
         try:
@@ -65,15 +67,26 @@ class LogArea:
 
     async def append(self, append: Append) -> tuple[int, int]:
         """(first sequence number, number of records) of the batch; see `Appender` for durability and errors."""
-        if self.sequencer.is_new:
-            # A lost state file is made anew from what the shards hold, so all of them have to be asked first.
-            await self.recovery.wait_for(range(self._links.shards))
+        await self.wait_for_state()
         if not append.producer:
             return await self._appender.append(append), append.count
-        start, count, repeated = await self._producers.append(append, self._appender.append)
+        start, count, repeated = await self._producers.append(append, self._appender.decided)
         if repeated and append.durable:
             await self._wait_durable(start + count)
+            if self.recovery.hidden(start, start + count):
+                raise Unavailable("the records were taken back meanwhile; send them again")
         return start, count
+
+    async def wait_for_state(self) -> None:
+        """Return when the log's numbers and segments are known. Raises Unavailable: a lost state file is made anew from
+        what the shards hold, so all of them have to be asked first."""
+        if self.sequencer.is_new:
+            await self.recovery.wait_for(range(self._links.shards))
+
+    def warnings(self) -> list[str]:
+        """What an operator should know of the log as a whole."""
+        refusal = self.recovery.refusal
+        return [*([f"appends are refused: {refusal}"] if refusal else []), *self.recovery.notices]
 
     async def _wait_durable(self, upto: int) -> None:
         try:

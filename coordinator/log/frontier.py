@@ -38,6 +38,8 @@ class Frontier:
         self.readable = 0
         self.durable = 0
         self.in_doubt = SEQUENCE_MAX
+        self.being_removed = SEQUENCE_MAX
+        """The first group of which shards may still hold what was taken back."""
         self.publish: Callable[[Group], None] = lambda group: None
         self._visibility = visibility
         self._open: deque[Group] = deque()
@@ -58,9 +60,14 @@ class Frontier:
         return min(self.durable if self._visibility == "durable" else self.readable, self.in_doubt)
 
     @property
-    def settled(self) -> int:
-        """Nothing below needs looking at after a crash."""
+    def on_disk(self) -> int:
+        """Every batch below is whole or hidden, and on the disk of every shard concerned."""
         return min(self.durable, self.in_doubt)
+
+    @property
+    def settled(self) -> int:
+        """Nothing below needs looking at after a crash, even one that takes the list of what is hidden."""
+        return min(self.durable, self.in_doubt, self.being_removed)
 
     def open(self, group: Group) -> None:
         """Groups are opened in the order of their numbers."""

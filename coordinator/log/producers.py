@@ -1,19 +1,23 @@
 """Idempotent appends: a producer numbers its batches, and a batch that comes again gets the first answer again.
 
 The answers are stored with the batch, on the shard of the producer's id, so that they survive what the batch survives.
+A shard stores its part before the batch is decided. What it tells is an answer only when the batch's group is closed
+and the batch was kept: the coordinator knows of every batch that is under way, given up or in doubt, and leaves it out.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from coordinator.links import Links
 from coordinator.log.records import Append
 from coordinator.log.recovery import Recovery
+from coordinator.log.waiting import ORDER_WAIT_FACTOR
 from shared.config import Settings
-from shared.errors import BadData
+from shared.errors import BadData, DeadlineExceeded, Unavailable
 from shared.hashing import shard_of
 from shared.messages import log
 from shared.wire import pack, unpack
@@ -25,78 +29,164 @@ Answer = tuple[int, int, int]
 """(producer_seq, start, count)."""
 
 
+@dataclass(slots=True)
+class _Producer:
+    """`answers`: by producer_seq, of batches that were kept; all that are remembered once `is_loaded`, before that
+    those of this life of the coordinator. `under_way`: batches whose outcome is not known."""
+
+    answers: dict[int, Answer] = field(default_factory=dict)
+    under_way: dict[int, asyncio.Task[Answer]] = field(default_factory=dict)
+    loading: asyncio.Task[set[int]] | None = None
+    is_loaded: bool = False
+
+    def remember(self, answer: Answer) -> None:
+        self.answers[answer[0]] = answer
+        while len(self.answers) > log.PRODUCER_ANSWERS_MAX:
+            oldest = min(self.answers.values(), key=lambda known: known[1])
+            del self.answers[oldest[0]]
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.under_way and self.loading is None
+
+
 class Producers:
+    """For the event loop's thread only. What a client has begun goes on when the client leaves, and whoever sends the
+    same batch again shares its outcome."""
+
     def __init__(self, settings: Settings, links: Links, recovery: Recovery) -> None:
         self._settings = settings
         self._links = links
         self._recovery = recovery
-        self._answers: OrderedDict[str, list[Answer]] = OrderedDict()
-        self._under_way: dict[str, dict[int, asyncio.Future[Answer]]] = {}
+        self._producers: OrderedDict[str, _Producer] = OrderedDict()
+        self._newest_start = -1  # of all answers in memory
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._settings.write_timeout_ms / 1000
 
     async def append(self, append: Append, send: Callable[[Append], Awaitable[int]]) -> tuple[int, int, bool]:
-        """(start, count, whether it is a repeat) of the batch, sent unless its answer is known or on its way.
+        """(start, count, whether it is a repeat) of the batch, sent unless its answer is known or on its way. `send`
+        returns when the batch is kept for ever, and raises when nothing of it will ever be read.
 
-        Raises BadData for a producer_seq below the producer's last whose answer is no longer remembered.
+        Raises BadData for a producer_seq below the producer's last whose answer is no longer remembered,
+        DeadlineExceeded when the outcome is not known in time, Unavailable while it cannot be.
         """
-        await self._load(append.producer)
-        known = {answer[0]: answer for answer in self._answers[append.producer]}
-        under_way = self._under_way.setdefault(append.producer, {})
-        if append.producer_seq in known:
-            _, start, count = known[append.producer_seq]
+        try:
+            async with asyncio.timeout(ORDER_WAIT_FACTOR * self._timeout_s):
+                return await self._append(append, send)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                "the records were not acknowledged in time; they may or may not have been appended. "
+                "Send the same `producerSeq` again to learn which"
+            ) from None
+
+    async def _append(self, append: Append, send: Callable[[Append], Awaitable[int]]) -> tuple[int, int, bool]:
+        producer = self._producer(append.producer)
+        number = append.producer_seq
+        undecided = await self._load(append.producer, producer)
+        if any(number <= other for other in undecided):
+            await self._recovery.wait_for(range(self._links.shards))
+            undecided = await self._load(append.producer, producer)
+            if any(number <= other for other in undecided):
+                raise Unavailable(f"batch {max(undecided)} of producer {append.producer!r} is not decided; try again")
+        if number in producer.answers:
+            _, start, count = producer.answers[number]
             return start, count, True
-        if append.producer_seq in under_way:
-            _, start, count = await asyncio.shield(under_way[append.producer_seq])
+        if number in producer.under_way:
+            _, start, count = await asyncio.shield(producer.under_way[number])
             return start, count, True
-        last = max([*known, *under_way], default=-1)
-        if append.producer_seq < last:
+        last = max([*producer.answers, *producer.under_way], default=-1)
+        if number < last:
             raise BadData(
-                f"`producerSeq` is {append.producer_seq}, and producer {append.producer!r} is at {last} already; "
+                f"`producerSeq` is {number}, and producer {append.producer!r} is at {last} already; "
                 f"answers to its last {log.PRODUCER_ANSWERS_MAX} batches are remembered"
             )
-        return *await self._send(append, under_way, send), False
+        sending = asyncio.create_task(self._send(append, producer, send))
+        sending.add_done_callback(_seen)
+        producer.under_way[number] = sending
+        _, start, count = await asyncio.shield(sending)
+        return start, count, False
 
-    async def _send(
-        self,
-        append: Append,
-        under_way: dict[int, asyncio.Future[Answer]],
-        send: Callable[[Append], Awaitable[int]],
-    ) -> tuple[int, int]:
-        outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        outcome.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody may be waiting
-        under_way[append.producer_seq] = outcome
+    async def _send(self, append: Append, producer: _Producer, send: Callable[[Append], Awaitable[int]]) -> Answer:
         try:
-            start = await send(append)
-        except BaseException as error:
-            # What is stored decides from now on: the outcome may be unknown here.
-            self._answers.pop(append.producer, None)
-            outcome.set_exception(error) if isinstance(error, Exception) else outcome.cancel()
-            raise
+            answer = (append.producer_seq, await send(append), append.count)
+            producer.remember(answer)
+            self._newest_start = max(self._newest_start, answer[1])
+            return answer
         finally:
-            del under_way[append.producer_seq]
-            if not under_way:
-                self._under_way.pop(append.producer, None)
-        answer = (append.producer_seq, start, append.count)
-        outcome.set_result(answer)
-        if append.producer in self._answers:
-            kept = sorted([*self._answers[append.producer], answer], key=lambda a: a[1])
-            self._answers[append.producer] = kept[-log.PRODUCER_ANSWERS_MAX :]
-        return start, answer[2]
+            del producer.under_way[append.producer_seq]
 
-    async def _load(self, producer: str) -> None:
-        if producer in self._answers:
-            self._answers.move_to_end(producer)
-            return
-        shard = shard_of(producer.encode(), self._links.shards)
-        await self._recovery.wait_for([shard])
-        body = pack(log.ProducerBody(producer))
-        timeout_s = self._settings.write_timeout_ms / 1000
-        (reply,) = await self._links.call("log.producer", shards=[shard], body=body, timeout_s=timeout_s)
-        stored = unpack(reply.reply.body, log.ProducerReply).answers
-        if producer in self._answers:
-            return  # another append of the producer was here first, and may have added to it
-        # A batch still under way may be stored already: its answer counts when it has been given.
-        under_way = self._under_way.get(producer, {})
-        kept = [a for a in stored if a[0] not in under_way and not self._recovery.hidden(a[1], a[1] + 1)]
-        self._answers[producer] = kept
-        if len(self._answers) > PRODUCERS_CACHED_MAX:
-            self._answers.popitem(last=False)
+    def _producer(self, name: str) -> _Producer:
+        """What is known of it; those not heard of for longest are forgotten."""
+        producer = self._producers.setdefault(name, _Producer())
+        self._producers.move_to_end(name)
+        if len(self._producers) > PRODUCERS_CACHED_MAX:
+            oldest = next(iter(self._producers))
+            if self._producers[oldest].is_idle and oldest != name:
+                del self._producers[oldest]
+            else:
+                self._producers.move_to_end(oldest)
+        return producer
+
+    async def _load(self, name: str, producer: _Producer) -> set[int]:
+        """Have what the shard remembers in `answers`; the numbers of batches that are not decided."""
+        if producer.is_loaded:
+            return set()
+        if producer.loading is None:
+            producer.loading = asyncio.create_task(self._read(name, producer))
+            producer.loading.add_done_callback(_seen)
+        return await asyncio.shield(producer.loading)
+
+    async def _read(self, name: str, producer: _Producer) -> set[int]:
+        try:
+            shard = shard_of(name.encode(), self._links.shards)
+            await self._recovery.wait_for([shard])
+            # The shard may answer before, between and after the messages of a batch and of its taking back: only what
+            # was decided before the question was sent can be told by the answer.
+            decided_below = self._recovery.decided_below
+            in_doubt = self._recovery.batches_in_doubt()
+            revoked = self._recovery.hidden(0, log.SEQUENCE_MAX)
+            body = pack(log.ProducerBody(name))
+            (reply,) = await self._links.call("log.producer", shards=[shard], body=body, timeout_s=self._timeout_s)
+            revoked += self._recovery.hidden(0, log.SEQUENCE_MAX)
+            in_doubt |= self._recovery.batches_in_doubt()
+            undecided: set[int] = set()
+            kept: list[Answer] = []
+            for answer in unpack(reply.reply.body, log.ProducerReply).answers:
+                if any(begin <= answer[1] < end for begin, end in revoked):
+                    continue
+                if answer[1] in in_doubt:
+                    undecided.add(answer[0])
+                elif answer[1] < decided_below:
+                    kept.append(answer)
+            for answer in [*kept, *producer.answers.values()]:
+                producer.remember(answer)
+                self._newest_start = max(self._newest_start, answer[1])
+            producer.is_loaded = not undecided
+            return undecided
+        finally:
+            producer.loading = None
+
+    def forget(self, spans: Sequence[log.Span]) -> None:
+        """Have no answer about batches that are taken back."""
+        if all(begin > self._newest_start for begin, _ in spans):
+            return  # as nearly always: they are newer than all that was answered
+        for producer in self._producers.values():
+            for number, start, _ in list(producer.answers.values()):
+                if any(begin <= start < end for begin, end in spans):
+                    del producer.answers[number]
+                    producer.is_loaded = False
+
+    def stop(self) -> None:
+        """Wait for nothing any more."""
+        for producer in self._producers.values():
+            for task in (*producer.under_way.values(), producer.loading):
+                if task is not None:
+                    task.cancel()
+
+
+def _seen(task: asyncio.Task[Answer] | asyncio.Task[set[int]]) -> None:
+    """Nobody may be waiting for its error."""
+    if not task.cancelled():
+        task.exception()

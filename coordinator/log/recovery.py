@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.links import FanOut, Links
@@ -25,6 +25,10 @@ from shared.wire import pack, unpack
 
 POLL_S = 0.02
 RETRY_S = 0.1
+LOST_AHEAD = 1 << 32
+"""How far above everything that the shards hold numbers go on when the state file is lost. Numbers that nothing is
+stored of (reserved before a crash, taken back) may have been shown to readers, which never look below them again; a
+crash leaves a gap of 2^20 at most."""
 
 
 @dataclass(slots=True)
@@ -46,12 +50,20 @@ class Recovery:
         self._recovered: set[int] = set()
         self._in_doubt: dict[int, _InDoubt] = {}
         self._held: dict[int, list[log.HeldSegment]] = {}
+        self._dropped: dict[int, int] = {}
+        self._damaged: set[int] = set()
         self._epoch = 0
         self._progress = asyncio.Event()
         self._complete = asyncio.Event()
         self._to_remove = asyncio.Event()
+        self._unsaved: list[Revoked] = []
         self.stale: set[int] = set()
         """Shards that hold segments which have been dropped."""
+        self.refusal = ""
+        """Why what is taken back cannot be written down at the moment."""
+        self.notices: list[str] = []
+        """What an operator should know of this start."""
+        self.when_revoked: Callable[[Sequence[log.Span]], None] = lambda spans: None
 
     @property
     def _timeout_s(self) -> float:
@@ -62,22 +74,44 @@ class Recovery:
         return self._complete
 
     async def wait_for(self, shards: Sequence[int]) -> None:
-        """Return when these shards have reported. Raises Unavailable when one is not there or does not in time."""
-        if self._complete.is_set() or self._recovered.issuperset(shards):
+        """Return when these shards have reported, and what is in doubt about them is known. Raises Unavailable when one
+        is not there or does not in time. Without a state file all shards have to report."""
+        if self._has_reported(shards):
             return
-        self._links.require(shards)
+        self._links.require(range(self._links.shards) if self._sequencer.is_new else shards)
         try:
             async with asyncio.timeout(self._timeout_s):
-                while not self._recovered.issuperset(shards):
+                while not self._has_reported(shards):
                     await self._progress.wait()
         except TimeoutError:
             raise Unavailable("the log is still being recovered after a start; try again later") from None
 
+    def _has_reported(self, shards: Sequence[int]) -> bool:
+        return self._complete.is_set() or (not self._sequencer.is_new and self._recovered.issuperset(shards))
+
+    @property
+    def decided_below(self) -> int:
+        """Every batch below that is not in doubt is kept for ever, or hidden until no shard has it any more."""
+        return self._frontier.readable
+
+    def batches_in_doubt(self) -> set[int]:
+        """The first numbers of batches of an earlier life of which it is not known yet whether they are whole."""
+        return set(self._in_doubt)
+
     async def run(self) -> None:
-        """Ask every shard once, as it becomes ready."""
+        """Ask every shard once, as it becomes ready; without a state file, twice."""
+        self._hold_settled()
+        if self._sequencer.is_new:
+            await self._find_numbers()
         self._epoch = self._sequencer.next
-        while len(self._recovered) < self._links.shards:
-            waiting = [n for n in range(self._links.shards) if n not in self._recovered]
+        await self._ask_all(self._recover)
+        await self._finish()
+
+    async def _ask_all(self, take_in: Callable[[FanOut], Awaitable[set[int]]]) -> None:
+        """Ask every shard what it holds, until `take_in` has had an answer of each."""
+        reported: set[int] = set()
+        while len(reported) < self._links.shards:
+            waiting = [n for n in range(self._links.shards) if n not in reported]
             ready = [n for n in waiting if n not in self._links.unready(waiting)]
             if not ready:
                 await asyncio.sleep(POLL_S)
@@ -90,24 +124,54 @@ class Recovery:
                 event(logging.WARNING, "log recovery will be tried again", why=error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            reported = self._take_in(result)
-            await self._decide(self._recovered | reported)
-            self._announce(reported)
-        await self._finish()
+            reported |= await take_in(result)
 
-    def _take_in(self, result: FanOut) -> set[int]:
-        """The shards that have reported; they count as recovered when what is in doubt about them is known."""
+    async def _find_numbers(self) -> None:
+        """Have the sequencer go on above everything that any shard holds. Only then batches can be told to be of an
+        earlier life, and what still comes of them be refused."""
+        highest, is_lost = 0, False
+
+        async def look(result: FanOut) -> set[int]:
+            nonlocal highest, is_lost
+            for answer in result.answers:
+                found = unpack(answer.reply.body, log.Recovered)
+                highest = max(highest, *found.next.values())
+                is_lost = is_lost or highest > 0 or any(found.dropped.values())
+            if is_lost and not self.notices:
+                self._say_lost()
+            return {shard for answer in result.answers for shard in answer.shards}
+
+        await self._ask_all(look)
+        if is_lost:
+            self._sequencer.skip_to(highest + LOST_AHEAD)
+            self._frontier.skip_to(self._sequencer.next)
+
+    def _say_lost(self) -> None:
+        text = (
+            f"the log's state file {self._sequencer.path} was missing at the start and is made anew from what the "
+            f"shards hold: sequence numbers go on {LOST_AHEAD} above the highest of them, and records whose append "
+            "failed shortly before may be there"
+        )
+        self.notices.append(text)
+        event(logging.ERROR, text)
+
+    async def _recover(self, result: FanOut) -> set[int]:
+        """Take in what shards have reported; they count as recovered when what is in doubt about them is known."""
         reported: set[int] = set()
         for answer in result.answers:
             found = unpack(answer.reply.body, log.Recovered)
+            self._damaged.update(found.damaged)
             for shard in answer.shards:
                 self._sequencer.skip_to(found.next[shard])
                 self._sequencer.settled = max(self._sequencer.settled, found.settled[shard])
                 self._held[shard] = found.segments[shard]
+                self._dropped[shard] = found.dropped.get(shard, 0)
                 for group in found.groups[shard]:
                     self._doubt(shard, group)
                 reported.add(shard)
         self._frontier.skip_to(self._sequencer.next)
+        await self._decide(self._recovered | reported)
+        self._announce(reported)
         return reported
 
     def _doubt(self, shard: int, group: log.HeldGroup) -> None:
@@ -124,21 +188,31 @@ class Recovery:
     async def _decide(self, reported: set[int]) -> None:
         incomplete: dict[tuple[int, int], list[log.Batch]] = {}
         for start, item in list(self._in_doubt.items()):
-            if start < self._sequencer.settled or item.holders.issuperset(item.batch.shards):
+            lacking = set(item.batch.shards) - item.holders
+            if start < self._sequencer.settled or not lacking:
                 del self._in_doubt[start]
             elif reported.issuperset(item.batch.shards):
-                del self._in_doubt[start]
-                incomplete.setdefault((item.segment, item.group), []).append(item.batch)
+                if lacking <= self._damaged:
+                    # It may have been acknowledged. The damaged shards' part is missing, and their answers say so.
+                    event(logging.ERROR, "a batch lacks what a damaged shard had of it", start=start, shards=lacking)
+                    del self._in_doubt[start]
+                else:
+                    incomplete.setdefault((item.segment, item.group), []).append(item.batch)
         for (segment, group), batches in incomplete.items():
             spans = [(batch.start, batch.start + batch.count) for batch in batches]
             event(logging.WARNING, "incomplete batches taken back after a crash", group=group, batches=len(batches))
             await self.revoke(segment, group, spans, sorted({s for batch in batches for s in batch.shards}))
+            for batch in batches:
+                del self._in_doubt[batch.start]
 
     def _announce(self, reported: set[int]) -> None:
         self._recovered |= reported
         # The group, not the batch: shards report groups, so what is settled has to end between two of them.
         self._frontier.in_doubt = min((item.group for item in self._in_doubt.values()), default=log.SEQUENCE_MAX)
         self._frontier.show()
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
         progress, self._progress = self._progress, asyncio.Event()
         progress.set()
 
@@ -153,26 +227,60 @@ class Recovery:
         for number, found in sizes.items():
             if number in own:
                 own[number].bytes = max(own[number].bytes, found.bytes)
-        if not own and sizes:
-            # The state file was lost: the shards know which segments there are, if not since when.
-            now = self._sequencer.wall_ms()
-            lost = [Segment(s.id, s.start_seq, now, s.bytes) for s in sizes.values()]
-            await asyncio.to_thread(self._sequencer.add_segments, lost)
-        first = min(own, default=0)
+        if self._sequencer.is_new:
+            await self._write_state([] if own else list(sizes.values()))
+        first = min((segment.id for segment in self._sequencer.segments), default=0)
         self.stale = {shard for shard, held in self._held.items() if any(s.segment < first for s in held)}
         self._held.clear()
         self._complete.set()
+        self._tell_progress()
+
+    async def _write_state(self, sizes: list[Segment]) -> None:
+        """Make the state that was not there, or lost: the shards know which segments there are, if not since when.
+        Returns when it is on the disk."""
+        now, dropped = self._sequencer.wall_ms(), max(self._dropped.values(), default=0)
+        found = [Segment(s.id, s.start_seq, now, s.bytes) for s in sizes if s.id >= dropped]
+        if dropped and not found and not self._sequencer.segments:
+            found = [Segment(dropped, self._sequencer.next, now)]  # a new one must not be among those dropped
+        while True:
+            try:
+                if found:
+                    await asyncio.to_thread(self._sequencer.add_segments, found)
+                found = []
+                return await asyncio.to_thread(self._sequencer.confirm)
+            except Unavailable as error:
+                event(logging.ERROR, "the log waits for its state to be written", why=error)
+                await asyncio.sleep(RETRY_S)
 
     # Batches given up
 
     async def revoke(self, segment: int, group: int, spans: Sequence[log.Span], shards: Sequence[int]) -> None:
-        """Hide the batches from every reader, on disk, and have them removed from these shards."""
-        self._sequencer.revoked.append(Revoked(segment, group, list(spans), list(shards)))
+        """Hide the batches from every reader, and return when that is on disk: until then the caller lets nobody read
+        past them. Then have them removed from these shards.
+
+        No shard removes anything before: a message that it carries out late, after a crash that took the revocation,
+        would remove what the next coordinator has found whole.
+        """
+        item = Revoked(segment, group, list(spans), list(shards))
+        self._sequencer.revoked.append(item)
+        self._unsaved.append(item)
+        self._hold_settled()
+        self.when_revoked(spans)
+        while True:
+            try:
+                await asyncio.to_thread(self._sequencer.save)
+                break
+            except Unavailable as error:
+                if not self.refusal:
+                    event(logging.ERROR, "batches taken back cannot be written down; appends and reads wait", why=error)
+                self.refusal = str(error)
+                await asyncio.sleep(RETRY_S)
+        self.refusal = ""
+        self._unsaved.remove(item)
         self._to_remove.set()
-        try:
-            await asyncio.to_thread(self._sequencer.save)
-        except Unavailable as error:
-            event(logging.ERROR, "batches are hidden, but a crash now could show parts of them", why=error)
+
+    def _hold_settled(self) -> None:
+        self._frontier.being_removed = min((item.group for item in self._sequencer.revoked), default=log.SEQUENCE_MAX)
 
     def hidden(self, start: int, end: int) -> list[log.Span]:
         """Spans of revoked batches that reach into start ≤ number < end."""
@@ -187,7 +295,8 @@ class Recovery:
             await self._to_remove.wait()
             self._to_remove.clear()
             for item in list(self._sequencer.revoked):
-                await self._remove(item)
+                if item not in self._unsaved:
+                    await self._remove(item)
             if self._sequencer.revoked:
                 await asyncio.sleep(RETRY_S)
                 self._to_remove.set()
@@ -204,3 +313,4 @@ class Recovery:
             item.shards = [shard for shard in item.shards if shard not in ready or shard in result.missing]
         if not item.shards:
             self._sequencer.revoked.remove(item)
+            self._hold_settled()

@@ -47,7 +47,8 @@ class Revoked(msgspec.Struct):
 
 
 class _State(msgspec.Struct):
-    """`limit`: every number below it may have been handed out, unless `next` (after an orderly stop) says more."""
+    """`limit`: every number below it may have been handed out, unless `next` (after an orderly stop) says more.
+    `confirmed`: all shards have been asked since there was no file, so that numbers are above all that they hold."""
 
     format: int
     limit: int
@@ -55,6 +56,7 @@ class _State(msgspec.Struct):
     settled: int
     segments: list[tuple[int, int, int, int]]
     revoked: list[Revoked]
+    confirmed: bool = True
 
 
 @dataclass
@@ -77,16 +79,18 @@ class Sequencer:
         self._path = self.directory / "state"
         self._limit = 0
         self._lock = Lock()
+        self._confirmed = False
         self._segment_since = time.monotonic()
         self.is_new = True
+        """Whether there was no state, and not all shards have been asked yet what they hold."""
 
     def open(self) -> None:
         """Read the state and reserve the first range. Raises ConfigError when the file is damaged or not writable."""
         try:
             make_directory(self.directory)
-            self.is_new = not self._path.exists()
-            if not self.is_new:
+            if self._path.exists():
                 self._read(self._path.read_bytes())
+            self.is_new = not self._confirmed
             self.extend()
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be used: {error.strerror}") from error
@@ -108,7 +112,24 @@ class Sequencer:
             ) from error
         self.next = state.limit if state.next is None else state.next
         self.settled, self.revoked = state.settled, state.revoked
+        self._confirmed = state.confirmed
         self.segments = [Segment(*fields) for fields in state.segments]
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def confirm(self) -> None:
+        """All shards have been asked, and numbers and segments are above what they hold. Writes the file; raises
+        Unavailable, and it is as before then."""
+        with self._lock:
+            self._confirmed = True
+            try:
+                self._write(self._limit, None)
+            except Unavailable:
+                self._confirmed = False
+                raise
+            self.is_new = False
 
     def close(self) -> None:
         """Write what is left of the range, so that an orderly stop leaves no gap. Raises Unavailable."""
@@ -213,6 +234,7 @@ class Sequencer:
             self.settled,
             [(s.id, s.start_seq, s.start_time_ms, s.bytes) for s in self.segments],
             list(self.revoked),
+            self._confirmed,
         )
         payload = msgspec.json.encode(state)
         try:

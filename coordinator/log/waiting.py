@@ -18,10 +18,14 @@ FEW_BATCHES = 8
 """Less than SMALL waits while more than FEW batches of its kind are under way: a message costs each shard the same
 however little is in it, so under load fewer and fuller ones are faster for all; without load, nobody waits."""
 
+ORDER_WAIT_FACTOR = 3
+"""An answer waits in the queue, for the shards, and for the groups before it: each at most the write timeout."""
+
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A batch and where its records go: `blocks` holds each shard's part of them (shared.log_blocks)."""
+    """A batch and where its records go: `blocks` holds each shard's part of them (shared.log_blocks). `answer` has a
+    result when the batch is kept for ever, and an error when nothing of it will ever be read (or nobody waits)."""
 
     append: Append
     blocks: Mapping[int, Frame]

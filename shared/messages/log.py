@@ -89,12 +89,15 @@ class HeldSegment(msgspec.Struct, array_like=True):
 
 
 class Recovered(msgspec.Struct):
-    """Answer of log.recover: shard → what it holds. `next`: above every sequence number seen there."""
+    """Answer of log.recover: shard → what it holds. `next`: above every sequence number seen there; `dropped`: every
+    segment below has been dropped there. `damaged`: shards that have lost records, nobody knows which."""
 
     next: dict[int, int]
     settled: dict[int, int]
     groups: dict[int, list[HeldGroup]]
     segments: dict[int, list[HeldSegment]]
+    dropped: dict[int, int] = {}
+    damaged: list[int] = []
 
 
 class DropBody(msgspec.Struct):

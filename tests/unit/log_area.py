@@ -51,7 +51,7 @@ class Log:
     """A log area whose coordinator can crash and start again over the same shards."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
-        self.settings = Settings(data=directory, shards=SHARDS, write_timeout_ms=2000, **options)
+        self.settings = Settings(**{"data": directory, "shards": SHARDS, "write_timeout_ms": 2000, **options})
         self.links = LogShards(directory / "shards", SHARDS, self.settings)
 
     @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,8 @@ from worker.storage import Store
 from worker.wal.log import LOG, WriteAheadLog
 
 Fault = Callable[[str, int], str]
-"""(method, shard) → "" (works), "lost" (the request never arrives), "unanswered" (it does, the answer does not), or
-"late" (it arrives when `deliver_late` is called)."""
+"""(method, shard) → "" (works), "lost" (the request never arrives), "unanswered" (it does, the answer does not), "late"
+(it arrives when `deliver_late` is called), or "frozen" (as late, and nobody hears of it before the deadline)."""
 
 
 class LogShards:
@@ -61,9 +62,12 @@ class LogShards:
         self._shards[number].wal.close()
         self._shards[number] = self._open(number)
 
-    def deliver_late(self) -> None:
-        late, self._late = self._late, []
+    def deliver_late(self, method: str = "") -> None:
+        """All messages, or those of one method; as if they had been read from the socket within their time."""
+        late = [item for item in self._late if method in ("", item[1].method)]
+        self._late = [item for item in self._late if item not in late]
         for shard, request in late:
+            request.deadline = max(request.deadline, time.monotonic() + 1)
             METHODS[request.method].run({shard: self._shards[shard]}, request)
 
     def unready(self, shards: Iterable[int] | None = None) -> dict[int, str]:
@@ -88,6 +92,7 @@ class LogShards:
         numbers = list(shards if shards is not None else parts if parts is not None else range(self.shards))
         answers: list[Answer] = []
         missing: dict[int, str] = {}
+        is_frozen = False
         for number in numbers:
             self.calls.append(method)
             request = Request(method, (number,), time.monotonic() + timeout_s, body, frames)
@@ -96,8 +101,11 @@ class LogShards:
             answer = self._ask(number, request)
             if isinstance(answer, str):
                 missing[number] = answer
+                is_frozen = is_frozen or answer.startswith("frozen")
             else:
                 answers.append(answer)
+        if is_frozen:
+            await asyncio.sleep(timeout_s)
         if not answers:
             raise Unavailable(f"not available: {missing}")
         return FanOut(answers, missing)
@@ -106,9 +114,9 @@ class LogShards:
         if number in self.down:
             return "it is down"
         fault = self.fault(request.method, number)
-        if fault == "late":
+        if fault in ("late", "frozen"):
             self._late.append((number, request))
-        if fault in ("lost", "late"):
+        if fault in ("lost", "late", "frozen"):
             return f"{fault}, says the test"
         try:
             reply = METHODS[request.method].run({number: self._shards[number]}, request)

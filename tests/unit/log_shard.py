@@ -73,6 +73,12 @@ class OneShard:
         message = Message(segment, group, upto, 0, tuple(named), b"".join(blocks))
         return writing.append({0: (self.part, message)}, durable=True)
 
+    def append_numbered(self, group: int, seq: int, *, producer: str) -> None:
+        """A group of one batch of one record, which the producer numbers so; everything before it is decided."""
+        block = block_of([(hash64(b"k"), 0, b"k", b"%d" % seq)])
+        message = Message(0, group, group, 0, (Batch(group, 1, (0,), producer, seq),), block)
+        assert not writing.append({0: (self.part, message)}, durable=True)
+
     def read(self, prefix: bytes = b"", last_segment: int = 99) -> list[tuple[int, bytes, bytes]]:
         """(number, key, value) of everything there is; read by prefix, and checked against reads by key."""
         span = Range(0, last_segment, 0, SEQUENCE_MAX)

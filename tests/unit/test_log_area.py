@@ -143,10 +143,11 @@ async def test_readers_stop_below_a_batch_in_doubt_until_its_shards_are_back(log
 
 
 async def test_what_is_appended_during_the_recovery_is_not_taken_for_a_remnant(log: Log) -> None:
+    async with log.running() as area:
+        await area.recovery.complete.wait()
     log.links.fault = lambda method, shard: "lost" if (method, shard) == ("log.recover", 1) else ""
     async with log.running() as area:
         await area.recovery.wait_for([0])
-        area.sequencer.is_new = False
         await area.append(batch((key_on(0), b"1"), (key_on(1), b"2"), durable=True))
         log.links.fault = lambda method, shard: ""
         await area.recovery.complete.wait()

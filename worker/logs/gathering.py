@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import msgspec
 import numpy as np
@@ -78,15 +78,24 @@ def _cut(octets: np.ndarray, ends: np.ndarray) -> list[bytes]:
     return [bytes(view[start:end]) for start, end in pairwise(places)]
 
 
+def remembered(answers: list[Answer]) -> list[Answer]:
+    """Of these answers to a producer, in the order they came, those of its last PRODUCER_ANSWERS_MAX numbers. A number
+    may be there several times: of its tries all but one will be taken back."""
+    numbers = dict.fromkeys(producer_seq for producer_seq, _, _ in reversed(answers))
+    last = set(islice(numbers, PRODUCER_ANSWERS_MAX))
+    return [answer for answer in answers if answer[0] in last]
+
+
 def _put_answers(changes: Changes, store: Store, producer: str, answers: dict[int, Answer]) -> None:
     """Remember these answers to the producer, and forget those that are too old."""
-    known = [row for row, _ in answer_rows(store, producer)]
-    latest = sorted(answers)[-PRODUCER_ANSWERS_MAX:]
-    for row in known[: max(0, len(known) + len(latest) - PRODUCER_ANSWERS_MAX)]:
-        changes.delete("log", row)
-    for start in latest:
-        producer_seq, _, count = answers[start]
-        changes.put("log", rows.producer(producer, start), msgspec.msgpack.encode((producer_seq, count)))
+    stored = dict(answer_rows(store, producer))
+    kept = remembered([*stored.values(), *(answers[start] for start in sorted(answers))])
+    for row, answer in stored.items():
+        if answer not in kept:
+            changes.delete("log", row)
+    for producer_seq, start, count in kept:
+        if start in answers:
+            changes.put("log", rows.producer(producer, start), msgspec.msgpack.encode((producer_seq, count)))
 
 
 def answer_rows(store: Store, producer: str) -> list[tuple[bytes, Answer]]:

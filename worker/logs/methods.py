@@ -77,6 +77,9 @@ def recover(shards: Shards, request: Request) -> Reply:
         above, settled, groups = shard.logs.recover(body.epoch, body.settled, body.first_segment)
         answer.next[number], answer.settled[number], answer.groups[number] = above, settled, groups
         answer.segments[number] = shard.logs.segments()
+        answer.dropped[number] = shard.logs.dropped
+        if shard.logs.damage.texts("log"):
+            answer.damaged.append(number)
     return Reply(pack(answer))
 
 

@@ -20,10 +20,10 @@ import msgspec
 
 from shared.config import Settings
 from shared.labels import Symbols
-from shared.messages.log import PRODUCER_ANSWERS_MAX, HeldGroup, HeldSegment, Span
+from shared.messages.log import HeldGroup, HeldSegment, Span
 from worker.damage import DamageReport
 from worker.logs import entries, former, removal, rows
-from worker.logs.gathering import answer_rows, put
+from worker.logs.gathering import answer_rows, put, remembered
 from worker.logs.keeper import keeper_of
 from worker.logs.memory import Memory
 from worker.logs.messages import Message, Revocation, read
@@ -228,6 +228,11 @@ class LogPart:
 
     # For readers
 
+    @property
+    def dropped(self) -> int:
+        """Every segment below has been dropped."""
+        return self._dropped
+
     def has_dropped(self, segment: int) -> bool:
         with self.lock:  # which a drop has from before its write until it is known here
             return segment < self._dropped
@@ -243,12 +248,13 @@ class LogPart:
             return View(self._gathered, segments)
 
     def producer_answers(self, producer: str) -> list[tuple[int, int, int]]:
-        """(producer_seq, start, count) of the batches whose answers are remembered, in the order they came."""
+        """(producer_seq, start, count) of the batches whose answers are remembered, in the order they came. Not all of
+        them are decided: what the shard holds may be taken back."""
         with self.lock:
             recent = [m.answers.get(producer, {}) for m in (self._gathering, self._memory)]
             found = {**recent[0], **recent[1]}
         found |= {answer[1]: answer for _, answer in answer_rows(self.store, producer)}
-        return [found[start] for start in sorted(found)[-PRODUCER_ANSWERS_MAX:]]
+        return remembered([found[start] for start in sorted(found)])
 
     # Taking back
 
@@ -320,7 +326,10 @@ class LogPart:
             self._epoch = max(self._epoch, epoch)
             held = [*self._gathering.groups(), *self._memory.groups()]
             settled = max(settled, self._gathering.settled, self._memory.settled)
+            # The marks tell of numbers that were given, also when nothing is left of their records.
+            marks = max(self._gathered, self._closed, settled)
         above = max((batch.start + batch.count for group in held for batch in group.batches), default=0)
+        above = max(above, marks)
         known = {group.group for group in held}
         for row, entry in entries.newest_first(self.store):
             settled, above = max(settled, entry.settled), max(above, entry.above)
