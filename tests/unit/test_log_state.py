@@ -1,0 +1,374 @@
+"""The log's state file, and the marks that outlive a crash: what cannot be written down is not passed by."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.log import sequencer as sequencer_module
+from coordinator.log.area import LogArea
+from coordinator.log.frontier import Frontier, Group
+from coordinator.log.reads import Selection
+from coordinator.log.recovery import LOST_AHEAD
+from coordinator.log.sequencer import RESERVE_AHEAD, Sequencer
+from shared.config import Settings
+from shared.errors import TriptychError, Unavailable
+from shared.messages.log import SEQUENCE_MAX
+from tests.unit.log_area import EVERYTHING, SHARDS, Log, batch, eventually, key_on, read
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    made = Log(tmp_path, write_timeout_ms=300)
+    yield made
+    made.links.close()
+
+
+HALVES = ((key_on(0), b"half"), (key_on(1), b"other half"))
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Fill the disk of the log's state, or make room."""
+    write = sequencer_module.write_atomically
+
+    def refuse(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    def fill(full: bool) -> None:
+        monkeypatch.setattr(sequencer_module, "write_atomically", refuse if full else write)
+
+    return fill
+
+
+async def values(area: LogArea, selection: Selection = EVERYTHING) -> list[bytes]:
+    return [value for _, _, value in await read(area, selection)]
+
+
+# What is taken back
+
+
+async def test_readers_do_not_pass_a_taking_back_that_is_not_on_disk(log: Log, disk: Callable[[bool], None]) -> None:
+    async with log.running() as area:
+        await area.append(batch((key_on(0), b"1")))
+        await area.recovery.complete.wait()
+        disk(True)
+        log.links.fault = lambda method, shard: "lost" if (method, shard) == ("log.append", 1) else ""
+        append = asyncio.create_task(area.append(batch(*HALVES)))
+        await eventually(lambda: bool(area.recovery.refusal))
+        assert area.frontier.readable == 1
+        log.links.calls.clear()
+        with pytest.raises(Unavailable, match="No space left"):
+            await area.append(batch((key_on(2), b"refused at once")))
+        assert area.warnings()[0].startswith("appends are refused: the log's state")
+        with pytest.raises(TriptychError):
+            await append
+        assert "log.revoke" not in log.links.calls, "no shard removes what the next coordinator may find whole"
+        log.links.fault = lambda method, shard: ""
+        disk(False)
+        await eventually(lambda: area.frontier.readable == 3)
+        assert await area.append(batch((key_on(2), b"2"))) == (3, 1)
+        assert await values(area) == [b"1", b"2"]
+        assert area.warnings() == []
+
+
+async def test_a_crash_before_a_taking_back_is_on_disk_shows_what_is_whole(
+    log: Log, disk: Callable[[bool], None]
+) -> None:
+    """Every shard has its part, and only the answer was lost: the next coordinator finds the batch whole. Nobody was
+    told otherwise, and no message of the one before removes it."""
+    async with log.running(crash=True) as area:
+        await area.append(batch((key_on(0), b"1")))
+        await area.recovery.complete.wait()
+        disk(True)
+        log.links.fault = lambda method, shard: (
+            "unanswered" if (method, shard) == ("log.append", 1) else "late" if method == "log.revoke" else ""
+        )
+        append = asyncio.create_task(area.append(batch(*HALVES)))
+        await eventually(lambda: bool(area.recovery.refusal))
+        with pytest.raises(TriptychError, match="may or may not"):
+            await append
+    disk(False)
+    log.links.fault = lambda method, shard: ""
+    async with log.running() as area:
+        await area.recovery.complete.wait()
+        assert await values(area) == [b"1", b"half", b"other half"]
+        log.links.deliver_late()
+        assert await values(area) == [b"1", b"half", b"other half"]
+
+
+async def test_settled_stops_below_what_shards_may_still_hold_of_a_batch_taken_back(log: Log) -> None:
+    async with log.running() as area:
+        await area.append(batch((key_on(0), b"1")))
+        log.links.fault = lambda method, shard: (
+            "lost" if (method, shard) in (("log.append", 1), ("log.revoke", 0)) else ""
+        )
+        with pytest.raises(Unavailable):
+            await area.append(batch(*HALVES))
+        await area.append(batch((key_on(0), b"2"), durable=True))
+        await area._appender.sync()
+        assert (area.frontier.settled, area.frontier.on_disk) == (1, 4)
+        log.links.fault = lambda method, shard: ""
+        await eventually(lambda: area.frontier.settled == 4)
+
+
+# Marks
+
+
+def test_settled_stops_below_what_is_in_doubt() -> None:
+    frontier = Frontier("memory")
+    frontier.begin_at(20, 0)
+    frontier.in_doubt = 7
+    frontier.synced(20)
+    assert (frontier.settled, frontier.on_disk, frontier.visible) == (7, 7, 7)
+    frontier.in_doubt = SEQUENCE_MAX
+    frontier.being_removed = 9
+    assert (frontier.settled, frontier.on_disk, frontier.visible) == (9, 20, 20)
+
+
+async def test_a_batch_in_doubt_stays_so_over_further_starts(log: Log) -> None:
+    """Nothing that is sent while a shard is missing may call the batch decided."""
+    async with log.running(crash=True) as area:
+        await area.append(batch((key_on(2), b"1"), durable=True))
+        hang = asyncio.Event()
+
+        async def dies(*_: Any) -> None:
+            hang.set()
+            await asyncio.sleep(60)
+
+        area.recovery.revoke = dies  # type: ignore[method-assign]
+        log.links.fault = lambda method, shard: "lost" if (method, shard) == ("log.append", 1) else ""
+        under_way = asyncio.create_task(area.append(batch(*HALVES)))
+        await hang.wait()
+        under_way.cancel()
+    log.links.fault = lambda method, shard: ""
+    log.links.down.add(1)
+    for crash in (True, False, True):
+        async with log.running(crash=crash) as area:
+            await area.append(batch((key_on(0), b"later"), durable=True))
+            await area._appender.sync()
+            assert await values(area, Selection(key_on(0))) == []
+            assert area.frontier.settled <= 1
+    log.links.down.clear()
+    async with log.running() as area:
+        assert await values(area) == [b"1", b"later", b"later", b"later"]
+
+
+async def test_shards_that_could_not_be_synced_hold_the_durable_frontier(log: Log) -> None:
+    async with log.running() as area:
+        await area.recovery.complete.wait()
+        await eventually(lambda: not area._appender._unsynced)
+        log.links.fault = lambda method, shard: "lost" if (method, shard) == ("log.sync", 1) else ""
+        await area.append(batch(*HALVES))
+        await area._appender.sync()
+        await asyncio.sleep(0.1)
+        assert area.frontier.durable == 0
+        await area.append(batch((key_on(0), b"other shard"), durable=True))
+        assert area.frontier.durable == 0, "what shard 1 has of the log before is not on disk"
+        log.links.fault = lambda method, shard: ""
+        await eventually(lambda: area.frontier.durable == 3)
+
+
+async def test_a_sync_that_is_given_up_leaves_its_shards_unsynced(log: Log) -> None:
+    async with log.running() as area:
+        await area.recovery.complete.wait()
+        await eventually(lambda: not area._appender._unsynced)
+        log.links.fault = lambda method, shard: "frozen" if method == "log.sync" else ""
+        await area.append(batch(*HALVES))
+        syncing = asyncio.create_task(area._appender.sync())
+        await asyncio.sleep(0.01)
+        syncing.cancel()
+        await asyncio.gather(syncing, return_exceptions=True)
+        assert area._appender._unsynced >= {0, 1}
+        await area.append(batch((key_on(0), b"durable"), durable=True))
+        assert area.frontier.durable == 0
+        log.links.fault = lambda method, shard: ""
+
+
+async def test_what_comes_during_a_sync_is_not_called_synced(log: Log) -> None:
+    async with log.running() as area:
+        await area.recovery.complete.wait()
+        await area.append(batch(*HALVES))
+        fan_out = log.links.fan_out
+        appended = asyncio.Event()
+
+        async def slowly(method: str, **options: Any) -> Any:
+            result = await fan_out(method, **options)
+            if method == "log.sync" and not appended.is_set():
+                appended.set()
+                await area.append(batch((key_on(1), b"meanwhile")))
+                log.links.fault = lambda method, shard: "lost" if method == "log.sync" else ""
+            return result
+
+        log.links.fan_out = slowly  # type: ignore[method-assign]
+        area._appender.must_sync([0, 1])
+        await appended.wait()
+        await asyncio.sleep(0.1)
+        assert area.frontier.durable == 2
+        log.links.fault = lambda method, shard: ""
+        await eventually(lambda: area.frontier.durable == 3)
+
+
+# The file
+
+
+def test_a_segment_that_could_not_be_written_down_is_not_there(tmp_path: Path, disk: Callable[[bool], None]) -> None:
+    sequencer = Sequencer(tmp_path, Settings(log_segment_bytes=1024))
+    sequencer.open()
+    for _ in range(3):
+        sequencer.reserve(1, 2000)
+    before = [(s.id, s.start_seq) for s in sequencer.segments]
+    disk(True)
+    for change in (sequencer.start_segment, lambda: sequencer.drop_segments(2)):
+        with pytest.raises(Unavailable):
+            change()
+        assert [(s.id, s.start_seq) for s in sequencer.segments] == before
+        assert sequencer.log_start == 0
+    with pytest.raises(Unavailable):
+        sequencer.extend(2 * RESERVE_AHEAD)
+    assert not sequencer.ready_for(2 * RESERVE_AHEAD)
+    with pytest.raises(Unavailable):
+        sequencer.confirm()
+    assert sequencer.is_new
+    disk(False)
+    sequencer.confirm()
+    assert not sequencer.is_new
+    again = Sequencer(tmp_path, Settings())
+    again.open()
+    assert not again.is_new
+
+
+def lose_state(directory: Path) -> None:
+    (directory / "sequencer" / "state").unlink()
+
+
+async def test_a_lost_state_waits_for_every_shard_also_at_the_start_after(
+    log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with log.running(crash=True) as area:
+        await area.append(batch(*HALVES, durable=True))
+    lose_state(tmp_path)
+    log.links.down.add(1)
+    for _ in range(2):
+        async with log.running(crash=True) as area:
+            for refused in (
+                area.append(batch((key_on(0), b"too early"))),
+                read(area, Selection(key_on(0))),
+                area.reader.count(Selection(key_on(0)), 0, SEQUENCE_MAX),
+                area.wait_for_state(),
+            ):
+                with pytest.raises(Unavailable):
+                    await refused
+            await eventually(lambda: bool(area.warnings()))
+            assert "was missing at the start" in area.warnings()[0]
+    assert any(
+        record.levelname == "ERROR" and "was missing at the start" in record.message for record in caplog.records
+    )
+    log.links.down.clear()
+    async with log.running(crash=True) as area:
+        start, _ = await area.append(batch((key_on(0), b"new")))
+        assert start >= 2 + LOST_AHEAD
+        assert await values(area) == [b"half", b"other half", b"new"]
+    async with log.running() as area:
+        again, _ = await area.append(batch((key_on(0), b"newer")))
+        assert start < again < start + 4 * RESERVE_AHEAD, "it was lost once"
+        assert area.warnings() == []
+
+
+async def test_a_first_start_begins_at_zero(log: Log) -> None:
+    async with log.running() as area:
+        assert await area.append(batch(*HALVES)) == (0, 2)
+        assert area.warnings() == []
+
+
+async def test_a_lost_state_does_not_show_half_of_a_batch(log: Log, tmp_path: Path) -> None:
+    """Taken back, and not yet removed from a shard, which is all the state file knew of it."""
+    async with log.running(crash=True) as area:
+        await area.append(batch((key_on(2), b"1"), durable=True))
+        log.links.fault = lambda method, shard: (
+            "lost" if (method, shard) in (("log.append", 1), ("log.revoke", 0)) else ""
+        )
+        with pytest.raises(Unavailable):
+            await area.append(batch(*HALVES))
+        for i in range(5):
+            await area.append(batch((key_on(0), b"%d" % i), durable=True))
+        await area._appender.sync()
+    log.links.fault = lambda method, shard: ""
+    lose_state(tmp_path)
+    async with log.running() as area:
+        assert await values(area) == [b"1", b"0", b"1", b"2", b"3", b"4"]
+        await eventually(lambda: not area.sequencer.revoked)
+        assert await values(area) == [b"1", b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_lost_state_refuses_what_still_comes_of_the_coordinator_before(log: Log, tmp_path: Path) -> None:
+    async with log.running(crash=True) as area:
+        await area.append(batch((key_on(0), b"1")))
+        log.links.fault = lambda method, shard: "late" if method == "log.append" else ""
+        with pytest.raises(Unavailable):
+            await area.append(batch((key_on(0), b"late")))
+    log.links.fault = lambda method, shard: ""
+    lose_state(tmp_path)
+    async with log.running() as area:
+        await area.append(batch((key_on(0), b"2")))
+        log.links.deliver_late()
+        await area.append(batch((key_on(0), b"3")))
+        assert await values(area) == [b"1", b"2", b"3"]
+
+
+async def test_a_lost_state_of_a_log_whose_records_were_all_dropped_takes_appends(tmp_path: Path) -> None:
+    log = Log(tmp_path, log_segment_bytes=1024, log_retention_bytes=1)
+    async with log.running() as area:
+        for _ in range(3):
+            await area.append(batch(*[(key_on(shard), bytes(800)) for shard in range(SHARDS)]))
+        area.sequencer.start_segment()
+        await eventually(lambda: all(not shard.logs.counts()["records"] for shard in log.links._shards))
+        last = area.sequencer.segments[-1]
+        assert last.start_seq == area.sequencer.next
+    lose_state(tmp_path)
+    async with log.running() as area:
+        start, _ = await area.append(batch((key_on(0), b"new")))
+        assert start >= last.start_seq
+        assert area.sequencer.segments[-1].id >= last.id
+        assert await values(area) == [b"new"]
+    log.links.close()
+
+
+# Damage
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+async def test_a_batch_whose_part_was_damaged_keeps_the_rest_and_says_so(log: Log, damaged: bool) -> None:
+    async with log.running(crash=True) as area:
+        await area.append(batch((key_on(2), b"1"), durable=True))
+        log.links.fault = lambda method, shard: "lost" if (method, shard) == ("log.append", 1) else ""
+
+        async def dies(*_: Any) -> None:
+            await asyncio.sleep(60)
+
+        area.recovery.revoke = dies  # type: ignore[method-assign]
+        under_way = asyncio.create_task(area.append(batch(*HALVES)))
+        await asyncio.sleep(0.05)
+        under_way.cancel()
+    log.links.fault = lambda method, shard: ""
+    if damaged:
+        log.links._shards[1].damage.add("log", "a record is damaged")
+    async with log.running() as area:
+        assert await values(area) == ([b"1", b"half"] if damaged else [b"1"])
+
+
+def test_a_group_that_is_open_holds_those_behind_it() -> None:
+    frontier = Frontier("memory")
+    first, second = Group(0, 2), Group(2, 3)
+    told: list[int] = []
+    for group in (first, second):
+        group.when_closed = lambda start=group.start: told.append(start)
+        frontier.open(group)
+    frontier.close(second)
+    assert (frontier.readable, told) == (0, [])
+    frontier.close(first)
+    assert (frontier.readable, told) == (3, [0, 2])
