@@ -5,6 +5,9 @@ stand behind it. This one is RocksDB through rocksdict in raw mode.
 
 Durability: when `write` returns, the batch survives the death of the process (it is in the operating system's page
 cache); when `write(..., durable=True)` or `sync` returns, it survives the loss of power (fsync of the log).
+
+Damage: every block that is read is checked against its checksum, and no read ends early without raising. A store that
+has lost what it had acknowledged is not opened: see `store_marker` and `store_files`.
 """
 
 from __future__ import annotations
@@ -13,16 +16,32 @@ import logging
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any
 
-from rocksdict import AccessType, DBCompressionType, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import (
+    AccessType,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
 
 from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
+from worker import store_damage, store_files, store_rows
 from worker.group_sync import GroupSync
+from worker.store_damage import DECODING_ERRORS, StoreDamaged, StoreLocked
+from worker.store_marker import Claim, Marker
+
+__all__ = ["FAMILIES", "Batch", "Store", "StoreDamaged", "StoreLocked"]
 
 FAMILIES = ("meta", "series", "journal", "blocks", "log", "vectors", "attributes")
 WRITE_BUFFER_BYTES = 16 << 20
@@ -44,9 +63,6 @@ LOG_FILES_KEPT = 2
 """RocksDB's own information logs: this start's and the last one's."""
 RECOVERY_FREE_BYTES = 16 << 20
 """Room there must be before a store that failed is opened again."""
-
-
-T = TypeVar("T")
 
 
 class Batch:
@@ -77,25 +93,60 @@ class Batch:
         self.size_bytes += len(start) + len(end)
 
 
-class StoreLocked(OSError):
-    """The store's directory has another owner."""
-
-
 class Store:
     """One shard's RocksDB. Safe to use from many threads.
 
-    Opening raises StoreLocked when the directory has another owner, OSError when it is damaged; writing raises
-    Unavailable when the disk is full or failing.
+    Opening raises StoreLocked when the directory has another owner, StoreDamaged when it cannot be opened or lacks
+    something; reading raises StoreDamaged; writing raises Unavailable when the disk is full or failing.
     """
 
     def __init__(self, path: Path) -> None:
         make_directory(path)
         self._path = path
+        self._marker = Marker(path)
+        claim = self._marker.read()
+        _verify_files(path, claim)
         self._db = _open(path)
         self._families: dict[str, Any] = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
-        self._group = GroupSync(lambda: self._db.flush_wal(True))
+        self._group = GroupSync(self._fsync)
         self._failed = False
+        self._damage: str | None = None
+        self._writing = Lock()
+        self._synced = self._written = self._db.latest_sequence_number()
+        if claim is not None and self._written < claim.sequence:
+            self._let_go()
+            raise StoreDamaged(
+                f"the store {path} is damaged: its log ends at write {self._written}, and it had acknowledged "
+                f"{claim.sequence}; restore it from a copy, or delete {self._marker.path} to accept the loss"
+            )
+        self._marker.open(self._synced, store_files.manifest_of(path))
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def damage(self) -> str | None:
+        """What was found damaged since the store was opened: its shard has to refuse."""
+        return self._damage
+
+    @contextmanager
+    def decoding(self, family: str, key: bytes) -> Iterator[None]:
+        """Around the decoding of a row, or of many from this one on: raises StoreDamaged that names it for whatever
+        the decoder raises."""
+        try:
+            yield
+        except DECODING_ERRORS as error:
+            text = f"the row {key!r} of {family!r} makes no sense: {error}"
+            raise self._damaged(StoreDamaged(f"the store {self._path} is damaged: {text}")) from error
+
+    def _damaged(self, error: Unavailable) -> Unavailable:
+        """The error, after remembering it if it is damage."""
+        if isinstance(error, StoreDamaged) and self._damage is None:
+            self._damage = str(error)
+            event(logging.ERROR, "store damaged, its shard refuses", path=str(self._path), reason=str(error))
+        return error
 
     def handle(self, family: str) -> Any:
         return self._handles[family]
@@ -106,14 +157,52 @@ class Store:
     def write(self, batch: Batch, *, durable: bool = False, logged: bool = True) -> None:
         """Apply the batch. `durable` waits for the fsync, which concurrent callers share. Without `logged` it survives
         nothing before the next `flush` of its families, and takes a tenth of the time."""
+        self._usable()
         self._wait_for_room()
         try:
-            self._db.write(batch._batch, _BUFFERED if logged else _UNLOGGED)
+            with self._writing:
+                self._db.write(batch._batch, _BUFFERED if logged else _UNLOGGED)
+                if logged:
+                    self._written = self._db.latest_sequence_number()
+                    self._mark()
         except Exception as error:  # the library raises plain Exception
-            self._failed = True
-            raise Unavailable(f"the store {self._path} refused a write: {error}") from error
+            raise self._refused(error) from error
         if durable:
             self.sync()
+
+    def _usable(self) -> None:
+        """After a failure nobody knows what the disk has, and another fsync would not tell."""
+        if self._failed or self._damage is not None:
+            raise Unavailable(f"the store {self._path} takes no writes: {self._damage or 'one of them failed'}")
+
+    def _refused(self, error: Exception) -> Unavailable:
+        self._failed = True
+        return self._damaged(store_damage.of_writing(self._path, error))
+
+    def _mark(self) -> None:
+        """Under `_writing`. A mark that cannot be written asks for less than it could, and nothing else is wrong."""
+        try:
+            self._marker.write(self._synced, self._written)
+        except OSError as error:
+            event(logging.WARNING, "store marker not written", path=str(self._marker.path), reason=error.strerror)
+
+    def _mark_files(self) -> None:
+        """The same, when the store may have written files."""
+        with suppress(OSError, ValueError), self._writing:  # it is about to change them
+            self._marker.manifest = store_files.manifest_of(self._path)
+            self._mark()
+
+    def _fsync(self) -> None:
+        """The fsync of `sync`, for all who wait for it."""
+        self._usable()
+        written = self._written
+        try:
+            self._db.flush_wal(True)
+        except Exception:
+            self._failed = True  # before anyone who waits wakes up
+            raise
+        self._synced = max(self._synced, written)
+        self._mark_files()
 
     def _wait_for_room(self) -> None:
         """Until the store would take a write without holding it up, in which it would hold the interpreter lock, and
@@ -132,53 +221,77 @@ class Store:
         """Return when every write that returned before this call is on the disk (group commit)."""
         try:
             self._group.sync()
+        except Unavailable:
+            raise
         except Exception as error:  # the library raises plain Exception
-            self._failed = True
-            raise Unavailable(f"the store {self._path} could not sync: {error}") from error
+            raise self._refused(error) from error
 
     def flush(self, family: str) -> None:
         """Return when every write to the family that returned before this call is on the disk, logged or not."""
+        self._usable()
         try:
             self._families[family].flush(True)
         except Exception as error:  # the library raises plain Exception
-            self._failed = True
-            raise Unavailable(f"the store {self._path} could not write out {family!r}: {error}") from error
+            raise self._refused(error) from error
+        self._mark_files()
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        return self._families[family].get(key)
+        try:
+            return self._families[family].get(key)
+        except Exception as error:  # the library raises plain Exception
+            raise self._damaged(store_damage.of_reading(self._path, error)) from error
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._families[family].get(list(keys)) if keys else []
+        try:
+            return self._families[family].get(list(keys)) if keys else []
+        except Exception as error:  # the library raises plain Exception
+            raise self._damaged(store_damage.of_reading(self._path, error)) from error
 
     def scan(
         self, family: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) with start ≤ key < end (None: to the last key), ascending, or descending if `reverse`.
 
-        The rows are those of the moment the scan begins.
+        The rows are those of the moment the scan begins. Raises StoreDamaged where one cannot be read.
         """
-        read = ReadOptions()
-        if end is not None:
-            read.set_iterate_upper_bound(end)
-        rows = self._families[family].items(backwards=reverse, from_key=None if reverse else start, read_opt=read)
-        # The library honours the upper bound only, so a descending scan finds its lower end here.
-        return _holding(read, takewhile(lambda row: row[0] >= start, rows) if reverse else rows)
+        options = _until(end)
+        if not reverse:
+            return store_rows.ascending(self._families[family].snapshot(), start, options, self._ended)
+        reader = self._families[family].iter(options)
+        reader.seek_to_last()
+        return store_rows.descending(reader, start, options, self._ended)
 
     def keys(self, family: str, start: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
         """The keys of `scan`, ascending, without reading the values."""
-        read = ReadOptions()
-        if end is not None:
-            read.set_iterate_upper_bound(end)
-        return _holding(read, self._families[family].keys(from_key=start, read_opt=read))
+        options = _until(end)
+        reader = self._families[family].iter(options)
+        reader.seek(start)
+        return store_rows.keys(reader, options, self._ended)
+
+    def _ended(self, reader: RdictIter) -> None:
+        """Raises StoreDamaged or Unavailable when the reader is not at the end of its range."""
+        try:
+            reader.status()
+        except Exception as error:  # the library raises plain Exception
+            raise self._damaged(store_damage.of_reading(self._path, error)) from error
+        if reader.valid():
+            raise Unavailable(f"the store {self._path} could not be read on from {reader.key()!r}; try again later")
 
     def reclaim(self, family: str, start: bytes, end: bytes) -> None:
         """Give the space of a deleted range back now, not when a compaction next passes there."""
         self._families[family].compact_range(start, end)
+        try:
+            # The library does not tell how a compaction went; the store knows, and tells the next write.
+            self._db.write(WriteBatch(raw_mode=True), _BUFFERED)
+        except Exception as error:  # the library raises plain Exception
+            raise self._refused(error) from error
 
     def recoverable(self) -> bool:
         """Whether writes failed, and may succeed once the store is opened again: after an error RocksDB refuses all
-        writes for good, also when the disk has room again. Reads go on."""
-        return self._failed and shutil.disk_usage(self._path).free >= RECOVERY_FREE_BYTES
+        writes for good, also when the disk has room again. Reads go on. Opening heals no damage."""
+        if not self._failed or self._damage is not None:
+            return False
+        return shutil.disk_usage(self._path).free >= RECOVERY_FREE_BYTES
 
     def close(self) -> None:
         """Flush the memtables and close; the directory's lock is released."""
@@ -186,9 +299,14 @@ class Store:
             self._group.sync()
             for family in self._families.values():
                 family.flush(True)
+            self._mark_files()
         except Exception as error:  # the library raises plain Exception
             # What was acknowledged is in the log on the disk, from which the next owner has it.
             event(logging.ERROR, "store closed without flushing", path=str(self._path), reason=str(error))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._marker.close()
         self._families.clear()
         self._handles.clear()
         try:
@@ -197,24 +315,33 @@ class Store:
             event(logging.ERROR, "store closed with an error", path=str(self._path), reason=str(error))
 
 
-def _holding(options: ReadOptions, rows: Iterable[T]) -> Iterator[T]:
-    """The rows, with their options kept: the library's iterator reads its bound from the options' memory, which is
-    freed with them."""
-    yield from rows
-    del options
+def _until(end: bytes | None) -> ReadOptions:
+    options = ReadOptions()
+    options.set_verify_checksums(True)
+    if end is not None:
+        options.set_iterate_upper_bound(end)
+    return options
+
+
+def _verify_files(path: Path, claim: Claim | None) -> None:
+    try:
+        store_files.verify(path, claim)
+    except StoreDamaged as error:
+        if store_files.is_locked(path):  # they change while they are read
+            raise StoreLocked(f"{path} is in use") from error
+        raise
 
 
 def _open(path: Path) -> Rdict:
-    existing = set(Rdict.list_cf(str(path))) if (path / "CURRENT").exists() else set()
-    families = {name: _options(name) for name in existing - {"default"}}
     try:
+        existing = set(Rdict.list_cf(str(path))) if (path / "CURRENT").exists() else set()
+        families = {name: _options(name) for name in existing - {"default"}}
         db = Rdict(str(path), _options(), column_families=families, access_type=AccessType.read_write())
+        for name in FAMILIES:
+            if name not in existing:
+                db.create_column_family(name, _options(name))
     except Exception as error:  # the library raises plain Exception
-        kind = StoreLocked if "lock" in str(error).lower() else OSError
-        raise kind(str(error)) from error
-    for name in FAMILIES:
-        if name not in existing:
-            db.create_column_family(name, _options(name))
+        raise store_damage.of_opening(path, error) from error
     return db
 
 
@@ -230,6 +357,10 @@ def _options(family: str = "default") -> Options:
     options.set_level_zero_stop_writes_trigger(2 * SLOWDOWN_FILES)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_compression_type(DBCompressionType.lz4())
+    options.set_paranoid_checks(True)
+    # Whatever a crash or the loss of power leaves at the end of its log: the writes before it, and none after it. That
+    # none of these had been acknowledged, the marker knows.
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     return options
 
 
