@@ -16,6 +16,7 @@ import numpy as np
 from shared.config import Settings
 from shared.labels import Symbols
 from shared.messages.vectors import Collection
+from worker.damage import DamageReport
 from worker.storage import Store
 from worker.vectors import collection as collection_module
 from worker.vectors.part import VectorPart
@@ -32,7 +33,7 @@ def vector(number: int, version: int) -> np.ndarray:
 def open_part(directory: Path) -> tuple[Store, VectorPart]:
     store = Store(directory / "shards" / "0000" / "store")
     settings = Settings(data=directory, shards=1, workers=1)
-    part = VectorPart(store, settings, Symbols(), directory / "shards" / "0000")
+    part = VectorPart(store, settings, Symbols(), directory / "shards" / "0000", DamageReport())
     part.load()
     return store, part
 

@@ -34,7 +34,7 @@ class Shard:
         self.store = when_free(directory, lambda: Store(directory / "store"), StoreLocked)
         self.series = SeriesPart(self.store, settings, symbols, directory, log.stream(number, wal.SERIES))
         self.logs = LogPart(self.store, settings, symbols, directory, log.stream(number, wal.LOG), self.damage)
-        self.vectors = VectorPart(self.store, settings, symbols, directory)
+        self.vectors = VectorPart(self.store, settings, symbols, directory, self.damage)
         for part in (self.series, self.logs, self.vectors):
             part.load()
         event(

@@ -70,6 +70,18 @@ class Count(msgspec.Struct):
     count: int
 
 
+class ShardCollections(msgspec.Struct):
+    """What a shard's store knows: the collections it has, and the ids of those it has dropped."""
+
+    shard: int
+    collections: list[Collection]
+    dropped: list[int]
+
+
+class CollectionsReply(msgspec.Struct):
+    shards: list[ShardCollections]
+
+
 class SearchBody(msgspec.Struct):
     """Frames: [queries float32[q, dimension]], of no rows when only text is searched.
 

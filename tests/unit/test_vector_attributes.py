@@ -88,7 +88,7 @@ def test_filters_choose_what_they_say_however_much_is_indexed(
     assert attributes.mask(condition, size).tolist() == expected
     attributes.build_index(min(indexed, len(rows)))
     assert attributes.mask(condition, size).tolist() == expected
-    restored = Attributes.restore(attributes.save(len(rows)))
+    restored = Attributes.restore(attributes.save(len(rows)), len(rows))
     restored.append(len(rows), packed([{"x": "new"}]))
     restored.build_index(min(indexed, len(rows)))
     assert restored.mask(condition, size).tolist() == expected

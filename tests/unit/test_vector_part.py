@@ -18,6 +18,7 @@ from shared.labels import Symbols
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition, SearchBody
 from shared.wire import Request
+from worker.damage import DamageReport
 from worker.storage import Store
 from worker.vectors import collection as collection_module
 from worker.vectors import methods
@@ -34,9 +35,10 @@ class OneShard:
         self.open()
 
     def open(self) -> None:
+        self.damage = DamageReport()
         self.store = Store(self.path / "shards" / "0000" / "store")
         settings = Settings(data=self.path, shards=1, workers=1)
-        self.vectors = VectorPart(self.store, settings, Symbols(), self.path / "shards" / "0000")
+        self.vectors = VectorPart(self.store, settings, Symbols(), self.path / "shards" / "0000", self.damage)
         self.vectors.load()
 
     def close(self) -> None:

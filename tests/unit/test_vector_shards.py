@@ -16,6 +16,7 @@ from shared.labels import Symbols
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, SearchBody
 from shared.wire import Request
+from worker.damage import DamageReport
 from worker.storage import Store
 from worker.vectors import methods
 from worker.vectors.part import VectorPart
@@ -34,7 +35,7 @@ class Worker:
         for number in shards:
             place = directory / "shards" / f"{number:04d}"
             self.stores[number] = Store(place / "store")
-            part = VectorPart(self.stores[number], settings, symbols, place)
+            part = VectorPart(self.stores[number], settings, symbols, place, DamageReport())
             part.load()
             self.shards[number] = SimpleNamespace(vectors=part)
 

@@ -106,10 +106,20 @@ class AnnIndex:
         finally:
             os.close(descriptor)
 
-    def load(self, path: Path) -> None:
-        """Replace the content by a file's. Raises RuntimeError or ValueError for a file that is not such an index."""
+    def load(self, path: Path, rows: int) -> None:
+        """Replace the content by a file's, whose checksum the caller has verified: a damaged one may end the process.
+
+        Raises RuntimeError or ValueError for a file that is not such an index of at most `rows` rows.
+        """
         with self._lock:
+            kind = self._index.dtype
+            dimension = self._index.ndim
             self._index.load_index_from_path(str(path), None)
+            if self._index.ndim != dimension or self._index.dtype != kind or len(self._index) > rows:
+                raise ValueError(
+                    f"{path.name} has {len(self._index)} rows of {self._index.ndim} components ({self._index.dtype}); "
+                    f"at most {rows} rows of {dimension} components ({kind}) are right"
+                )
 
 
 def compile_kernels() -> None:

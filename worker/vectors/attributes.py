@@ -53,9 +53,13 @@ class Attributes:
         return msgspec.msgpack.encode({name: column.state(size) for name, column in list(self._columns.items())})
 
     @classmethod
-    def restore(cls, saved: bytes) -> Attributes:
-        """Inverse of `save`. Raises ValueError or msgspec.MsgspecError for something else."""
-        return cls({name: Column.from_state(state) for name, state in msgspec.msgpack.decode(saved).items()})
+    def restore(cls, saved: bytes, size: int) -> Attributes:
+        """Inverse of `save` for as many rows. Raises ValueError for something else."""
+        try:
+            states = msgspec.msgpack.decode(saved, type=dict[str, tuple[bytes, bytes, list[str]]])
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"the columns cannot be read: {error}") from error
+        return cls({name: Column.from_state(*state, size) for name, state in states.items()})
 
     def index_due(self, size: int) -> bool:
         return bool(self._columns) and size >= max(INDEX_ROWS_LEAST, INDEX_GROWTH * self._index.size)

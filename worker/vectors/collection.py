@@ -1,18 +1,14 @@
 """One collection's vectors in one worker: the stores' word, the table searches read, and the work done behind them.
 
 All shards of a worker share one table and one index: searching a graph costs nearly the same whatever its size, so a
-graph for each shard would multiply the cost of a search by their number.
-
-In a shard's store, family "vectors", the key is the collection's id (4 bytes, big endian) and the vector's id; the
-value is the version (8 bytes, little endian), the components as given (float32) and the attributes (a msgpack map, or
-nothing). A version is a number no other vector of the collection had in that shard.
+graph for each shard would multiply the cost of a search by their number. The form of the stores' rows: `stored_rows`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -24,13 +20,14 @@ from shared.config import Settings
 from shared.errors import NotFound
 from shared.messages.vectors import Collection, CollectionStats, Floats
 from shared.telemetry import event
-from worker.storage import Store
-from worker.vectors import calibration, snapshot
+from worker.damage import DamageReport
+from worker.storage import Batch, Store
+from worker.vectors import calibration, snapshot, stored_rows
+from worker.vectors.compaction import copy_rows
+from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Row, prefix, version_of
 from worker.vectors.table import Table, View
 from worker.vectors.text import TextIndex
 
-FAMILY = "vectors"
-VERSION_BYTES = 8
 LOAD_ROWS = 4096
 DEAD_SHARE_MAX = 0.25
 DEAD_ROWS_LEAST = 1000
@@ -58,10 +55,6 @@ COMPACT_ROWS = 2048
 COMPACT_SLICE_ROWS = 64  # no search waits for an index aside; this is how soon a stop is noticed
 
 
-def prefix(collection_id: int) -> bytes:
-    return collection_id.to_bytes(4, "big")
-
-
 class WorkerCollection:
     """Safe to use from many threads: writers take turns, searches use `view()` and never wait for them."""
 
@@ -80,12 +73,15 @@ class WorkerCollection:
         self._head = VERSION_BYTES + 4 * collection.dimension
         self._lock = Lock()
         self._stores: dict[int, Store] = {}
+        self._damage: dict[int, DamageReport] = {}
+        self._damaged: dict[bytes, str] = {}  # ids whose rows cannot be used, and why
         self._vectors: dict[int, int] = {}
+        self._highest: dict[int, int] = {}  # the highest version ever given in each shard
         self._rows: dict[bytes, int] = {}
         self._table = Table(collection)
         self._known: dict[bytes, int] | None = None
+        self._named: Mapping[int, int] = {}  # the highest version the snapshot names, for each of its shards
         self._awaited: set[int] = set()  # shards whose vectors are in the snapshot and have not been loaded
-        self._next_version = 1
         self._dropped = False
         self._saved_rows = 0
         self._saved_at = self._attached_at = time.monotonic()
@@ -115,21 +111,47 @@ class WorkerCollection:
 
     # Loading
 
-    def attach(self, shard: int, store: Store) -> None:
-        """Read a shard's vectors from its store; the first shard brings the index's snapshot if there is a good one."""
+    def attach(self, shard: int, store: Store, damage: DamageReport) -> None:
+        """Read a shard's vectors from its store; the first shard brings the index's snapshot if there is a good one.
+
+        Rows that cannot be used are left out, and said in `damage`.
+        """
+        highest = stored_rows.highest_version(store, self.collection.id)
+        snapshot.discard_newer(self._directory, shard, highest)
         with self._lock:
             first = not self._stores
-            self._stores[shard] = store
-            self._vectors[shard] = 0
+            self._stores[shard], self._damage[shard] = store, damage
+            self._vectors[shard], self._highest[shard] = 0, highest
             if first:
                 self._restore(shard)
         entries = store.scan(FAMILY, self._prefix, self._end)
-        while batch := list(islice(entries, LOAD_ROWS)):
+        wrong: dict[bytes, str] = {}
+        while batch := [(key[4:], value) for key, value in islice(entries, LOAD_ROWS)]:
+            whole, others = stored_rows.checked(batch, self.collection.dimension)
+            wrong.update(others)
             with self._lock:
-                self._load_batch(shard, batch)
+                self._load_batch(shard, whole)
                 self._attached_at = time.monotonic()
         with self._lock:
             self._awaited.discard(shard)
+            self._report(shard, wrong)
+            if self._highest[shard] > highest:  # written before the highest version was kept
+                kept = store.batch()
+                stored_rows.put_highest(kept, self.collection.id, self._highest[shard])
+                store.write(kept, durable=True)
+
+    def _report(self, shard: int, wrong: Mapping[bytes, str]) -> None:
+        """These vectors of a shard are left out of answers from now on, which say so."""
+        wrong = {name: why for name, why in wrong.items() if name not in self._damaged}
+        if wrong:
+            self._damaged.update(wrong)
+            name, why = next(iter(wrong.items()))
+            text = (
+                f"vectors of the collection {self.collection.name!r} are damaged and missing: {len(wrong)} "
+                f"such as {name.decode(errors='replace')!r}: {why}"
+            )
+            self._damage[shard].add("vector", text)
+            event(logging.ERROR, "vectors are damaged", shard=shard, why=text)
 
     def _restore(self, shard: int) -> None:
         saved = snapshot.read(self._directory, shard, self.collection)
@@ -137,40 +159,37 @@ class WorkerCollection:
             self._table.restore(saved.index, saved.versions, saved.attributes)
             self.expansion, self._measured_rows = saved.expansion, len(saved.names)
             self._known = {name: row for row, name in enumerate(saved.names)}
-            self._awaited = set(saved.shards)
+            self._named, self._awaited = saved.highest, set(saved.highest)
             self._saved_rows = len(saved.names)
-            self._next_version = int(saved.versions.max()) + 1
 
-    def _load_batch(self, shard: int, batch: list[tuple[bytes, bytes]]) -> None:
+    def _load_batch(self, shard: int, batch: Sequence[Row]) -> None:
         known, versions = self._known or {}, self._table.view.versions
-        old: list[tuple[bytes, bytes, int]] = []
-        new: list[tuple[bytes, bytes, int]] = []
-        for key, value in batch:
-            name, version = key[4:], int.from_bytes(value[:VERSION_BYTES], "little")
+        if self._named.get(shard, 0) > self._highest[shard]:
+            known = {}  # the snapshot has seen more of this shard than its store: it is of another one
+        old: list[Row] = []
+        revived: list[int] = []
+        new: list[Row] = []
+        for name, value in batch:
             row = known.get(name)
-            if row is not None and int(versions[row]) == version:
-                old.append((name, value, row))
+            if row is not None and int(versions[row]) == version_of(value):
+                old.append((name, value))
+                revived.append(row)
             else:
-                new.append((name, value, version))
+                new.append((name, value))
         if old:
-            names, vectors, _, rows = self._columns(old)
-            self._table.revive(np.array(rows, dtype=np.int64), names, vectors, shard)
-            self._rows.update(zip(names, rows, strict=True))
+            names, vectors, _ = stored_rows.columns(old, self.collection.dimension)
+            self._table.revive(np.array(revived, dtype=np.int64), names, vectors, shard)
+            self._rows.update(zip(names, revived, strict=True))
         if new:
-            names, vectors, attributes, numbers = self._columns(new)
-            first = self._table.append(names, vectors, np.array(numbers, dtype=np.uint64), shard, attributes, ())
+            names, vectors, attributes = stored_rows.columns(new, self.collection.dimension)
+            numbers = np.array([version_of(value) for _, value in new], dtype=np.uint64)
+            first = self._table.append(names, vectors, numbers, shard, attributes, ())
             self._rows.update(zip(names, range(first, first + len(names)), strict=True))
-            self._next_version = max(self._next_version, max(numbers) + 1)
+            self._highest[shard] = max(self._highest[shard], int(numbers.max()))
         self._vectors[shard] += len(batch)
         if self.text is not None:
-            for name, value, _ in (*old, *new):
+            for name, value in batch:
                 self.text.put(name, value[self._head :])
-
-    def _columns(self, entries: list[tuple[bytes, bytes, int]]) -> tuple[list[bytes], Floats, list[bytes], list[int]]:
-        names = [name for name, _, _ in entries]
-        joined = b"".join([value[VERSION_BYTES : self._head] for _, value, _ in entries])
-        vectors = np.frombuffer(joined, dtype=np.float32).reshape(len(entries), self.collection.dimension)
-        return names, vectors, [value[self._head :] for _, value, _ in entries], [number for _, _, number in entries]
 
     # Writing
 
@@ -184,20 +203,24 @@ class WorkerCollection:
         components = np.ascontiguousarray(vectors, dtype=np.float32).tobytes()
         with self._lock:
             store = self._store(shard)
-            base = self._next_version
-            self._next_version += len(names)
+            base = self._highest[shard] + 1
+            last = self._highest[shard] + len(names)
             batch = store.batch()
             for place, name in enumerate(names):
                 version = (base + place).to_bytes(VERSION_BYTES, "little")
                 value = version + components[place * width : place * width + width] + attributes[place]
                 batch.put(FAMILY, self._prefix + name, value)
+            stored_rows.put_highest(batch, self.collection.id, last)
+            # Also when the store refuses: what it has of the batch then is not known.
+            self._highest[shard] = last
             store.write(batch)
-            rows = self._rows
-            replaced = [rows[name] for name in names if name in rows]
+            replaced = [self._rows[name] for name in names if name in self._rows]
             versions = np.arange(base, base + len(names), dtype=np.uint64)
             first = self._table.append(names, vectors, versions, shard, attributes, replaced)
-            rows.update(zip(names, range(first, first + len(names)), strict=True))
+            self._rows.update(zip(names, range(first, first + len(names)), strict=True))
             self._vectors[shard] += len(names) - len(replaced)
+            for name in self._damaged.keys() & names:
+                del self._damaged[name]
             if self.text is not None:
                 for name, packed in zip(names, attributes, strict=True):
                     self.text.put(name, packed)
@@ -206,36 +229,68 @@ class WorkerCollection:
         """Remove those that exist, and say how many did. As durable as `upsert`, and raises as it does."""
         with self._lock:
             store = self._store(shard)
-            gone = [name for name in dict.fromkeys(names) if name in self._rows]
-            if not gone:
+            asked = dict.fromkeys(names)
+            gone = [name for name in asked if name in self._rows]
+            damaged = self._damaged.keys() & asked
+            if not gone and not damaged:
                 return 0
             batch = store.batch()
-            for name in gone:
+            for name in (*gone, *damaged):
                 batch.delete(FAMILY, self._prefix + name)
             store.write(batch)
             self._table.kill([self._rows.pop(name) for name in gone])
             self._vectors[shard] -= len(gone)
+            for name in damaged:
+                del self._damaged[name]
             if self.text is not None:
                 for name in gone:
                     self.text.remove(name)
-            return len(gone)
+            return len(gone) + len(damaged)
 
-    def drop(self) -> None:
-        """Refuse writes from now on, and never index or save again."""
+    def leave(self, shard: int, batch: Batch) -> None:
+        """Give a shard's vectors up once `batch`, which removes them from its store, is on the disk. The collection is
+        indexed and saved no more when its last shard has left. Raises Unavailable, and then nothing has changed."""
         with self._lock:
-            self._dropped = True
+            store = self._stores.get(shard)
+            if store is None:
+                return
+            store.write(batch, durable=True)
+            view = self._table.view
+            gone = np.flatnonzero(view.alive[: view.size] & (view.shards[: view.size] == shard)).tolist()
+            self._table.kill(gone)
+            for row in gone:
+                self._rows.pop(view.names[row], None)
+                if self.text is not None:
+                    self.text.remove(view.names[row])
+            del self._stores[shard], self._vectors[shard], self._highest[shard]
+            self._dropped = not self._stores
+
+    @property
+    def is_left(self) -> bool:
+        """Whether every shard has given it up."""
+        return self._dropped
 
     def _store(self, shard: int) -> Store:
-        if self._dropped:
+        if shard not in self._stores:
             raise NotFound(f"the collection {self.collection.name!r} has been deleted")
         return self._stores[shard]
 
     # Reading
 
     def contents(self, shard: int, names: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
-        """(components float32, attributes) of each id as the store has them now, None for one that does not exist."""
-        found = self._stores[shard].get_many(FAMILY, [self._prefix + name for name in names])
-        return [None if value is None else (value[VERSION_BYTES : self._head], value[self._head :]) for value in found]
+        """(components float32, attributes) of each id as the store has them now, None for one that does not exist or
+        is damaged."""
+        store = self._stores.get(shard)
+        if store is None:
+            return [None] * len(names)
+        head = self._head
+        found = store.get_many(FAMILY, [self._prefix + name for name in names])
+        short = [name for name, value in zip(names, found, strict=True) if value is not None and len(value) < head]
+        if short or self._damaged:
+            with self._lock:
+                self._report(shard, dict.fromkeys(short, f"its row has less than {head} bytes"))
+                found = [None if name in self._damaged else value for name, value in zip(names, found, strict=True)]
+        return [None if value is None else (value[VERSION_BYTES:head], value[head:]) for value in found]
 
     def contents_of(self, names: Sequence[bytes], shards: Sequence[int]) -> list[tuple[bytes, bytes] | None]:
         """As `contents`, each id with its shard."""
@@ -310,7 +365,7 @@ class WorkerCollection:
         fresh = Table(self.collection, began.size - began.dead)
         moved = np.flatnonzero(began.alive[: began.size])
         for start in range(0, len(moved), COMPACT_ROWS):
-            self._copy(old, fresh, moved[start : start + COMPACT_ROWS])
+            copy_rows(old, fresh, self.contents_of, moved[start : start + COMPACT_ROWS])
             while fresh.pending():
                 rows, vectors = fresh.index_slice(COMPACT_SLICE_ROWS)
                 fresh.view.index.add(rows, vectors)
@@ -320,7 +375,7 @@ class WorkerCollection:
             if self._dropped:
                 return
             now = old.view
-            self._copy(old, fresh, began.size + np.flatnonzero(now.alive[began.size : now.size]))
+            copy_rows(old, fresh, self.contents_of, began.size + np.flatnonzero(now.alive[began.size : now.size]))
             died = np.flatnonzero(~now.alive[moved])
             if len(died):
                 fresh.kill(died.tolist())
@@ -329,25 +384,6 @@ class WorkerCollection:
             self._table = fresh
             self._saved_rows = 0
         event(logging.INFO, "vector index rebuilt", collection=self.collection.name, rows=view.size, dead=began.dead)
-
-    def _copy(self, old: Table, fresh: Table, rows: np.ndarray) -> None:
-        """Bring rows over, with the stores' components and attributes.
-
-        A row whose vector was replaced or deleted since is brought over with something else; it is dead in the old
-        table, so it is killed at the swap.
-        """
-        if not len(rows):
-            return
-        view = old.view
-        names = [view.names[row] for row in rows.tolist()]
-        shards = view.shards[rows]
-        contents = self.contents_of(names, shards.tolist())
-        attributes = [b"" if content is None else content[1] for content in contents]
-        vectors = view.vectors[rows].astype(np.float32)
-        for place, content in enumerate(contents):
-            if content is not None:
-                vectors[place] = np.frombuffer(content[0], dtype=np.float32)
-        fresh.append(names, vectors, view.versions[rows], shards, attributes, ())
 
     def snapshot_due(self) -> bool:
         indexed = self._table.view.indexed
@@ -359,9 +395,13 @@ class WorkerCollection:
         return fresh >= max(SNAPSHOT_ROWS, SNAPSHOT_SHARE * indexed)
 
     def save(self) -> None:
-        """Write a snapshot of what is indexed, if there is more than in the last. Raises OSError."""
-        view = self._table.view
+        """Write a snapshot of what is indexed, if there is more than in the last. Raises OSError, Unavailable."""
+        with self._lock:
+            view, stores, highest = self._table.view, list(self._stores.values()), dict(self._highest)
         if view.indexed <= self._saved_rows or self._dropped:
             return
-        snapshot.write(self._directory, list(self._stores), self.collection, view, self.expansion)
+        for store in stores:
+            # After the loss of power no vector may have a version that the snapshot gives to another one.
+            store.sync()
+        snapshot.write(self._directory, highest, self.collection, view, self.expansion)
         self._saved_rows, self._saved_at = view.indexed, time.monotonic()

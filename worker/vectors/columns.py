@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,13 +48,17 @@ class Column:
         return kinds.tobytes(), bits.tobytes(), list(self._codes)
 
     @classmethod
-    def from_state(cls, state: Sequence[Any]) -> Column:
-        """Inverse of `state`."""
+    def from_state(cls, kinds: bytes, bits: bytes, texts: list[str], size: int) -> Column:
+        """Inverse of `state`. Raises ValueError for something else."""
         column = cls()
-        kinds, bits, texts = state
         column._kinds = np.frombuffer(kinds, dtype=np.uint8)
         column._bits = np.frombuffer(bits, dtype=np.int64)
         column._codes = {text: code for code, text in enumerate(texts)}
+        if not len(column._kinds) == len(column._bits) == size or len(column._codes) != len(texts):
+            raise ValueError(f"a column has {len(kinds)} kinds and {len(bits)} bytes of bits; it must have {size} rows")
+        codes = column._bits[column._kinds == STRING]
+        if column._kinds.max(initial=0) > BOOL or not ((codes >= 0) & (codes < len(texts))).all():
+            raise ValueError("a column has a value of an unknown kind, or a string that is not in its dictionary")
         return column
 
     # Writing

@@ -12,9 +12,11 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from shared.config import Settings
+from shared.errors import Unavailable
 from shared.labels import Symbols
 from shared.messages.vectors import Collection, CollectionStats
 from shared.telemetry import event
+from worker.damage import DamageReport
 from worker.storage import Store
 from worker.vectors.collection import WorkerCollection
 
@@ -36,13 +38,13 @@ class Engine:
         self._work = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def join(self, shard: int, store: Store, collections: list[Collection]) -> None:
+    def join(self, shard: int, store: Store, damage: DamageReport, collections: list[Collection]) -> None:
         """A shard and the collections it has; returns when its vectors are loaded."""
         with self._lock:
             self._stores[shard] = store
             found = [self._find_or_make(collection) for collection in collections]
         for collection in found:
-            collection.attach(shard, store)
+            collection.attach(shard, store, damage)
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="vector-index", daemon=True)
@@ -52,30 +54,36 @@ class Engine:
     def _find_or_make(self, collection: Collection) -> WorkerCollection:
         found = self._collections.get(collection.id)
         if found is None:
-            found = WorkerCollection(collection, self._path(collection), self._settings)
+            found = WorkerCollection(collection, self._path(collection.id), self._settings)
             self._collections[collection.id] = found
         return found
 
-    def _path(self, collection: Collection) -> Path:
-        return self._directory / f"{collection.id:06d}"
+    def _path(self, collection_id: int) -> Path:
+        return self._directory / f"{collection_id:06d}"
 
     def find(self, collection_id: int) -> WorkerCollection | None:
         return self._collections.get(collection_id)
 
-    def open(self, shard: int, collection: Collection) -> WorkerCollection:
-        """The collection, with this shard (which has no vector of it yet) attached."""
+    def open(self, shard: int, damage: DamageReport, collection: Collection) -> WorkerCollection:
+        """The collection, with this shard attached."""
         with self._lock:
             found = self._find_or_make(collection)
-        found.attach(shard, self._stores[shard])
+        found.attach(shard, self._stores[shard], damage)
         return found
 
-    def drop(self, collection: Collection) -> None:
+    def remove_left(self, collection_id: int) -> None:
+        """Forget the collection if all its shards have given it up."""
         with self._lock:
-            found = self._collections.pop(collection.id, None)
-        if found is not None:
-            found.drop()
-        # Every worker removes the same directory; what another is just writing there it will not use either.
-        shutil.rmtree(self._path(collection), ignore_errors=True)
+            found = self._collections.get(collection_id)
+            if found is not None and not found.is_left:
+                return
+            self._collections.pop(collection_id, None)
+        self.remove_index(collection_id)
+
+    def remove_index(self, collection_id: int) -> None:
+        """Remove the snapshots of a collection that was dropped. Every worker does; what another is just writing there
+        it will not use either, and what is left over goes at the next start."""
+        shutil.rmtree(self._path(collection_id), ignore_errors=True)
 
     def stats(self) -> list[CollectionStats]:
         return [collection.stats() for collection in list(self._collections.values())]
@@ -140,7 +148,7 @@ class Engine:
     def _save(self, collection: WorkerCollection) -> None:
         try:
             collection.save()
-        except OSError as error:
+        except (OSError, Unavailable) as error:
             event(logging.WARNING, "vector index snapshot failed", collection=collection.collection.name, why=error)
 
 

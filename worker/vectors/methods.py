@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shared import wire
-from shared.errors import DeadlineExceeded
+from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.vectors import (
     VECTOR_FIELD,
     CollectionBody,
+    CollectionsReply,
     Count,
     FoundBody,
     IdsBody,
@@ -83,10 +84,20 @@ def delete(shards: Shards, request: Request) -> Reply:
 
 
 def drop(shards: Shards, request: Request) -> Reply:
+    """Drop a collection; off the disk of every shard that is not in the reply's errors."""
     body = wire.unpack(request.body, CollectionBody)
-    for shard in shards.values():
-        shard.vectors.drop(body.collection)
-    return Reply(wire.pack(Count(len(shards))))
+    failed: dict[int, str] = {}
+    for number, shard in shards.items():
+        try:
+            shard.vectors.drop(body.collection)
+        except Unavailable as error:
+            failed[number] = str(error)
+    return Reply(wire.pack(Count(len(shards) - len(failed))), shard_errors=failed)
+
+
+def collections(shards: Shards, request: Request) -> Reply:
+    """What the shards' stores know of collections, whatever the coordinator's catalogue says."""
+    return Reply(wire.pack(CollectionsReply([shard.vectors.collections() for shard in shards.values()])))
 
 
 def get(shards: Shards, request: Request) -> Reply:
@@ -189,6 +200,7 @@ METHODS: dict[str, Method] = {
     "vector.write": Method(write, "write"),
     "vector.delete": Method(delete, "write"),
     "vector.drop": Method(drop, "write"),
+    "vector.collections": Method(collections, "read"),
     "vector.get": Method(get, "read"),
     "vector.search": Method(search, "read"),
     "vector.stats": Method(stats, "read"),

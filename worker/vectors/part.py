@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from threading import Lock
 
@@ -10,12 +11,15 @@ import msgspec
 from shared.config import Settings
 from shared.errors import NotFound
 from shared.labels import Symbols
-from shared.messages.vectors import Collection
+from shared.messages.vectors import Collection, ShardCollections
+from shared.telemetry import event
+from worker.damage import DamageReport
 from worker.storage import Store
-from worker.vectors.collection import FAMILY, WorkerCollection, prefix
+from worker.vectors import stored_rows
+from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import engine_of
+from worker.vectors.stored_rows import META
 
-META = "meta"
 KNOWN = b"vector/collection/"
 DROPPED = b"vector/dropped/"
 
@@ -23,26 +27,45 @@ DROPPED = b"vector/dropped/"
 class VectorPart:
     """Safe to use from many threads once `load` has returned. The directory's name is the shard's number."""
 
-    def __init__(self, store: Store, settings: Settings, symbols: Symbols, directory: Path) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, symbols: Symbols, directory: Path, damage: DamageReport
+    ) -> None:
         self._store = store
+        self._damage = damage
         self.shard = int(directory.name)
         self.engine = engine_of(symbols, settings)
-        self._here: set[int] = set()
+        self._known: dict[int, Collection] = {}
         self._dropped: set[int] = set()
         self._lock = Lock()
 
     def load(self) -> None:
-        rows = self._store.scan(META, KNOWN, KNOWN + b"\xff")
-        collections = [msgspec.msgpack.decode(value, type=Collection) for _, value in rows]
         self._dropped = {
             int(key.removeprefix(DROPPED)) for key, _ in self._store.scan(META, DROPPED, DROPPED + b"\xff")
         }
-        self.engine.join(self.shard, self._store, collections)
-        self._here = {collection.id for collection in collections}
+        for key, value in self._store.scan(META, KNOWN, KNOWN + b"\xff"):
+            try:
+                collection = msgspec.msgpack.decode(value, type=Collection)
+                if KNOWN + str(collection.id).encode() != key:
+                    raise ValueError(f"it says collection {collection.id}")
+            except (msgspec.MsgspecError, ValueError) as error:
+                # Whoever writes to the collection next brings its description, and its vectors are found again.
+                text = f"the row {key.decode(errors='replace')!r} is damaged and its collection is missing: {error}"
+                self._damage.add("vector", text)
+                event(logging.ERROR, "collection is damaged", shard=self.shard, why=text)
+            else:
+                self._known[collection.id] = collection
+        for collection_id in self._dropped:
+            self.engine.remove_index(collection_id)
+        self.engine.join(self.shard, self._store, self._damage, list(self._known.values()))
+
+    def collections(self) -> ShardCollections:
+        """Those the store has, and the numbers of those that were dropped."""
+        with self._lock:
+            return ShardCollections(self.shard, list(self._known.values()), sorted(self._dropped))
 
     def find(self, collection: Collection) -> WorkerCollection | None:
         """The collection, or None if no vector of it ever came to this shard."""
-        return self.engine.find(collection.id) if collection.id in self._here else None
+        return self.engine.find(collection.id) if collection.id in self._known else None
 
     def open(self, collection: Collection) -> WorkerCollection:
         """The collection, made known to the store first if it is new here. Raises NotFound for one that was dropped."""
@@ -57,21 +80,31 @@ class VectorPart:
                 batch = self._store.batch()
                 batch.put(META, KNOWN + str(collection.id).encode(), msgspec.msgpack.encode(collection))
                 self._store.write(batch)
-                found = self.engine.open(self.shard, collection)
-                self._here.add(collection.id)
+                found = self.engine.open(self.shard, self._damage, collection)
+                self._known[collection.id] = collection
             return found
 
     def drop(self, collection: Collection) -> None:
-        """Remove a collection and what it holds, durably; dropping it again does nothing."""
-        self.engine.drop(collection)
+        """Remove a collection and what it holds, durably; dropping it again does nothing.
+
+        Raises Unavailable, and then the collection is whole still. The disk is first: what memory has of it goes when
+        it can no more come back.
+        """
         with self._lock:
+            if collection.id in self._dropped:
+                return
             batch = self._store.batch()
             batch.delete(META, KNOWN + str(collection.id).encode())
             batch.put(META, DROPPED + str(collection.id).encode(), b"")
-            batch.delete_range(FAMILY, prefix(collection.id), prefix(collection.id + 1))
-            self._store.write(batch, durable=True)
+            stored_rows.forget(batch, collection.id)
+            found = self.find(collection)
+            if found is None:
+                self._store.write(batch, durable=True)
+            else:
+                found.leave(self.shard, batch)
             self._dropped.add(collection.id)
-            self._here.discard(collection.id)
+            self._known.pop(collection.id, None)
+        self.engine.remove_left(collection.id)
 
     def sync(self) -> None:
         """Every write before this call is on the disk when it returns."""

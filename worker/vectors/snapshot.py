@@ -2,19 +2,22 @@
 
 A snapshot only saves the time to build the index: which vectors exist, and with what content, is the store's word. The
 list names each row's id and the version of the vector that was indexed; a row counts only if the store still has that
-version. Index and columns are written and fsynced first, then the list, which carries all checksums, is renamed into
-place: a crash at any point leaves the last whole snapshot or a list that fails its checksum, never a wrong one.
+version, which no other vector ever gets (`stored_rows`). Index and columns are written and fsynced first, then the
+list, which carries all checksums, is renamed into place: a crash at any point leaves the last whole snapshot or a list
+that fails its checksum, never a wrong one. Everything is verified before it is used; what is damaged is said in the
+log, and the index is built anew.
 
 It is kept under the lowest shard's number. When shards have moved between workers since, a worker takes the snapshot
-that has the first of its shards to load, and builds the rest from the store.
+that has the first of its shards to load, and builds the rest from the store. The file `shards` says whose vectors a
+snapshot has, and the highest version it may name of each: one that names more than a shard's store has ever given is of
+another store, and is removed.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +33,10 @@ from worker.vectors.ann import AnnIndex
 from worker.vectors.attributes import Attributes
 from worker.vectors.table import View
 
-FORMAT = 3
+FORMAT = 4
+"""3 did not keep the highest versions: its snapshots are built anew."""
 READ_BYTES = 4 << 20
+ROWS, SHARDS = "rows", "shards"
 
 
 class _List(msgspec.Struct):
@@ -44,33 +49,40 @@ class _List(msgspec.Struct):
     joined: bytes
     lengths: bytes
     versions: bytes
+    highest: dict[int, int]
+
+
+class _Shards(msgspec.Struct):
+    """Shard → the highest version it had given; `checksum` is of the same with an empty one."""
+
+    highest: dict[int, int]
+    checksum: str = ""
+
+    def encode(self) -> bytes:
+        plain = msgspec.json.encode(_Shards(self.highest))
+        return msgspec.json.encode(_Shards(self.highest, xxhash.xxh3_64_hexdigest(plain)))
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """Rows 0 … n of `index`: their ids and versions (uint64[n]), the expansion measured (0: none), and the shards
-    whose vectors they were."""
+    """Rows 0 … n of `index`: their ids and versions (uint64[n]), the expansion measured (0: none), and the highest
+    version given in each of the shards whose vectors they were."""
 
     index: AnnIndex
     attributes: Attributes
     expansion: int
     names: list[bytes]
     versions: NDArray[np.uint64]
-    shards: frozenset[int]
+    highest: Mapping[int, int]
 
 
-def write(
-    directory: Path,
-    shards: Sequence[int],
-    collection: Collection,
-    view: View,
-    expansion: int,
-) -> None:
-    """The indexed rows of `view`. Durable when this returns; older snapshots of these shards are removed.
+def write(directory: Path, highest: Mapping[int, int], collection: Collection, view: View, expansion: int) -> None:
+    """The indexed rows of `view`; `highest` is the highest version given in each shard. Durable when this returns;
+    older snapshots of these shards are removed.
 
     Raises OSError.
     """
-    own = directory / str(min(shards))
+    own = directory / str(min(highest))
     make_directory(own)
     number = max((int(path.stem) for path in own.glob("*.index") if path.stem.isdigit()), default=0) + 1
     index_path = own / f"{number}.index"
@@ -89,15 +101,16 @@ def write(
             joined,
             lengths,
             view.versions[: view.indexed].tobytes(),
+            dict(highest),
         )
     )
-    (own / "shards").write_text(json.dumps(sorted(shards)))
-    write_atomically(own / "rows", xxhash.xxh3_64_digest(body) + body)
+    write_atomically(own / SHARDS, _Shards(dict(highest)).encode())
+    write_atomically(own / ROWS, xxhash.xxh3_64_digest(body) + body)
     for path in (*own.glob("*.index"), *own.glob("*.attributes")):
         if path.stem != index_path.stem:
             path.unlink()
-    for other, held in _snapshots(directory):
-        if other != own and held & set(shards):
+    for other in directory.glob("*"):
+        if other != own and (other.name in map(str, highest) or _held(other).keys() & highest.keys()):
             shutil.rmtree(other, ignore_errors=True)
 
 
@@ -105,43 +118,104 @@ def _attributes_path(index_path: Path) -> Path:
     return index_path.with_suffix(".attributes")
 
 
-def _snapshots(directory: Path) -> Iterator[tuple[Path, set[int]]]:
-    for path in directory.glob("*/shards"):
-        try:
-            yield path.parent, set(json.loads(path.read_text()))
-        except (OSError, ValueError):
-            continue  # being written, or cut off by a crash: of no use to anyone
+def shards_of(path: Path) -> Mapping[int, int]:
+    """Whose vectors the snapshot in a directory has: shard → the highest version given there. Raises OSError,
+    ValueError."""
+    content = (path / SHARDS).read_bytes()
+    try:
+        held = msgspec.json.decode(content, type=_Shards)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{SHARDS} cannot be read: {error}") from error
+    if held.encode() != content:
+        raise ValueError(f"{SHARDS} fails its checksum")
+    return held.highest
+
+
+def _held(path: Path) -> Mapping[int, int]:
+    """As `shards_of`; empty for a snapshot of no use to anyone, which is removed."""
+    try:
+        return shards_of(path)
+    except FileNotFoundError:
+        return {}  # its first one is being written
+    except (OSError, ValueError) as error:
+        event(logging.WARNING, "vector index snapshot not usable, building anew", path=path, why=error)
+        shutil.rmtree(path, ignore_errors=True)
+        return {}
+
+
+def _snapshots(directory: Path) -> Iterator[tuple[Path, Mapping[int, int]]]:
+    for path in sorted(directory.glob("*")):
+        yield path, _held(path)
+
+
+def discard_newer(directory: Path, shard: int, highest: int) -> None:
+    """Remove snapshots that name versions this shard's store never gave: the store is older than they are, and would
+    give them to other vectors."""
+    for path, held in _snapshots(directory):
+        if held.get(shard, 0) > highest:
+            why = f"it names version {held[shard]} of shard {shard}, whose store has given {highest} at most"
+            event(logging.WARNING, "vector index snapshot is of another store, building anew", path=path, why=why)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def read(directory: Path, shard: int, collection: Collection) -> Snapshot | None:
     """The snapshot that has `shard`, or None if there is none, or it is damaged: build from the store."""
     for path, held in _snapshots(directory):
-        if shard in held and (path / "rows").exists():
+        if shard in held and (path / ROWS).exists():
             try:
-                return _read(path / "rows", collection, frozenset(held))
-            except (OSError, ValueError, RuntimeError, msgspec.MsgspecError) as error:
+                return _read(path, collection)
+            except (OSError, ValueError, RuntimeError) as error:
                 event(logging.WARNING, "vector index snapshot not usable, building anew", path=path, why=error)
     return None
 
 
-def _read(path: Path, collection: Collection, shards: frozenset[int]) -> Snapshot:
-    data = path.read_bytes()
-    if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
-        raise ValueError("the list of rows fails its checksum")
-    content = msgspec.msgpack.decode(data[8:], type=_List)
-    if content.format != FORMAT or content.collection != collection:
-        raise ValueError(f"it is of format {content.format} and {content.collection}")
-    index_path = path.parent / content.index_file
-    if _checksum(index_path) != content.index_checksum:
-        raise ValueError(f"{index_path.name} fails its checksum")
-    attributes = _attributes_path(index_path).read_bytes()
-    if xxhash.xxh3_64_intdigest(attributes) != content.attributes_checksum:
-        raise ValueError(f"{_attributes_path(index_path).name} fails its checksum")
-    index = AnnIndex(collection.dimension, collection.metric, collection.storage)
-    index.load(index_path)
+def _read(path: Path, collection: Collection) -> Snapshot:
+    content = verified(path)
+    if content.collection != collection:
+        raise ValueError(f"it is of {content.collection}")
+    index_path = path / content.index_file
     names = unpack_blobs(content.joined, content.lengths)
     versions = np.frombuffer(content.versions, dtype=np.uint64)
-    return Snapshot(index, Attributes.restore(attributes), content.expansion, names, versions, shards)
+    attributes = Attributes.restore(_attributes_bytes(content, index_path), len(names))
+    index = AnnIndex(collection.dimension, collection.metric, collection.storage)
+    index.load(index_path, len(names))
+    return Snapshot(index, attributes, content.expansion, names, versions, content.highest)
+
+
+def verified(path: Path) -> _List:
+    """The list of a snapshot's rows, when it and all it refers to are whole. Raises OSError, ValueError."""
+    content = _read_list(path)
+    index_path = path / content.index_file
+    if index_path.parent != path or _checksum(index_path) != content.index_checksum:
+        raise ValueError(f"{index_path.name} fails its checksum")
+    _attributes_bytes(content, index_path)
+    return content
+
+
+def _read_list(path: Path) -> _List:
+    data = (path / ROWS).read_bytes()
+    if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
+        raise ValueError("the list of rows fails its checksum")
+    try:
+        content = msgspec.msgpack.decode(data[8:], type=_List)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"the list of rows is of another format: {error}") from error
+    rows, rest = divmod(len(content.lengths), 4)
+    if content.format != FORMAT or rest or len(content.versions) != 8 * rows:
+        raise ValueError(f"it is of format {content.format}, with {len(content.versions)} bytes of versions")
+    if sum(np.frombuffer(content.lengths, np.uint32).tolist()) != len(content.joined):
+        raise ValueError(f"its ids have {len(content.joined)} bytes, and their lengths say others")
+    if content.highest.keys() != shards_of(path).keys():
+        raise ValueError(f"its rows are of the shards {sorted(content.highest)}, and {SHARDS} says others")
+    return content
+
+
+def _attributes_bytes(content: _List, index_path: Path) -> bytes:
+    attributes_path = _attributes_path(index_path)
+    attributes = attributes_path.read_bytes()
+    if xxhash.xxh3_64_intdigest(attributes) != content.attributes_checksum:
+        raise ValueError(f"{attributes_path.name} fails its checksum")
+    return attributes
 
 
 def _checksum(path: Path) -> int:

@@ -1,0 +1,93 @@
+"""The list of vector collections on disk: two files of the same content, written one after the other.
+
+A change is made when both are on the disk. If one of them is damaged or lost, the other has every change that was
+acknowledged; if they differ, a change was under way, and the newer one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from shared.durable import make_directory, write_atomically
+from shared.messages.vectors import Collection
+
+DIRECTORY = "vector"
+NAMES = ("collections.json", "collections.copy.json")
+FORMAT = 2
+"""1 had no checksum, no generation and no copy; it is read, and written anew."""
+
+
+class CatalogueContent(msgspec.Struct, frozen=True):
+    """`next_id` is above every id ever given. `dropped` are collections that some shard may still have: those that were
+    away when it was dropped."""
+
+    next_id: int
+    collections: list[Collection]
+    dropped: list[Collection] = []
+    generation: int = 0
+    format: int = 1
+    checksum: str = ""
+
+    def encode(self) -> bytes:
+        plain = msgspec.json.encode(msgspec.structs.replace(self, format=FORMAT, checksum=""))
+        checksum = xxhash.xxh3_64_hexdigest(plain)
+        return msgspec.json.encode(msgspec.structs.replace(self, format=FORMAT, checksum=checksum))
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A copy that cannot be used. `is_there` tells a damaged file from a missing one."""
+
+    why: str
+    is_there: bool
+
+
+def decode(content: bytes) -> CatalogueContent:
+    """Raises ValueError that says what is wrong."""
+    try:
+        found = msgspec.json.decode(content, type=CatalogueContent)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+    if found.format > FORMAT:
+        raise ValueError(f"it has format {found.format}; this program reads formats up to {FORMAT}")
+    if found.format == 1:
+        if found.checksum or found.generation:
+            raise ValueError("it has a checksum, which format 1 had not")
+    elif found.encode() != content:
+        raise ValueError("its checksum does not match its content")
+    given = [collection.id for collection in (*found.collections, *found.dropped)]
+    if len(set(given)) != len(given) or max(given, default=0) >= found.next_id:
+        raise ValueError(f"it has the ids {sorted(given)}, and {found.next_id} as the next one")
+    return found
+
+
+def copies_in(directory: Path) -> dict[Path, CatalogueContent | Lost]:
+    """Both copies as they are on the disk. Raises OSError when one is there and cannot be read."""
+    copies: dict[Path, CatalogueContent | Lost] = {}
+    for name in NAMES:
+        path = directory / name
+        try:
+            copies[path] = decode(path.read_bytes())
+        except FileNotFoundError:
+            copies[path] = Lost("it is missing", is_there=False)
+        except ValueError as error:
+            copies[path] = Lost(str(error), is_there=True)
+    return copies
+
+
+def newest(copies: Mapping[Path, CatalogueContent | Lost]) -> CatalogueContent | None:
+    """The content that counts; None when no copy can be used."""
+    whole = [content for content in copies.values() if not isinstance(content, Lost)]
+    return max(whole, key=lambda content: content.generation, default=None)
+
+
+def write(directory: Path, content: CatalogueContent) -> None:
+    """Replace both copies; on the disk when this returns. Raises OSError, and then each is the old or the new one."""
+    make_directory(directory)
+    for name in NAMES:
+        write_atomically(directory / name, content.encode())
