@@ -13,12 +13,15 @@ The header's `sizes` tell which are where.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar, cast
 
 import msgspec
+import xxhash
 import zmq
 
 from proto import cluster_pb2
@@ -45,6 +48,19 @@ _READABLE = int(zmq.POLLIN)
 
 FRAMES_MAX = 4096
 
+
+def _clock() -> int:
+    """Names the clock of `time.monotonic()`: processes of one boot of one kernel, and in one time namespace, have the
+    same. 0: not known, and then no two processes have the same."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        return xxhash.xxh64_intdigest(boot + os.readlink("/proc/self/ns/time").encode())
+    except OSError:
+        return 0
+
+
+CLOCK = _clock()
+
 S = TypeVar("S")
 
 
@@ -52,9 +68,10 @@ S = TypeVar("S")
 class Request:
     """One call of a worker's method.
 
-    `deadline` is on this process's `time.monotonic()` clock. `shards` are those the call is about, all owned by the
-    receiving worker. `body` is the method's msgpack message, `frames` are common to all shards, `parts` are the frames
-    meant for one shard.
+    `deadline` is on this process's `time.monotonic()` clock, which is the sender's too where both run on one host: a
+    request that waited in the socket of a process that was stopped has passed it. `shards` are those the call is about,
+    all owned by the receiving worker. `body` is the method's msgpack message, `frames` are common to all shards,
+    `parts` are the frames meant for one shard.
     """
 
     method: str
@@ -97,6 +114,8 @@ def encode_request(request_id: bytes, request: Request) -> list[Frame]:
         shards=request.shards,
         body_frames=1 + len(request.frames),
         sizes=sizes,
+        deadline_ns=max(0, int(request.deadline * 1e9)),
+        clock=CLOCK,
     )
     if parts:
         header.part_shards.extend(parts)
@@ -105,7 +124,8 @@ def encode_request(request_id: bytes, request: Request) -> list[Frame]:
 
 
 def decode_request(message: Sequence[Frame]) -> tuple[bytes, Request]:
-    """Inverse of `encode_request`; the deadline is set from the time left when the request was sent."""
+    """Inverse of `encode_request`. Where sender and receiver have one clock, the deadline is the sender's; else it is
+    set from the time left when the request was sent."""
     first = bytes(message[0])
     end = _HEADER_AT + int.from_bytes(first[_ID_END:_HEADER_AT], "little")
     header = cluster_pb2.RequestHeader.FromString(first[_HEADER_AT:end])
@@ -116,10 +136,13 @@ def decode_request(message: Sequence[Frame]) -> tuple[bytes, Request]:
         parts[shard] = frames[at : at + count]
         at += count
     assert at == len(frames), f"request {header.method} announces {at} frames and has {len(frames)}"
+    deadline = time.monotonic() + header.timeout_ms / 1000
+    if CLOCK and header.clock == CLOCK:
+        deadline = min(deadline, header.deadline_ns / 1e9)
     request = Request(
         method=header.method,
         shards=tuple(header.shards),
-        deadline=time.monotonic() + header.timeout_ms / 1000,
+        deadline=deadline,
         body=frames[0],
         frames=frames[1 : header.body_frames],
         parts=parts,

@@ -121,6 +121,55 @@ async def test_a_shard_the_worker_leaves_out_is_missing(cluster):
     assert result.missing == {1: "corrupt"}
 
 
+async def test_an_answer_with_no_shards_left_is_no_answer(cluster):
+    """A worker that leaves out every shard has said nothing about any."""
+    await cluster.worker("w0", {0: READY, 1: READY}, lambda request: Reply(shard_errors={0: "full", 1: "corrupt"}))
+    with pytest.raises(errors.Unavailable, match="shard 0: full; shard 1: corrupt"):
+        await cluster.links.fan_out("m", shards=[0, 1], timeout_s=2)
+    with pytest.raises(errors.Unavailable, match="shard 1: corrupt"):
+        await cluster.links.call("m", shards=[0, 1], timeout_s=2)
+    await cluster.worker("w1", {2: READY})
+    result = await cluster.links.fan_out("m", shards=[0, 1, 2], timeout_s=2)
+    assert [answer.shards for answer in result.answers] == [(2,)]
+    assert result.missing == {0: "full", 1: "corrupt"}
+
+
+async def test_bytes_in_flight_fall_however_a_question_ends(cluster, monkeypatch):
+    answers = {"answered": Reply(b"ok"), "silent": None, "wrong": Reply(error_class="BadData", error="no")}
+    await cluster.worker("w0", {0: READY}, lambda request: answers[request.method], pid=1)
+    (worker,) = cluster.links._workers.values()
+    seen = []
+    transmit = cluster.links._transmit
+
+    def sees(frames):
+        sent = transmit(frames)
+        cluster.links._loop.call_soon(lambda: seen.append(worker.pending_bytes))
+        return sent
+
+    monkeypatch.setattr(cluster.links, "_transmit", sees)
+    await cluster.links.fan_out("answered", shards=[0], body=bytes(5000), timeout_s=2)
+    assert max(seen) > 5000
+    assert worker.pending_bytes == 0
+    with pytest.raises(errors.Unavailable):
+        await cluster.links.fan_out("silent", shards=[0], body=bytes(5000), timeout_s=0.1)
+    assert worker.pending_bytes == 0
+    with pytest.raises(errors.BadData):
+        await cluster.links.fan_out("wrong", shards=[0], body=bytes(5000), timeout_s=2)
+    assert worker.pending_bytes == 0
+    leaving = asyncio.ensure_future(cluster.links.fan_out("silent", shards=[0], body=bytes(5000), timeout_s=30))
+    await asyncio.sleep(0.05)
+    assert worker.pending_bytes > 5000
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert worker.pending_bytes == 0
+    waiting = asyncio.ensure_future(cluster.links.fan_out("silent", shards=[0], body=bytes(5000), timeout_s=30))
+    await asyncio.sleep(0.05)
+    cluster.links._remove(worker, "the test says so")
+    with pytest.raises(errors.Unavailable):
+        await waiting
+    assert (worker.pending_bytes, worker.pending) == (0, {})
+
+
 async def test_nothing_is_sent_for_a_write_unless_every_shard_is_there(cluster):
     worker = await cluster.worker("w0", {0: READY})
     with pytest.raises(errors.Unavailable, match="shard 1: no worker has registered it"):

@@ -126,6 +126,40 @@ def test_a_revoked_batch_is_gone_also_after_a_crash(shard: OneShard, tmp_path: P
         shard.part.gather()
 
 
+def test_a_group_past_its_deadline_is_not_written_however_long_it_waited_for_room(shard: OneShard) -> None:
+    """The deadline is looked at once more when the shard may write: a worker may have been stopped meanwhile."""
+    block = block_of([(hash64(b"k"), 0, b"k", b"v")])
+    message = Message(0, 0, 0, 0, (Batch(0, 1, (0,)),), block)
+    assert writing.append({0: (shard.part, message)}, durable=True, is_late=lambda: True) == {0: writing.PAST_DEADLINE}
+    assert shard.read() == []
+    shard.restart()
+    assert shard.read() == []
+
+
+def test_what_a_refused_gathering_still_holds_is_not_released(
+    shard: OneShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.append(0, named(10))
+    shard.append(10, named(5))
+
+    def refuse(*_: Any, **options: Any) -> None:
+        raise Unavailable("no room, says the test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard.store, "write", refuse)
+        with pytest.raises(Unavailable):
+            shard.part.gather()
+    shard.part.revoke(0, 10, [(10, 15)])  # of what is in memory nothing is left to be kept
+    released: list[int] = []
+    monkeypatch.setattr(shard.part.wal, "release", released.append)
+    first = shard.part._gathering.first_position
+    shard.part.flush()
+    assert first is not None
+    assert released == [first]
+    monkeypatch.undo()
+    assert [number for number, _, _ in shard.crashed_into(tmp_path / "crashed").read()] == list(range(10))
+
+
 def test_a_revoked_group_is_refused_when_it_comes_late(shard: OneShard, tmp_path: Path) -> None:
     shard.part.revoke(0, 5, [(5, 8)])
     assert "given up" in shard.append(5, named(3))[0]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -27,6 +29,31 @@ def test_a_request_survives_the_wire_with_its_frames_in_place():
         5: [b"three"],
     }
     assert got.time_left == pytest.approx(3, abs=0.1)
+
+
+def test_a_request_that_waited_in_the_socket_of_a_stopped_process_is_past_its_deadline():
+    message = wire.encode_request(b"8 bytes.", Request("m", (), time.monotonic() + 0.05))
+    time.sleep(0.1)
+    _, got = wire.decode_request(message)
+    assert got.time_left == 0
+
+
+def test_a_deadline_of_another_clock_is_told_by_the_time_left(monkeypatch):
+    for sent_by, heard_by in ((1, 2), (0, 0)):
+        monkeypatch.setattr(wire, "CLOCK", sent_by)
+        message = wire.encode_request(b"8 bytes.", Request("m", (), time.monotonic() + 0.05))
+        monkeypatch.setattr(wire, "CLOCK", heard_by)
+        time.sleep(0.1)
+        _, got = wire.decode_request(message)
+        assert got.time_left == pytest.approx(0.05, abs=0.02)
+
+
+def test_processes_of_one_host_know_that_they_have_one_clock():
+    program = "import time; from shared import wire; print(wire.CLOCK, time.monotonic())"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    clock, now = answer.stdout.split()
+    assert int(clock) == wire.CLOCK != 0
+    assert float(now) == pytest.approx(time.monotonic(), abs=5)
 
 
 def test_a_cancelled_request_has_no_time_left():

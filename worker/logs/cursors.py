@@ -5,6 +5,8 @@ Durability: when `move` returns, the new positions survive the loss of power.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shared.errors import Conflict
 from shared.messages.log import CursorMove
 from worker.logs import rows
@@ -28,10 +30,12 @@ def read(part: LogPart, name: str, key: bytes | None) -> list[tuple[bytes, int]]
     return positions
 
 
-def move(part: LogPart, name: str, moves: list[CursorMove]) -> None:
-    """Set all the positions, or none: raises Conflict when one is not as expected."""
+def move(part: LogPart, name: str, moves: list[CursorMove], check: Callable[[], None]) -> None:
+    """Set all the positions, or none: raises Conflict when one is not as expected. `check` raises when it is too late
+    to write."""
     changes = part.store.batch()
     with part.lock:
+        check()
         for wanted in moves:
             row = rows.cursor(name, wanted.key)
             value = part.store.get("meta", row)
@@ -45,11 +49,12 @@ def move(part: LogPart, name: str, moves: list[CursorMove]) -> None:
     part.store.sync()
 
 
-def remove(part: LogPart, name: str) -> None:
+def remove(part: LogPart, name: str, check: Callable[[], None]) -> None:
     head = rows.cursor(name, b"")
     changes = part.store.batch()
     changes.delete_range("meta", head, rows.after(head))
     with part.lock:
+        check()
         part.store.write(changes)
     part.store.sync()
 

@@ -24,12 +24,12 @@ def append(shards: Shards, request: Request) -> Reply:
     """Store each shard's part; with `durable`, return when they are on the disk."""
     body = unpack(request.body, log.AppendBody)
     if request.time_left == 0:
-        return Reply(shard_errors=dict.fromkeys(shards, "the records came past their deadline"))
+        return Reply(shard_errors=dict.fromkeys(shards, writing.PAST_DEADLINE))
     arrivals = {}
     for number, shard in shards.items():
         (frame,) = request.parts[number]
         arrivals[number] = shard.logs, writing.message_of(body, number, frame)
-    return Reply(shard_errors=writing.append(arrivals, body.durable))
+    return Reply(shard_errors=writing.append(arrivals, body.durable, lambda: request.time_left == 0))
 
 
 def sync(shards: Shards, request: Request) -> Reply:
@@ -131,14 +131,14 @@ def cursor_get(shards: Shards, request: Request) -> Reply:
 def cursor_put(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CursorBody)
     (shard,) = shards.values()
-    cursors.move(shard.logs, body.name, body.moves)
+    cursors.move(shard.logs, body.name, body.moves, _checking(request))
     return Reply()
 
 
 def cursor_delete(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CursorBody)
     (shard,) = shards.values()
-    cursors.remove(shard.logs, body.name)
+    cursors.remove(shard.logs, body.name, _checking(request))
     return Reply()
 
 

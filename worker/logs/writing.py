@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from shared.errors import Unavailable
 from shared.messages.log import AppendBody
@@ -10,6 +10,8 @@ from shared.wire import Frame
 from worker.logs.messages import Message
 from worker.logs.part import LogPart
 from worker.wal.log import WriteAheadLog
+
+PAST_DEADLINE = "the records came past their deadline"
 
 Arrivals = dict[int, tuple[LogPart, Message]]
 """Shard → where its part of a group goes."""
@@ -20,8 +22,15 @@ def message_of(body: AppendBody, shard: int, frame: Frame) -> Message:
     return Message(body.segment, body.group, body.closed, body.settled, batches, frame)
 
 
-def append(arrivals: Mapping[int, tuple[LogPart, Message]], durable: bool) -> dict[int, str]:
-    """Store parts of a group; shard → why it could not take its own, of which nothing is stored then.
+def _never() -> bool:
+    return False
+
+
+def append(
+    arrivals: Mapping[int, tuple[LogPart, Message]], durable: bool, is_late: Callable[[], bool] = _never
+) -> dict[int, str]:
+    """Store parts of a group; shard → why it could not take its own, of which nothing is stored then. `is_late` is
+    asked once more before anything is written, since making room for it and waiting for the others take their time.
 
     When it returns, the rest survives the death of the process; if `durable`, the loss of power; if not, it will within
     100 ms. Raises Internal when a frame is not sound.
@@ -36,7 +45,7 @@ def append(arrivals: Mapping[int, tuple[LogPart, Message]], durable: bool) -> di
         else:
             by_log.setdefault(part.wal.log, {})[shard] = part, message
     for log, own in by_log.items():
-        failed |= _write(log, own)
+        failed |= _write(log, own, is_late)
         parts = {shard: part for shard, (part, _) in own.items() if shard not in failed}
         if not parts:
             continue
@@ -53,7 +62,7 @@ def append(arrivals: Mapping[int, tuple[LogPart, Message]], durable: bool) -> di
     return failed
 
 
-def _write(log: WriteAheadLog, arrivals: Arrivals) -> dict[int, str]:
+def _write(log: WriteAheadLog, arrivals: Arrivals, is_late: Callable[[], bool]) -> dict[int, str]:
     """Shard → why it refuses. Locks are taken by ascending shard, and nobody who has one waits for another lock of a
     lower shard."""
     failed: dict[int, str] = {}
@@ -62,6 +71,8 @@ def _write(log: WriteAheadLog, arrivals: Arrivals) -> dict[int, str]:
         for part, _ in arrivals.values():
             part.lock.acquire()
             held.append(part)
+        if is_late():
+            return dict.fromkeys(arrivals, PAST_DEADLINE)
         for shard, (part, message) in arrivals.items():
             if why := part.stage(message):
                 failed[shard] = why
