@@ -93,6 +93,24 @@ async def test_an_append_outlives_its_client(log: Log, others: int) -> None:
         assert await values(area) == [b"half", b"other half"]
 
 
+async def test_a_client_that_leaves_during_a_lookup_ends_no_other_s(log: Log) -> None:
+    async with log.running() as area:
+        await area.recovery.complete.wait()
+        call = log.links.call
+
+        async def slowly(method: str, **options: Any) -> Any:
+            await asyncio.sleep(0.05)
+            return await call(method, **options)
+
+        log.links.call = slowly  # type: ignore[method-assign]
+        first = asyncio.create_task(area.append(halves()))
+        await asyncio.sleep(0.01)
+        second = asyncio.create_task(area.append(halves()))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        assert await second == (0, 2)
+
+
 async def test_a_lookup_that_overtakes_or_follows_a_late_append_does_not_see_it(log: Log) -> None:
     """The coordinator has given the batch up; the worker carries out the append, the lookup, and then the taking
     back: a lookup must not find the batch, nor leave out what was there before."""
