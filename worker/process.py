@@ -18,7 +18,7 @@ import zmq
 from proto import cluster_pb2
 from shared import wire
 from shared.config import Settings
-from shared.errors import DeadlineExceeded, Internal, TriptychError
+from shared.errors import DeadlineExceeded, Internal, TriptychError, Unavailable
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage
@@ -26,6 +26,7 @@ from worker.methods import Method, all_methods
 from worker.series.texts import TextTable
 from worker.serving import Service, failure
 from worker.shard import Shard
+from worker.store_damage import StoreDamaged
 from worker.wal import layout
 from worker.wal.log import WriteAheadLog
 
@@ -95,6 +96,9 @@ class WorkerProcess:
     def _load(self, number: int) -> None:
         try:
             self._states[number] = Shard(number, self._settings, self._symbols, self._wal)
+        except StoreDamaged as error:
+            self._states[number] = str(error)
+            event(logging.ERROR, "shard refused", shard=number, reason=str(error))
         except Exception as error:
             # Whatever went wrong in one shard, the others serve on, and the reason is shown wherever it is missed.
             self._states[number] = str(error) or type(error).__name__
@@ -107,7 +111,8 @@ class WorkerProcess:
             event(logging.WARNING, "the failed write-ahead log can be opened again, restarting", worker=self._name)
             self._stopping = True
         message = cluster_pb2.Register(pid=os.getpid(), worker=self._name, cluster_id=self._cluster_id)
-        for number, state in self._states.items():
+        for number in self._states:
+            state = self._state(number)
             entry = message.shards.add(shard=number)
             if isinstance(state, Shard):
                 if state.store.recoverable():
@@ -135,20 +140,32 @@ class WorkerProcess:
             reply = failure(Internal(f"{request.method} failed in {self._name}; its log has the reason"))
         return wire.encode_reply(request_id, reply)
 
+    def _state(self, number: int) -> Shard | str | None:
+        """The shard if it is ready, None while it loads, or why it is missing."""
+        state = self._states.get(number, f"{self._name} does not own it")
+        return state.store.damage or state if isinstance(state, Shard) else state
+
     def _answer(self, request: Request, method: Method) -> Reply:
         if request.time_left == 0:
             raise DeadlineExceeded(f"{request.method} waited past its deadline in {self._name}")
-        ready: dict[int, Shard] = {}
-        missing: dict[int, str] = {}
-        for number in request.shards:
-            state = self._states.get(number, f"{self._name} does not own it")
-            if isinstance(state, Shard):
-                ready[number] = state
-            else:
-                missing[number] = "still loading" if state is None else state
-        if not ready:
-            return Reply(shard_errors=missing)
-        reply = method.run(ready, request)
+        while True:
+            ready: dict[int, Shard] = {}
+            missing: dict[int, str] = {}
+            for number in request.shards:
+                state = self._state(number)
+                if isinstance(state, Shard):
+                    ready[number] = state
+                else:
+                    missing[number] = "still loading" if state is None else state
+            if not ready:
+                return Reply(shard_errors=missing)
+            try:
+                reply = method.run(ready, request)
+                break
+            except StoreDamaged as error:
+                # The others answer a read without the shard it was found in. A write is not begun a second time.
+                if method.lane == "write" or all(shard.store.damage is None for shard in ready.values()):
+                    raise Unavailable(str(error)) from error
         lacking = damage.warnings({number: shard.damage for number, shard in ready.items()}, request.method)
         if lacking:
             reply.warnings = [*reply.warnings, *lacking]

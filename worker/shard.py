@@ -13,6 +13,7 @@ from worker.logs.part import LogPart
 from worker.ownership import when_free
 from worker.series.part import SeriesPart
 from worker.storage import Store, StoreLocked
+from worker.store_damage import DECODING_ERRORS, StoreDamaged
 from worker.vectors.part import VectorPart
 from worker.wal import log as wal
 from worker.wal.log import WriteAheadLog
@@ -21,8 +22,8 @@ from worker.wal.log import WriteAheadLog
 class Shard:
     """An open shard. The constructor opens the store (waiting for its lock) and replays every area.
 
-    Raises Unavailable when the directory stays locked by another process, OSError when the store or `log`, that of the
-    process, cannot be opened.
+    Raises Unavailable when the directory stays locked by another process, StoreDamaged when the store cannot be opened
+    or has rows that make no sense, OSError when `log`, that of the process, cannot be opened.
     """
 
     def __init__(self, number: int, settings: Settings, symbols: Symbols, log: WriteAheadLog) -> None:
@@ -32,11 +33,21 @@ class Shard:
         started = time.monotonic()
         log.open()
         self.store = when_free(directory, lambda: Store(directory / "store"), StoreLocked)
-        self.series = SeriesPart(self.store, settings, symbols, directory, log.stream(number, wal.SERIES))
+        self.series = SeriesPart(self.store, settings, symbols, directory, log.stream(number, wal.SERIES), self.damage)
         self.logs = LogPart(self.store, settings, symbols, directory, log.stream(number, wal.LOG), self.damage)
         self.vectors = VectorPart(self.store, settings, symbols, directory, self.damage)
-        for part in (self.series, self.logs, self.vectors):
-            part.load()
+        loaded: list[SeriesPart | LogPart | VectorPart] = []
+        try:
+            for part in (self.series, self.logs, self.vectors):
+                part.load()
+                loaded.append(part)
+        except Exception as error:
+            for part in loaded:
+                part.close()
+            self.store.close()
+            if isinstance(error, DECODING_ERRORS):
+                raise StoreDamaged(f"the shard {directory} is damaged: {type(error).__name__}: {error}") from error
+            raise
         event(
             logging.INFO, "shard loaded", shard=number, ms=round((time.monotonic() - started) * 1000), **self.counts()
         )

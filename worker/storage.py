@@ -49,6 +49,8 @@ STREAM_BUFFER_BYTES = 4 << 20
 """Of the families that are written in the order of their keys and not read again until the next start: a larger buffer
 would save them no work, and a worker has them for every shard."""
 STREAMS = ("journal", "series")
+COUNT_BUFFER_BYTES = 1 << 20
+"""Of the library's own family, which has one row. It is in every write, and what is in its buffer keeps log files."""
 LOG_FILES_BYTES_MAX = 256 << 20
 OPEN_FILES_MAX = 256
 WRITE_BUFFERS_MAX = 6
@@ -113,12 +115,16 @@ class Store:
         self._failed = False
         self._damage: str | None = None
         self._writing = Lock()
-        self._synced = self._written = self._db.latest_sequence_number()
-        if claim is not None and self._written < claim.sequence:
+        try:
+            self._synced = self._written = int.from_bytes(self._db.get(_WRITES) or b"", "big")
+        except Exception as error:  # the library raises plain Exception
+            self._let_go()
+            raise store_damage.of_reading(path, error) from error
+        if claim is not None and self._written < claim.writes:
             self._let_go()
             raise StoreDamaged(
                 f"the store {path} is damaged: its log ends at write {self._written}, and it had acknowledged "
-                f"{claim.sequence}; restore it from a copy, or delete {self._marker.path} to accept the loss"
+                f"{claim.writes}; restore it from a copy, or delete {self._marker.path} to accept the loss"
             )
         self._marker.open(self._synced, store_files.manifest_of(path))
 
@@ -161,9 +167,12 @@ class Store:
         self._wait_for_room()
         try:
             with self._writing:
+                if logged:
+                    # In the library's own family. Its sequence numbers would not do: flushed deletions may leave none.
+                    batch._batch.put(_WRITES, (self._written + 1).to_bytes(8, "big"))
                 self._db.write(batch._batch, _BUFFERED if logged else _UNLOGGED)
                 if logged:
-                    self._written = self._db.latest_sequence_number()
+                    self._written += 1
                     self._mark()
         except Exception as error:  # the library raises plain Exception
             raise self._refused(error) from error
@@ -297,7 +306,7 @@ class Store:
         """Flush the memtables and close; the directory's lock is released."""
         try:
             self._group.sync()
-            for family in self._families.values():
+            for family in (self._db, *self._families.values()):
                 family.flush(True)
             self._mark_files()
         except Exception as error:  # the library raises plain Exception
@@ -348,7 +357,8 @@ def _open(path: Path) -> Rdict:
 def _options(family: str = "default") -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
-    options.set_write_buffer_size(STREAM_BUFFER_BYTES if family in STREAMS else WRITE_BUFFER_BYTES)
+    buffer_bytes = STREAM_BUFFER_BYTES if family in STREAMS else WRITE_BUFFER_BYTES
+    options.set_write_buffer_size(COUNT_BUFFER_BYTES if family == "default" else buffer_bytes)
     options.set_max_total_wal_size(LOG_FILES_BYTES_MAX)
     options.set_keep_log_file_num(LOG_FILES_KEPT)
     # A write holds the interpreter lock: one that the store holds up would hold up the worker's heartbeat too.
@@ -365,6 +375,8 @@ def _options(family: str = "default") -> Options:
 
 
 _STOPPED, _DELAYED = "rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate"
+_WRITES = b"writes"
+"""Row of the library's own family: how many batches were written with the log, this one included."""
 _BUFFERED = WriteOptions()
 _UNLOGGED = WriteOptions()
 _UNLOGGED.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub takes it for a method

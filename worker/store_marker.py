@@ -28,17 +28,17 @@ from shared.telemetry import event
 
 MAGIC = b"TRPMARK1"
 _CLAIM = struct.Struct("<8sQQQQ16sQQ")
-"""Magic, synced and written sequence, number and size of the manifest, boot, device, inode; xxh64 of them follows."""
+"""Magic, number of the last write that was synced, of the last one, number and size of the manifest, boot, device,
+inode; xxh64 of them follows."""
 _CHECK = struct.Struct("<Q")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a store must have: its rows up to these sequences, and this size of this manifest, 0 where the marker
-    asks for nothing."""
+    """What a store must have: so many writes, and this size of this manifest, 0 where the marker asks for nothing."""
 
-    sequence: int = 0
+    writes: int = 0
     manifest: int = 0
     manifest_bytes: int = 0
 
@@ -70,14 +70,14 @@ class Marker:
             return Claim(synced)
         return Claim(max(synced, written), manifest, manifest_bytes)
 
-    def open(self, sequence: int, manifest: tuple[int, int]) -> None:
-        """Begin to write it; the store has come this far, durably, and has this manifest (number, bytes). Raises
+    def open(self, writes: int, manifest: tuple[int, int]) -> None:
+        """Begin to write it; the store has so many writes, durably, and has this manifest (number, bytes). Raises
         OSError."""
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         status = os.fstat(self._descriptor)
         self._place = (_boot(), status.st_dev, status.st_ino)
         self.manifest = manifest
-        self.write(sequence, sequence)
+        self.write(writes, writes)
         os.fsync(self._descriptor)
         sync_directory(self.path.parent)
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from shared.telemetry import event
 from shared.wire import Frame
+from worker.damage import DamageReport
 from worker.series.head import BEFORE
 from worker.storage import Batch, Store
 from worker.wal.log import Stream
@@ -159,20 +160,23 @@ class Journal:
     after it.
     """
 
-    def __init__(self, store: Store, wal: Stream) -> None:
+    def __init__(self, store: Store, wal: Stream, damage: DamageReport) -> None:
         self._store = store
         self._wal = wal
+        self._damage = damage
         self.next_sequence = 0
         self.sealed = Sealed()
         self._latest: deque[tuple[int, int, int]] = deque()  # (sequence, latest time, position) of each record there is
 
     def load(self) -> None:
-        """Know what is sealed. Call before anything else."""
+        """Know what is sealed. Call before anything else. Raises StoreDamaged."""
         saved = self._store.get("meta", _SEALED)
         if saved is not None:
-            self.sealed = msgspec.msgpack.decode(saved, type=Sealed)
+            with self._store.decoding("meta", _SEALED):
+                self.sealed = msgspec.msgpack.decode(saved, type=Sealed)
         following = self._store.get("meta", _NEXT)
-        self.next_sequence = max(self.sealed.sequence, 0 if following is None else _KEY.unpack(following)[0])
+        with self._store.decoding("meta", _NEXT):
+            self.next_sequence = max(self.sealed.sequence, 0 if following is None else _KEY.unpack(following)[0])
 
     def entry(self, record: Record) -> Entry:
         """The record as it is to be written to the log, under a sequence of its own, which is used up whatever becomes
@@ -222,8 +226,8 @@ class Journal:
         self._wal.release(released + 1)
 
     def records(self) -> Iterator[Record]:
-        """All that is not sealed, in order. Sets `next_sequence`. A record that cannot be read is left out and
-        logged."""
+        """All that is not sealed, in order. Sets `next_sequence`. A record that cannot be read is left out,
+        and known as damage."""
         self._latest.clear()
         for sequence, position, record in self._read():
             if sequence < self.sealed.cut:
@@ -242,14 +246,18 @@ class Journal:
             try:
                 yield sequence, _IN_STORE, _decode_old(value)
             except (ValueError, struct.error) as error:
-                event(logging.ERROR, "journal record skipped", sequence=sequence, reason=str(error))
+                self._skipped(f"row {sequence} of the journal in {self._store.path}", error)
         for position, payload in self._wal.records():
             try:
                 sequence, record = _decode(payload)
             except (ValueError, struct.error) as error:
-                event(logging.ERROR, "journal record skipped", position=position, reason=str(error))
+                self._skipped(f"the record at {position} of the write-ahead log", error)
                 continue
             yield sequence, position, record
+
+    def _skipped(self, place: str, error: Exception) -> None:
+        event(logging.ERROR, "journal record skipped", place=place, reason=str(error))
+        self._damage.add("series", f"{place} cannot be read, and its samples or deletion are missing: {error}")
 
     def replayed(self) -> None:
         """`records` are not asked for again."""

@@ -35,9 +35,11 @@ class Metadata:
         self._bytes = 0
 
     def load(self) -> None:
+        """Raises StoreDamaged."""
         for key, value in self._store.scan("meta", _PREFIX, _END):
-            entries = msgspec.msgpack.decode(value, type=tuple[FamilyMetadata, ...])
-            self._keep(key.removeprefix(_PREFIX).decode(), entries)
+            with self._store.decoding("meta", key):
+                entries = msgspec.msgpack.decode(value, type=tuple[FamilyMetadata, ...])
+                self._keep(key.removeprefix(_PREFIX).decode(), entries)
 
     def put(self, entries: Sequence[FamilyMetadata]) -> int:
         """Keep these; returns how many there was no room for. Raises Unavailable when the store refuses them."""

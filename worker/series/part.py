@@ -21,6 +21,7 @@ from shared.promql.model import Samples
 from shared.telemetry import event
 from shared.wire import Frame
 from shared.xxh64 import hash_slices
+from worker.damage import DamageReport
 from worker.series.archive import Archive
 from worker.series.blocks import Block, CorruptBlock
 from worker.series.columns import Column
@@ -36,7 +37,7 @@ from worker.series.pieces import Piece, join
 from worker.series.postings import Ids
 from worker.series.registry import Registry
 from worker.series.upkeep import Upkeep
-from worker.storage import Store
+from worker.storage import Store, StoreDamaged
 from worker.wal.log import Stream
 
 T = TypeVar("T")
@@ -55,7 +56,16 @@ class SeriesPart:
     never while waiting for the disk; readers need only this one.
     """
 
-    def __init__(self, store: Store, settings: Settings, symbols: Symbols, directory: Path, wal: Stream) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        symbols: Symbols,
+        directory: Path,
+        wal: Stream,
+        damage: DamageReport | None = None,
+    ) -> None:
+        self._damage = DamageReport() if damage is None else damage
         self._store = store
         self._settings = settings
         self._symbols = symbols
@@ -69,7 +79,7 @@ class SeriesPart:
         self._registry = Registry(store)
         self._series_saved = self._series_staged = 0
         self.metadata = Metadata(store)
-        self.journal = Journal(store, wal)
+        self.journal = Journal(store, wal, self._damage)
         self.archive = Archive(store, settings, directory / "blocks")
         self.turn = Turn()
         self._upkeep = Upkeep(self, store, settings)
@@ -84,8 +94,8 @@ class SeriesPart:
         return self._symbols
 
     def load(self) -> None:
-        """Open the blocks, and rebuild index and head from the store. Raises ValueError where the store's rows make no
-        sense."""
+        """Open the blocks, and rebuild index and head from the store. Raises StoreDamaged where the store's rows make
+        no sense."""
         self.metadata.load()
         self.journal.load()
         blocks, tombstones = self.archive.load()
@@ -99,23 +109,41 @@ class SeriesPart:
                 self._index.resolve(data, offsets[:-1], offsets[1:], hashes)
                 self._permanent.extend(ids)
                 if len(self._index) != len(self._permanent):
-                    raise ValueError(f"a series below id {self._registry.next_id} is twice in the store")
+                    text = f"a series below id {self._registry.next_id} is twice in it"
+                    raise StoreDamaged(f"the store {self._store.path} is damaged: {text}")
         self._series_saved = self._series_staged = len(self._index)
         with self._memory:
             self._head.extend(len(self._index))
-        for record in self.journal.records():
-            own = self._numbers(record.series)
-            if own is None:
-                event(logging.ERROR, "journal record skipped", reason="it names series the store does not have")
-                continue
-            with self._memory:
-                if isinstance(record, Written):
-                    rows = np.repeat(own, record.counts)
-                    self._head.append(rows, record.times_ms, record.values)
-                else:
-                    self._head.delete(own, record.start_ms, record.end_ms)
+        unknown, missing = self._replay()
+        if missing:
+            text = f"the journal has {missing} samples of series the store does not have, ids up to {unknown}"
+            self._damage.add("series", f"{text}: they are missing")
+            event(logging.ERROR, "journal names unknown series", samples=missing, highest_id=unknown)
+        if not self._registry.knows_given:
+            unknown = max([unknown, *(int(block.directory().ids.max(initial=-1)) for block in blocks)])
+        self._registry.next_id = max(self._registry.next_id, unknown + 1)
         self.journal.replayed()
         self._upkeep.start()
+
+    def _replay(self) -> tuple[int, int]:
+        """Build the head from the journal; (highest id, samples) of the series the store does not have, which are left
+        out."""
+        unknown, missing = -1, 0
+        for record in self.journal.records():
+            own = self._numbers(record.series)
+            is_known = own >= 0
+            unknown = max(unknown, int(record.series[~is_known].max(initial=-1)))
+            with self._memory:
+                if isinstance(record, Deletion):
+                    self._head.delete(own[is_known], record.start_ms, record.end_ms)
+                    continue
+                rows, times_ms, values = np.repeat(own, record.counts), record.times_ms, record.values
+                if not is_known.all():
+                    kept = rows >= 0
+                    missing += len(rows) - int(np.count_nonzero(kept))
+                    rows, times_ms, values = rows[kept], times_ms[kept], values[kept]
+                self._head.append(rows, times_ms, values)
+        return unknown, missing
 
     def counts(self) -> dict[str, int]:
         """`samples_in`: accepted since the start; `samples`: held now, those of `head_samples` in memory only."""
@@ -289,12 +317,13 @@ class SeriesPart:
         at = np.minimum(np.searchsorted(known, permanent), max(len(known) - 1, 0))
         return at[known[at] == permanent] if len(known) else at[:0]
 
-    def _numbers(self, permanent: NDArray[np.int64]) -> Ids | None:
+    def _numbers(self, permanent: NDArray[np.int64]) -> Ids:
+        """Numbers of series by their permanent ids, -1 for those that are not there."""
         known = self._permanent.rows()
-        at = np.searchsorted(known, permanent)
-        if not len(known) or (known[np.minimum(at, len(known) - 1)] != permanent).any():
-            return None if len(permanent) else at
-        return at
+        if not len(known):
+            return np.full(len(permanent), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(known, permanent), len(known) - 1)
+        return np.where(known[at] == permanent, at, -1)
 
     # For `Rounds`.
 
@@ -333,8 +362,9 @@ class SeriesPart:
         return written, self.journal.entry(written.of(self._permanent.data[ids]))
 
     def sync(self) -> None:
-        if self.is_synced:
-            self._store.sync()
+        """Series are durable before a record names them, whatever the durability of samples is: otherwise a loss of
+        power could take a series and leave its samples, and its id would be the next one's."""
+        self._store.sync()
         self._registry.next_id += self._series_staged - self._series_saved
         self._series_saved = self._series_staged
 

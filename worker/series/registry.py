@@ -2,7 +2,8 @@
 with ids running on from it.
 
 Ids are permanent: journal and blocks name series by them. One whose samples are all gone leaves a hole when the rows
-are next swept.
+are next swept. No id is given twice: row `series/ids` of family "meta" says how far they were given. It is written with
+each of the rows, and these are durable before a record names their series.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.errors import Unavailable
 from worker.storage import Batch, Store
+from worker.store_damage import StoreDamaged
 
 _KEY = struct.Struct(">Q")
 _COUNT = struct.Struct("<Q")
+_GIVEN = b"series/ids"
+IDS_MAX = 1 << 31
+"""Records and blocks have 4 bytes, signed, for each."""
 BULK_BYTES = 8 << 20
 """Label bytes handed on at a time at the start, and in one row after a sweep."""
 BULK_SERIES = 1 << 16
@@ -30,40 +36,60 @@ Labels = tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
 
 
 class Registry:
-    """The series rows of one shard. `next_id` is that of the next series to be saved, once `load` has ended."""
+    """The series rows of one shard. `next_id` is that of the next series to be saved, once `load` has ended;
+    `knows_given` tells whether it is sure to be above all that were ever given: releases before did not say."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.next_id = 0
         self.rows = 0
+        self.knows_given = True
 
     def put(self, batch: Batch, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-        """The series with ids from `next_id` on: label_bytes[offsets[i]:offsets[i + 1]]."""
+        """The series with ids from `next_id` on: label_bytes[offsets[i]:offsets[i + 1]]. Raises Unavailable when there
+        are no more ids."""
+        end = self.next_id + len(offsets) - 1
+        if end > IDS_MAX:
+            raise Unavailable(f"the shard has had {self.next_id} series, and may have {IDS_MAX}")
         batch.put("series", _KEY.pack(self.next_id), _row(np.diff(offsets), label_bytes))
+        batch.put("meta", _GIVEN, _KEY.pack(end))
 
     def load(self) -> Iterator[Labels]:
-        """All series by ascending id, many at a time. Raises ValueError where rows overlap."""
+        """All series by ascending id, many at a time. Raises StoreDamaged where rows overlap, are missing at the end,
+        or make no sense."""
         ids: list[NDArray] = []
         lengths: list[NDArray] = []
         texts: list[bytes] = []
         gathered = 0
         for key, value in self._store.scan("series"):
-            first = _KEY.unpack(key)[0]
-            if first < self.next_id:
-                raise ValueError(f"series {first} is twice in the store")
-            own = np.frombuffer(value, dtype=np.int32, count=_COUNT.unpack_from(value)[0], offset=_COUNT.size)
+            with self._store.decoding("series", key):
+                first, own, text = _parsed(key, value)
+                if first < self.next_id:
+                    raise ValueError(f"series {first} is twice in the store")
             self.next_id = first + len(own)
             self.rows += 1
             alive = np.flatnonzero(own)
             ids.append(alive + first)
             lengths.append(own[alive])
-            texts.append(value[_COUNT.size + own.nbytes :])
-            gathered += len(texts[-1])
+            texts.append(text)
+            gathered += len(text)
             if gathered >= BULK_BYTES:
                 yield _joined(ids, lengths, texts)
                 ids, lengths, texts, gathered = [], [], [], 0
         if ids:
             yield _joined(ids, lengths, texts)
+        self._check_given()
+
+    def _check_given(self) -> None:
+        given = self._store.get("meta", _GIVEN)
+        self.knows_given = given is not None
+        if given is None:
+            return
+        with self._store.decoding("meta", _GIVEN):
+            (end,) = _KEY.unpack(given)
+        if end != self.next_id:
+            text = f"the rows of its series end at id {self.next_id}, and ids were given up to {end}"
+            raise StoreDamaged(f"the store {self._store.path} is damaged: {text}")
 
     def sweep(self, alive: NDArray[np.int64]) -> int:
         """Write the rows anew, few and long, without the series not in `alive` (ascending ids), if those are many or
@@ -91,6 +117,17 @@ class Registry:
             batch.put("series", _KEY.pack(end - 1), _row(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8)))
         self._store.write(batch, durable=True)
         return dead
+
+
+def _parsed(key: bytes, value: bytes) -> tuple[int, NDArray[np.int32], bytes]:
+    """(first id, bytes of each series' labels, the labels). Raises ValueError, struct.error."""
+    (first,) = _KEY.unpack(key)
+    (count,) = _COUNT.unpack_from(value)
+    lengths = np.frombuffer(value, dtype=np.int32, count=count, offset=_COUNT.size)
+    text = value[_COUNT.size + lengths.nbytes :]
+    if (lengths < 0).any() or int(lengths.sum(dtype=np.int64)) != len(text):
+        raise ValueError(f"its {count} series have {lengths.sum(dtype=np.int64)} bytes of labels, not {len(text)}")
+    return first, lengths, text
 
 
 def _row(lengths: NDArray, label_bytes: NDArray[np.uint8]) -> bytes:

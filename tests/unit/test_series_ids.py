@@ -1,0 +1,120 @@
+"""The ids of series: no two series ever have the same one, and what names an unknown one is said to be missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shared.config import Settings
+from shared.errors import Unavailable
+from tests.unit.test_series_part import A, B, Shard, m
+from worker.series import registry
+from worker.series.journal import Deletion, Written
+from worker.storage import StoreDamaged
+
+
+@pytest.fixture
+def shard(tmp_path: Path):
+    opened = Shard(tmp_path / "store")
+    yield opened
+    opened.close()
+
+
+def without(shard: Shard, family: str, key: bytes) -> None:
+    batch = shard.store.batch()
+    batch.delete(family, key)
+    shard.store.write(batch)
+
+
+def ids_of(shard: Shard) -> list[int]:
+    return shard.part._permanent.rows().tolist()
+
+
+def test_series_rows_that_are_missing_at_the_end_refuse_the_shard(shard: Shard) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    shard.write([(m(job="b"), [(1, 2.0)])])
+    without(shard, "series", (1).to_bytes(8, "big"))
+    with pytest.raises(StoreDamaged, match="rows of its series end at id 1, and ids were given up to 2"):
+        shard.reopen()
+
+
+def test_an_id_named_by_the_journal_is_not_given_again(shard: Shard) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    one = np.ones(2, dtype=np.int64)
+    lost = Written(np.array([0, 7]), one, one * 5, one * 2.5)
+    shard.part.journal.write(lost, durable=True)
+    shard.part.journal.write(Deletion(np.array([7, 9]), 0, 10), durable=True)
+    shard.reopen()
+    [text] = shard.part._damage.texts("series")
+    assert "1 samples of series the store does not have, ids up to 9" in text
+    assert shard.samples() == {A: [(1, 1.0), (5, 2.5)]}
+    shard.write([(m(job="b"), [(3, 3.0)])])
+    assert ids_of(shard) == [0, 10]
+    assert shard.samples()[B] == [(3, 3.0)]
+
+
+def test_a_directory_of_before_gives_no_id_that_a_block_names(shard: Shard) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    shard.write([(m(job="b"), [(1, 2.0)])])
+    shard.part._upkeep._seal(1 << 60)
+    without(shard, "series", (1).to_bytes(8, "big"))
+    without(shard, "meta", b"series/ids")
+    shard.reopen()
+    shard.write([(m(job="c"), [(3, 3.0)])])
+    assert ids_of(shard) == [0, 2]
+
+
+@pytest.mark.parametrize("durability", ["synced", "buffered"])
+def test_series_are_synced_before_a_record_names_them(shard: Shard, monkeypatch, durability: str) -> None:
+    shard.part._settings = Settings(durability=durability)
+    steps: list[str] = []
+    sync, write = shard.store.sync, shard.log.write
+
+    def synced() -> None:
+        steps.append("series synced")
+        sync()
+
+    def written(records):
+        steps.append("record written")
+        return write(records)
+
+    monkeypatch.setattr(shard.store, "sync", synced)
+    monkeypatch.setattr(shard.log, "write", written)
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    assert steps == ["series synced", "record written"]
+
+
+def test_a_record_of_another_release_is_known_as_damage(shard: Shard) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    shard.part.journal._wal.write([b"\x01\x63" + bytes(30)])
+    shard.reopen()
+    [text] = shard.part._damage.texts("series")
+    assert "version 99 is not known to this release" in text
+    assert shard.samples() == {A: [(1, 1.0)]}
+
+
+def test_a_series_row_that_makes_no_sense_is_named(shard: Shard) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    batch = shard.store.batch()
+    batch.put("series", bytes(8), (3).to_bytes(8, "little") + bytes(12) + b"labels")
+    shard.store.write(batch)
+    with pytest.raises(StoreDamaged, match=r"the row b'\\x00.*' of 'series' makes no sense: its 3 series have 0 bytes"):
+        shard.reopen()
+
+
+def test_a_shard_gives_no_ids_that_records_have_no_room_for(shard: Shard, monkeypatch) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    monkeypatch.setattr(registry, "IDS_MAX", 2)
+    with pytest.raises(Unavailable, match="has had 1 series, and may have 2"):
+        shard.write([(m(job="b"), [(1, 1.0)]), (m(job="c"), [(1, 1.0)])])
+
+
+def test_ids_of_swept_series_are_not_given_again(shard: Shard) -> None:
+    shard.write([(m(job="a"), [(1, 1.0)])])
+    shard.write([(m(job="b"), [(1, 2.0)])])
+    assert shard.part._registry.sweep(np.array([0])) == 1
+    shard.reopen()
+    shard.write([(m(job="c"), [(1, 2.0)])])
+    assert ids_of(shard) == [0, 2]
