@@ -39,7 +39,7 @@ from shared.telemetry import event
 from worker import store_damage, store_files, store_rows
 from worker.group_sync import GroupSync
 from worker.store_damage import DECODING_ERRORS, StoreDamaged, StoreLocked
-from worker.store_marker import Claim, Marker
+from worker.store_marker import WRITES, Claim, Marker
 
 __all__ = ["FAMILIES", "Batch", "Store", "StoreDamaged", "StoreLocked"]
 
@@ -116,7 +116,7 @@ class Store:
         self._damage: str | None = None
         self._writing = Lock()
         try:
-            self._synced = self._written = int.from_bytes(self._db.get(_WRITES) or b"", "big")
+            self._synced = self._written = int.from_bytes(self._db.get(WRITES) or b"", "big")
         except Exception as error:  # the library raises plain Exception
             self._let_go()
             raise store_damage.of_reading(path, error) from error
@@ -169,7 +169,7 @@ class Store:
             with self._writing:
                 if logged:
                     # In the library's own family. Its sequence numbers would not do: flushed deletions may leave none.
-                    batch._batch.put(_WRITES, (self._written + 1).to_bytes(8, "big"))
+                    batch._batch.put(WRITES, (self._written + 1).to_bytes(8, "big"))
                 self._db.write(batch._batch, _BUFFERED if logged else _UNLOGGED)
                 if logged:
                     self._written += 1
@@ -375,8 +375,6 @@ def _options(family: str = "default") -> Options:
 
 
 _STOPPED, _DELAYED = "rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate"
-_WRITES = b"writes"
-"""Row of the library's own family: how many batches were written with the log, this one included."""
 _BUFFERED = WriteOptions()
 _UNLOGGED = WriteOptions()
 _UNLOGGED.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub takes it for a method

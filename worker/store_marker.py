@@ -26,6 +26,8 @@ import xxhash
 from shared.durable import sync_directory
 from shared.telemetry import event
 
+WRITES = b"writes"
+"""Row of the library's own family: how many batches were written with the log."""
 MAGIC = b"TRPMARK1"
 _CLAIM = struct.Struct("<8sQQQQ16sQQ")
 """Magic, number of the last write that was synced, of the last one, number and size of the manifest, boot, device,
