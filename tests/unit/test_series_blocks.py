@@ -48,6 +48,7 @@ class Quiet(Shard):
         own = dataclasses.replace(Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, **self.options)
         self.part = SeriesPart(self.store, own, self.symbols, self.path, self.log.stream(0, SERIES))
         self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
+        self.part._upkeep._tend = lambda now_ms: None  # type: ignore[method-assign]
         self.part.load()
 
     def seal(self, before_ms: int = NEVER) -> None:
@@ -216,14 +217,14 @@ def test_a_corrupt_block_is_set_aside_and_named(shard: Quiet) -> None:
     assert shard.samples() == {A: [(3, 3.0)]}
 
 
-def test_a_start_removes_files_that_no_row_names(shard: Quiet) -> None:
+def test_a_start_removes_files_that_were_never_named_and_sets_aside_what_may_be_a_block(shard: Quiet) -> None:
     shard.write([(m(job="a"), [(1, 1.0)])])
     shard.seal()
-    kept = shard.files()
+    [kept] = shard.files()
     for name in ("x.block", "y.writing"):
         (shard.path / "blocks" / name).write_bytes(b"left over")
     shard.reopen()
-    assert shard.files() == kept
+    assert {path.name for path in shard.files()} == {kept.name, "x.block.damaged"}
     assert shard.samples() == {A: [(1, 1.0)]}
 
 

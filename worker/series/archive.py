@@ -1,7 +1,11 @@
 """The blocks of one shard and their tombstones, as rows of its store and files beside it.
 
-Family "blocks": `block/<name>` → BlockRow, `tombstone/<sequence>` → Tombstone, in msgpack. A file without a row is left
-over from a crash, and removed at the next start.
+Family "blocks": `block/<name>` → BlockRow, `tombstone/<sequence>` → Tombstone, in msgpack; `leftover/<name>`: the file
+of this name may be deleted, since it is not a block's yet, or not any more.
+
+A file without a row is deleted only if that is known to be right: it still has the name that it has while it is
+written, or there is a row that says it is left over, durable before the file got its name, or written with the batch
+that took its block's row away. Any other one may be a block whose row was lost: it is set aside and reported.
 """
 
 from __future__ import annotations
@@ -15,15 +19,16 @@ from pathlib import Path
 import msgspec
 
 from shared.config import Settings
-from shared.durable import make_directory
+from shared.durable import DAMAGED, make_directory, set_aside, sync_directory
 from shared.telemetry import event
-from worker.series.blocks import SUFFIX, Block, BlockRow
+from worker.series.blocks import SUFFIX, UNFINISHED, Block, BlockRow
 from worker.series.cache import DecodedCache
-from worker.series.layers import Tombstone, reading_order
+from worker.series.layers import Layers, Tombstone, reading_order
 from worker.storage import Batch, Store
 
 _BLOCK = b"block/"
 _TOMBSTONE = b"tombstone/"
+_LEFT_OVER = b"leftover/"
 _SEQUENCE = struct.Struct(">Q")
 
 
@@ -33,33 +38,86 @@ class Archive:
     def __init__(self, store: Store, settings: Settings, directory: Path) -> None:
         self._store = store
         self.directory = directory
+        self.set_aside: list[Path] = []
+        self._left_over: set[str] = set()
         self._cache = DecodedCache(settings.block_cache_bytes // settings.shards)
 
-    def load(self) -> tuple[tuple[Block, ...], tuple[Tombstone, ...]]:
-        """All blocks, in reading order, and tombstones. The files are not looked into."""
+    def load(self) -> Layers:
+        """All blocks and tombstones; those without a file, or with one that is too short, are `broken`. The files are
+        not looked into. What is left over is removed; `set_aside` names what was not known. Raises OSError."""
         make_directory(self.directory)
         rows = self._store.scan("blocks", _BLOCK, _BLOCK + b"\xff")
         blocks = [self.block(msgspec.msgpack.decode(value, type=BlockRow)) for _, value in rows]
-        named = {block.path.name for block in blocks}
-        with os.scandir(self.directory) as files:
-            left_over = [file.path for file in files if file.name not in named]
-        for path in left_over:
-            event(logging.INFO, "unfinished block removed", file=path)
-            os.unlink(path)
+        broken = tuple((block, reason) for block in blocks if (reason := block.missing()))
+        for block, reason in broken:
+            event(logging.ERROR, "block set aside", file=str(block.path), reason=reason)
+        self._tidy({block.path.name for block in blocks})
+        lost = {block.row.name for block, _ in broken}
         stones = self._store.scan("blocks", _TOMBSTONE, _TOMBSTONE + b"\xff")
-        return reading_order(blocks), tuple(msgspec.msgpack.decode(value, type=Tombstone) for _, value in stones)
+        return Layers(
+            blocks=reading_order(block for block in blocks if block.row.name not in lost),
+            tombstones=tuple(msgspec.msgpack.decode(value, type=Tombstone) for _, value in stones),
+            broken=broken,
+        )
+
+    def _tidy(self, named: set[str]) -> None:
+        """Remove the files that are left over, and set aside those that are not known."""
+        left_over = self._store.keys("blocks", _LEFT_OVER, _LEFT_OVER + b"\xff")
+        self._left_over = {key.removeprefix(_LEFT_OVER).decode() for key in left_over}
+        with os.scandir(self.directory) as files:
+            unnamed = sorted(file.name for file in files if file.name not in named)
+        for name in unnamed:
+            path = self.directory / name
+            if DAMAGED in name:
+                self.set_aside.append(path)
+            elif name.endswith(UNFINISHED) or name.removesuffix(SUFFIX) in self._left_over:
+                event(logging.INFO, "file of a block removed that is not one", file=str(path))
+                path.unlink()
+            else:
+                self.set_aside.append(set_aside(path))
+                event(logging.ERROR, "file set aside that no row names", file=str(path))
+        sync_directory(self.directory)
+        self.forget()
+
+    def announce(self, names: Iterable[str]) -> None:
+        """Before files get these names: when this returns, it is durable that they are left over until `put`. Raises
+        Unavailable."""
+        batch = self._store.batch()
+        for name in names:
+            self._left_over.add(name)
+            batch.put("blocks", _LEFT_OVER + name.encode(), b"")
+        self._store.write(batch, durable=True)
+
+    def forget(self) -> None:
+        """Drop the rows of files that were left over and are gone. Raises OSError, Unavailable."""
+        gone = [name for name in self._left_over if not (self.directory / (name + SUFFIX)).exists()]
+        if not gone:
+            return
+        sync_directory(self.directory)
+        batch = self._store.batch()
+        for name in gone:
+            batch.delete("blocks", _LEFT_OVER + name.encode())
+        self._store.write(batch)
+        self._left_over.difference_update(gone)
 
     def block(self, row: BlockRow, cache: DecodedCache | None = None) -> Block:
         return Block(row, self.directory, cache or self._cache)
 
     def put(self, batch: Batch, rows: Iterable[BlockRow]) -> None:
         for row in rows:
-            assert (self.directory / (row.name + SUFFIX)).exists()
+            assert (self.directory / (row.name + SUFFIX)).stat().st_size == row.size_bytes
             batch.put("blocks", _BLOCK + row.name.encode(), msgspec.msgpack.encode(row))
+            batch.delete("blocks", _LEFT_OVER + row.name.encode())
 
     def delete(self, batch: Batch, blocks: Iterable[Block]) -> None:
         for block in blocks:
             batch.delete("blocks", _BLOCK + block.row.name.encode())
+            batch.put("blocks", _LEFT_OVER + block.row.name.encode(), b"")
+
+    def changed(self, rows: Iterable[BlockRow], old: Iterable[Block]) -> None:
+        """The batch of `put` and `delete` is in the store."""
+        self._left_over.difference_update(row.name for row in rows)
+        self._left_over.update(block.row.name for block in old)
 
     def put_tombstone(self, batch: Batch, tombstone: Tombstone) -> None:
         key = _TOMBSTONE + _SEQUENCE.pack(tombstone.sequence)

@@ -62,6 +62,13 @@ class BlockRow(msgspec.Struct, frozen=True):
     directory_at: int
     directory_hash: int
     created_ms: int
+    cleaned: int = 0
+    """Deletions before this sequence of the journal have been carried out in it, beside those before `generation`."""
+
+    @property
+    def deletions_from(self) -> int:
+        """The sequence from which on deletions still are to be applied to what is read of it."""
+        return max(self.generation, self.cleaned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +214,16 @@ class Block:
             pieces.append(piece if whole else piece.clipped(start_ms, end_ms))
         return pieces
 
+    def missing(self) -> str:
+        """Why the file cannot be what was written, as its size says; empty if it may be."""
+        try:
+            size = self.path.stat().st_size
+        except OSError as error:
+            return f"its file cannot be opened: {error.strerror}"
+        if size < self.row.size_bytes:
+            return f"its file has {size} of {self.row.size_bytes} bytes"
+        return ""
+
     def condemn(self) -> None:
         """Remove the file when the last reader has let go of this block."""
         weakref.finalize(self, self.path.unlink, missing_ok=True)
@@ -258,14 +275,21 @@ class Block:
         return data
 
 
-class BlockWriter:
-    """Writes one block's file. Until `finish` it has a name that the next start of the shard removes."""
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
 
-    def __init__(self, directory: Path, generation: int) -> None:
+
+class BlockWriter:
+    """Writes one block's file. Until `publish` it has a name that no row ever names, and the next start removes it."""
+
+    def __init__(self, directory: Path, generation: int, cleaned: int = 0) -> None:
         self._name = uuid4().hex
         self._directory = directory
         self._generation = generation
-        self._file = open(directory / (self._name + UNFINISHED), "xb")  # noqa: SIM115 (closed by finish or abandon)
+        self._cleaned = cleaned
+        self._file = open(  # noqa: SIM115 (closed by sync or abandon)
+            directory / (self._name + UNFINISHED), "xb", opener=_private
+        )
         self._ids: list[NDArray] = []
         self._counts: list[NDArray] = []
         self._times: list[NDArray] = []
@@ -293,8 +317,18 @@ class BlockWriter:
             self._flush(self._buffered // CHUNK_SAMPLES * CHUNK_SAMPLES)
 
     def finish(self) -> BlockRow:
-        """The block's row; when this returns, the file is on the disk under its name (the directory entry is not yet
-        synced: see `shared.durable.sync_directory`). Raises OSError."""
+        """`sync` and `publish`."""
+        row = self.sync()
+        self.publish()
+        return row
+
+    def publish(self) -> None:
+        """Give the file the name that a row may name. The name is not durable yet: see
+        `shared.durable.sync_directory`. Raises OSError."""
+        os.rename(self._file.name, self._directory / (self._name + SUFFIX))
+
+    def sync(self) -> BlockRow:
+        """The block's row; when this returns, the file's content is on the disk. Raises OSError."""
         if self._buffered:
             self._flush(self._buffered)
         columns = {name: np.concatenate(arrays) for name, arrays in self._columns.items()}
@@ -310,7 +344,6 @@ class BlockWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        os.rename(self._file.name, self._directory / (self._name + SUFFIX))
         at = self._chunk_at[-1]
         return BlockRow(
             name=self._name,
@@ -323,6 +356,7 @@ class BlockWriter:
             directory_at=at,
             directory_hash=xxhash.xxh64_intdigest(packed),
             created_ms=int(time.time() * 1000),
+            cleaned=self._cleaned,
         )
 
     def abandon(self) -> None:

@@ -84,7 +84,7 @@ class Layers:
     def needs(self, tombstone: Tombstone) -> bool:
         """Whether any layer may still have samples that the tombstone says are gone."""
         blocks = [*self.blocks, *(block for block, _ in self.broken)]
-        below = [(block.row.generation, block.row.earliest_ms, block.row.latest_ms) for block in blocks]
+        below = [(block.row.deletions_from, block.row.earliest_ms, block.row.latest_ms) for block in blocks]
         if self.slab is not None:
             below.append((self.slab_generation, tombstone.start_ms, tombstone.end_ms))
         if self.frozen is not None:
@@ -106,6 +106,8 @@ class Layers:
         """bool[n]: which series have samples with start ≤ t ≤ end. `check` is called before a block or a chunk is
         looked at, and may raise. Raises CorruptBlock."""
         found = np.zeros(len(ids), dtype=np.bool_)
+        if not len(ids):
+            return found
         for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
             found[piece.rows[piece.ends > piece.starts]] = True
         if self.frozen is not None:
@@ -129,7 +131,7 @@ class Layers:
         self, block: Block, permanent: Ids, start_ms: int, end_ms: int, check: Callable[[], None]
     ) -> NDArray[np.bool_]:
         """bool[n]: which series have samples of this block left. Only those a tombstone is about are read."""
-        stones = [stone for stone in self.tombstones if stone.applies(block.row.generation, start_ms, end_ms)]
+        stones = [stone for stone in self.tombstones if stone.applies(block.row.deletions_from, start_ms, end_ms)]
         found = np.zeros(len(permanent), dtype=np.bool_)
         touched = found.copy()
         for stone in stones:
@@ -140,7 +142,7 @@ class Layers:
             check()
             own = cut[first : first + SERIES_PER_CHECK]
             pieces = block.pieces(permanent[own], start_ms, end_ms)
-            for piece in self._kept(pieces, block.row.generation, permanent[own], start_ms, end_ms):
+            for piece in self._kept(pieces, block.row.deletions_from, permanent[own], start_ms, end_ms):
                 found[own[piece.rows[piece.ends > piece.starts]]] = True
         return found
 
@@ -148,6 +150,8 @@ class Layers:
         """bool[n]: which series may have samples with start ≤ t ≤ end (they have some before and some after): what a
         reader asks, who sees the samples anyway. Raises CorruptBlock."""
         found = np.zeros(len(ids), dtype=np.bool_)
+        if not len(ids):
+            return found
         for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
             found[piece.rows[piece.ends > piece.starts]] = True
         if self.frozen is not None:
@@ -164,7 +168,8 @@ class Layers:
                 if not len(open_ids):
                     break
                 own = permanent[open_ids]
-                stones = [stone for stone in self.tombstones if stone.applies(block.row.generation, start_ms, end_ms)]
+                since = block.row.deletions_from
+                stones = [stone for stone in self.tombstones if stone.applies(since, start_ms, end_ms)]
                 gone = [(stone.covers(own), stone.start_ms, stone.end_ms) for stone in stones]
                 found[open_ids] = block.may_have(own, start_ms, end_ms, gone)
         return found
@@ -176,7 +181,7 @@ class Layers:
         for block in self.blocks:
             if block.overlaps(start_ms, end_ms):
                 own = block.pieces(permanent, start_ms, end_ms)
-                found += self._kept(own, block.row.generation, permanent, start_ms, end_ms)
+                found += self._kept(own, block.row.deletions_from, permanent, start_ms, end_ms)
         return found + self.unsealed(ids, permanent, start_ms, end_ms)
 
     def unsealed(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
@@ -225,13 +230,22 @@ def reading_order(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 
 def closure(chosen: Sequence[Block], blocks: Sequence[Block]) -> list[Block]:
-    """The chosen blocks with all that share times with them, or with those, and so on: what can be merged into one
-    block without passing over a block that must come in between."""
+    """The chosen blocks with all that must be merged with them into one block of the highest generation among them.
+
+    That is every block that shares times with them and whose generation lies between theirs, or is one of theirs: the
+    merged block would pass over it. A block older or newer than all of them stays below or above the merged one.
+    Blocks of one generation share no times of any series: they were cut from one head. So those of one generation can
+    be merged without the others.
+    """
     inside = set(chosen)
     while True:
-        start_ms = min(block.row.earliest_ms for block in inside)
-        end_ms = max(block.row.latest_ms for block in inside)
-        more = {block for block in blocks if block.overlaps(start_ms, end_ms)}
-        if more == inside:
+        start_ms, end_ms = min(b.row.earliest_ms for b in inside), max(b.row.latest_ms for b in inside)
+        lowest, highest = min(b.row.generation for b in inside), max(b.row.generation for b in inside)
+        more = {
+            block
+            for block in blocks
+            if lowest != highest and lowest <= block.row.generation <= highest and block.overlaps(start_ms, end_ms)
+        }
+        if more <= inside:
             return [block for block in blocks if block in inside]
         inside |= more

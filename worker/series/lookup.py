@@ -8,7 +8,7 @@ thereby selects series without the label, as in Prometheus
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +72,11 @@ class Lookup:
     name_texts: Sequence[str]
     numbers: Mapping[str, int]
     postings: PostingLists
+
+    def select_any(self, selectors: Iterable[Sequence[Matcher]]) -> Ids:
+        """Ascending ids of the series that match any of the selectors, each as `select` takes it."""
+        ids = [self.select(matchers) for matchers in selectors]
+        return ids[0] if len(ids) == 1 else np.unique(np.concatenate(ids))
 
     def select(self, matchers: Sequence[Matcher]) -> Ids:
         """Ascending ids of the series that match all matchers. Raises BadData for an expression RE2 refuses."""

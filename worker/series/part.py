@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from shared.arrival import Arrival, joined, parse
 from shared.config import Settings
-from shared.errors import Unavailable
+from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import METRIC_NAME, Symbols
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
@@ -45,7 +46,9 @@ T = TypeVar("T")
 DELETE_SERIES = 1024
 """Series whose deleted samples are counted at a time."""
 HEAD_OVERRUN_MAX = 4
-"""Heads of the size that is sealed that may gather while one is being sealed, before writes are refused."""
+"""Heads of the size that is sealed that may gather before writes are refused, whatever the background does."""
+HOLD_UP_S, HOLD_UP_POLL_S = 1.0, 0.01
+"""How long a write waits for that before it is refused, and how often it looks."""
 
 
 class SeriesPart:
@@ -98,9 +101,13 @@ class SeriesPart:
         no sense."""
         self.metadata.load()
         self.journal.load()
-        blocks, tombstones = self.archive.load()
-        self._layers = Layers(blocks=blocks, tombstones=tombstones)
-        newest = [block.row.generation for block in blocks] + [own.sequence + 1 for own in tombstones]
+        self._layers = layers = self.archive.load()
+        for path in self.archive.set_aside:
+            self._damage.add(
+                "series", f"{path} is set aside, a block's file that no row names: its samples are missing"
+            )
+        blocks = [*layers.blocks, *(block for block, _ in layers.broken)]
+        newest = [block.row.deletions_from for block in blocks] + [own.sequence + 1 for own in layers.tombstones]
         self.journal.next_sequence = max([self.journal.next_sequence, *newest])
         self._upkeep.sweep(self._registry, blocks, self.journal)
         for ids, data, offsets in self._registry.load():
@@ -173,13 +180,20 @@ class SeriesPart:
         When this returns, they are gone for good, as the journal says durably; samples written later stay. Raises
         BadData for an expression RE2 refuses, DeadlineExceeded when the store was busy too long.
         """
-        ids = self.select(selectors, start_ms, end_ms)[1]
+        give_up_s = time.monotonic() + timeout_s
+        selectors = list(selectors)
+        lookup, ids = self.select(selectors, start_ms, end_ms)
+        if self.damage(start_ms, end_ms):
+            ids = lookup.select_any(selectors)  # a block that is set aside may come back, with any of them
         if not len(ids):
             return 0
         counted = 0
         for first in range(0, len(ids), DELETE_SERIES):
+            if time.monotonic() > give_up_s:
+                raise DeadlineExceeded(f"counting what is to be deleted took longer than {timeout_s:.1f} s")
             counted += len(self.read(ids[first : first + DELETE_SERIES], start_ms, end_ms).values)
         with self.turn.exclusive(timeout_s):
+            self._refuse_overrun()  # what is left of a series is written anew
             permanent = self._permanent.data[ids]
             sequence = self.journal.write(Deletion(permanent, start_ms, end_ms), durable=self.is_synced)
             tombstone = Tombstone(sequence, start_ms, end_ms, permanent.astype(np.int32).tobytes())
@@ -199,18 +213,14 @@ class SeriesPart:
         start ≤ t ≤ end). No matchers match every series. Raises BadData for an expression RE2 refuses."""
         with self._memory:
             lookup = self._index.lookup()
-        ids = _matching(lookup, selectors)
-        if not len(ids):
-            return lookup, ids
+        ids = lookup.select_any(selectors)
 
         def may_have() -> Ids:
             with self._memory:
                 inside = self._head.overlapping(ids, start_ms, end_ms)
                 layers, permanent = self._layers, self._permanent.rows()
-            missing = np.flatnonzero(~inside)
-            if len(missing):
-                others = ids[missing]
-                inside[missing] = layers.may_have(others, permanent[others], start_ms, end_ms)
+            others = ids[~inside]
+            inside[~inside] = layers.may_have(others, permanent[others], start_ms, end_ms)
             return ids[inside]
 
         return lookup, self._around_damage(may_have)
@@ -222,18 +232,14 @@ class SeriesPart:
         goes on, and may raise."""
         with self._memory:
             lookup = self._index.lookup()
-        ids = _matching(lookup, selectors)
-        if not len(ids):
-            return lookup, ids
+        ids = lookup.select_any(selectors)
 
         def having() -> Ids:
             with self._memory:
                 inside = self._head.having(ids, start_ms, end_ms)
                 layers, permanent = self._layers, self._permanent.rows()
-            missing = np.flatnonzero(~inside)
-            if len(missing):
-                others = ids[missing]
-                inside[missing] = layers.having(others, permanent[others], start_ms, end_ms, check)
+            others = ids[~inside]
+            inside[~inside] = layers.having(others, permanent[others], start_ms, end_ms, check)
             return ids[inside]
 
         return lookup, self._around_damage(having)
@@ -325,6 +331,20 @@ class SeriesPart:
         at = np.minimum(np.searchsorted(known, permanent), len(known) - 1)
         return np.where(known[at] == permanent, at, -1)
 
+    def hold_up(self, give_up_s: float) -> None:
+        """Wait for a head that is over its bound to be sealed, until `time.monotonic()` is `give_up_s`."""
+        while self._is_overrun() and time.monotonic() < give_up_s:
+            self._upkeep.wake()
+            time.sleep(HOLD_UP_POLL_S)
+
+    def _is_overrun(self) -> bool:
+        return self._head.size_bytes > HEAD_OVERRUN_MAX * self._head_bytes_max
+
+    def _refuse_overrun(self) -> None:
+        if self._is_overrun():
+            waiting = f"{self._head.size_bytes} bytes of samples wait to be sealed (see TRIPTYCH_HEAD_BYTES)"
+            raise Unavailable(f"{waiting}; try again later")
+
     # For `Rounds`.
 
     @property
@@ -342,8 +362,7 @@ class SeriesPart:
         Series are registered before, which shows nothing while they have no samples; if the store fails, the next
         commit saves them.
         """
-        if self._layers.frozen is not None and self._head.size_bytes > HEAD_OVERRUN_MAX * self._head_bytes_max:
-            raise Unavailable("samples come faster than they can be sealed into blocks; try again later")
+        self._refuse_overrun()
         arrival = arrivals[0] if len(arrivals) == 1 else joined(arrivals)
         with self._memory:
             ids = self._index.resolve(arrival.data, arrival.starts, arrival.ends, arrival.hashes)
@@ -383,11 +402,6 @@ class SeriesPart:
 _ROUNDS: Rounds[Written] = Rounds()
 
 
-def _matching(lookup: Lookup, selectors: Iterable[Sequence[Matcher]]) -> Ids:
-    ids = [lookup.select(matchers) for matchers in selectors]
-    return ids[0] if len(ids) == 1 else np.unique(np.concatenate(ids))
-
-
 def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int:
     """Store the samples of these frames (of `remote_write.cut`) in their parts; returns how many there were.
 
@@ -399,6 +413,9 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int
     with _ROUNDS.coming():
         for part, frames in bodies.items():
             arrivals[part] = [parse(frame) for frame in frames]
+    give_up_s = time.monotonic() + min(HOLD_UP_S, timeout_s)
+    for part in bodies:
+        part.hold_up(give_up_s)
     delay_s = max((part.commit_delay_s for part in bodies), default=0.0)
     _ROUNDS.add(arrivals, timeout_s, delay_s)
     return sum(len(arrival.times_ms) for own in arrivals.values() for arrival in own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,8 @@ from worker.series.layers import Slab
 from worker.series.pieces import Piece, join
 
 WINDOWS_MAX = 32
-"""Blocks written at a time. Samples scattered over more windows get wider ones."""
+"""Blocks written at a time. Of samples scattered over more windows, those of the fullest ones get blocks of one window
+all the same, and the few in each of the others share wider blocks."""
 WIDER = 4
 SLICE_SAMPLES = 1 << 17
 """Samples gathered at a time: steps of less than a millisecond between which other threads get their turn."""
@@ -47,39 +48,77 @@ def write_blocks(
     *,
     window_ms: int | None,
     before_ms: int,
+    cleaned: int,
     stopped: Callable[[], bool],
+    announce: Callable[[Sequence[str]], None],
 ) -> tuple[list[BlockRow], list[tuple[slice, Samples]]]:
     """(rows of the blocks, synced and named on the disk; what has t ≥ before_ms, slice by slice).
 
     `permanent` are the ids of the series in the order in which they are to be written, `read` gives the samples of a
-    slice of them, `samples` says about how many there are. `window_ms` None: one block. Raises OSError, Stopped, or
-    what `read` raises, and leaves no file then.
+    slice of them, `samples` says about how many there are. `window_ms` None: one block. `announce` is told the names
+    before files get them. Raises OSError, Stopped, or what `read` or `announce` raises, and leaves no file then.
     """
+    cells = Cells(window_ms)
     while True:
-        windows = _Windows(directory, generation, window_ms, before_ms)
+        windows = _Windows(directory, generation, cells, before_ms, cleaned)
         try:
             for own in slices(len(permanent), samples):
                 if stopped():
                     raise Stopped
                 windows.add(own, permanent[own], read(own))
-            rows = windows.finish()
+            rows = windows.sync()
+            announce([row.name for row in rows])
+            windows.publish()
             sync_directory(directory)
             return rows, windows.young
         except _TooManyWindows:
             windows.abandon()
-            assert window_ms is not None
-            window_ms *= WIDER
+            times = (read(own).timestamps_ms for own in slices(len(permanent), samples))
+            cells = cells.fewer(own[own < before_ms] for own in times)
         except BaseException:
             windows.abandon()
             raise
 
 
+class Cells:
+    """Which samples share a block: those of one window, or, of the windows that are not `apart`, of `wider` windows."""
+
+    def __init__(self, window_ms: int | None, apart: Ids | None = None, wider: int = 1) -> None:
+        self._window_ms = window_ms
+        self._apart = apart
+        self._wider = wider
+
+    def of(self, times_ms: Ids) -> Ids:
+        """A number for the block of each sample."""
+        if self._window_ms is None:
+            return np.zeros(len(times_ms), dtype=np.int64)
+        windows = times_ms // self._window_ms
+        if self._apart is None:
+            return windows
+        return np.where(np.isin(windows, self._apart), 2 * windows + 1, 2 * (windows // self._wider))
+
+    def fewer(self, times_ms: Iterable[Ids]) -> Cells:
+        """Cells for samples in more than WINDOWS_MAX windows, as these are: the windows with the most samples have a
+        block each, as they would have otherwise, and the others share wider ones."""
+        assert self._window_ms is not None and self._apart is None
+        found = [np.unique(own // self._window_ms, return_counts=True) for own in times_ms]
+        windows, at = np.unique(np.concatenate([own for own, _ in found]), return_inverse=True)
+        counts = np.bincount(at, weights=np.concatenate([own for _, own in found]))
+        order = np.argsort(counts, kind="stable")  # of equal ones the latest have a block each
+        apart, others = order[-(WINDOWS_MAX // 2) :], order[: -(WINDOWS_MAX // 2)]
+        wider = WIDER
+        while len(np.unique(windows[others] // wider)) > WINDOWS_MAX // 2:
+            wider *= WIDER
+        return Cells(self._window_ms, np.sort(windows[apart]), wider)
+
+
 class _Windows:
-    def __init__(self, directory: Path, generation: int, window_ms: int | None, before_ms: int) -> None:
+    def __init__(self, directory: Path, generation: int, cells: Cells, before_ms: int, cleaned: int) -> None:
         self._directory = directory
         self._generation = generation
-        self._window_ms = window_ms
+        self._cells = cells
         self._before_ms = before_ms
+        self._cleaned = cleaned
         self._writers: dict[int, BlockWriter] = {}
         self.young: list[tuple[slice, Samples]] = []
 
@@ -95,7 +134,7 @@ class _Windows:
             rows, times, values = rows[late], times[late], values[late]
         if not len(times):
             return
-        windows = times // self._window_ms if self._window_ms is not None else np.zeros(1, dtype=np.int64)
+        windows = self._cells.of(times)
         if windows.min() == windows.max():
             self._write(int(windows[0]), ids, rows, times, values)
             return
@@ -108,13 +147,17 @@ class _Windows:
         if writer is None:
             if len(self._writers) == WINDOWS_MAX:
                 raise _TooManyWindows
-            writer = self._writers[window] = BlockWriter(self._directory, self._generation)
+            writer = self._writers[window] = BlockWriter(self._directory, self._generation, self._cleaned)
         counts = np.bincount(rows, minlength=len(ids))
         there = np.flatnonzero(counts)
         writer.add(ids[there], counts[there], times, values)
 
-    def finish(self) -> list[BlockRow]:
-        return [writer.finish() for _, writer in sorted(self._writers.items())]
+    def sync(self) -> list[BlockRow]:
+        return [writer.sync() for _, writer in sorted(self._writers.items())]
+
+    def publish(self) -> None:
+        for writer in self._writers.values():
+            writer.publish()
 
     def abandon(self) -> None:
         for writer in self._writers.values():

@@ -1,8 +1,12 @@
 """What a shard does with its samples in the background: seals, merges and drops blocks, and sweeps the registry.
 
-One thread a shard, at low priority, and one of them at work at a time in a process. It never holds a lock of the shard
-while it compresses or writes: it takes the head away in one step, works on what does not change any more, and puts the
-blocks in its place in another.
+Two threads a shard, at low priority: one seals, and one merges and drops. In a process one shard is sealed and one
+merged at a time, so that a seal waits for other seals at most, which have a bound, and never for a merge, which has
+none. Neither holds a lock of the shard while it compresses or writes: sealing takes the head away in one step, works on
+what does not change any more, and puts the blocks in its place in another.
+
+A merge begins only while no head is being sealed; blocks that are sealed later have a higher generation than any that
+it merges.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shared.config import Settings
-from shared.errors import Unavailable
+from shared.errors import TriptychError
 from shared.promql.model import Samples
 from shared.telemetry import event
 from worker.memory import trim
@@ -43,12 +47,14 @@ TURN_WAIT_S = 10.0
 GRACE_SHARE = 8
 """A window is sealed when an eighth of its length has passed since its end: the samples of slow senders are in."""
 COMPACTION_CACHE_BYTES = 32 << 20
+DROP_EVERY_S = 60.0
+"""Between two looks at what is past its time, each of which drops the blocks of one window at most."""
 NICENESS = 10
 _SWEEP = b"series/sweep"
 """Set when blocks have lost series."""
 
 _LEAST, _MOST = BEFORE + 1, NEVER - 1
-_at_work = Lock()
+_sealing, _merging = Lock(), Lock()
 
 
 class Upkeep:
@@ -64,7 +70,12 @@ class Upkeep:
         self._sealed_to_ms = BEFORE
         self._wake = Event()
         self._stopping = Event()
-        self._thread = Thread(target=self._run, name="upkeep", daemon=True)
+        self._clock = retention.WallClock()
+        self._next_drop_s = 0.0
+        self._threads = [
+            Thread(target=self._run, args=(lambda now_ms: self._tick(now_ms), _sealing, self._wake), name="seal"),
+            Thread(target=self._run, args=(lambda now_ms: self._tend(now_ms), _merging, self._stopping), name="merge"),
+        ]
 
     def start(self) -> None:
         """Call when the part is loaded."""
@@ -72,7 +83,9 @@ class Upkeep:
         if self._part.head_times()[1] >= before_ms:
             self._sealed_to_ms = before_ms
         trim()
-        self._thread.start()
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
 
     def wake(self) -> None:
         """The head is over its bound."""
@@ -82,12 +95,17 @@ class Upkeep:
         """Returns when nothing is at work any more; what was begun is abandoned."""
         self._stopping.set()
         self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
 
     def sweep(self, registry: Registry, blocks: Sequence[Block], journal: Journal) -> None:
-        """At the start, before the registry is loaded: forget series without samples, if there may be many."""
+        """At the start, before the registry is loaded: forget series without samples, if there may be many. `blocks`
+        must be all there are, also the damaged ones."""
         if self._store.get("meta", _SWEEP) is None:
+            return
+        if self._part.archive.set_aside:
+            event(logging.ERROR, "series not swept", reason="files of blocks are set aside")
             return
         try:
             found = [block.directory().ids.astype(np.int64) for block in blocks]
@@ -105,18 +123,19 @@ class Upkeep:
     def ask_for_sweep(self, batch: Batch) -> None:
         batch.put("meta", _SWEEP, b"")
 
-    def _run(self) -> None:
+    def _run(self, step: Callable[[int], None], turn: Lock, wake: Event) -> None:
         os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
         while not self._stopping.is_set():
-            self._wake.wait(TICK_S)
-            self._wake.clear()
+            wake.wait(TICK_S)
+            if wake is not self._stopping:
+                wake.clear()
             try:
-                with _at_work:
-                    self._tick(int(time.time() * 1000))
+                with turn:
+                    step(int(time.time() * 1000))
             except Stopped:
                 return
-            except (OSError, Unavailable) as error:
-                event(logging.ERROR, "sealing failed, trying again", reason=str(error), in_s=RETRY_S)
+            except (OSError, TriptychError) as error:
+                event(logging.ERROR, "upkeep failed, trying again", reason=str(error), in_s=RETRY_S)
                 self._stopping.wait(RETRY_S)
             except CorruptBlock as error:
                 self._part.set_aside(error.block, error.reason)
@@ -126,12 +145,14 @@ class Upkeep:
                 self._stopping.wait(RETRY_S)
 
     def _tick(self, now_ms: int) -> None:
+        """Seal, if it is time to."""
         if self._stopping.is_set():
             return
         part = self._part
         blocks = part.layers().blocks
         size, earliest_ms = part.head_times()
         before_ms = self._before_ms(now_ms)
+        self._sealed_to_ms = min(self._sealed_to_ms, before_ms)  # the clock may have been set back
         if size > self._head_bytes_max or part.journal.is_behind():
             self._seal(NEVER)
         elif part.layers().frozen is not None or (earliest_ms < before_ms and before_ms > self._sealed_to_ms):
@@ -139,8 +160,16 @@ class Upkeep:
             self._sealed_to_ms = before_ms
         if part.layers().blocks is not blocks:
             trim()
-        self._drop(now_ms)
+
+    def _tend(self, now_ms: int) -> None:
+        """Drop what is past its time, forget what is done with, and merge."""
+        now_s = time.monotonic()
+        believed = self._clock.believed(now_ms, int(now_s * 1000))
+        if now_s >= self._next_drop_s:
+            self._next_drop_s = now_s + DROP_EVERY_S
+            self._drop(now_ms if believed else None)
         self._bury()
+        self._part.archive.forget()
         while self._compact(now_ms):
             if self._stopping.is_set():
                 return
@@ -174,6 +203,7 @@ class Upkeep:
         part.archive.put(batch, rows)
         sealed = part.journal.seal(batch, generation, before_ms)
         self._store.write(batch, durable=True)
+        part.archive.changed(rows, ())
         blocks = [part.archive.block(row) for row in rows]
 
         def sealed_layers(now: Layers) -> Layers:
@@ -190,8 +220,10 @@ class Upkeep:
         if not compaction.choose(part.layers(), self._window_ms, now_ms):
             return False
         with part.turn.exclusive(TURN_WAIT_S):
-            generation = part.journal.claim()
             layers = part.layers()
+            if layers.frozen is not None:
+                return False
+            cleaned = part.journal.claim()
         chosen = compaction.choose(layers, self._window_ms, now_ms)
         if not chosen:
             return False
@@ -206,7 +238,8 @@ class Upkeep:
             def read(own: slice) -> Samples:
                 return join(source.pieces(ids[own], permanent[own], _LEAST, _MOST), own.stop - own.start)
 
-            rows, _ = self._write(generation, read, permanent, source.samples, None, NEVER)
+            generation = max(block.row.generation for block in chosen)
+            rows, _ = self._write(generation, read, permanent, source.samples, None, NEVER, cleaned)
         except CorruptBlock as error:
             [served] = [block for block in chosen if block.row.name == error.block.row.name]
             raise CorruptBlock(served, error.reason) from error
@@ -214,11 +247,15 @@ class Upkeep:
         self._log("blocks merged", rows, started, merged=len(chosen))
         return True
 
-    def _drop(self, now_ms: int) -> None:
-        settings = self._settings
+    def _drop(self, now_ms: int | None) -> None:
+        """Drop blocks that are past their time, of one window, or past the space there is for them. None: what time it
+        is is not known."""
+        age_ms = self._settings.retention_ms
         layers = self._part.layers()
         served = [*layers.blocks, *(block for block, _ in layers.broken)]
-        dropped = retention.expired(served, now_ms, settings.retention_ms, self._blocks_bytes_max)
+        dropped = retention.surplus(served, self._blocks_bytes_max)
+        if not dropped and age_ms and now_ms is not None:
+            dropped = retention.expired(served, now_ms - age_ms, self._window_ms)
         if dropped:
             self._replace(dropped, [])
             event(
@@ -238,6 +275,7 @@ class Upkeep:
         part.journal.remember(batch)
         self.ask_for_sweep(batch)
         self._store.write(batch, durable=True)
+        part.archive.changed(rows, old)
         new = [part.archive.block(row) for row in rows]
 
         def replaced(now: Layers) -> Layers:
@@ -268,6 +306,7 @@ class Upkeep:
         samples: int,
         window_ms: int | None,
         before_ms: int,
+        cleaned: int = 0,
     ) -> tuple[list[BlockRow], list[tuple[slice, Samples]]]:
         return write_blocks(
             self._part.archive.directory,
@@ -277,6 +316,8 @@ class Upkeep:
             samples,
             window_ms=window_ms,
             before_ms=before_ms,
+            cleaned=cleaned,
+            announce=self._part.archive.announce,
             stopped=self._stopping.is_set,
         )
 
