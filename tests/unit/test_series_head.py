@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shared.promql.model import STALE_NAN_BITS, Samples
 from shared.remote_write_walk import TIME_MS_MAX, TIME_MS_MIN
-from worker.series.head import Head
+from worker.series.head import LATE_CHECK, Head
 
 SERIES = 5
 
@@ -94,3 +94,42 @@ def test_a_long_series_grows_through_many_chunks() -> None:
     found = head.read(np.array([0]), 2500, 7499)
     assert found.timestamps_ms.tolist() == list(range(2500, 7500))
     assert (found.values == found.timestamps_ms * 0.5).all()
+
+
+def test_writing_the_same_times_again_and_again_leaves_each_once() -> None:
+    head = Head()
+    head.extend(3)
+    expected: list[dict[int, float]] = [{}, {}, {}]
+    for turn in range(3000):
+        batch = [(series, at, turn + 0.5) for series in (0, 2) for at in (10, 20, 30)]
+        append(head, [*batch, (1, turn, 1.5)])
+        for series, at, value in (*batch, (1, turn, 1.5)):
+            expected[series][at] = value
+    assert as_dicts(head.read(np.arange(3), 0, 5000)) == expected
+    assert head.samples <= 3000 + 2 * 2 * LATE_CHECK
+
+
+def test_settling_keeps_the_order_of_writing_among_samples_that_come_in_any_order() -> None:
+    generator = np.random.default_rng(2)
+    head = Head()
+    head.extend(2)
+    expected: list[dict[int, float]] = [{}, {}]
+    for turn in range(40):
+        times = generator.integers(0, 1500, 400)
+        series = generator.integers(0, 2, 400)
+        values = generator.random(400)
+        head.append(series, times, values)
+        for s, t, v in zip(series.tolist(), times.tolist(), values.tolist(), strict=True):
+            expected[s][t] = v
+        assert as_dicts(head.read(np.arange(2), 0, 5000)) == expected, turn
+    assert head.samples < 2 * 1500 + 2 * 1500 + 4 * LATE_CHECK
+
+
+def test_a_head_written_out_of_order_copies_each_sample_twice_at_most() -> None:
+    head = Head()
+    head.extend(1)
+    n = 100_000
+    for first in range(0, n, 500):
+        head.append(np.zeros(500, dtype=np.int64), np.arange(n - first, n - first - 500, -1), np.zeros(500))
+    assert head.samples == n
+    assert head.size_bytes < 3.5 * 16 * n

@@ -1,9 +1,10 @@
 """Recent samples in memory: per series a chain of chunks, each twice as long as the last, in arenas shared by all.
 
-A series that ends after three samples costs 125 bytes, one that goes on wastes at most half of its last chunk, and
+A series that ends after three samples costs 130 bytes, one that goes on wastes at most half of its last chunk, and
 appending a sample is a write behind the last one. Chunks keep their earliest and latest time, so that reading a range
-skips the others. Samples lie in order of arrival; a series where one came late is marked and sorted when read, the last
-one written winning among equal times.
+skips the others. Samples lie in order of arrival; a series where one came late is sorted when read, the last one
+written winning among equal times. Where half of what a series has came late, it is written anew, in order and each time
+once, so that writing the same times again and again makes reading no slower.
 
 A head is not safe for concurrent use: its owner holds one lock around every call. A kernel call holds it for some
 15 ns a sample, so that copying on growth and publishing lengths for lock-free readers would buy little, and deletion
@@ -27,6 +28,8 @@ CHUNK_SAMPLES_MIN = 4
 CHUNK_SAMPLES_MAX = 256
 ARENA_ROOM_MIN = 4 * CHUNK_SAMPLES_MAX
 CHUNK_ROOM_MIN = 64
+LATE_CHECK = 512
+"""Samples that come late to a series between two looks at whether to write it anew."""
 CHUNK_BYTES = 36
 """A chunk's rows of `shapes` and `places`."""
 
@@ -35,7 +38,7 @@ FIRST, LAST = 0, 1
 EARLIEST, LATEST = 0, 1
 SIZE, USED, NEXT = 0, 1, 2
 PLACE, CHUNK_EARLIEST, CHUNK_LATEST = 0, 1, 2
-CHUNKS, ARENA, STORED = 0, 1, 2
+CHUNKS, ARENA, STORED, CROWDED = 0, 1, 2, 3
 
 NEVER = np.iinfo(np.int64).max
 BEFORE = np.iinfo(np.int64).min
@@ -45,13 +48,14 @@ _INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
 _FLOATS = types.Array(types.float64, 1, "C")
 _FLOATS_IN = types.Array(types.float64, 1, "C", readonly=True)
 _FLAGS = types.Array(types.boolean, 1, "C")
+_COUNTS = types.Array(types.int32, 1, "C")
 _LONGS = types.Array(types.int64, 2, "C")
 _SHORTS = types.Array(types.int32, 2, "C")
 
 
 @njit(
     types.int64(
-        _INTS_IN, _INTS_IN, _FLOATS_IN, types.int64, _SHORTS, _LONGS, _FLAGS, _SHORTS, _LONGS, _INTS, _FLOATS, _INTS
+        _INTS_IN, _INTS_IN, _FLOATS_IN, types.int64, _SHORTS, _LONGS, _COUNTS, _SHORTS, _LONGS, _INTS, _FLOATS, _INTS
     ),
     cache=True,
     nogil=True,
@@ -104,7 +108,9 @@ def _append(
         places[chunk, CHUNK_EARLIEST] = min(places[chunk, CHUNK_EARLIEST], time)
         places[chunk, CHUNK_LATEST] = max(places[chunk, CHUNK_LATEST], time)
         if time <= ranges[s, LATEST]:
-            late[s] = True
+            late[s] += 1
+            if late[s] % LATE_CHECK == 0:
+                tally[CROWDED] += 1
         ranges[s, EARLIEST] = min(ranges[s, EARLIEST], time)
         ranges[s, LATEST] = max(ranges[s, LATEST], time)
         tally[STORED] += 1
@@ -167,6 +173,16 @@ def _read(
     offsets[len(ids)] = out
 
 
+@kernel(types.void(_INTS_IN, _SHORTS, _SHORTS, _INTS))
+def _stored(ids: np.ndarray, links: np.ndarray, shapes: np.ndarray, stored: np.ndarray) -> None:
+    """stored[i]: the samples of series ids[i], those of equal times counted each."""
+    for i in range(len(ids)):
+        chunk = links[ids[i], FIRST]
+        while chunk >= 0:
+            stored[i] += shapes[chunk, USED]
+            chunk = shapes[chunk, NEXT]
+
+
 @kernel(types.void(_INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS, _INTS, _FLAGS))
 def _any_between(
     ids: np.ndarray,
@@ -201,12 +217,12 @@ class Head:
     def __init__(self) -> None:
         self._links = Column(np.int32, (2,))
         self._ranges = Column(np.int64, (2,))
-        self._late = Column(np.bool_)
+        self._late = Column(np.int32)  # samples that came late, since the series was last in order
         self._shapes = Column(np.int32, (3,))
         self._places = Column(np.int64, (3,))
         self._times = Column(np.int64)
         self._values = Column(np.float64)
-        self._tally = np.zeros(3, dtype=np.int64)
+        self._tally = np.zeros(4, dtype=np.int64)
 
     @property
     def series(self) -> int:
@@ -233,7 +249,7 @@ class Head:
         if more > 0:
             self._links.extend(np.full((more, 2), -1, dtype=np.int32))
             self._ranges.extend(np.broadcast_to(np.array([NEVER, BEFORE]), (more, 2)))
-            self._late.extend(np.zeros(more, dtype=np.bool_))
+            self._late.extend(np.zeros(more, dtype=np.int32))
 
     def append(self, series: NDArray[np.int64], times: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Add samples: the id, Unix ms and value of each, [n]. One at a time the series has already replaces it."""
@@ -256,11 +272,32 @@ class Head:
             self._shapes.size = self._places.size = int(self._tally[CHUNKS])
             self._times.size = self._values.size = int(self._tally[ARENA])
             if at == len(series):
-                return
+                break
             for column in (self._shapes, self._places):
                 column.reserve(CHUNK_ROOM_MIN)
             for column in (self._times, self._values):
                 column.reserve(ARENA_ROOM_MIN)
+        if self._tally[CROWDED]:
+            self._tally[CROWDED] = 0
+            self._settle(np.unique(series))
+
+    def _settle(self, ids: NDArray[np.int64]) -> None:
+        """Write anew those of these series of whose samples half came late: as much as was written since the last time,
+        so that a sample is written twice at most, spread over all."""
+        ids = ids[self._late.data[ids] >= LATE_CHECK]
+        rows = self._stored_each(ids)
+        ids = ids[2 * self._late.data[ids] >= rows]
+        if len(ids):
+            self._rewrite(ids, self.read(ids, BEFORE, NEVER))
+
+    def _rewrite(self, ids: NDArray[np.int64], samples: Samples) -> None:
+        """Let these series have these samples and no others. The room of their old chunks comes back when the head is
+        next built."""
+        self._tally[STORED] -= self._stored(ids)
+        self._links.data[ids] = -1
+        self._ranges.data[ids] = (NEVER, BEFORE)
+        self._late.data[ids] = 0
+        self.append(np.repeat(ids, np.diff(samples.offsets)), samples.timestamps_ms, samples.values)
 
     def overlapping(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> NDArray[np.bool_]:
         """bool[n]: which series may have samples with start ≤ t ≤ end (they have some before and some after)."""
@@ -308,24 +345,22 @@ class Head:
             values,
         )
         found = Samples(offsets, times[: offsets[-1]], values[: offsets[-1]])
-        late = self._late.data[ids]
+        late = self._late.data[ids] > 0
         return in_order(found, late) if late.any() else found
 
     def delete(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> int:
-        """Remove the samples of these series (each once) with start ≤ t ≤ end; returns how many there were.
-
-        What stays is appended anew; the room of the old chunks comes back when the head is next built.
-        """
-        ids = ids[self.overlapping(ids, start_ms, end_ms)]
+        """Remove the samples of these series (each once) with start ≤ t ≤ end; returns how many there were."""
+        ids = ids[self.having(ids, start_ms, end_ms)]
         whole = self.read(ids, BEFORE, NEVER)
-        series = np.repeat(ids, np.diff(whole.offsets))
         gone = (whole.timestamps_ms >= start_ms) & (whole.timestamps_ms <= end_ms)
-        self._tally[STORED] -= self._stored(ids)
-        self._links.data[ids] = -1
-        self._ranges.data[ids] = (NEVER, BEFORE)
-        self._late.data[ids] = False
-        self.append(series[~gone], whole.timestamps_ms[~gone], whole.values[~gone])
+        kept = np.concatenate(([0], np.cumsum(~gone)))[whole.offsets]
+        self._rewrite(ids, Samples(kept, whole.timestamps_ms[~gone], whole.values[~gone]))
         return int(np.count_nonzero(gone))
 
+    def _stored_each(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        stored = np.zeros(len(ids), dtype=np.int64)
+        _stored(ids, self._links.data, self._shapes.data, stored)
+        return stored
+
     def _stored(self, ids: NDArray[np.int64]) -> int:
-        return int(_bound(ids, BEFORE, NEVER, self._links.data, self._shapes.data, self._places.data))
+        return int(self._stored_each(ids).sum())
