@@ -206,7 +206,7 @@ class Block:
         pieces = []
         for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(runs)], strict=True):
             number, own = int(chunk[first]), runs[first:last]
-            times, values = self._chunk(directory, number)
+            times, values = self.chunk(directory, number)
             base = directory.before[directory.chunk_runs[number]]
             starts, ends = directory.before[own] - base, directory.before[own + 1] - base
             piece = Piece(times, values, rows[first:last], starts, ends)
@@ -228,7 +228,8 @@ class Block:
         """Remove the file when the last reader has let go of this block."""
         weakref.finalize(self, self.path.unlink, missing_ok=True)
 
-    def _chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """(times_ms, values) of all runs of a chunk. Raises CorruptBlock."""
         key = (self.row.name, number)
         found = self._cache.get(key)
         if found is None:

@@ -342,8 +342,7 @@ class SeriesPart:
 
     def _refuse_overrun(self) -> None:
         if self._is_overrun():
-            waiting = f"{self._head.size_bytes} bytes of samples wait to be sealed (see TRIPTYCH_HEAD_BYTES)"
-            raise Unavailable(f"{waiting}; try again later")
+            raise Unavailable(f"{self._head.size_bytes} bytes of samples wait to be sealed; try again later")
 
     # For `Rounds`.
 
