@@ -323,3 +323,26 @@ EXPRESSIONS = st.recursive(
 @given(EXPRESSIONS, st.sampled_from([INSTANT, RANGE]), st.sampled_from([2, 3, 5]))
 def test_no_expression_tells_shards_from_one_source(text: str, grid: Grid, shards: int) -> None:
     check(text, grid, shards)
+
+
+@pytest.mark.parametrize("text", ["2 * sort_desc(load)", "sort_desc(load) * 2", "0 < sort_desc(load)", "-sort(load)"])
+def test_a_sort_on_either_side_of_an_operator_orders_the_answer(text: str) -> None:
+    for shards in (1, 3, 5):
+        value = (
+            evaluate_sharded(text, SHARDS[shards], INSTANT).value
+            if shards > 1
+            else query.instant(text, UNION, INSTANT.start_ms).value
+        )
+        assert isinstance(value, Matrix)
+        found = value.values[:, 0].tolist()
+        assert len(found) > 5
+        assert found == sorted(found, reverse=True)
+        assert found != sorted(found)
+
+
+def test_a_sort_on_the_many_side_of_an_operator_orders_the_answer() -> None:
+    for shards in (3, 5):
+        value = evaluate_sharded("count(load) + on () group_right () sort_desc(load)", SHARDS[shards], INSTANT).value
+        assert isinstance(value, Matrix)
+        found = value.values[:, 0].tolist()
+        assert len(found) > 5 and found == sorted(found, reverse=True)

@@ -250,3 +250,34 @@ def test_what_is_not_snappy_is_bad_data(raw: bytes) -> None:
 def test_random_bytes_never_decompress_to_more_than_they_announce(raw: bytes) -> None:
     with contextlib.suppress(BadData, TooLarge):
         assert len(decompress(raw, 1000)) <= 1000
+
+
+@pytest.mark.parametrize("place", ["name", "value"])
+@pytest.mark.parametrize("surrogate", [b"\xed\xa0\x80", b"\xed\xaf\xbf", b"\xed\xb0\x80", b"\xed\xbf\xbf"])
+@pytest.mark.parametrize("around", [b"", b"x" * 30])
+def test_utf16_surrogates_are_no_utf8_to_the_kernel_nor_to_the_general_reader(
+    place: str, surrogate: bytes, around: bytes
+) -> None:
+    series = remote_write_pb2.RawTimeSeries()
+    text = around + surrogate + around
+    for name, value in ((b"__name__", b"m"), (text, b"v") if place == "name" else (b"job", text)):
+        series.labels.add(name=name, value=value)
+    series.samples.add(timestamp=1, value=1.0)
+    message = series.SerializeToString()
+    data = b"\x0a" + bytes([len(message)]) + message
+    found = walk(data, UNLIMITED)
+    assert found is not None and found.table[0, STATUS] != PLAIN
+    answer = cut(data, 1, UNLIMITED)
+    assert answer.parts == {}
+    [refusal] = answer.refused
+    assert "is not UTF-8" in refusal
+
+
+@pytest.mark.parametrize("text", [b"\xed\x9f\xbf", b"\xee\x80\x80"])
+def test_the_characters_beside_the_surrogates_are_utf8_to_the_kernel(text: bytes) -> None:
+    series = remote_write_pb2.RawTimeSeries()
+    series.labels.add(name=b"__name__", value=text)
+    series.samples.add(timestamp=1, value=1.0)
+    message = series.SerializeToString()
+    found = walk(b"\x0a" + bytes([len(message)]) + message, UNLIMITED)
+    assert found is not None and found.table[0, STATUS] == PLAIN

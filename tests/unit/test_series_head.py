@@ -133,3 +133,13 @@ def test_a_head_written_out_of_order_copies_each_sample_twice_at_most() -> None:
         head.append(np.zeros(500, dtype=np.int64), np.arange(n - first, n - first - 500, -1), np.zeros(500))
     assert head.samples == n
     assert head.size_bytes < 3.5 * 16 * n
+
+
+def test_the_count_of_samples_is_exact_after_a_deletion() -> None:
+    head = Head()
+    head.extend(2)
+    append(head, [(series, at, 0.5) for series in (0, 1) for at in range(100)])
+    assert head.delete(np.array([0]), 10, 29) == 20
+    assert head.samples == 180
+    assert head.delete(np.array([0, 1]), 10, 29) == 20
+    assert head.samples == 160

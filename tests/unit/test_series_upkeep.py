@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from shared.config import Settings
-from shared.errors import Unavailable
+from shared.errors import DeadlineExceeded, Unavailable
 from shared.promql.ast import Matcher
 from tests.unit.test_series_blocks import FAR_MS, WINDOW_MS, A, Quiet
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
@@ -517,3 +517,10 @@ def test_an_abandoned_writer_leaves_no_file(tmp_path: Path) -> None:
             writer.finish()
         writer.abandon()
         assert list(tmp_path.iterdir()) == []
+
+
+def test_counting_what_is_to_be_deleted_ends_with_its_time(shard: Quiet) -> None:
+    seal_all(shard, (1, 1.0))
+    with pytest.raises(DeadlineExceeded, match="deleted"):
+        shard.part.delete([[Matcher("job", "=", "a")]], 0, 9, -1.0)
+    assert shard.samples() == {A: [(1, 1.0)]}
