@@ -440,7 +440,8 @@ def images(shard: Quiet, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         monkeypatch.setattr(owner, name, call)
 
     around(upkeep, "write_blocks")
-    around(BlockWriter, "finish")
+    around(BlockWriter, "sync")
+    around(BlockWriter, "publish")
     around(shard.store, "write")
     around(shard.log, "write")
     around(shard.log, "release")

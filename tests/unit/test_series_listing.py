@@ -20,7 +20,9 @@ from tests.unit.test_series_chunks import COUNTS as OLD_COUNTS
 from tests.unit.test_series_chunks import FIRSTS as OLD_FIRSTS
 from tests.unit.test_series_chunks import OLD_INTEGERS
 from tests.unit.test_series_part import TIMEOUT_S, m
-from worker.series import chunks
+from worker.series import blocks, chunks
+from worker.series.blocks import Block, BlockWriter
+from worker.series.cache import DecodedCache
 from worker.series.methods import METHODS
 from worker.shard import Shard
 
@@ -116,3 +118,21 @@ def test_a_list_whose_time_is_up_is_given_up_also_within_a_shard(
     monkeypatch.setattr("shared.wire.time", SimpleNamespace(monotonic=lambda: next(readings)))
     with pytest.raises(DeadlineExceeded, match="shard 0"):
         asked(shard, method, 40, 60, now + TIMEOUT_S)
+
+
+@pytest.mark.parametrize("method", ["series.list", "series.labels", "series.values"])
+def test_a_list_whose_time_was_up_before_it_began_is_not_begun(shard: Quiet, method: str) -> None:
+    shard.write([(m(job="a"), [(0, 1.0)])])
+    with pytest.raises(DeadlineExceeded, match="shard 0"):
+        asked(shard, method, 0, 1, time.monotonic() - 1)
+
+
+def test_a_list_looks_at_its_deadline_before_each_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "CHUNK_SAMPLES", 100)
+    writer = BlockWriter(tmp_path, 1)
+    for series in range(4):
+        writer.add(np.array([series]), np.array([100]), np.arange(100) * 10 + series, np.ones(100))
+    block = Block(writer.finish(), tmp_path, DecodedCache(0))
+    looks: list[None] = []
+    assert block.having(np.arange(4), 11, 12, lambda: looks.append(None)).tolist() == [False, True, True, False]
+    assert len(looks) == 4

@@ -440,6 +440,28 @@ def test_a_wide_block_is_not_written_again_whenever_a_window_within_it_is_merged
     assert len(shard.part.layers().blocks) < WINDOWS_MAX + 16
 
 
+def test_what_is_merged_stays_below_a_wide_block_that_is_newer(shard: Quiet) -> None:
+    seal_all(shard, (5, 1.0), (6, 1.0))
+    scattered = [(5, 2.0), *((window * WINDOW_MS, 2.0) for window in range(1, 2 * WINDOWS_MAX))]
+    shard.write([(m(job="a"), scattered)])
+    shard.seal()
+    expected = {A: sorted([*scattered, (6, 1.0)])}
+    assert shard.samples() == expected
+    assert shard.part._upkeep._compact(FAR_MS)
+    assert [b.row.samples for b in shard.part.layers().blocks if b.row.latest_ms < WINDOW_MS] == [2]
+    assert shard.samples() == expected
+    shard.compact()
+    assert shard.samples() == expected
+    shard.reopen()
+    assert shard.samples() == expected
+
+
+def test_a_shard_that_sealed_nothing_opens_again(shard: Quiet) -> None:
+    shard.seal()
+    shard.reopen()
+    assert shard.samples() == {}
+
+
 def test_merging_what_is_settled_does_nothing(shard: Quiet) -> None:
     generator = np.random.default_rng(3)
     for _ in range(12):

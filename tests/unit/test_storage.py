@@ -161,3 +161,15 @@ def test_a_store_that_takes_no_writes_refuses_and_recovers(store, monkeypatch):
 
 def test_the_store_knows_the_properties_it_is_asked_for(store):
     assert [store._db.property_int_value(name) for name in (STOPPED, DELAYED)] == [0, 0]
+
+
+def test_removing_an_empty_range_leaves_a_store_that_opens_again(tmp_path):
+    store = Store(tmp_path / "store")
+    batch = store.batch()
+    batch.put("meta", b"k", b"v")
+    batch.delete_range("journal", b"a", b"a")
+    store.write(batch, durable=True)
+    store.close()
+    store = Store(tmp_path / "store")
+    assert store.get("meta", b"k") == b"v"
+    store.close()

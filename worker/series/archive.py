@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -47,16 +47,22 @@ class Archive:
         not looked into. What is left over is removed; `set_aside` names what was not known. Raises OSError."""
         make_directory(self.directory)
         rows = self._store.scan("blocks", _BLOCK, _BLOCK + b"\xff")
-        blocks = [self.block(msgspec.msgpack.decode(value, type=BlockRow)) for _, value in rows]
+        blocks = []
+        for key, value in rows:
+            with self._store.decoding("blocks", key):
+                blocks.append(self.block(msgspec.msgpack.decode(value, type=BlockRow)))
         broken = tuple((block, reason) for block in blocks if (reason := block.missing()))
         for block, reason in broken:
             event(logging.ERROR, "block set aside", file=str(block.path), reason=reason)
         self._tidy({block.path.name for block in blocks})
         lost = {block.row.name for block, _ in broken}
-        stones = self._store.scan("blocks", _TOMBSTONE, _TOMBSTONE + b"\xff")
+        tombstones = []
+        for key, value in self._store.scan("blocks", _TOMBSTONE, _TOMBSTONE + b"\xff"):
+            with self._store.decoding("blocks", key):
+                tombstones.append(msgspec.msgpack.decode(value, type=Tombstone))
         return Layers(
             blocks=reading_order(block for block in blocks if block.row.name not in lost),
-            tombstones=tuple(msgspec.msgpack.decode(value, type=Tombstone) for _, value in stones),
+            tombstones=tuple(tombstones),
             broken=broken,
         )
 
@@ -79,9 +85,11 @@ class Archive:
         sync_directory(self.directory)
         self.forget()
 
-    def announce(self, names: Iterable[str]) -> None:
+    def announce(self, names: Sequence[str]) -> None:
         """Before files get these names: when this returns, it is durable that they are left over until `put`. Raises
         Unavailable."""
+        if not names:
+            return
         batch = self._store.batch()
         for name in names:
             self._left_over.add(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.series.archive import DAMAGED
+from shared.durable import DAMAGED
 from worker.series.blocks import SUFFIX, UNFINISHED, Block, BlockRow, CorruptBlock, Directory
 from worker.series.cache import DecodedCache
 
