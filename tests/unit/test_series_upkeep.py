@@ -39,7 +39,7 @@ def shard(tmp_path: Path) -> Iterator[Quiet]:
 
 
 def reports(shard: Quiet) -> list[str]:
-    return shard.part._report.texts("series")
+    return shard.part._damage.texts("series")
 
 
 def seal_all(shard: Quiet, *points: tuple[int, float]) -> None:
