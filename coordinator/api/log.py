@@ -45,9 +45,9 @@ async def segments(request: web.Request) -> web.Response:
     await area.wait_for_state()
     found = [s for s in area.sequencer.segments if start <= s.start_seq < end]
     rows = [{"id": s.id, "startSeq": s.start_seq, "startTimeMs": s.start_time_ms} for s in found[:limit]]
-    answer: dict[str, Any] = {"status": "success", "segments": rows, "more": len(found) > limit}
-    if answer["more"]:
-        answer["nextSequence"] = found[limit].start_seq
+    answer: dict[str, Any] = {"status": "success", "segments": rows}
+    if len(found) > limit:
+        answer |= {"more": True, "nextSequence": found[limit].start_seq}
     return json_answer(answer)
 
 
