@@ -53,7 +53,8 @@ class WorkerProcess:
         self._cluster_id = cluster_id
         self._parent = parent
         self._symbols = TextTable()
-        self._wal = WriteAheadLog(layout.directory_of(settings.data / layout.NAME, min(shard_numbers)))
+        base = settings.data / layout.NAME
+        self._wal = WriteAheadLog(layout.directory_of(base, min(shard_numbers)), former=base)
         self._states: dict[int, Shard | str | None] = dict.fromkeys(shard_numbers)  # None: loading, str: why it failed
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False

@@ -8,7 +8,7 @@ import time
 from shared.config import Settings
 from shared.labels import Symbols
 from shared.telemetry import event
-from worker.damage import DamageReport
+from worker.damage import Area, DamageReport
 from worker.logs.part import LogPart
 from worker.ownership import when_free
 from worker.series.part import SeriesPart
@@ -17,6 +17,8 @@ from worker.store_damage import DECODING_ERRORS, StoreDamaged
 from worker.vectors.part import VectorPart
 from worker.wal import log as wal
 from worker.wal.log import WriteAheadLog
+
+_AREAS: dict[int, Area] = {wal.SERIES: "series", wal.LOG: "log"}
 
 
 class Shard:
@@ -32,6 +34,8 @@ class Shard:
         directory = settings.data / "shards" / f"{number:04d}"
         started = time.monotonic()
         log.open()
+        for area, text in log.losses_of(number):
+            self.damage.add(_AREAS[area], text)
         self.store = when_free(directory, lambda: Store(directory / "store"), StoreLocked)
         self.series = SeriesPart(self.store, settings, symbols, directory, log.stream(number, wal.SERIES), self.damage)
         self.logs = LogPart(self.store, settings, symbols, directory, log.stream(number, wal.LOG), self.damage)

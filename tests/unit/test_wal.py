@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shared.errors import ConfigError, Unavailable
 from worker import ownership
-from worker.wal import files, layout, record
+from worker.wal import files, layout, reading, record, register
 from worker.wal import log as wal
 from worker.wal.log import LOG, SERIES, Stream, WriteAheadLog
 
@@ -113,10 +113,18 @@ def test_what_a_file_had_before_it_was_used_again_is_not_read(log: WriteAheadLog
     again.close()
 
 
+def killed(log: WriteAheadLog) -> None:
+    """As a process that is killed leaves it: nothing is said of where the records end."""
+    listed = log._directory / register.NAME
+    content = listed.read_bytes()
+    log.close()
+    listed.write_bytes(content)
+
+
 def torn(log: WriteAheadLog, at: int, content: bytes | None) -> None:
     """The only file with records, with `content` at `at`, or cut there."""
     log.close()
-    [path] = [path for path in files_of(log) if len(list(files.read(path)))]
+    [path] = [own.path for own in reading.survey(log._directory).used if own.records]
     with open(path, "r+b") as file:
         if content is None:
             file.truncate(at)
@@ -133,6 +141,7 @@ def test_a_torn_tail_is_cut_and_logged(tmp_path: Path, caplog: pytest.LogCapture
         stream.write([payload])
     end = log._offset - 4  # of the payload; 4 bytes are padding
     with caplog.at_level(logging.WARNING):
+        killed(log)
         torn(log, end - back, None)
         again = WriteAheadLog(tmp_path).open()
     assert held(again.stream(0, SERIES)) == [b"a" * 100]

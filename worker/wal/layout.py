@@ -1,4 +1,8 @@
-"""Which worker's write-ahead log has which shards, and what happens to the records when that changes."""
+"""Which worker's write-ahead log has which shards, and what happens to the records when that changes.
+
+`wal/workers` says how many workers the logs in `wal/NNNN` are for. Logs are always made whole beside, in `wal.new`,
+where that file is written last, and then take the place of the others; so a directory without it was not finished.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,17 @@ import os
 import shutil
 from pathlib import Path
 
-from shared.durable import write_atomically
+import xxhash
+
+from shared.durable import DAMAGED, make_directory, rename, sync_directory, write_atomically, write_synced
 from shared.errors import ConfigError
 from shared.telemetry import event
-from worker.wal import files
+from worker.wal import files, reading, setting_aside
 from worker.wal.log import WriteAheadLog
 
 NAME = "wal"
 """Of the directory in the data directory."""
-_WORKERS = "workers"
+WORKERS = "workers"
 
 
 def directory_of(base: Path, worker: int) -> Path:
@@ -23,48 +29,108 @@ def directory_of(base: Path, worker: int) -> Path:
     return base / f"{worker:04d}"
 
 
+def directories(base: Path) -> list[Path]:
+    """Those of all workers, by number."""
+    return sorted(path for path in base.glob("*") if path.name.isdigit() and path.is_dir())
+
+
 def arrange(base: Path, workers: int) -> None:
     """Have the logs in `base` laid out for so many workers. Call while none of them runs.
 
     Records of shards that have another worker now are written anew beside, and the directories exchanged; a crash
-    leaves the one or the other. Raises ConfigError when the directory cannot be used, Unavailable when a worker of a
-    former start still has its log.
+    leaves the one or the other. Raises ConfigError when the directory cannot be used or a newer release has written
+    it, Unavailable when a worker of a former start still has its log.
     """
-    new, old = base.with_name(base.name + ".new"), base.with_name(base.name + ".old")
     try:
-        if new.exists() and not base.exists():
-            os.rename(new, base)
-        for leftover in (new, old):
-            if leftover.exists():
-                shutil.rmtree(leftover)
-        if not base.exists():
-            base.mkdir(parents=True)
-            write_atomically(base / _WORKERS, str(workers).encode())
-            return
-        before = int((base / _WORKERS).read_text())
+        _finish_exchange(base)
+        before = read_workers(base / WORKERS)
+        for directory in directories(base):
+            reading.check_versions(directory)
         if before == workers:
+            if (base / WORKERS).read_bytes() != encode_workers(workers):  # former releases wrote no checksum
+                write_atomically(base / WORKERS, encode_workers(workers))
             return
-        _write_anew(base, before, new, workers)
-        os.rename(base, old)
-        os.rename(new, base)
-        shutil.rmtree(old)
+        _exchange(base, workers)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{base}, the write-ahead log, cannot be used: {error}") from error
-    event(logging.INFO, "write-ahead log laid out anew", workers=workers, before=before)
+    if before is not None or directories(base):
+        event(logging.INFO, "write-ahead log laid out anew", workers=workers, before=before)
 
 
-def _write_anew(base: Path, before: int, new: Path, workers: int) -> None:
+def encode_workers(workers: int) -> bytes:
+    return f"{workers} {xxhash.xxh3_64_hexdigest(str(workers).encode())}\n".encode()
+
+
+def read_workers(path: Path) -> int | None:
+    """How many workers the logs are for; None when it is not said. Raises ValueError when it is damaged."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    text = content.split(b" ")[0].strip()
+    if text.isdigit() and content in (text, encode_workers(int(text))):
+        return int(text)
+    raise ValueError(f"{path} is damaged; remove it to have the records dealt out to the workers anew")
+
+
+def _beside(base: Path) -> tuple[Path, Path]:
+    return base.with_name(base.name + ".new"), base.with_name(base.name + ".old")
+
+
+def _finish_exchange(base: Path) -> None:
+    """Go on where a crash has ended an exchange: with the new directory if it is whole, else with the old one."""
+    new, old = _beside(base)
+    if not base.exists():
+        if (new / WORKERS).exists():
+            rename(new, base)
+        elif old.exists():
+            rename(old, base)
+    for leftover in (new, old):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+
+
+def _exchange(base: Path, workers: int) -> None:
+    new, old = _beside(base)
+    make_directory(new)
+    if base.exists():
+        _write_anew(base, new, workers)
+    # Last, and with it the names of all the others.
+    write_atomically(new / WORKERS, encode_workers(workers))
+    if base.exists():
+        rename(base, old)
+    rename(new, base)
+    if old.exists():
+        shutil.rmtree(old)
+
+
+def _write_anew(base: Path, new: Path, workers: int) -> None:
     logs = [WriteAheadLog(directory_of(new, worker)).open() for worker in range(workers)]
-    for worker in range(before):
-        directory = directory_of(base, worker)
-        if not directory.exists():
-            continue
-        descriptor = files.lock(directory)
-        for path in files.paths_of(directory):
-            for found, payload in files.read(path):
-                logs[found.shard % workers].stream(found.shard, found.area).write([payload])
-        os.close(descriptor)
-    for log in logs:
-        log.sync()
-        log.close()
-    write_atomically(new / _WORKERS, str(workers).encode())
+    try:
+        for directory in directories(base):
+            owned = files.lock(directory)
+            try:
+                found = reading.survey(directory)
+                _keep_set_aside(directory, new, f"{directory.name}-")
+                setting_aside.set_aside(found, new, f"{directory.name}-")
+                _keep_set_aside(directory, new, f"{directory.name}-")  # what has just been renamed
+                for content in found.used:
+                    for item, payload in content.records:
+                        logs[item.shard % workers].stream(item.shard, item.area).write([payload])
+            finally:
+                os.close(owned)
+        _keep_set_aside(base, new, "")
+        for log in logs:
+            log.sync()
+    finally:
+        for log in logs:
+            log.close()
+
+
+def _keep_set_aside(directory: Path, new: Path, prefix: str) -> None:
+    """Copy what was set aside before: it stays until an operator accepts the loss."""
+    for path in directory.glob(f"*{DAMAGED}*"):
+        target = new / (prefix + path.name)
+        if not target.exists():
+            write_synced(target, path.read_bytes())
+    sync_directory(new)

@@ -8,19 +8,21 @@ Durability: when `write` returns, the records survive the death of the process; 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 
+from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
 from shared.wire import Frame
 from worker.group_sync import GroupSync
-from worker.wal import files, record
+from worker.wal import files, losses, reading, record, setting_aside
 from worker.wal.files import FILE_BYTES, File, Files
+from worker.wal.losses import Key, Loss
+from worker.wal.register import Listing, Register
 
 SERIES, LOG = 1, 2
 """Areas."""
@@ -33,9 +35,6 @@ RECOVERY_FREE_BYTES = 2 * FILE_BYTES
 """Room there must be before a log that failed is opened again."""
 _OFFSET_BITS = 40
 
-Key = tuple[int, int]
-"""(shard, area)."""
-
 
 class WriteAheadLog:
     """Safe to use from many threads.
@@ -43,44 +42,116 @@ class WriteAheadLog:
     A record's position is a number that rises with time; positions of one directory are never given twice.
     """
 
-    def __init__(self, directory: Path, *, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(self, directory: Path, *, file_bytes: int = FILE_BYTES, former: Path | None = None) -> None:
+        """`former` is where damage is remembered that was found while the logs were laid out anew."""
         self._directory = directory
+        self._former = former
         self._file_bytes = file_bytes
         self._opening = Lock()
         self._lock = Lock()  # of everything below, held for one write at most
         self._leaving = Lock()  # of the file that is written: it is not closed while it is synced
+        self._owned: int | None = None
         self._files: Files | None = None
+        self._register: Register | None = None
         self._used: list[File] = []  # ascending; the last is the one that is written
         self._streams: dict[Key, Stream] = {}
         self._released: dict[Key, int] = {}
+        self._losses: list[Loss] = []
         self._offset = 0
+        self._synced = 0  # of the file that is written, below which everything is on the disk
         self._failed = ""
         self._syncs = GroupSync(self._fsync)
 
     def open(self) -> WriteAheadLog:
-        """Read what is there; safe to call again. Raises OSError, Unavailable when another process has it."""
+        """Read what is there; safe to call again. What was not known to be synced is written and synced anew: a sync
+        that failed leaves pages in memory that read well and are not on the disk.
+
+        Raises OSError, Unavailable when another process has it, ConfigError when a newer release has written it.
+        """
         with self._opening:
             if self._files is None:
-                self._files = Files(self._directory, self._file_bytes)
-                self._read(self._files)
-                self._begin(self._files)
+                make_directory(self._directory)
+                self._owned = files.lock(self._directory)
+                try:
+                    self._open()
+                except BaseException:
+                    os.close(self._owned)
+                    raise
         return self
 
-    def _read(self, own: Files) -> None:
-        for path in files.paths_of(self._directory):
-            file = File(int(path.stem), path)
-            for found, payload in files.read(path):
-                position = _position(file.number, found.offset)
-                stream = self.stream(found.shard, found.area)
-                stream.held.append((position, payload))
-                file.last[stream.key] = position
-            if file.last:
-                # What a process that was killed had not synced; `sync` concerns the file that is written.
-                with open(path, "rb+") as left:
-                    os.fdatasync(left)
-                self._used.append(file)
-            else:
-                own.give_back(path)
+    def _open(self) -> None:
+        found = reading.survey(self._directory)
+        setting_aside.set_aside(found, self._directory)
+        directories = [self._directory, *([self._former] if self._former else [])]
+        self._losses = [loss for each in directories for own in losses.known(each) for loss in own.losses]
+        for loss in self._losses:
+            event(logging.ERROR, "write-ahead log damaged", what=loss.text())
+        for content in found.used:
+            for start, end in content.cut:
+                event(logging.WARNING, "write-ahead log cut", file=str(content.path), at=start, bytes=end - start)
+        highest, listing = found.highest, found.listing
+        if listing is not None and not listing.is_whole:
+            event(logging.WARNING, "write-ahead log list of files repaired", directory=str(self._directory))
+        if listing is None:
+            listing = Listing(highest, {content.number: 0 for content in found.used})
+        self._register = Register(self._directory, Listing(highest, listing.ends, listing.changes))
+        own = Files(self._directory, self._file_bytes, self._register, highest)
+        try:
+            self._take_over(found, own)
+        except BaseException:
+            self._forget()
+            own.close()
+            self._register.close()
+            raise
+        self._files = own
+
+    def _forget(self) -> None:
+        """Be as before `open`, which failed and may be tried again."""
+        for file in self._used:
+            if file.descriptor >= 0:
+                os.close(file.descriptor)
+        self._used = []
+        for stream in self._streams.values():
+            stream.held = []
+
+    def _take_over(self, found: reading.Survey, own: Files) -> None:
+        """Have the streams hold what was found, and begin a file."""
+        assert self._register is not None
+        read: list[File] = []
+        for content in found.used:
+            read.append(File(content.number, content.path, was_read=True))
+            for record_found, payload in content.records:
+                if record_found.offset < content.synced:
+                    self._hold(read[-1], record_found, payload, record_found.offset)
+        self._begin(own.first())
+        written = self._used[-1]
+        for record_found, payload in (item for content in found.used for item in content.tail):
+            pieces, size = record.frames(written.number, record_found.shard, record_found.area, [payload])
+            _write_all(written.descriptor, pieces, self._offset)
+            self._hold(written, record_found, payload, self._offset)
+            self._offset += size
+        os.fdatasync(written.descriptor)
+        self._synced = self._offset
+        # From here on the new file counts, and what was written anew does not count in the old ones.
+        empty = [file for file in read if not file.last]
+        gone = (*found.missing, *(file.number for file in empty))
+        self._register.change(
+            added=written.number, removed=gone, ends={content.number: content.synced for content in found.used}
+        )
+        self._used = [*(file for file in read if file.last), written]
+        for file in empty:
+            file.path.unlink(missing_ok=True)
+        for path in found.unused:
+            own.keep_spare(path)
+
+    def _hold(self, file: File, item: record.Found, payload: memoryview, offset: int) -> None:
+        stream = self.stream(item.shard, item.area)
+        file.last[stream.key] = _position(file.number, offset)
+        stream.held.append((file.last[stream.key], payload))
+
+    def losses_of(self, shard: int) -> list[tuple[int, str]]:
+        """(area, what is missing) of one shard, as far as it is known and has not been accepted."""
+        return [(area, loss.text()) for loss in self._losses for area in (SERIES, LOG) if loss.concerns(shard, area)]
 
     def stream(self, shard: int, area: int) -> Stream:
         """The records of one area of one shard."""
@@ -99,16 +170,19 @@ class WriteAheadLog:
                 raise Unavailable(f"the log {self._directory} cannot be written: {error.strerror}") from error
 
     def _cut(self) -> None:
-        """Leave nothing of a write that failed. If this fails too, its records may be there after a crash."""
-        with contextlib.suppress(OSError):
+        """Leave nothing of a write that failed. If this fails too, the log takes no more: a shorter write in its place
+        would leave whole records behind itself that were refused."""
+        try:
             os.ftruncate(self._used[-1].descriptor, self._offset)
+        except OSError as error:
+            self._failed = f"a write that failed could not be taken back: {error.strerror}"
 
     def _write(self, own: Files, records: Sequence[tuple[Stream, Sequence[Frame]]]) -> list[int]:
         file = self._used[-1]
         pieces: list[Frame] = []
         sizes = []
         for stream, payload in records:
-            more, size = record.frames(file.number, stream.shard, stream.area, payload)
+            more, size = record.frames(file.number, stream.shard, stream.area, payload, self._synced)
             pieces += more
             sizes.append(size)
         end = self._offset + sum(sizes)
@@ -117,7 +191,7 @@ class WriteAheadLog:
         if full and self._offset > record.FILE_HEADER_BYTES:
             self._leave(own)
             return self._write(own, records)
-        if 2 * end > file.size:
+        if 2 * end > file.size and not own.is_ready():
             own.want()
         _write_all(file.descriptor, pieces, self._offset)
         positions = []
@@ -127,38 +201,47 @@ class WriteAheadLog:
             self._offset += size
         return positions
 
-    def _begin(self, own: Files) -> None:
-        self._used.append(own.next())
-        self._offset = record.FILE_HEADER_BYTES
+    def _begin(self, file: File) -> None:
+        self._used.append(file)
+        self._offset = self._synced = record.FILE_HEADER_BYTES
 
     def _leave(self, own: Files) -> None:
         """Go on in the next file. What is in this one is durable then, so that `sync` concerns one file."""
         with self._leaving:
+            self._usable()
             left = self._used[-1]
-            try:
-                os.fdatasync(left.descriptor)
-            except OSError as error:
-                self._failed = error.strerror or str(error)
-                raise
-            self._begin(own)
+            self._fdatasync(left)
+            end = self._offset
+            self._begin(own.next())
+            own.left(left, end)
             os.close(left.descriptor)
             left.descriptor = -1
+
+    def _fdatasync(self, file: File) -> None:
+        """For who has `_leaving`. After a failure nobody syncs again: the kernel would let that succeed."""
+        try:
+            os.fdatasync(file.descriptor)
+        except OSError as error:
+            self._failed = error.strerror or str(error)
+            raise
 
     def sync(self) -> None:
         """Return when every record whose `write` returned before is on the disk; concurrent callers share an fsync.
 
         Raises Unavailable. What the disk has is not known then, and the log takes no more until it is opened anew.
         """
+        self._usable()
         try:
             self._syncs.sync()
         except OSError as error:
-            self._failed = error.strerror or str(error)
             raise Unavailable(f"the log {self._directory} could not be synced: {self._failed}") from error
 
     def _fsync(self) -> None:
-        self._usable()
         with self._leaving:
-            os.fdatasync(self._used[-1].descriptor)
+            self._usable()
+            upto = self._offset
+            self._fdatasync(self._used[-1])
+            self._synced = upto
 
     def _usable(self) -> Files:
         if self._failed or self._files is None:
@@ -180,9 +263,9 @@ class WriteAheadLog:
             self._released[stream.key] = position
             done = [file for file in self._used[:-1] if self._is_done(file)]
             self._used = [file for file in self._used if file not in done]
-        for file in done:
-            if self._files is not None:
-                self._files.give_back(file.path)
+            own = self._files
+        if done and own is not None:
+            own.give_back(done)
 
     def _is_done(self, file: File) -> bool:
         return all(position < self._released.get(key, 0) for key, position in file.last.items())
@@ -194,18 +277,22 @@ class WriteAheadLog:
 
     def close(self) -> None:
         """Sync and let go; the records stay for the next start."""
-        with self._opening, self._lock:
+        with self._opening, self._lock, self._leaving:
             own, self._files = self._files, None
             if own is None:
                 return
-            descriptor = self._used[-1].descriptor
+            own.close()
+            assert self._register is not None and self._owned is not None
+            file = self._used[-1]
             if not self._failed:
                 try:
-                    os.fdatasync(descriptor)
+                    self._fdatasync(file)
+                    self._register.change(ends={file.number: self._offset})
                 except OSError as error:
                     event(logging.ERROR, "write-ahead log closed without a sync", reason=error.strerror)
-            os.close(descriptor)
-            own.close()
+            os.close(file.descriptor)
+            self._register.close()
+            os.close(self._owned)
 
 
 class Stream:

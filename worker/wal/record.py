@@ -1,8 +1,12 @@
 """How a record lies in a file of the write-ahead log.
 
 A file is a header and records, all at multiples of 8 bytes. A record is 32 bytes (magic, checksum of the rest of these
-bytes, number of its file, length, checksum of the payload, shard, area) and the payload, padded with zeros. Files are
-used again, so what lies behind the last record may be a record of the file's former life: the file's number tells.
+bytes, number of its file, length, checksum of the payload, shard, area, up to where its file was synced) and the
+payload, padded with zeros. Files are used again, so what lies behind the last record may be a record of the file's
+former life: the file's number tells.
+
+Up to where the file was synced when a record was written tells damage from a write that a crash has cut: what is not
+whole below that place had been acknowledged.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ _CHECKED = 8
 _FILE = struct.Struct("<8sIII")
 MAGIC = 0x4C415754
 FILE_MAGIC = b"TRPTYWAL"
-VERSION = 1
+VERSION = 2
+"""1 has no synced mark in its records (it is 0 there), and no list of the files in use beside it."""
 FILE_HEADER_BYTES = 64
 HEADER_BYTES = _HEAD.size
 ALIGNMENT = 8
@@ -38,6 +43,13 @@ class Found:
     start: int
     length: int
     whole: bool
+    synced: int
+    """Up to here the file was on the disk when the record was written."""
+
+    @property
+    def end(self) -> int:
+        """Where the next record begins."""
+        return self.start + self.length + -self.length % ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +60,46 @@ class Damage:
     end: int
 
 
-def frames(number: int, shard: int, area: int, payload: Sequence[Frame]) -> tuple[list[Frame], int]:
-    """The record's bytes, as pieces for one gathering write, and how many they are."""
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """`is_empty`: all zeros, as before a file is begun and when it is released. Not `is_sound`: something else than a
+    header that any version of this program wrote; `version` and `number` are 0 then."""
+
+    is_empty: bool
+    is_sound: bool
+    version: int
+    number: int
+
+
+def frames(number: int, shard: int, area: int, payload: Sequence[Frame], synced: int = 0) -> tuple[list[Frame], int]:
+    """The record's bytes, as pieces for one gathering write, and how many they are. `synced`: see `Found`."""
+    assert synced % ALIGNMENT == 0
     digest = xxhash.xxh3_64()
     length = 0
     for piece in payload:
         digest.update(piece)
         length += memoryview(piece).nbytes
-    rest = _HEAD.pack(0, 0, number, length, digest.intdigest(), shard, area, 0)[_CHECKED:]
+    rest = _HEAD.pack(0, 0, number, length, digest.intdigest(), shard, area, synced // ALIGNMENT)[_CHECKED:]
     head = struct.pack("<II", MAGIC, xxhash.xxh32_intdigest(rest)) + rest
     padding = -length % ALIGNMENT
     return [head, *payload, _PADDING[padding]], HEADER_BYTES + length + padding
 
 
-def file_header(number: int) -> bytes:
-    content = _FILE.pack(FILE_MAGIC, VERSION, number, 0)
+def file_header(number: int, version: int = VERSION) -> bytes:
+    content = _FILE.pack(FILE_MAGIC, version, number, 0)
     return (content + struct.pack("<I", xxhash.xxh32_intdigest(content))).ljust(FILE_HEADER_BYTES, b"\0")
 
 
-def is_file_of(number: int, data: Frame) -> bool:
-    """Whether the file has been begun under this number: one prepared, or left over, has another."""
-    return bytes(data[:FILE_HEADER_BYTES]) == file_header(number)
+def read_header(data: Frame) -> FileHeader:
+    """What the first bytes of a file say."""
+    content = bytes(data[:FILE_HEADER_BYTES])
+    if not any(content):
+        return FileHeader(True, False, 0, 0)
+    if len(content) == FILE_HEADER_BYTES:
+        _, version, number, _ = _FILE.unpack_from(content)
+        if content == file_header(number, version):
+            return FileHeader(False, True, version, number)
+    return FileHeader(False, False, 0, 0)
 
 
 def scan(number: int, data: memoryview) -> Iterator[Found | Damage]:
@@ -84,25 +115,27 @@ def scan(number: int, data: memoryview) -> Iterator[Found | Damage]:
             at = following
             continue
         yield found
-        at = found.start + found.length + -found.length % ALIGNMENT
+        at = found.end
 
 
 def _read(number: int, data: memoryview, at: int) -> Found | None:
     if at + HEADER_BYTES > len(data):
         return None
-    magic, check, own, length, digest, shard, area, _ = _HEAD.unpack_from(data, at)
+    magic, check, own, length, digest, shard, area, synced = _HEAD.unpack_from(data, at)
     if magic != MAGIC or own != number:
         return None
     if check != xxhash.xxh32_intdigest(data[at + _CHECKED : at + HEADER_BYTES]):
         return None
     start = at + HEADER_BYTES
     whole = start + length <= len(data) and xxhash.xxh3_64_intdigest(data[start : start + length]) == digest
-    return Found(at, shard, area, start, length, whole)
+    return Found(at, shard, area, start, length, whole, synced * ALIGNMENT)
 
 
 def _next(number: int, data: memoryview, after: int) -> int | None:
     """Where the next record of this file begins, behind `after`."""
-    usable = (len(data) - after) // 4 * 4
+    usable = max(0, (len(data) - after) // 4 * 4)
+    if not usable:
+        return None
     words = np.frombuffer(data[after : after + usable], dtype="<u4")
     for place in np.flatnonzero(words[:: ALIGNMENT // 4] == MAGIC).tolist():
         at = after + place * ALIGNMENT

@@ -1,0 +1,451 @@
+"""Damage to a write-ahead log: what can be read is read, what is lost is said until it is accepted, none is deleted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from shared.errors import ConfigError, Unavailable
+from tests.unit.wal_images import SMALL, files_with_records, flip, held, killed, opened, payload, written
+from worker.wal import check, layout, losses, reading, record, register
+from worker.wal.log import LOG, SERIES, WriteAheadLog
+
+FLIPS = 500
+
+
+def everything(log: WriteAheadLog, shards: int = 3) -> dict[tuple[int, int], list[bytes]]:
+    return {(shard, area): held(log.stream(shard, area)) for shard in range(shards) for area in (SERIES, LOG)}
+
+
+def expected(count: int, shards: int = 3) -> dict[tuple[int, int], list[bytes]]:
+    return {
+        (shard, area): [payload(shard, number) for number in range(count) if number % 2 == (area == SERIES)]
+        for shard in range(shards)
+        for area in (SERIES, LOG)
+    }
+
+
+def set_aside(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("*.damaged*"))
+
+
+@pytest.mark.parametrize("at", range(record.FILE_HEADER_BYTES))
+def test_a_flipped_bit_in_a_files_header_loses_nothing_and_is_said(tmp_path: Path, at: int) -> None:
+    written(tmp_path, 20).close()
+    path = files_with_records(tmp_path)[0]
+    flip(path, at, at % 8)
+    log = opened(tmp_path)
+    assert everything(log) == expected(20)
+    assert log.losses_of(0) == []
+    assert set_aside(tmp_path) == [path.name + ".damaged"]
+    log.close()
+
+
+@pytest.mark.parametrize("at", [0, 8, 12, 20, 63])
+def test_a_flipped_bit_in_a_header_of_a_log_of_a_former_release_loses_nothing(tmp_path: Path, at: int) -> None:
+    as_former_release(written(tmp_path, 20), tmp_path)
+    path = files_with_records(tmp_path)[0]
+    flip(path, at)
+    log = opened(tmp_path)
+    assert everything(log) == expected(20)
+    log.close()
+
+
+def as_former_release(log: WriteAheadLog, directory: Path) -> None:
+    """Have the log in the form of version 1: no list, no marks."""
+    log.close()
+    for path in reading.paths_of(directory):
+        content = bytearray(path.read_bytes())
+        header = record.read_header(content)
+        if header.is_sound:
+            content[: record.FILE_HEADER_BYTES] = record.file_header(header.number, 1)
+        for found in list(record.scan(int(path.stem), memoryview(bytes(content)))):
+            assert isinstance(found, record.Found)
+            content[found.offset + 28 : found.offset + 32] = bytes(4)
+            check = xxhash.xxh32_intdigest(bytes(content[found.offset + 8 : found.offset + 32]))
+            content[found.offset + 4 : found.offset + 8] = struct.pack("<I", check)
+        path.write_bytes(content)
+    (directory / register.NAME).unlink()
+
+
+def test_a_log_of_a_former_release_is_read_and_goes_on(tmp_path: Path) -> None:
+    as_former_release(written(tmp_path, 20), tmp_path)
+    log = written(tmp_path, 10, first=20)
+    assert log.losses_of(0) == []
+    log.close()
+    again = opened(tmp_path)
+    assert everything(again) == expected(30)
+    again.close()
+
+
+def test_damage_in_a_log_of_a_former_release_is_said(tmp_path: Path) -> None:
+    as_former_release(written(tmp_path, 20), tmp_path)
+    path = files_with_records(tmp_path)[0]
+    flip(path, record.FILE_HEADER_BYTES + record.HEADER_BYTES + 1)
+    log = opened(tmp_path)
+    assert [area for area, _ in log.losses_of(0)] == [LOG]
+    log.close()
+
+
+def test_a_newer_format_is_refused_naming_both_versions_and_stays(tmp_path: Path) -> None:
+    layout.arrange(tmp_path / "wal", 1)
+    directory = layout.directory_of(tmp_path / "wal", 0)
+    written(directory, 20).close()
+    path = files_with_records(directory)[-1]
+    number = int(path.stem)
+    content = record.file_header(number, 7) + path.read_bytes()[record.FILE_HEADER_BYTES :]
+    path.write_bytes(content)
+    text = f"{path} has version 7 .* reads versions up to {record.VERSION}"
+    with pytest.raises(ConfigError, match=text):
+        layout.arrange(tmp_path / "wal", 1)
+    with pytest.raises(ConfigError, match=text):
+        opened(directory)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("inside", [0, 8, 16, 28, 33, 40])
+def test_damage_is_said_at_each_start_until_what_was_set_aside_is_deleted(tmp_path: Path, inside: int) -> None:
+    log = opened(tmp_path)
+    positions = [log.stream(1, LOG).write([payload(1, n)]) for n in (20, 22, 24)]
+    log.close()
+    [path] = files_with_records(tmp_path)
+    flip(path, (positions[1] & (1 << 40) - 1) + inside)
+    for _ in range(3):
+        log = opened(tmp_path)
+        assert held(log.stream(1, LOG)) == [payload(1, 20), payload(1, 24)]
+        [text] = [text for area, text in log.losses_of(1) if area == LOG]
+        assert f"write-ahead log {tmp_path.name}/{path.name}: " in text
+        is_payload = inside > record.HEADER_BYTES
+        assert bool(log.losses_of(0)) is not is_payload  # a header that cannot be read does not say whose it was
+        log.close()
+    log = opened(tmp_path)
+    log.stream(1, LOG).write([b"x"])
+    log.stream(1, LOG).release(positions[2] + 1)
+    assert not path.exists()
+    log.close()
+    log = opened(tmp_path)
+    assert log.losses_of(1)
+    log.close()
+    assert set_aside(tmp_path) == [path.name + ".damaged"]
+    (tmp_path / (path.name + ".damaged")).unlink()
+    log = opened(tmp_path)
+    assert log.losses_of(1) == []
+    log.close()
+
+
+def test_the_damaged_bytes_are_kept(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    position = log.stream(0, LOG).write([b"something that was acknowledged"]) & (1 << 40) - 1
+    log.close()
+    [path] = files_with_records(tmp_path)
+    flip(path, position + record.HEADER_BYTES)
+    opened(tmp_path).close()
+    assert b"omething that was acknowledged" in (tmp_path / (path.name + ".damaged")).read_bytes()
+
+
+def test_a_file_that_is_cut_off_is_said(tmp_path: Path) -> None:
+    written(tmp_path, 20).close()
+    for path in files_with_records(tmp_path)[:2]:
+        os.truncate(path, path.stat().st_size // 2)
+    log = opened(tmp_path)
+    assert len(log.losses_of(0)) >= 2
+    assert any(name == path.name + ".damaged" for name in set_aside(tmp_path))
+    log.close()
+
+
+@pytest.mark.parametrize("size", [0, 10, 64])
+def test_a_file_that_is_emptied_is_said(tmp_path: Path, size: int) -> None:
+    written(tmp_path, 20).close()
+    for path in files_with_records(tmp_path):
+        image = tmp_path.parent / f"{tmp_path.name}-{path.name}"
+        shutil.copytree(tmp_path, image)
+        os.truncate(image / path.name, size)
+        log = opened(image)
+        assert log.losses_of(0)
+        assert log.losses_of(2)
+        log.close()
+
+
+def test_a_missing_file_is_said_wherever_it_was(tmp_path: Path) -> None:
+    written(tmp_path, 20).close()
+    paths = files_with_records(tmp_path)
+    assert len(paths) > 3
+    for path in paths:
+        image = tmp_path.parent / f"{tmp_path.name}-{path.name}"
+        shutil.copytree(tmp_path, image)
+        (image / path.name).unlink()
+        for _ in range(2):
+            log = opened(image)
+            assert [area for area, _ in log.losses_of(2)] == [SERIES, LOG]
+            assert "is missing" in log.losses_of(0)[0][1]
+            log.close()
+        (image / (path.name + ".damaged")).unlink()
+        log = opened(image)
+        assert log.losses_of(0) == []
+        log.close()
+
+
+def test_all_files_missing_is_said_and_gives_no_number_twice(tmp_path: Path) -> None:
+    log = written(tmp_path, 20)
+    last = log.stream(0, LOG).write([b"x"])
+    log.close()
+    for path in reading.paths_of(tmp_path):
+        path.unlink()
+    log = opened(tmp_path)
+    assert log.losses_of(0)
+    assert log.stream(0, LOG).write([b"x"]) > last
+    log.close()
+
+
+def test_a_lost_list_of_files_is_said_and_the_records_are_read(tmp_path: Path) -> None:
+    written(tmp_path, 20).close()
+    (tmp_path / register.NAME).unlink()
+    log = opened(tmp_path)
+    assert everything(log) == expected(20)
+    assert "files of the log may be missing" in log.losses_of(0)[0][1]
+    log.close()
+
+
+def test_one_damaged_copy_of_the_list_costs_nothing(tmp_path: Path) -> None:
+    written(tmp_path, 20).close()
+    for at in (9, register.COPY_BYTES + 9):
+        flip(tmp_path / register.NAME, at)
+        log = opened(tmp_path)
+        assert everything(log) == expected(20)
+        assert log.losses_of(0) == []
+        log.close()
+
+
+@pytest.mark.parametrize("calls", range(4))
+def test_a_list_whose_writing_is_cut_is_the_one_before_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    listing = register.Listing(5, {3: 100, 5: 0})
+    own = register.Register(tmp_path, listing)
+    write, sync, left = os.pwrite, os.fdatasync, [None] * calls
+
+    def cut(descriptor: int, content: bytes, at: int) -> int:
+        if not left:
+            write(descriptor, content[: len(content) // 2], at)
+            raise OSError(errno.EIO, "Input/output error")
+        left.pop()
+        return write(descriptor, content, at)
+
+    def fail(descriptor: int) -> None:
+        if not left:
+            raise OSError(errno.EIO, "Input/output error")
+        left.pop()
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "pwrite", cut)
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        own.change(added=6, removed=(3,))
+    monkeypatch.undo()
+    read = register.read(tmp_path / register.NAME)
+    assert read is not None
+    assert read.ends in ({3: 100, 5: 0}, {5: 0, 6: 0})
+    own.change(added=7)
+    read = register.read(tmp_path / register.NAME)
+    assert read is not None
+    assert read.ends == {3: 100, 5: 0, 7: 0}
+    own.close()
+
+
+def test_a_file_that_is_not_the_logs_is_set_aside(tmp_path: Path) -> None:
+    written(tmp_path, 20).close()
+    strange = tmp_path / "00000099.wal"
+    strange.write_bytes(b"x" * SMALL)
+    log = opened(tmp_path)
+    assert "set aside as a whole" in log.losses_of(0)[0][1]
+    assert (tmp_path / "00000099.wal.damaged").read_bytes() == b"x" * SMALL
+    assert int(log._used[-1].path.stem) > 99
+    assert everything(log) == expected(20)
+    log.close()
+
+
+def test_a_write_that_power_loss_tore_in_the_middle_of_what_was_not_synced_is_no_damage(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    stream = log.stream(0, LOG)
+    first = stream.write([b"synced"])
+    log.sync()
+    torn = stream.write([b"lost" * 20]) & (1 << 40) - 1
+    last = stream.write([b"kept"])
+    assert first < last
+    image = killed(log, tmp_path / "image")
+    [path] = files_with_records(image)
+    flip(path, torn + record.HEADER_BYTES)
+    again = opened(image)
+    assert held(again.stream(0, LOG)) == [b"synced", b"kept"]
+    assert again.losses_of(0) == []
+    again.close()
+    log.close()
+
+
+def test_damage_below_what_was_synced_is_told_after_a_kill(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    stream = log.stream(0, LOG)
+    place = stream.write([b"synced" * 20]) & (1 << 40) - 1
+    log.sync()
+    stream.write([b"not synced"])
+    image = killed(log, tmp_path / "image")
+    [path] = files_with_records(image)
+    flip(path, place + record.HEADER_BYTES)
+    again = opened(image)
+    assert held(again.stream(0, LOG)) == [b"not synced"]
+    assert [area for area, _ in again.losses_of(0)] == [LOG]
+    again.close()
+    log.close()
+
+
+def test_damage_stays_known_when_the_number_of_workers_changes(tmp_path: Path) -> None:
+    base = tmp_path / "wal"
+    layout.arrange(base, 2)
+    for worker in range(2):
+        log = opened(layout.directory_of(base, worker))
+        for number in range(6):
+            log.stream(worker, LOG).write([payload(worker, number)])
+        log.close()
+    [first, *_] = files_with_records(layout.directory_of(base, 0))
+    flip(first, record.FILE_HEADER_BYTES + record.HEADER_BYTES + 2)
+    opened(layout.directory_of(base, 0)).close()  # set aside before
+    [other, *_] = files_with_records(layout.directory_of(base, 1))
+    flip(other, record.FILE_HEADER_BYTES + record.HEADER_BYTES + 2)  # found while the logs are written anew
+    for workers in (3, 1):
+        layout.arrange(base, workers)
+        reports = {}
+        for worker in range(workers):
+            log = WriteAheadLog(layout.directory_of(base, worker), former=base).open()
+            for shard in range(worker, 3, workers):
+                reports[shard] = log.losses_of(shard)
+            log.close()
+        assert [area for area, _ in reports[0]] == [LOG]
+        assert [area for area, _ in reports[1]] == [LOG]
+        assert reports[2] == []
+    assert len(set_aside(base)) == 2
+
+
+@pytest.fixture(scope="module")
+def small_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that are in use, some that were used before, and one that was killed with a tail that was not synced."""
+    directory = tmp_path_factory.mktemp("small") / "wal"
+    written(directory, 12).close()
+    log = opened(directory)
+    for number in range(12, 30):
+        for shard in range(3):
+            log.stream(shard, SERIES if number % 2 else LOG).write([payload(shard, number)])
+        log.sync()
+    return killed(log, directory.parent / "image")
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_a_flipped_bit_anywhere_is_said_or_harmless(
+    small_log: Path, tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: None)  # the power stays on
+    right = expected(30)
+    whole = {}
+    found = reading.survey(small_log)
+    for content in found.used:
+        whole[content.path.name] = content.synced
+    seeded = random.Random(part)
+    paths = [path for path in sorted(small_log.iterdir()) if path.stat().st_size]
+    for round_ in range(FLIPS // 10):
+        image = tmp_path / str(round_)
+        shutil.copytree(small_log, image)
+        path = image / seeded.choice(paths).name
+        at = seeded.randrange(path.stat().st_size)
+        flip(path, at, seeded.randrange(8))
+        log = opened(image)
+        read = everything(log)
+        for key, records in right.items():
+            lacking = [record for record in records if record not in read[key]]
+            assert read[key] == [record for record in records if record not in lacking], "in order, and nothing else"
+            is_tail = path.name in whole and at >= whole[path.name]
+            assert not lacking or is_tail or any(area == key[1] for area, _ in log.losses_of(key[0])), (path, at)
+        log.close()
+        shutil.rmtree(image)
+
+
+def test_the_check_says_what_is_damaged_and_what_is_good_and_changes_nothing(tmp_path: Path) -> None:
+    base = tmp_path / "wal"
+    layout.arrange(base, 1)
+    directory = layout.directory_of(base, 0)
+    written(directory, 20).close()
+    assert all(report.is_good for report in check.check(base))
+    first, second, third, *_ = files_with_records(directory)
+    flip(first, 9)
+    place = reading.survey(directory).used[1].records[0][0]
+    flip(second, place.start)
+    third.unlink()
+    before = {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
+    reports = {report.path: report for report in check.check(base)}
+    assert {path: path.read_bytes() for path in base.rglob("*") if path.is_file()} == before
+    assert [path for path, report in reports.items() if not report.is_good] == [third, first, second]
+    assert reports[first].shards == []
+    assert reports[second].shards == [place.shard]
+    assert reports[third].shards is None
+    text = "\n".join(line for report in reports.values() for line in report.lines())
+    assert f"{second}: a record of {place.length} bytes at {place.offset} is damaged" in text
+    assert f"{second}: lacking: shard {place.shard}" in text
+    total = sum(sum(report.records.values()) for report in reports.values())
+    assert total == sum(len(content.records) for content in reading.survey(directory).used)
+    opened(directory).close()
+    assert sum(path.name.endswith(".damaged") for path in (report.path for report in check.check(base))) == 3
+
+
+def test_the_check_tells_a_damaged_worker_count(tmp_path: Path) -> None:
+    base = tmp_path / "wal"
+    layout.arrange(base, 2)
+    content = (base / "workers").read_bytes()
+    for at in range(len(content)):
+        flip(base / "workers", at, 1)
+        assert not check.check(base)[0].is_good
+        with pytest.raises(ConfigError, match="damaged"):
+            layout.arrange(base, 2)
+        (base / "workers").write_bytes(content)
+
+
+def test_losses_are_refused_when_their_own_record_is_damaged(tmp_path: Path) -> None:
+    loss = losses.Loss("0000/00000001.wal", 64, 128, "bytes", ((3, LOG),))
+    losses.remember(tmp_path / "00000001.wal", [loss], [b"raw"])
+    [own] = losses.known(tmp_path)
+    assert own.losses == (loss,)
+    flip(own.path, 30)
+    [own] = losses.known(tmp_path)
+    assert own.losses[0].concerns(7, SERIES)
+
+
+@pytest.mark.parametrize("step", ["fsync", "pwrite", "replace"])
+def test_an_open_that_failed_can_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    written(tmp_path / "wal", 20).close()
+    log = WriteAheadLog(tmp_path / "wal", file_bytes=SMALL)
+    original = getattr(os, step)
+    for calls in range(4):
+        left = [None] * calls
+
+        def fail(*arguments: object, left: list[None] = left) -> object:
+            if not left:
+                raise OSError(errno.EIO, "Input/output error")
+            left.pop()
+            return original(*arguments)
+
+        monkeypatch.setattr(os, step, fail)
+        try:
+            log.open()
+        except OSError:
+            with pytest.raises(Unavailable):
+                log.stream(0, LOG).write([b"x"])
+        monkeypatch.undo()
+    log.open()
+    assert everything(log) == expected(20)
+    assert log.losses_of(0) == []
+    log.close()

@@ -1,0 +1,219 @@
+"""What a write-ahead log's directory holds, read without changing anything: records, and what is damaged or missing.
+
+A file in use is told by the list beside it (`worker.wal.register`). Of such a file all must be whole up to where it is
+known to have been synced: the end that the list gives; everything, when the log went on in a later file; else the mark
+in its records. What is not whole behind that place is a write that a crash has cut.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shared.errors import ConfigError
+from worker.wal import losses, record, register
+from worker.wal.losses import Loss
+from worker.wal.record import Found
+from worker.wal.register import Listing
+
+SUFFIX = ".wal"
+
+
+@dataclass(slots=True)
+class Content:
+    """Of one file in use. `records` are whole; their payloads are views of `data`, the file's memory map. `cut`: what
+    is not whole, and was not known to be synced. `synced`: below this, what is whole is known to be on the disk."""
+
+    number: int
+    path: Path
+    data: memoryview
+    records: list[tuple[Found, memoryview]] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    cut: list[tuple[int, int]] = field(default_factory=list)
+    synced: int = 0
+
+    @property
+    def tail(self) -> list[tuple[Found, memoryview]]:
+        """Records that a failed sync, or the loss of power, may have kept from the disk."""
+        return [own for own in self.records if own[0].offset >= self.synced]
+
+
+@dataclass(slots=True)
+class Survey:
+    """`unused`: files that may be used again. `unknown`: those that are not the log's, as far as can be told.
+    `missing`: numbers in use whose file is gone. `listing` is None when there is none that can be read."""
+
+    directory: Path
+    listing: Listing | None
+    used: list[Content] = field(default_factory=list)
+    unused: list[Path] = field(default_factory=list)
+    unknown: list[Path] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    """Of no file that is there."""
+    highest: int = 0
+    """No number up to this one may be given again."""
+
+    def all_losses(self) -> Iterator[Loss]:
+        yield from self.losses
+        for content in self.used:
+            yield from content.losses
+        for path in self.unknown:
+            yield Loss(losses.name_of(path), 0, path.stat().st_size, "it is no file of this log, and is set aside")
+
+
+def paths_of(directory: Path) -> list[Path]:
+    """The files of a log, by number."""
+    return sorted((path for path in directory.glob(f"*{SUFFIX}") if path.stem.isdigit()), key=number_of)
+
+
+def number_of(path: Path) -> int:
+    return int(path.stem)
+
+
+def check_versions(directory: Path) -> None:
+    """Raises ConfigError when a newer release has written here."""
+    for path in paths_of(directory):
+        with path.open("rb") as file:
+            _refuse_newer(path, record.read_header(file.read(record.FILE_HEADER_BYTES)))
+
+
+def _refuse_newer(path: Path, header: record.FileHeader) -> None:
+    if header.version > record.VERSION:
+        raise ConfigError(
+            f"{path} has version {header.version} of the write-ahead log's format; this program reads versions up to "
+            f"{record.VERSION}: start the release that wrote it"
+        )
+
+
+def survey(directory: Path) -> Survey:
+    """Raises OSError, ConfigError when a newer release has written here."""
+    found = Survey(directory, None)
+    is_list_lost = False
+    try:
+        found.listing = register.read(directory / register.NAME)
+    except ValueError as error:
+        _lost_list(found, str(error))
+        is_list_lost = True
+    for path in paths_of(directory):
+        data = _mapped(path)
+        header = record.read_header(data)
+        _refuse_newer(path, header)
+        if found.listing is None and header.version > 1 and not is_list_lost:
+            _lost_list(found, "the list of files is missing")
+            is_list_lost = True
+        number = number_of(path)
+        if _is_used(found.listing, number, header, data):
+            found.used.append(Content(number, path, data))
+        elif header.is_empty or header.is_sound:
+            found.unused.append(path)
+        else:
+            found.unknown.append(path)
+    found.highest = max([*map(number_of, paths_of(directory)), found.listing.highest if found.listing else 0])
+    if found.listing is not None:
+        there = {content.number for content in found.used}
+        found.missing = sorted(set(found.listing.ends) - there)
+        for number in found.missing:
+            path = directory / f"{number:08d}{SUFFIX}"
+            found.losses.append(Loss(losses.name_of(path), 0, 0, "the file is missing, with all records in it"))
+    _read_all(found)
+    if found.listing is None:
+        _leave_out_copies(found.used)
+    return found
+
+
+def _lost_list(found: Survey, why: str) -> None:
+    path = found.directory / register.NAME
+    found.losses.append(Loss(losses.name_of(path), 0, 0, f"{why}; files of the log may be missing"))
+
+
+def _is_used(listing: Listing | None, number: int, header: record.FileHeader, data: memoryview) -> bool:
+    if listing is not None:
+        # A release that knew no list may have gone on here.
+        return number in listing.ends or (header.version == 1 and header.number == number > listing.highest)
+    if header.is_sound and header.number == number:
+        return True
+    # Releases without a list have zeros in the header of what they released. Anything else there is damage, if the
+    # records that follow name this file.
+    return not header.is_empty and next(record.scan(number, data), None) is not None
+
+
+def _mapped(path: Path) -> memoryview:
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+
+def _read_all(found: Survey) -> None:
+    ends = found.listing.ends if found.listing else {}
+    is_last = True
+    for content in reversed(found.used):
+        known_end = ends.get(content.number, 0)
+        _read(content, known_end, is_last)
+        if content.records or known_end:
+            is_last = False
+
+
+def _leave_out_copies(used: list[Content]) -> None:
+    """A start writes the tail of the last file anew in the next one. Which of the two counts is in the list; without
+    it, a tail that is whole in the next file is read there, and a copy that was not finished is left out."""
+    for content, following in itertools.pairwise(used):
+        mark = max((found.synced for found, _ in content.records), default=0)
+        tail = [own for own in content.records if mark and own[0].offset >= mark]
+        copies = following.records[: len(tail)]
+        if not tail or not copies or any(_what(a) != _what(b) for a, b in zip(tail, copies, strict=False)):
+            continue
+        if len(copies) == len(tail):
+            content.records = content.records[: -len(tail)]
+        elif len(copies) == len(following.records):
+            following.records = []
+
+
+def _what(item: tuple[Found, memoryview]) -> tuple[int, int, memoryview]:
+    return item[0].shard, item[0].area, item[1]
+
+
+def _read(content: Content, known_end: int, is_last: bool) -> None:
+    header = record.read_header(content.data)
+    name = losses.name_of(content.path)
+    broken: list[tuple[int, int, Found | None]] = []
+    at = record.FILE_HEADER_BYTES
+    for item in record.scan(content.number, content.data):
+        if known_end and item.offset >= known_end:
+            break  # these have been written anew in a later file
+        if isinstance(item, record.Damage):
+            broken.append((item.offset, item.end, None))
+        elif item.whole:
+            content.records.append((item, content.data[item.start : item.start + item.length]))
+        else:
+            broken.append((item.offset, item.end, item))
+        at = item.end
+    if known_end > at:
+        broken.append((at, known_end, None))
+    last_whole = max((found.offset for found, _ in content.records), default=0)
+    mark = max((found.synced for found, _ in content.records), default=record.FILE_HEADER_BYTES)
+    content.synced = known_end or (max(mark, record.FILE_HEADER_BYTES) if is_last else at)
+    # Releases without marks may have left a record that a crash has cut in any of their files, but only the last one.
+    whole_below = content.synced if known_end or mark else last_whole
+    for start, end, torn in broken:
+        if start >= whole_below:
+            content.cut.append((start, end))
+        elif torn is None:
+            content.losses.append(Loss(name, start, end, f"bytes {start} to {end} are damaged, with the records there"))
+        else:
+            what = f"a record of {torn.length} bytes at {start} is damaged"
+            content.losses.append(Loss(name, start, end, what, ((torn.shard, torn.area),)))
+    if not header.is_sound or header.number != content.number:
+        content.losses.append(_header_loss(content, name))
+
+
+def _header_loss(content: Content, name: str) -> Loss:
+    if content.records:
+        what = "its header is damaged; the records behind it have been read all the same"
+        return Loss(name, 0, record.FILE_HEADER_BYTES, what, ())
+    return Loss(name, 0, len(content.data), "its header is damaged, and nothing in it can be read")

@@ -1,0 +1,146 @@
+"""Which files of a write-ahead log are in use: what is not listed is of no use, what is listed and not there is lost.
+
+The list lies twice in one file, each copy with a checksum. A change writes and syncs one copy after the other, in
+place: a crash leaves one whole copy, whichever it cuts, and a disk that is full cannot refuse the change.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+import xxhash
+
+from shared.durable import write_atomically
+from shared.errors import ConfigError
+
+NAME = "files"
+VERSION = 1
+MAGIC = b"TRPTYLST"
+COPY_BYTES = 1 << 16
+_HEAD = struct.Struct("<8sIIQ")
+"""Magic, version, number of entries, how many changes came before; the checksum of all the rest lies in front."""
+_ENTRY = struct.Struct("<QQ")
+_CHECKSUM = struct.Struct("<Q")
+FILES_MAX = (COPY_BYTES - _CHECKSUM.size - _HEAD.size - _ENTRY.size) // _ENTRY.size
+"""4,093 files, of 32 MB 128 GB: a log that holds more is refused more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """`ends`: file in use → where its records end, 0 when that is not known. `highest`: no number up to this one is
+    given again. `is_whole`: both copies were good."""
+
+    highest: int = 0
+    ends: dict[int, int] = field(default_factory=dict)
+    changes: int = 0
+    is_whole: bool = True
+
+    def encode(self) -> bytes:
+        head = _HEAD.pack(MAGIC, VERSION, len(self.ends), self.changes)
+        entries = b"".join(_ENTRY.pack(*entry) for entry in sorted(self.ends.items()))
+        content = head + _ENTRY.pack(self.highest, 0) + entries
+        return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(content)) + content
+
+
+def read(path: Path) -> Listing | None:
+    """The list; None when there is none. Raises ValueError when neither copy is good, ConfigError when a newer release
+    wrote it."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    copies = [_decode(content[at : at + COPY_BYTES]) for at in (0, COPY_BYTES)]
+    good = [copy for copy in copies if copy is not None]
+    if not good:
+        raise ValueError("neither copy of the list of files is whole")
+    newest = max(good, key=lambda listing: listing.changes)
+    return Listing(newest.highest, newest.ends, newest.changes, len(good) == len(copies))
+
+
+def _decode(copy: bytes) -> Listing | None:
+    if len(copy) < _CHECKSUM.size + _HEAD.size:
+        return None
+    magic, version, count, changes = _HEAD.unpack_from(copy, _CHECKSUM.size)
+    size = _HEAD.size + _ENTRY.size * (count + 1)
+    content = copy[_CHECKSUM.size : _CHECKSUM.size + size]
+    if magic != MAGIC or len(content) < size:
+        return None
+    if _CHECKSUM.unpack_from(copy)[0] != xxhash.xxh3_64_intdigest(content):
+        return None
+    if version > VERSION:
+        raise ConfigError(f"the write-ahead log's list of files has version {version}; this program reads {VERSION}")
+    (highest, _), *entries = _ENTRY.iter_unpack(content[_HEAD.size :])
+    return Listing(highest, dict(entries), changes)
+
+
+class Register:
+    """The list of one directory, which its owner has locked. Safe to use from many threads."""
+
+    def __init__(self, directory: Path, listing: Listing) -> None:
+        """Begin with this list, which is on the disk when this returns. Raises OSError."""
+        self._lock = Lock()
+        self._ends = dict(listing.ends)
+        self._highest = listing.highest
+        self._changes = listing.changes + 1
+        self._is_dirty = False
+        path = directory / NAME
+        write_atomically(path, 2 * self._encoded().ljust(COPY_BYTES, b"\0"))
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def change(
+        self, *, added: int | None = None, removed: tuple[int, ...] = (), ends: dict[int, int] | None = None
+    ) -> None:
+        """The change is on the disk when this returns, with those that were `noted` before. Raises OSError, and then
+        nothing has changed."""
+        with self._lock:
+            before = dict(self._ends), self._highest
+            self._ends.update(ends or {})
+            for number in removed:
+                self._ends.pop(number, None)
+            if added is not None:
+                self._ends[added] = 0
+                self._highest = max(self._highest, added)
+            try:
+                self._save()
+            except OSError:
+                self._ends, self._highest = before
+                raise
+
+    def note(self, number: int, end: int) -> None:
+        """The file has been left: its records end here, which is written with the next change."""
+        with self._lock:
+            if number in self._ends:
+                self._ends[number] = end
+                self._is_dirty = True
+
+    def catch_up(self) -> None:
+        """Write what was noted. Raises OSError."""
+        with self._lock:
+            if self._is_dirty:
+                self._save()
+
+    def close(self) -> None:
+        """Changes fail from now on."""
+        with self._lock:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _encoded(self) -> bytes:
+        return Listing(self._highest, self._ends, self._changes).encode()
+
+    def _save(self) -> None:
+        if len(self._ends) > FILES_MAX:
+            raise OSError(errno.EFBIG, f"more than {FILES_MAX} files are in use")
+        self._changes += 1
+        content = self._encoded()
+        for at in (0, COPY_BYTES):
+            written = os.pwrite(self._descriptor, content, at)
+            if written != len(content):
+                raise OSError(errno.EIO, "the list of files was written in part")
+            os.fdatasync(self._descriptor)
+        self._is_dirty = False
