@@ -97,7 +97,7 @@ async def search(request: web.Request) -> web.Response:
     area = _context(request).vectors
     partial = _partial(request)
     answer = await area.search(asked, partial=partial)
-    collection = area.find(asked.collection)
+    collection = answer.collection
     metric = collection.metric if collection is not None and not asked.text_query else ""
     if _wants_protobuf(request):
         message = vector_pb2.SearchResponse(warnings=answer.warnings)
@@ -134,7 +134,7 @@ async def get_one(request: web.Request) -> web.Response:
         message = vector_pb2.GetResponse()
         vector_protobuf(entries[0], message.vector)
         return _protobuf(message)
-    return _json({"vector": vector_json(entries[0])})
+    return _json({"vector": vector_json(entries[0])}, warnings)
 
 
 class _Get(msgspec.Struct, forbid_unknown_fields=True):
@@ -178,8 +178,9 @@ async def get_many(request: web.Request) -> web.Response:
 async def stats(request: web.Request) -> web.Response:
     """GET /api/v1/vector/stats."""
     area = _context(request).vectors
+    collections, _ = await area.collections()
     entries, warnings = await area.stats()
-    names = {collection.id: collection for collection in area.collections()}
+    names = {collection.id: collection for collection in collections}
     totals = {
         collection.name: {
             **_settings_json(collection),
@@ -241,7 +242,7 @@ async def put_collection(request: web.Request) -> web.Response:
 async def get_collection(request: web.Request) -> web.Response:
     """GET /api/v1/vector/collections/{name}."""
     name = request.match_info["name"]
-    collection = _context(request).vectors.find(name)
+    collection = await _context(request).vectors.find(name)
     if collection is None:
         raise NotFound(f"there is no collection {name!r}")
     return _json({"collection": {"name": collection.name, **_settings_json(collection)}})
@@ -249,14 +250,14 @@ async def get_collection(request: web.Request) -> web.Response:
 
 async def list_collections(request: web.Request) -> web.Response:
     """GET /api/v1/vector/collections."""
-    collections = _context(request).vectors.collections()
-    return _json({"collections": [{"name": c.name, **_settings_json(c)} for c in collections]})
+    collections, warnings = await _context(request).vectors.collections()
+    return _json({"collections": [{"name": c.name, **_settings_json(c)} for c in collections]}, warnings)
 
 
 async def delete_collection(request: web.Request) -> web.Response:
-    """DELETE /api/v1/vector/collections/{name}."""
-    await _context(request).vectors.drop(request.match_info["name"])
-    return _json({})
+    """DELETE /api/v1/vector/collections/{name}: warnings name the shards that drop its vectors later."""
+    warnings = await _context(request).vectors.drop(request.match_info["name"])
+    return _json({}, warnings)
 
 
 ROUTES: list[web.RouteDef] = [

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from coordinator.links import FanOut, Links
-from coordinator.vectors.catalogue import DEFAULT, Catalogue
+from coordinator.vectors.catalogue import DEFAULT
+from coordinator.vectors.collections import Collections
 from coordinator.vectors.decode import Upserts
 from coordinator.vectors.merging import NO_HITS, Found, Hits, fuse, merge
 from coordinator.vectors.search import SearchRequest
@@ -21,7 +22,6 @@ from shared.errors import BadData, ConfigError, DeadlineExceeded, Unavailable
 from shared.hashing import shard_of
 from shared.messages.vectors import (
     Collection,
-    CollectionBody,
     CollectionStats,
     Count,
     Floats,
@@ -50,10 +50,12 @@ THREAD_NUMBERS_MIN = (
 
 @dataclass(slots=True)
 class Searched:
-    """A search's answer: the hits of each query, and the texts of its warnings."""
+    """A search's answer: the hits of each query, the texts of its warnings, and the collection it is from (None: the
+    default one, which has no vector yet)."""
 
     lists: list[Hits]
     warnings: list[str]
+    collection: Collection | None = None
 
 
 @dataclass(slots=True)
@@ -89,8 +91,7 @@ class VectorArea:
     def __init__(self, settings: Settings, links: Links) -> None:
         self._settings = settings
         self._links = links
-        self._catalogue = Catalogue(settings.data)
-        self._changing = asyncio.Lock()
+        self._collections = Collections(settings, links)
         self._queues: dict[bytes, _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeout_s = settings.vector_timeout_ms / 1000
@@ -98,8 +99,8 @@ class VectorArea:
 
     async def start(self) -> None:
         """Read the collections. Raises ConfigError when a setting contradicts what the data directory holds."""
-        await asyncio.to_thread(self._catalogue.load)
-        there, settings = self._catalogue.find(DEFAULT), self._settings
+        await self._collections.start()
+        there, settings = self._collections.find(DEFAULT), self._settings
         if there is None:
             return
         if settings.vector_dimension not in (0, there.dimension):
@@ -116,39 +117,40 @@ class VectorArea:
             )
 
     async def stop(self) -> None:
-        """Give up searches still waiting; everything else is on the disk already."""
+        """Give up searches still waiting; changes of collections come to their end."""
         for task in list(self._tasks):
             task.cancel()
+        await self._collections.stop()
 
     # Collections
 
-    def collections(self) -> list[Collection]:
-        return self._catalogue.all()
+    async def collections(self) -> tuple[list[Collection], list[str]]:
+        """(all of them, warnings). Raises Unavailable while they are not known."""
+        await self._collections.known()
+        return self._collections.all(), self._collections.warnings()
 
-    def find(self, name: str) -> Collection | None:
-        """The collection of a read: None for the default one while it has no vector. Raises NotFound for others."""
-        return self._catalogue.find(name) if name in ("", DEFAULT) else self._catalogue.get(name)
+    async def find(self, name: str) -> Collection | None:
+        """The collection of a read: None for the default one while it has no vector. Raises NotFound for others,
+        Unavailable while it is not known which there are."""
+        await self._collections.known()
+        return self._collections.find(name)
 
     async def create(self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str]) -> Collection:
-        """Raises BadData for settings that are wrong, or other than those of the collection there is."""
+        """Durable when this returns. Raises BadData for settings that are wrong, or other than those of the collection
+        there is, Unavailable."""
         own = self._settings.vector_dimension
         if name == DEFAULT and own not in (0, dimension):
             raise BadData(f"dimension is {dimension}; TRIPTYCH_VECTOR_DIMENSION fixes it to {own}")
-        async with self._changing:
-            return await asyncio.to_thread(self._catalogue.create, name, dimension, metric, storage, tuple(text))
+        return await self._collections.create(name, dimension, metric, storage, tuple(text))
 
-    async def drop(self, name: str) -> None:
-        """Delete a collection and its vectors. Raises NotFound, or Unavailable (and then it is there still)."""
-        async with self._changing:
-            collection = self._catalogue.get(name)
-            await self._links.call(
-                "vector.drop", body=wire.pack(CollectionBody(collection)), timeout_s=self._write_timeout_s
-            )
-            await asyncio.to_thread(self._catalogue.remove, collection.name)
+    async def drop(self, name: str) -> list[str]:
+        """Delete a collection and its vectors; see `Collections.drop`."""
+        return await self._collections.drop(name)
 
     async def _for_write(self, upserts: Upserts) -> Collection:
         """The collection written to; the first vector of all makes the default one."""
-        there = self.find(upserts.collection)
+        there = await self.find(upserts.collection)
+        await self._collections.settle()
         if there is not None:
             return there
         settings = self._settings
@@ -156,13 +158,9 @@ class VectorArea:
         # Whatever is wrong with the request is found before its dimension becomes everyone's.
         upserts.matrix(Collection(0, DEFAULT, dimension, settings.vector_metric, settings.vector_storage))
         self._links.require(range(self._links.shards))
-        async with self._changing:
-            there = self._catalogue.find(DEFAULT)
-            if there is not None:
-                return there
-            return await asyncio.to_thread(
-                self._catalogue.create, DEFAULT, dimension, settings.vector_metric, settings.vector_storage, ()
-            )
+        return await self._collections.find_or_create(
+            DEFAULT, dimension, settings.vector_metric, settings.vector_storage
+        )
 
     # Writes
 
@@ -197,7 +195,8 @@ class VectorArea:
 
     async def delete(self, name: str, ids: Sequence[bytes]) -> int:
         """Delete; as durable as `write`. Returns how many existed."""
-        collection = self.find(name)
+        collection = await self.find(name)
+        await self._collections.settle()
         if collection is None or not ids:
             return 0
         answers = await self._links.call(
@@ -228,7 +227,7 @@ class VectorArea:
         self, name: str, ids: Sequence[bytes], fields: tuple[str, ...] | None
     ) -> tuple[list[Entry], list[str]]:
         """(those of `ids` that exist, in that order; warnings)."""
-        collection = self.find(name)
+        collection = await self.find(name)
         if collection is None or not ids:
             return [], []
         outcome = await self._links.fan_out(
@@ -248,29 +247,31 @@ class VectorArea:
         return [found[name] for name in dict.fromkeys(ids) if name in found], outcome.warnings()
 
     async def stats(self) -> tuple[list[CollectionStats], list[str]]:
-        """(an entry for each collection of each worker; warnings)."""
+        """(an entry for each collection of each worker; warnings, also of what the list of collections may lack)."""
         outcome = await self._links.fan_out("vector.stats", timeout_s=self._timeout_s)
         replies = [wire.unpack(answer.reply.body, StatsReply) for answer in outcome.answers]
-        return [entry for reply in replies for entry in reply.collections], outcome.warnings()
+        entries = [entry for reply in replies for entry in reply.collections]
+        return entries, [*outcome.warnings(), *self._collections.warnings()]
 
     async def search(self, request: SearchRequest, *, partial: bool) -> Searched:
         """Raises BadData, DeadlineExceeded, or Unavailable when no shard answers or `partial` is not allowed."""
-        collection = self.find(request.collection)
+        collection = await self.find(request.collection)
         if collection is None:
             if request.text_query:
                 raise BadData(f"text.field is {request.text_field!r}; the default collection has no text fields")
             return Searched([NO_HITS] * len(request.counts), [])
         queries = request.queries(collection)
         found, outcome = await self._submit(request.body(collection, self._settings.vector_expansion), queries)
-        if outcome.missing and not partial:
-            raise Unavailable("; ".join(outcome.warnings()))
-        if found.unknown and found.vectors and not outcome.missing:
+        warnings = outcome.warnings()
+        if warnings and not partial:
+            raise Unavailable("; ".join(warnings))
+        if found.unknown and found.vectors and not warnings:
             names = ", ".join(map(repr, sorted(found.unknown)))
             raise BadData(f"filter: no vector of the collection {collection.name!r} has the field {names}")
         lists = found.lists
         if request.hybrid():
             lists = [fuse(lists, request.k)]
-        return Searched(lists, outcome.warnings())
+        return Searched(lists, warnings, collection)
 
     async def _submit(self, body: SearchBody, queries: Floats) -> tuple[Found, FanOut]:
         if body.text_query or len(queries) > 1:

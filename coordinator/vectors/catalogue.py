@@ -1,49 +1,99 @@
-"""Which collections there are: a file in the data directory that only the coordinator writes."""
+"""Which collections there are: two files in the data directory that only the coordinator writes."""
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from shared.durable import make_directory, write_atomically
-from shared.errors import BadData, ConfigError, NotFound
-from shared.messages.vectors import DIMENSION_MAX, METRICS, STORAGES, Collection
+from shared import catalogue_file
+from shared.catalogue_file import DIRECTORY, NAMES, CatalogueContent, Lost, copies_in, newest
+from shared.durable import DAMAGED, damaged_name, make_directory, set_aside, write_atomically
+from shared.errors import BadData, ConfigError, NotFound, Unavailable
+from shared.messages.vectors import DIMENSION_MAX, METRICS, STORAGES, Collection, ShardCollections
+from shared.telemetry import event
 
 DEFAULT = "default"
 COLLECTIONS_MAX = 1000
+DROPPED_MAX = 1000
+"""Collections that were dropped while shards were away, and that these shards still have."""
 TEXT_FIELDS_MAX = 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-class _File(msgspec.Struct):
-    next_id: int
-    collections: list[Collection]
-
-
 class Catalogue:
-    """The collections by name. Changes are on the disk before the method returns; one caller at a time changes it."""
+    """The collections by name. Changes are on the disk, in both files, before memory has them and the method returns;
+    one caller at a time changes it. After OSError nothing has changed, as far as the disk lets anybody know: while that
+    is in doubt, the next change or `settle` writes what memory has once more."""
 
     def __init__(self, data: Path) -> None:
-        self._directory = data / "vector"
-        self._path = self._directory / "collections.json"
-        self._next_id = 1
-        self._collections: dict[str, Collection] = {}
+        self._directory = data / DIRECTORY
+        self._content = CatalogueContent(1, [])
+        self._generation = 0
+        self._by_name: dict[str, Collection] = {}
+        self.is_known = False
+        """Whether the files were there, or have been made from what the shards have."""
+        self.in_doubt = False
 
     def load(self) -> None:
-        """Raises ConfigError when the file cannot be used: without it nobody knows what the shards hold."""
-        if not self._path.exists():
-            return
+        """Read the newer copy and mend the other. Without a whole one, the shards must be asked: `rebuild`.
+
+        Raises ConfigError when a file is there and cannot be read.
+        """
         try:
-            content = msgspec.json.decode(self._path.read_bytes(), type=_File)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise ConfigError(f"{self._path} cannot be read: {error}") from error
-        self._next_id = content.next_id
-        self._collections = {collection.name: collection for collection in content.collections}
+            copies = copies_in(self._directory)
+        except OSError as error:
+            raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
+        content = newest(copies)
+        if content is None:
+            return
+        self._take(content)
+        self.is_known = True
+        for path, copy in copies.items():
+            if isinstance(copy, Lost) and content.format > 1:
+                event(logging.WARNING, "one list of collections is mended from the other", file=path, why=copy.why)
+        if any(copy != content for copy in copies.values()) or content.format == 1:
+            self.in_doubt = True
+            try:
+                self.settle()
+            except OSError as error:
+                event(logging.ERROR, "the list of collections cannot be written", why=error)
+
+    def rebuild(self, shards: Sequence[ShardCollections]) -> None:
+        """Make the list from what all shards have; of collections of one name the newest. Raises OSError."""
+        dropped = {number for shard in shards for number in shard.dropped}
+        stored = {collection.id: collection for shard in shards for collection in shard.collections}
+        left = [stored[number] for number in sorted(stored) if number not in dropped]
+        by_name = {collection.name: collection for collection in left}
+        is_lost = bool(stored or dropped)
+        for name in NAMES if is_lost else ():
+            path = self._directory / name
+            if path.exists():
+                set_aside(path)
+        if is_lost and not self.warnings():
+            make_directory(self._directory)
+            write_atomically(damaged_name(self._directory / NAMES[0]), b"both lists of collections were missing\n")
+        waiting = [stored[number] for number in sorted(dropped & stored.keys())]
+        self._write(max([*dropped, *stored], default=0) + 1, list(by_name.values()), waiting)
+        self.is_known = True
+        if is_lost:
+            names = ", ".join(sorted(by_name)) or "none"
+            event(logging.ERROR, "the list of collections was lost; it is made from the shards", collections=names)
+
+    def warnings(self) -> list[str]:
+        """What the list may lack: as long as what was set aside lies there, and only then."""
+        return [
+            f"{path} was set aside as damaged: collections that had no vector then may be missing from the list; "
+            "remove the file to accept that"
+            for path in sorted(self._directory.glob(f"*{DAMAGED}*"))
+        ]
 
     def find(self, name: str) -> Collection | None:
-        return self._collections.get(name or DEFAULT)
+        return self._by_name.get(name or DEFAULT)
 
     def get(self, name: str) -> Collection:
         """Raises NotFound."""
@@ -53,12 +103,27 @@ class Catalogue:
         return found
 
     def all(self) -> list[Collection]:
-        return sorted(self._collections.values(), key=lambda collection: collection.name)
+        return sorted(self._by_name.values(), key=lambda collection: collection.name)
+
+    @property
+    def next_id(self) -> int:
+        """Above every id ever given."""
+        return self._content.next_id
+
+    @property
+    def generation(self) -> int:
+        """Another one after every change."""
+        return self._content.generation
+
+    @property
+    def dropped(self) -> list[Collection]:
+        """Collections that are no more, and that some shard may still have."""
+        return self._content.dropped
 
     def create(self, name: str, dimension: int, metric: str, storage: str, text: tuple[str, ...]) -> Collection:
-        """Add one; the same again is the one there is. Raises BadData for settings that are wrong or differ."""
+        """Add one; the same again is the one there is. Raises BadData for wrong or differing settings, OSError."""
         check(name, dimension, metric, storage, text)
-        there = self._collections.get(name)
+        there = self._by_name.get(name)
         if there is not None:
             asked = Collection(there.id, name, dimension, metric, storage, text)
             if asked != there:
@@ -66,21 +131,77 @@ class Catalogue:
                     f"the collection {name!r} exists with {describe(there)}; it cannot become {describe(asked)}"
                 )
             return there
-        if len(self._collections) >= COLLECTIONS_MAX:
+        if len(self._by_name) >= COLLECTIONS_MAX:
             raise BadData(f"there are {COLLECTIONS_MAX} collections, which is the limit")
-        made = Collection(self._next_id, name, dimension, metric, storage, text)
-        self._next_id += 1
-        self._write({**self._collections, name: made})
+        made = Collection(self.next_id, name, dimension, metric, storage, text)
+        self._change(next_id=self.next_id + 1, collections=[*self._content.collections, made])
         return made
 
-    def remove(self, name: str) -> None:
-        self._write({other: entry for other, entry in self._collections.items() if other != name})
+    def remove(self, name: str) -> Collection:
+        """Decide that a collection is no more; the shards follow, and are waited for in `dropped`. Raises NotFound,
+        Unavailable when too many are waited for already, OSError."""
+        gone = self.get(name)
+        if len(self.dropped) >= DROPPED_MAX:
+            raise Unavailable(
+                f"{DROPPED_MAX} dropped collections wait for shards that are away; bring those back first"
+            )
+        others = [collection for collection in self._content.collections if collection != gone]
+        self._change(collections=others, dropped=[*self.dropped, gone])
+        return gone
 
-    def _write(self, collections: dict[str, Collection]) -> None:
-        """Replace the file in one step, fsynced. Raises OSError, and then nothing has changed."""
-        make_directory(self._directory)
-        write_atomically(self._path, msgspec.json.encode(_File(self._next_id, list(collections.values()))))
-        self._collections = collections
+    def confirm_dropped(self, gone: Collection) -> None:
+        """No shard has it any more. Raises OSError."""
+        self._change(dropped=[collection for collection in self.dropped if collection.id != gone.id])
+
+    def give_above(self, number: int) -> None:
+        """Give no id up to this one any more. Raises OSError."""
+        self._change(next_id=max(number + 1, self.next_id))
+
+    def reconcile(self, half: Sequence[Collection], strays: Sequence[Collection], generation: int) -> None:
+        """Drop collections that some shard has dropped, and take in those that shards have and this list never had: of
+        one name the newest, and none whose name is taken.
+
+        Raises Unavailable when the list is no more of the generation that was compared, OSError.
+        """
+        if generation != self.generation:
+            raise Unavailable("the list of collections has changed while it was compared with the shards")
+        gone = {collection.id for collection in half}
+        kept = [collection for collection in self._content.collections if collection.id not in gone]
+        taken = {collection.name for collection in kept}
+        newest_of = {one.name: one for one in sorted(strays, key=lambda one: one.id) if one.name not in taken}
+        waiting = [collection for collection in self.dropped if collection.id not in gone]
+        self._change(collections=[*kept, *newest_of.values()], dropped=[*waiting, *half])
+
+    def settle(self) -> None:
+        """Have on the disk what memory has. Raises OSError."""
+        if self.in_doubt:
+            self._change()
+
+    def _change(self, **fields: Any) -> None:
+        content = msgspec.structs.replace(self._content, **fields)
+        self._write(content.next_id, content.collections, content.dropped)
+
+    def _write(self, next_id: int, collections: list[Collection], dropped: list[Collection]) -> None:
+        self._generation += 1
+        content = CatalogueContent(next_id, collections, dropped, self._generation)
+        try:
+            catalogue_file.write(self._directory, content)
+        except OSError:
+            self.in_doubt = self.in_doubt or self._disk_differs()
+            raise
+        self._take(content)
+        self.in_doubt = False
+
+    def _disk_differs(self) -> bool:
+        try:
+            return any(copy != self._content for copy in copies_in(self._directory).values())
+        except OSError:
+            return True
+
+    def _take(self, content: CatalogueContent) -> None:
+        self._content = catalogue_file.decode(content.encode())
+        self._generation = max(self._generation, content.generation)
+        self._by_name = {collection.name: collection for collection in content.collections}
 
 
 def describe(collection: Collection) -> str:

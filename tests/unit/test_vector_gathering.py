@@ -16,7 +16,7 @@ from coordinator.vectors.search import SearchRequest
 from shared import wire
 from shared.config import Settings
 from shared.errors import Internal
-from shared.messages.vectors import Floats, FoundBody, pack_blobs
+from shared.messages.vectors import CollectionsReply, Floats, FoundBody, ShardCollections, pack_blobs
 from shared.wire import Frame, Reply
 
 ANSWER_S = 0.005
@@ -34,7 +34,12 @@ class SlowLinks:
     def unready(self, shards: Any = None) -> dict[int, str]:
         return {}
 
-    async def fan_out(self, method: str, *, body: Frame, frames: Sequence[Frame], timeout_s: float) -> FanOut:
+    async def fan_out(
+        self, method: str, *, shards: Any = None, body: Frame = b"", frames: Sequence[Frame] = (), timeout_s: float
+    ) -> FanOut:
+        if method == "vector.collections":
+            empty = CollectionsReply([ShardCollections(0, [], [])])
+            return FanOut([Answer("worker-0", (0,), Reply(wire.pack(empty)), 1.0)], {})
         queries = np.frombuffer(frames[0], dtype=np.float32).reshape(-1, 2)
         self.batches.append(len(queries))
         await asyncio.sleep(ANSWER_S)

@@ -262,6 +262,16 @@ def test_catalogue_keeps_collections_and_never_reuses_their_numbers(tmp_path) ->
         again.get("a")
     assert again.create("a", 4, "l2", "f16", ("body",)) == Collection(first.id + 1, "a", 4, "l2", "f16", ("body",))
     (tmp_path / "vector" / "collections.json").write_text("{")
+    mended = Catalogue(tmp_path)
+    mended.load()
+    assert mended.all() == again.all()
+    for name in ("collections.json", "collections.copy.json"):
+        (tmp_path / "vector" / name).write_text("{")
+    lost = Catalogue(tmp_path)
+    lost.load()
+    assert not lost.is_known
+    (tmp_path / "vector" / "collections.json").unlink()
+    (tmp_path / "vector" / "collections.json").mkdir()
     with pytest.raises(ConfigError, match=r"collections\.json"):
         Catalogue(tmp_path).load()
 

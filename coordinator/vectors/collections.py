@@ -1,0 +1,239 @@
+"""The collections over the whole cluster: the catalogue decides, the shards follow.
+
+A collection that is dropped is gone when the catalogue's files say so. Its vectors go from the shards that are there at
+once, and from the others when they come back, also after a restart; ids are never given twice, so a late drop cannot
+touch a collection that was created again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from coordinator.links import FanOut, Links
+from coordinator.vectors.catalogue import DEFAULT, Catalogue
+from shared import wire
+from shared.config import Settings
+from shared.errors import NotFound, Overloaded, TriptychError, Unavailable
+from shared.messages.vectors import Collection, CollectionBody, CollectionsReply, ShardCollections
+from shared.telemetry import event
+
+CHANGES_MAX = 64
+"""Changes of the catalogue that wait for each other."""
+FOLLOW_S, LOST_S = 0.5, 0.05
+"""How often shards that are back are looked for, and how often while the catalogue waits for all of them."""
+STOP_S = 2.0
+
+T = TypeVar("T")
+
+
+class Collections:
+    """One for the cluster; everything but the files is done on the coordinator's event loop."""
+
+    def __init__(self, settings: Settings, links: Links) -> None:
+        self._links = links
+        self._timeout_s = settings.write_timeout_ms / 1000
+        self._catalogue = Catalogue(settings.data)
+        self._known = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._changes: set[asyncio.Task[object]] = set()
+        self._met: set[int] = set()  # shards whose ids the catalogue is above
+        self._agreed = False  # all shards have been compared with the catalogue
+        self._gone: dict[int, set[int]] = {}  # dropped collection → shards that do not have it any more
+        self._follower: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read the catalogue. Raises ConfigError."""
+        await asyncio.to_thread(self._catalogue.load)
+        if self._catalogue.is_known:
+            self._known.set()
+        self._follower = asyncio.create_task(self._follow())
+
+    async def stop(self) -> None:
+        """Changes under way come to their end."""
+        if self._follower is not None:
+            self._follower.cancel()
+        if self._changes:
+            await asyncio.wait(self._changes, timeout=STOP_S)
+
+    # Reading
+
+    async def known(self) -> None:
+        """Return when it is known which collections there are. Raises Unavailable when that needs shards that are
+        away, or takes too long."""
+        if self._known.is_set():
+            return
+        why = "the list of collections is not there, and must be made from what all shards have"
+        missing = self._links.unready()
+        if missing:
+            raise Unavailable(f"{why}; missing: {', '.join(f'shard {n}: {text}' for n, text in missing.items())}")
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._known.wait()
+        except TimeoutError:
+            raise Unavailable(f"{why}; that has taken longer than {self._timeout_s:g} s") from None
+
+    def all(self) -> list[Collection]:
+        return self._catalogue.all()
+
+    def find(self, name: str) -> Collection | None:
+        """None for the default one while it has no vector. Raises NotFound for others that are not there."""
+        if name in ("", DEFAULT):
+            return self._catalogue.find(name)
+        found = self._catalogue.find(name)
+        if found is None:
+            raise NotFound("; ".join([f"there is no collection {name!r}", *self._catalogue.warnings()]))
+        return found
+
+    def warnings(self) -> list[str]:
+        """What the list of collections may lack."""
+        return self._catalogue.warnings()
+
+    # Changing
+
+    async def create(self, name: str, dimension: int, metric: str, storage: str, text: tuple[str, ...]) -> Collection:
+        """Durable when this returns. Raises BadData, Unavailable."""
+        await self.known()
+        return await self._change(partial(self._catalogue.create, name, dimension, metric, storage, text))
+
+    async def find_or_create(self, name: str, dimension: int, metric: str, storage: str) -> Collection:
+        """As `create`, but what is there is right whatever its settings are."""
+        catalogue = self._catalogue
+        return await self._change(
+            lambda: catalogue.find(name) or catalogue.create(name, dimension, metric, storage, ())
+        )
+
+    async def drop(self, name: str) -> list[str]:
+        """Delete a collection: durably gone when this returns, whatever shards are away. Returns a text for each shard
+        that still has its vectors, and drops them when it is back.
+
+        Raises NotFound, or Unavailable when the catalogue could not be written; the collection is there then, unless
+        the answer says that the change is still under way.
+        """
+        await self.known()
+        gone = await self._change(partial(self._catalogue.remove, name))
+        missing = await self._drop_from_shards(gone)
+        return [f"shard {n} drops its vectors of {name!r} when it is back: {why}" for n, why in sorted(missing.items())]
+
+    async def settle(self) -> None:
+        """Return when the files are what memory has, which only a failed write puts in doubt. Raises Unavailable."""
+        if self._catalogue.in_doubt:
+            await self._change(self._catalogue.settle)
+
+    async def _change(self, change: Callable[[], T]) -> T:
+        """One change after the other, each to its end whether anybody waits for it or not: two beside each other would
+        leave memory and disk apart. Raises Overloaded, Unavailable."""
+        if len(self._changes) >= CHANGES_MAX:
+            raise Overloaded(f"{CHANGES_MAX} changes of collections are waiting, which is the limit; try again later")
+        task = asyncio.create_task(self._in_turn(change))
+        self._changes.add(task)
+        task.add_done_callback(self._changed)
+        await asyncio.wait([task], timeout=self._timeout_s)  # which leaves the task alone, also when it is cancelled
+        if not task.done():
+            raise Unavailable(f"the change has taken longer than {self._timeout_s:g} s and is still under way")
+        return task.result()
+
+    def _changed(self, task: asyncio.Task[object]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits for it has it too
+
+    async def _in_turn(self, change: Callable[[], T]) -> T:
+        async with self._turn:
+            try:
+                return await asyncio.to_thread(change)
+            except OSError as error:
+                raise Unavailable(f"the list of collections could not be written: {error}") from error
+
+    # Following
+
+    async def _follow(self) -> None:
+        complaint = ""
+        while True:
+            try:
+                await self._reconcile()
+            except TriptychError as error:
+                if str(error) != complaint:
+                    complaint = str(error)
+                    event(logging.WARNING, "collections cannot be reconciled yet", why=complaint)
+            except Exception:
+                event(logging.ERROR, "reconciling collections failed", trace=True)
+            await asyncio.sleep(FOLLOW_S if self._known.is_set() else LOST_S)
+
+    async def _reconcile(self) -> None:
+        """Make the catalogue if it is lost, compare shards that were away with it, and drop what it has dropped."""
+        ready = set(range(self._links.shards)) - self._links.unready().keys()
+        if not self._known.is_set():
+            if len(ready) < self._links.shards:
+                return
+            stored = await self._stored(ready)
+            if len(stored) == self._links.shards:
+                await self._change(lambda: self._catalogue.rebuild(stored))
+                self._known.set()
+            return
+        if ready - self._met:
+            await self._meet(await self._stored(ready - self._met))
+        if not self._agreed and len(ready) == self._links.shards:
+            await self._agree(ready)
+        for gone in list(self._catalogue.dropped):
+            if ready - self._gone.get(gone.id, set()):
+                await self._drop_from_shards(gone)
+
+    async def _stored(self, shards: set[int]) -> list[ShardCollections]:
+        """What each of these shards has, of those that answer."""
+        outcome = await self._ask("vector.collections", shards)
+        return [
+            shard for answer in outcome.answers for shard in wire.unpack(answer.reply.body, CollectionsReply).shards
+        ]
+
+    async def _ask(self, method: str, shards: set[int], body: bytes = b"") -> FanOut:
+        return await self._links.fan_out(method, shards=sorted(shards), body=body, timeout_s=self._timeout_s)
+
+    async def _meet(self, shards: list[ShardCollections]) -> None:
+        """No id that one of these shards has ever seen is given again, also when the catalogue is an older copy."""
+        seen = [number for shard in shards for number in (*shard.dropped, *(one.id for one in shard.collections))]
+        if max(seen, default=0) >= self._catalogue.next_id:
+            await self._change(partial(self._catalogue.give_above, max(seen)))
+        self._met.update(shard.shard for shard in shards)
+
+    async def _agree(self, ready: set[int]) -> None:
+        """Whatever made the catalogue and the shards differ, an older copy of either or a release that dropped in part:
+        a collection that a shard has dropped is dropped everywhere, and one the catalogue never had is taken in."""
+        catalogue, generation = self._catalogue, self._catalogue.generation
+        shards = await self._stored(ready)
+        if len(shards) < self._links.shards:
+            return
+        dropped = {number for shard in shards for number in shard.dropped}
+        stored = {collection.id: collection for shard in shards for collection in shard.collections}
+        listed = {collection.id for collection in (*catalogue.all(), *catalogue.dropped)}
+        half = [one for one in catalogue.all() if one.id in dropped]
+        half += [one for number, one in stored.items() if number in dropped and number not in listed]
+        strays = [one for number, one in stored.items() if number not in dropped | listed]
+        for what, some in (("was dropped in part, the rest follows", half), ("was not in the list", strays)):
+            for one in some:
+                event(logging.ERROR, f"a collection {what}", collection=one.name, id=one.id)
+        if half or strays:
+            await self._change(partial(catalogue.reconcile, half, strays, generation))
+        self._agreed = True
+
+    async def _drop_from_shards(self, gone: Collection) -> dict[int, str]:
+        """Have the shards drop a collection that the catalogue has dropped. Returns why each of the others has not."""
+        done = self._gone.setdefault(gone.id, set())
+        awaited = set(range(self._links.shards)) - done
+        missing = {n: why for n, why in self._links.unready().items() if n in awaited}
+        if awaited - missing.keys():
+            try:
+                outcome = await self._ask("vector.drop", awaited - missing.keys(), wire.pack(CollectionBody(gone)))
+            except TriptychError as error:
+                missing.update(dict.fromkeys(awaited - missing.keys(), str(error)))
+            else:
+                missing.update(outcome.missing)
+                done.update(shard for answer in outcome.answers for shard in answer.shards)
+        if len(done) == self._links.shards:
+            if gone in self._catalogue.dropped:
+                await self._change(partial(self._catalogue.confirm_dropped, gone))
+            self._gone.pop(gone.id, None)
+        return missing
