@@ -219,8 +219,9 @@ class WorkerCollection:
             first = self._table.append(names, vectors, versions, shard, attributes, replaced)
             self._rows.update(zip(names, range(first, first + len(names)), strict=True))
             self._vectors[shard] += len(names) - len(replaced)
-            for name in self._damaged.keys() & names:
-                del self._damaged[name]
+            if self._damaged:
+                for name in self._damaged.keys() & names:
+                    del self._damaged[name]
             if self.text is not None:
                 for name, packed in zip(names, attributes, strict=True):
                     self.text.put(name, packed)
