@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.retention import SETTLE_MS, WallClock
 from worker.series.seal import WINDOWS_MAX
 from worker.series.texts import TextTable
+from worker.series.upkeep import Upkeep
 from worker.storage import Store
 from worker.wal.log import SERIES, WriteAheadLog
 
@@ -234,11 +236,11 @@ def test_a_shard_is_sealed_while_another_one_is_merged_for_long(
 ) -> None:
     merging, may_end = threading.Event(), threading.Event()
 
-    def long_merge(self: upkeep.Upkeep, now_ms: int) -> None:
+    def long_merge(self: Upkeep, now_ms: int) -> None:
         merging.set()
         may_end.wait(30)
 
-    monkeypatch.setattr(upkeep.Upkeep, "_tend", long_merge)
+    monkeypatch.setattr(Upkeep, "_tend", long_merge)
     own = dataclasses.replace(Settings(), shards=2, workers=1, head_bytes=1 << 13)
     log = WriteAheadLog(tmp_path / "wal").open()
     opened = []
@@ -371,15 +373,14 @@ def test_a_forward_jump_of_the_clock_drops_nothing_and_what_is_past_its_time_goe
 ) -> None:
     monkeypatch.setitem(Quiet.options, "retention_ms", 5000)
     shard = Quiet(tmp_path)
-    del shard.part._upkeep._tend
     monkeypatch.setattr(upkeep, "DROP_EVERY_S", 0.0)
     monkeypatch.setattr(shard.part._upkeep, "_compact", lambda now_ms: False)
     mono_s = [1000.0]
-    monkeypatch.setattr(upkeep.time, "monotonic", lambda: mono_s[0])
+    monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: mono_s[0], time=time.time))
     shard.part._upkeep._clock = WallClock()
     times = [(window * WINDOW_MS + at, 1.0) for window in range(10) for at in (1, 2)]
     seal_all(shard, *times)
-    tend, settle_s = shard.part._upkeep._tend, SETTLE_MS / 1000
+    tend, settle_s = Upkeep._tend.__get__(shard.part._upkeep), SETTLE_MS / 1000
     tend(10_000)
     mono_s[0] += 1
     tend(FAR_MS)
@@ -394,8 +395,7 @@ def test_a_forward_jump_of_the_clock_drops_nothing_and_what_is_past_its_time_goe
 
 
 def test_a_clock_that_was_ahead_for_a_while_does_not_keep_later_windows_from_being_sealed(shard: Quiet) -> None:
-    del shard.part._upkeep._tick
-    tick = shard.part._upkeep._tick
+    tick = Upkeep._tick.__get__(shard.part._upkeep)
     shard.write([(m(job="a"), [(1, 1.0)])])
     tick(FAR_MS)
     shard.write([(m(job="a"), [(5000, 1.0)])])
