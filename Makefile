@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 SOURCES := shared coordinator worker tests loadtest
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -78,6 +78,13 @@ bench-vector: $(VENV)/.installed-load
 
 bench-path: $(VENV)/.installed-load  ## processor time of small requests, by process
 	$(BIN)/python -m loadtest.bench.path
+
+CHAOS_SECONDS ?= 600
+CHAOS_SEED ?= $(shell date +%Y%m%d)
+CHAOS_SCENARIO ?= *
+
+chaos: $(VENV)/.installed-test  ## faults of every kind under load; needs gcc, and faketime and root for all of them
+	$(BIN)/python -m tests.chaos --seed $(CHAOS_SEED) --seconds $(CHAOS_SECONDS) --scenario '$(CHAOS_SCENARIO)'
 
 load: $(VENV)/.installed-load  ## a mixed load for a running cluster, one minute
 	$(BIN)/locust -f loadtest/locustfile.py --headless --users 20 --spawn-rate 10 --run-time 60s --host http://127.0.0.1:9090

@@ -1,0 +1,50 @@
+"""What a run has found: fault × rounds × verdict, and the evidence of each violation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tests.chaos.rounds import Outcome
+
+EVIDENCE_BYTES_MAX = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    scenario: str
+    number: int
+    seconds: float
+    outcome: Outcome
+
+
+def line(done: Round) -> str:
+    """While the run goes on."""
+    outcome = done.outcome
+    return (
+        f"{done.scenario:<20} round {done.number}  {done.seconds:5.1f} s  {outcome.acknowledged:>7} acknowledged  "
+        f"{outcome.verdict}  [{outcome.plan}]"
+    )
+
+
+def table(rounds: list[Round]) -> str:
+    lines = [f"{'fault':<20} {'rounds':>6}  verdict", f"{'-' * 20} {'-' * 6}  {'-' * 40}"]
+    for name in dict.fromkeys(done.scenario for done in rounds):
+        own = [done.outcome.verdict for done in rounds if done.scenario == name]
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(own).most_common())
+        lines.append(f"{name:<20} {len(own):>6}  {verdicts}")
+    return "\n".join(lines)
+
+
+def evidence(rounds: list[Round], seed: int) -> str:
+    """What was acknowledged or sent, what the answer was, where the data directory is, and how to see it again."""
+    lines = []
+    for done in rounds:
+        if not done.outcome.findings:
+            continue
+        lines.append(f"\n{done.scenario}, round {done.number}: {done.outcome.plan}")
+        lines.append(f"  data directory and logs: {done.outcome.kept}")
+        lines.append(f"  again: python -m tests.chaos --seed {seed} --scenario {done.scenario} --round {done.number}")
+        for violation in done.outcome.findings.examples:
+            lines.append(f"  {violation.area} {violation.kind}: {violation.text[:EVIDENCE_BYTES_MAX]}")
+    return "\n".join(lines)

@@ -1,0 +1,215 @@
+"""A round: a cluster of its own, a fault under load or damage to its files, and what the checks say of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.client import Silence
+from tests.chaos.damage import FileKind
+from tests.chaos.findings import Findings
+from tests.chaos.history import SETTINGS, History
+from tests.chaos.log_load import KEYS
+from tests.chaos.nemesis import Fault
+from tests.chaos.processes import ChaosCluster
+
+SHARDS, WORKERS = 4, 2
+DAMAGED_WITHIN_S = 25.0
+BULK_RECORDS = 10_000
+"""Of one append: the most there may be."""
+
+
+@dataclass
+class Outcome:
+    """`plan`: what was done; `verdict`: "ok", "warned", "refused", "repaired", or the kinds of violations; `kept`:
+    where the data directory and the logs are, when there are violations."""
+
+    plan: str
+    verdict: str
+    findings: Findings
+    acknowledged: int = 0
+    kept: Path | None = None
+
+
+@dataclass
+class Workshop:
+    """Where the rounds of one run take place. `base`: the past that damaged clusters have, made when first needed."""
+
+    directory: Path
+    library: Path
+    seed: int
+    base: History | None = None
+
+    def cluster(self, name: str, *, clock: bool = False, port: int = 0) -> ChaosCluster:
+        directory = self.directory / name
+        directory.mkdir(parents=True)
+        cluster = ChaosCluster(
+            directory, SHARDS, WORKERS, SETTINGS, library=self.library, seed=self.seed, clock=clock, port=port
+        )
+        cluster.data.mkdir(mode=0o700)
+        return cluster
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def small_disk(data: Path, megabytes: int) -> Iterator[None]:
+    """A file system of its own for the data directory; what is in it at the end stays in the directory below."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "tmpfs", str(data)]
+    subprocess.run(mount, check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        left = data.with_name("data.kept")
+        shutil.copytree(data, left, ignore=shutil.ignore_patterns("*.sock", "ballast"))
+        subprocess.run(["umount", "--lazy", str(data)], check=True)
+
+
+def can_mount() -> bool:
+    return os.getuid() == 0 and shutil.which("mount") is not None
+
+
+def live_round(
+    shop: Workshop,
+    name: str,
+    fault: Fault,
+    chance: random.Random,
+    *,
+    impatience: float = 0.05,
+    clock: bool = False,
+    disk_megabytes: int = 0,
+) -> Outcome:
+    """A fault under load, healing, the checks; then everything is killed and started, and the checks again."""
+    findings = Findings()
+    cluster = shop.cluster(name, clock=clock)
+    with contextlib.ExitStack() as stack:
+        if disk_megabytes:
+            stack.enter_context(small_disk(cluster.data, disk_megabytes))
+        stack.callback(cluster.kill)
+        cluster.start()
+        history = History.new(cluster, findings)
+        plan = verdict = "healed too late"
+        try:
+            with history.under_load(str(chance.random()), impatience):
+                time.sleep(chance.uniform(0.5, 1.5))
+                plan = fault(history, chance)
+                cluster.heal()
+                time.sleep(0.5)
+            verdict = history.check_healed()
+            cluster.kill()
+            cluster.start()
+            verdict = max(verdict, history.check_healed())
+        except AssertionError as error:
+            findings.add("stuck", "cluster", f"not ready again: {str(error)[-3000:]}")
+        return _outcome(cluster, history, plan, verdict)
+
+
+def _outcome(cluster: ChaosCluster, history: History, plan: str, verdict: str) -> Outcome:
+    findings = history.findings
+    kept = cluster.directory if findings else None
+    return Outcome(plan, findings.kinds() or verdict, findings, history.acknowledged(), kept)
+
+
+def skewed_round(shop: Workshop, name: str, chance: random.Random) -> Outcome:
+    """Very many records under one key, a few under another, and scans of either by prefix."""
+    findings = Findings()
+    cluster = shop.cluster(name)
+    history = History.new(cluster, findings)
+    batches = chance.randint(8, 20)
+    plan = f"{batches * BULK_RECORDS:,} records under one key"
+    try:
+        cluster.start()
+        for number in range(batches):
+            _bulk(history, [KEYS[0]])
+            if number == batches // 2:
+                _bulk(history, [KEYS[-1]], 3)
+        _bulk(history, [KEYS[-1]], 1)
+        time.sleep(2.0)  # so that it is gathered
+        for prefix in ("oth", "key", ""):
+            try:
+                history.log.scan_all(history.client, final=True, prefix=prefix)
+            except Silence as silence:
+                findings.add("stuck", "log", str(silence))
+    finally:
+        cluster.kill()
+    return _outcome(cluster, history, plan, "ok")
+
+
+def _bulk(history: History, keys: list[bytes], count: int = BULK_RECORDS) -> None:
+    record = history.log.record
+    batch = record.begin([keys[n % len(keys)] for n in range(count)])
+    history.log.append(history.client, batch, True, None, 30.0)
+
+
+def base_history(shop: Workshop) -> History:
+    """A stopped cluster whose data directory has files of every kind: stopped in order once, then killed under load."""
+    if shop.base is not None:
+        return shop.base
+    cluster = shop.cluster("base")
+    history = History.new(cluster, Findings())
+    chance = random.Random(f"{shop.seed} base")
+    try:
+        cluster.start()
+        with history.under_load(str(chance.random())):
+            time.sleep(3.0)
+            for _ in range(4):
+                _bulk(history, list(KEYS))
+            time.sleep(1.0)
+        cluster.stop()
+        cluster.start()
+        with history.under_load(str(chance.random())):
+            time.sleep(2.0)
+        history.check_healed()
+    finally:
+        cluster.kill()
+    assert not history.findings, f"an unharmed cluster: {history.findings.examples}"
+    shop.base = history
+    return history
+
+
+def damage_round(shop: Workshop, name: str, kind: FileKind, chance: random.Random, hurt: object) -> Outcome:
+    """A damaged copy of the base: started, checked, used, and started and checked once more."""
+    base = base_history(shop)
+    findings = Findings()
+    cluster = shop.cluster(name, port=free_port())
+    cluster.data.rmdir()
+    base.cluster.copy_data(cluster.data)
+    history = base.forked(cluster, findings)
+    assert callable(hurt)
+    plan = hurt(cluster.data, kind, chance)
+    if plan is None:
+        shutil.rmtree(cluster.directory)
+        return Outcome("no such file", "skipped", findings)
+    try:
+        verdict = _checked_start(history)
+        if verdict != "refused":
+            with history.under_load(str(chance.random())):
+                time.sleep(1.2)
+            cluster.stop() if chance.random() < 0.5 else cluster.kill()
+            verdict = max(verdict, _checked_start(history))
+    finally:
+        cluster.kill()
+    return _outcome(cluster, history, plan, verdict)
+
+
+def _checked_start(history: History) -> str:
+    """ "refused": a process ended, or shards did not load; "warned"; "repaired": everything is there."""
+    state = history.cluster.start_damaged(DAMAGED_WITHIN_S)
+    complete = state != "refused" and history.check(final=False)
+    if state == "refused" or state == "stuck":
+        return "refused"
+    if state == "partial":
+        return "shard refused"
+    return "repaired" if complete else "warned"
