@@ -34,6 +34,8 @@ def _play(shop: Workshop, scenario: Scenario, name: str, number: int) -> report.
         shutil.rmtree(shop.directory / f"{name}-{number}", ignore_errors=True)
     done = report.Round(name, number, time.monotonic() - started, outcome)
     _say(report.line(done))
+    if outcome.findings:
+        _say(report.evidence(done, shop.seed))
     return done
 
 
@@ -70,11 +72,13 @@ def main() -> int:
     subprocess.run([sys.executable, "-c", _WARMING], check=True, cwd=ROOT, timeout=WARM_WITHIN_S)
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     shop = Workshop(directory, control.compiled(directory), asked.seed)
-    rounds = _run(shop, chosen, asked.seconds, asked.round or 0, asked.round is not None)
+    try:
+        rounds = _run(shop, chosen, asked.seconds, asked.round or 0, asked.round is not None)
+    finally:
+        shop.close()
     _say("\n" + report.table(rounds))
     violated = [done for done in rounds if done.outcome.findings]
     if violated:
-        _say(report.evidence(rounds, asked.seed))
         _say(f"\nseed {asked.seed}: {len(violated)} of {len(rounds)} rounds broke a promise")
         return 1
     shutil.rmtree(directory)

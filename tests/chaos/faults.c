@@ -1,5 +1,5 @@
-/* Disk faults for one process tree, by LD_PRELOAD: calls on files under CHAOS_DATA fail, wait, are cut or kill the
- * process, as the control file CHAOS_CONTROL says at that moment (tests/chaos/control.py writes it). */
+/* Disk faults for one process tree, by LD_PRELOAD: calls on files under the data directory fail, wait, are cut or
+ * kill the process, as the control file says at that moment (tests/chaos/control.py writes it). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -29,14 +29,13 @@ struct control {
 static struct control *control;
 static const char *data;
 
-__attribute__((constructor)) static void attach(void) {
-    const char *path = getenv("CHAOS_CONTROL");
-    data = getenv("CHAOS_DATA");
-    if (!path || !data) return;
-    int descriptor = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC);
+/* For a forked process, once. */
+void chaos_attach(const char *control_path, const char *data_path) {
+    int descriptor = syscall(SYS_openat, AT_FDCWD, control_path, O_RDWR | O_CLOEXEC);
     if (descriptor < 0) return;
     void *place = mmap(NULL, sizeof(struct control), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     syscall(SYS_close, descriptor);
+    data = strdup(data_path);
     if (place != MAP_FAILED) control = place;
 }
 

@@ -7,16 +7,17 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 
 from tests.chaos.control import Control
-from tests.cluster.cluster import ROOT, Cluster
+from tests.chaos.zygote import Zygote
+from tests.cluster.cluster import Cluster
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 SETTLED_AFTER_S = 1.0
@@ -25,53 +26,39 @@ SETTLED_AFTER_S = 1.0
 
 @dataclass
 class ChaosCluster(Cluster):
-    """As Cluster; `library` is the compiled `faults.c`, `clock` whether time can be moved."""
+    """As Cluster; `zygote` starts its processes, `clock` is the file by which their time can be moved."""
 
-    library: Path = Path()
+    zygote: Zygote = field(kw_only=True)
     seed: int = 0
-    clock: bool = False
+    clock: Path | None = None
     control: Control = field(init=False)
 
     def __post_init__(self) -> None:
         self.control = Control(self.directory / "control", create=True)
-        if self.clock:
-            self.move_clock(0)
+        self.move_clock(0)
 
     @property
     def data(self) -> Path:
         return self.directory / "data"
 
     def environment(self) -> dict[str, str]:
-        preloaded = [str(self.library)]
-        extra: dict[str, str] = {}
-        if self.clock:
-            preloaded.append(str(FAKETIME))
-            extra = {
-                "FAKETIME_TIMESTAMP_FILE": str(self.directory / "clock"),
-                "FAKETIME_CACHE_DURATION": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            }
         return {
             **super().environment(),
-            **extra,
-            "LD_PRELOAD": ":".join(preloaded),
             "CHAOS_CONTROL": str(self.directory / "control"),
             "CHAOS_DATA": str(self.data.resolve()),
             "CHAOS_SEED": str(self.seed),
         }
 
     def _spawn(self, module: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.chaos.launch", module]
-        with open(self.directory / f"{module}.log", "ab") as log:
-            return subprocess.Popen(
-                command, env=self.environment() | {"PYTHONPATH": str(ROOT)}, stdout=log, stderr=log, cwd=self.directory
-            )
+        log = self.directory / f"{module}.log"
+        return cast(Any, self.zygote.spawn(module, self.environment(), self.directory, log))
 
     def move_clock(self, seconds: int) -> None:
-        """Relative to the true time, within a second."""
-        fresh = self.directory / "clock.new"
-        fresh.write_text(f"{seconds:+d}\n")
-        os.replace(fresh, self.directory / "clock")
+        """Relative to the true time, within a second. Without a clock file nothing happens."""
+        if self.clock is not None:
+            fresh = self.clock.with_suffix(".new")
+            fresh.write_text(f"{seconds:+d}\n")
+            os.replace(fresh, self.clock)
 
     def processes(self) -> dict[str, psutil.Process]:
         """Coordinator, supervisor and workers ("worker-0", …) that live."""
@@ -109,8 +96,7 @@ class ChaosCluster(Cluster):
     def heal(self) -> None:
         """No more faults, everything runs again. Raises AssertionError when it is not ready in time."""
         self.control.clear()
-        if self.clock:
-            self.move_clock(0)
+        self.move_clock(0)
         for process in self.processes().values():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)

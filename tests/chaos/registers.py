@@ -38,6 +38,8 @@ class Registers:
         self._lock = threading.Lock()
         self._states: dict[Key, _State] = {}
         self._stamp = 0
+        self.is_damaged = False
+        """Files are damaged: an answer that says so may show what a lost file had replaced."""
 
     def forked(self, findings: Findings) -> Registers:
         """A copy for another history that begins alike."""
@@ -94,7 +96,7 @@ class Registers:
         is written meanwhile and everything is healed."""
         with self._lock:
             for key, value in shown.items():
-                self._check_shown(key, value, stamp, what)
+                self._check_shown(key, value, stamp, what, excused=self.is_damaged and not complete)
             if complete:
                 for key in asked:
                     state = self._states.get(key)
@@ -103,11 +105,11 @@ class Registers:
                     kind = "lost" if final else "unlabelled"
                     self._add(kind, f"{what}: {key} should be one of {state.possible}, and is not in the answer")
 
-    def _check_shown(self, key: Key, value: Value, stamp: int, what: str) -> None:
+    def _check_shown(self, key: Key, value: Value, stamp: int, what: str, *, excused: bool) -> None:
         state = self._states.get(key)
         if state is None or value not in state.sent:
             self._add("invented", f"{what}: {key} is {value}, sent were {state.sent if state else 'none'}")
-        elif state.changed_at <= stamp and value not in state.possible:
+        elif state.changed_at <= stamp and value not in state.possible and not excused:
             self._add("stale", f"{what}: {key} is {value}, it should be one of {state.possible}")
 
     def _add(self, kind: str, text: str) -> None:

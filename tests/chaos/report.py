@@ -36,15 +36,12 @@ def table(rounds: list[Round]) -> str:
     return "\n".join(lines)
 
 
-def evidence(rounds: list[Round], seed: int) -> str:
+def evidence(done: Round, seed: int) -> str:
     """What was acknowledged or sent, what the answer was, where the data directory is, and how to see it again."""
-    lines = []
-    for done in rounds:
-        if not done.outcome.findings:
-            continue
-        lines.append(f"\n{done.scenario}, round {done.number}: {done.outcome.plan}")
-        lines.append(f"  data directory and logs: {done.outcome.kept}")
-        lines.append(f"  again: python -m tests.chaos --seed {seed} --scenario {done.scenario} --round {done.number}")
-        for violation in done.outcome.findings.examples:
-            lines.append(f"  {violation.area} {violation.kind}: {violation.text[:EVIDENCE_BYTES_MAX]}")
+    outcome = done.outcome
+    lines = [
+        f"  data directory and logs: {outcome.kept}",
+        f"  again: python -m tests.chaos --seed {seed} --scenario {done.scenario} --round {done.number}",
+    ]
+    lines += [f"  {found.area} {found.kind}: {found.text[:EVIDENCE_BYTES_MAX]}" for found in outcome.findings.examples]
     return "\n".join(lines)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.client import Silence
@@ -19,7 +19,9 @@ from tests.chaos.findings import Findings
 from tests.chaos.history import SETTINGS, History
 from tests.chaos.log_load import KEYS
 from tests.chaos.nemesis import Fault
-from tests.chaos.processes import ChaosCluster
+from tests.chaos.processes import FAKETIME, ChaosCluster
+from tests.chaos.zygote import Zygote
+from tests.cluster.cluster import ROOT
 
 SHARDS, WORKERS = 4, 2
 DAMAGED_WITHIN_S = 25.0
@@ -47,12 +49,37 @@ class Workshop:
     library: Path
     seed: int
     base: History | None = None
+    _zygotes: dict[bool, Zygote] = field(default_factory=dict)
+
+    def zygote(self, clock: bool) -> Zygote:
+        """The one whose processes have the true time, or the one whose processes have that of the file `clock`."""
+        if clock not in self._zygotes:
+            extra = {
+                "FAKETIME_TIMESTAMP_FILE": str(self.directory / "clock"),
+                "FAKETIME_CACHE_DURATION": "1",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+            (self.directory / "clock").write_text("+0\n")
+            libraries = [self.library, FAKETIME] if clock else [self.library]
+            self._zygotes[clock] = Zygote(libraries, extra if clock else {}, ROOT)
+        return self._zygotes[clock]
+
+    def close(self) -> None:
+        for zygote in self._zygotes.values():
+            zygote.close()
 
     def cluster(self, name: str, *, clock: bool = False, port: int = 0) -> ChaosCluster:
         directory = self.directory / name
         directory.mkdir(parents=True)
         cluster = ChaosCluster(
-            directory, SHARDS, WORKERS, SETTINGS, library=self.library, seed=self.seed, clock=clock, port=port
+            directory,
+            SHARDS,
+            WORKERS,
+            SETTINGS,
+            zygote=self.zygote(clock),
+            seed=self.seed,
+            clock=self.directory / "clock" if clock else None,
+            port=port,
         )
         cluster.data.mkdir(mode=0o700)
         return cluster
@@ -187,6 +214,7 @@ def damage_round(shop: Workshop, name: str, kind: FileKind, chance: random.Rando
     cluster.data.rmdir()
     base.cluster.copy_data(cluster.data)
     history = base.forked(cluster, findings)
+    history.metrics.registers.is_damaged = history.vectors.registers.is_damaged = True
     assert callable(hurt)
     plan = hurt(cluster.data, kind, chance)
     if plan is None:

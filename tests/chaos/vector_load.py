@@ -122,15 +122,12 @@ class Vectors:
         hits = [(hit["vector"]["id"], hit["vector"]["attributes"].get("version")) for hit in answer.json()["results"]]
         what = f"{'exact ' if exact else ''}search of {collection}"
         shown: dict[Key, Value] = {(collection, found): version for found, version in hits}
-        self.registers.check(shown, (), stamp, complete=False, final=final, what=what)
-        if (
-            answer.complete
-            and (not hits or hits[0][0] != name)
-            and self.registers.possible((collection, name)) == possible
-        ):
+        complete = answer.complete
+        self.registers.check(shown, (), stamp, complete=complete, final=final, what=what)
+        if complete and (not hits or hits[0][0] != name) and self.registers.possible((collection, name)) == possible:
             kind = "lost" if final else "unlabelled"
             self.findings.add(kind, "vectors", f"{what}: {name} (version {version}) is not first but {hits}")
-        return answer.complete
+        return complete
 
     def check_all(self, client: Client, *, final: bool) -> bool:
         """Read every id ever written, and search for some; whether all answers said that they are complete."""

@@ -188,6 +188,15 @@ def test_a_replaced_value_that_comes_back_is_found() -> None:
     assert values.kinds({"x": 1}) == {"stale"}
 
 
+def test_what_a_lost_file_had_replaced_may_be_shown_with_a_warning_only() -> None:
+    for complete, expected in ((False, set()), (True, {"stale"})):
+        values = _Values()
+        values.registers.begin({"x": 2})
+        values.registers.acknowledge({"x": 2})
+        values.registers.is_damaged = True
+        assert values.kinds({"x": 1}, complete=complete) == expected
+
+
 def test_a_deleted_value_that_comes_back_is_found() -> None:
     values = _Values()
     values.registers.begin({"x": None})
