@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,23 +50,29 @@ class Log:
         }
         if producer is not None:
             body["producerId"], body["producerSeq"] = producer
+        asked_at = time.strftime("%H:%M:%S")
+        answered = self._append(client, batch, body, within_s)
+        batch.attempts.append(f"{asked_at} durable={durable} {producer or ''} waited {within_s:.2g} s: {answered}")
+        return answered.partition(":")[0]
+
+    def _append(self, client: Client, batch: Batch, body: dict[str, Any], within_s: float) -> str:
+        """The outcome, and behind a colon what was answered."""
         try:
             answer = client.post("/api/v1/log/append", body, within_s)
         except Silence as silence:
             # Refused connections have sent nothing, but an attempt before may have.
             self.record.doubt(batch) if silence.connected else self.record.refuse(batch)
-            return "in doubt"
+            return "in doubt: no answer"
+        content = answer.json()
         if answer.status == 200:
-            self.record.acknowledge(batch, answer.json()["startSequence"])
-            return "acknowledged"
+            self.record.acknowledge(batch, content["startSequence"])
+            return f"acknowledged: {content['startSequence']}"
         if answer.status not in (429, 503):
             self.record.doubt(batch)
             self.findings.add("wrong", "log", f"an append was answered {answer.status}: {answer.body[:300]!r}")
-        elif "may or may not" in answer.json()["message"]:
-            self.record.doubt(batch)
-        else:
-            self.record.refuse(batch)
-        return "refused"
+            return f"wrong: {answer.status}"
+        self.record.doubt(batch) if "may or may not" in content["message"] else self.record.refuse(batch)
+        return f"refused: {content['message'][:120]}"
 
     def scan(self, client: Client, *, final: bool, **parameters: str) -> tuple[list[Row], int, bool] | None:
         """One page and its checks: (rows, where to go on, whether it said that it is complete); None when refused."""

@@ -6,7 +6,7 @@ import copy
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.chaos.findings import Findings
 
@@ -17,7 +17,7 @@ OPEN, ACKNOWLEDGED, REFUSED, DOUBT = "open", "acknowledged", "refused", "in doub
 
 @dataclass(slots=True)
 class Batch:
-    """`decided_at` is the record's stamp when the outcome was known."""
+    """`decided_at`: the record's stamp when the outcome was known. `attempts`: what was answered, for the evidence."""
 
     number: int
     keys: tuple[bytes, ...]
@@ -25,6 +25,7 @@ class Batch:
     outcome: str = OPEN
     start: int = -1
     decided_at: int = -1
+    attempts: list[str] = field(default_factory=list)
 
     def value(self, place: int) -> bytes:
         return b"%d/%d/%d:" % (self.number, place, len(self.keys)) + b"x" * self.padding
@@ -129,12 +130,12 @@ class LogRecord:
             self._add("invented", f"{text} was never sent")
             return
         if batch.outcome == REFUSED:
-            self._add("invented", f"{text} was refused ('nothing appended')")
+            self._add("invented", f"{text} was refused ('nothing appended'); {batch.attempts}")
         start = places.setdefault(batch.number, sequence - place)
         if start != sequence - place:
             self._add("twice", f"{text}: its batch begins at {start} as well")
         elif batch.outcome == ACKNOWLEDGED and start != batch.start:
-            self._add("twice", f"{text}: its batch was acknowledged at {batch.start}")
+            self._add("twice", f"{text}: its batch was acknowledged at {batch.start}; {batch.attempts}")
         if self.given.setdefault(sequence, (key, value)) != (key, value):
             self._add("changed", f"{text}: a reader was given {self.given[sequence][1][:40]!r} under this number")
 
@@ -167,10 +168,8 @@ class LogRecord:
                 if concerned(key) and first <= batch.start + place < end and batch.start + place not in sequences
             ]
             if missing:
-                kind = "lost" if final else "unlabelled"
-                self._add(
-                    kind, f"{what}: acknowledged batch {batch.number} lacks {missing[:5]} ({len(missing)} records)"
-                )
+                text = f"acknowledged batch {batch.number} lacks {missing[:5]} of {len(missing)}; {batch.attempts}"
+                self._add("lost" if final else "unlabelled", f"{what}: {text}")
         if final:
             for sequence, (key, value) in self.given.items():
                 if concerned(key) and first <= sequence < end and sequence not in sequences:
@@ -185,9 +184,10 @@ class LogRecord:
                 if batch is not None:
                     counts[batch.number] = counts.get(batch.number, 0) + 1
             for number, count in counts.items():
-                expected = len(self.batches[number].keys)
-                if count != expected:
-                    self._add("half", f"{what}: {count} of the {expected} records of batch {number} are there")
+                batch = self.batches[number]
+                if count != len(batch.keys):
+                    text = f"{count} of {len(batch.keys)} records of batch {number} are there; {batch.attempts}"
+                    self._add("half", f"{what}: {text}")
 
     def _add(self, kind: str, text: str) -> None:
         self.findings.add(kind, self.area, text)

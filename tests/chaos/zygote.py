@@ -105,13 +105,14 @@ def _become(order: dict[str, Any]) -> None:
     random.seed()
     control, data = order["environment"]["CHAOS_CONTROL"], order["environment"]["CHAOS_DATA"]
     ctypes.CDLL(None).chaos_attach(control.encode(), data.encode())
-    from tests.chaos import launch
+    from tests.chaos import launch  # imported already, in `main`
 
     launch.start(order["module"])
 
 
 def main() -> None:
     import coordinator.app  # noqa: F401 (what is imported here, no start has to import)
+    from tests.chaos import launch  # noqa: F401
     from worker.methods import all_methods
 
     all_methods()
