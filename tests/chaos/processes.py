@@ -51,6 +51,7 @@ class ChaosCluster(Cluster):
 
     def _spawn(self, module: str) -> subprocess.Popen[bytes]:
         log = self.directory / f"{module}.log"
+        log.touch()
         return cast(Any, self.zygote.spawn(module, self.environment(), self.directory, log))
 
     def move_clock(self, seconds: int) -> None:

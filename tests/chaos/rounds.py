@@ -125,10 +125,10 @@ def live_round(
         if disk_megabytes:
             stack.enter_context(small_disk(cluster.data, disk_megabytes))
         stack.callback(cluster.kill)
-        cluster.start()
         history = History.new(cluster, findings)
-        plan = verdict = "healed too late"
+        plan = verdict = "never ready"
         try:
+            cluster.start()
             with history.under_load(str(chance.random()), impatience):
                 time.sleep(chance.uniform(0.5, 1.5))
                 plan = fault(history, chance)
