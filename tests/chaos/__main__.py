@@ -6,6 +6,7 @@ import argparse
 import fnmatch
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,8 +19,8 @@ from tests.chaos.scenarios import Scenario, all_scenarios
 from tests.cluster.cluster import ROOT
 
 WARM_WITHIN_S = 600.0
-"""Compiling every kernel, once on a machine; with the cache on disk it takes seconds."""
-_WARMING = "import coordinator.app; from worker import warm; warm.import_methods(); warm.fill_cache()"
+"""Compiling the kernels that a start needs, once on a machine; with the cache on disk it takes seconds."""
+_WARMING = "import coordinator.app; from worker import warm; warm.import_methods()"
 
 
 def _say(text: str) -> None:
@@ -70,6 +71,7 @@ def main() -> int:
         _say("\n".join(known))
         return 0 if asked.list else 2
     subprocess.run([sys.executable, "-c", _WARMING], check=True, cwd=ROOT, timeout=WARM_WITHIN_S)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the clusters are ended as well
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     shop = Workshop(directory, control.compiled(directory), asked.seed)
     try:

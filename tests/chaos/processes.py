@@ -17,7 +17,7 @@ import psutil
 
 from tests.chaos.control import Control
 from tests.chaos.zygote import Zygote
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import STOP_WITHIN_S, Cluster
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 SETTLED_AFTER_S = 1.0
@@ -88,11 +88,12 @@ class ChaosCluster(Cluster):
                     process.send_signal(signal.SIGCONT)
 
     def strike(self, name: str) -> None:
-        """SIGKILL to one process, if it lives."""
+        """SIGKILL to one process, if it lives; returns when it is dead."""
         process = self.processes().get(name)
         if process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+                process.wait(STOP_WITHIN_S)
 
     def heal(self) -> None:
         """No more faults, everything runs again. Raises AssertionError when it is not ready in time."""
