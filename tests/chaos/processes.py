@@ -17,7 +17,7 @@ import psutil
 
 from tests.chaos.control import Control
 from tests.chaos.zygote import Zygote
-from tests.cluster.cluster import STOP_WITHIN_S, Cluster
+from tests.cluster.cluster import READY_WITHIN_S, STOP_WITHIN_S, Cluster
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 SETTLED_AFTER_S = 1.0
@@ -95,7 +95,7 @@ class ChaosCluster(Cluster):
                 process.kill()
                 process.wait(STOP_WITHIN_S)
 
-    def heal(self) -> None:
+    def heal(self, within_s: float = READY_WITHIN_S) -> None:
         """No more faults, everything runs again. Raises AssertionError when it is not ready in time."""
         self.control.clear()
         self.move_clock(0)
@@ -103,7 +103,7 @@ class ChaosCluster(Cluster):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
         self.start_missing()
-        self.wait_ready()
+        self.wait_ready(within_s)
 
     def start_missing(self) -> None:
         if self.supervisor is None or self.supervisor.poll() is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 from tests.chaos import damage, nemesis
 from tests.chaos.nemesis import Fault
@@ -27,9 +28,9 @@ _REMOVED = (
 )
 
 
-def _live(fault: Fault, *, impatience: float = 0.05, clock: bool = False, disk_megabytes: int = 0) -> Scenario:
+def _live(fault: Fault, **options: Any) -> Scenario:
     def run(shop: Workshop, name: str, chance: random.Random) -> Outcome:
-        return live_round(shop, name, fault, chance, impatience=impatience, clock=clock, disk_megabytes=disk_megabytes)
+        return live_round(shop, name, fault, chance, **options)
 
     return run
 
@@ -71,8 +72,8 @@ def all_scenarios() -> dict[str, Scenario]:
         "freeze-coordinator": _live(nemesis.freeze_coordinator, impatience=0.3),
         "freeze-then-kill": _live(nemesis.freeze_then_kill, impatience=0.3),
         "no-space": _live(nemesis.no_space),
-        "write-error": _live(nemesis.write_error),
-        "sync-error": _live(nemesis.sync_error),
+        "write-error": _live(nemesis.write_error, operator_restarts=True),
+        "sync-error": _live(nemesis.sync_error, operator_restarts=True),
         "slow-sync": _live(nemesis.slow_sync, impatience=0.2),
         "torn-write": _live(nemesis.torn_write),
         "death-at-sync": _live(nemesis.death_at_sync),
