@@ -61,12 +61,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--scenario", default="*", help="a name or a pattern such as 'flip-*'; default: all")
+    parser.add_argument("--scenario", default="*", help="names or patterns, such as 'clock,flip-*'; default: all")
     parser.add_argument("--round", type=int, help="this round of each, and no other")
     parser.add_argument("--list", action="store_true", help="print the names of the scenarios")
     asked = parser.parse_args()
-    known = all_scenarios()
-    chosen = {name: scenario for name, scenario in known.items() if fnmatch.fnmatch(name, asked.scenario)}
+    known, patterns = all_scenarios(), asked.scenario.split(",")
+    chosen = {name: scenario for name, scenario in known.items() if any(fnmatch.fnmatch(name, p) for p in patterns)}
     if asked.list or not chosen:
         _say("\n".join(known))
         return 0 if asked.list else 2
