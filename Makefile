@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 SOURCES := shared coordinator worker tests loadtest
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos powerloss clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -45,6 +45,10 @@ proto-check: $(VENV)/.installed-test  ## fail unless the generated modules are t
 	rm -rf build/proto-check && mkdir -p build/proto-check
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=build/proto-check --pyi_out=build/proto-check proto/*.proto
 	for file in build/proto-check/proto/*; do cmp "$$file" "proto/$$(basename $$file)" || exit 1; done
+
+powerloss: $(VENV)/.installed-test  ## power lost at 10,000 points of recorded workloads, and every sync left out once
+	$(BIN)/python -m tests.powerloss --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
+	$(if $(POINTS),,$(BIN)/python -m tests.powerloss.omitted --seed $(or $(SEED),1))
 
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance

@@ -1,0 +1,151 @@
+"""Every sync of the product left out, one at a time, to see whether a crash shows it.
+
+The places are found in the source, so a new one is tried without anybody thinking of it: calls of fsync, fdatasync,
+sync_directory, of `sync` and `flush` methods, and writes that are asked to be durable.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from shared import durable
+from worker.group_sync import GroupSync
+from worker.logs.keeper import Keeper
+from worker.series.journal import Journal
+from worker.series.part import SeriesPart
+from worker.storage import Store
+from worker.vectors.part import VectorPart
+from worker.wal.log import Stream, WriteAheadLog
+
+PACKAGES = ("shared", "worker", "coordinator")
+FUNCTIONS = {"fsync": os, "fdatasync": os, "sync_directory": durable}
+METHODS: dict[str, tuple[type, ...]] = {
+    "sync": (GroupSync, Store, WriteAheadLog, Stream, Keeper, SeriesPart, VectorPart),
+    "flush": (Store,),
+}
+DURABLE: tuple[type, ...] = (Store, Journal)
+"""Their `write` takes `durable`."""
+
+WORKLOADS_OF = {
+    "shared.durable": ("sequencer", "catalogue", "wal-layout", "start"),
+    "shared.manifest": ("manifest", "start"),
+    "coordinator.log": ("sequencer",),
+    "coordinator.vectors": ("catalogue",),
+    "worker.wal": ("wal", "wal-threads", "wal-layout", "start"),
+    "worker.storage": ("store", "start"),
+    "worker.series": ("series", "series-buffered"),
+    "worker.logs": ("log",),
+    "worker.vectors": ("vectors",),
+    "worker": ("start",),
+}
+
+UNNOTICED = {
+    "worker.logs.part:load:sync": "what a start reads in the store was synced or written out before; old formats only",
+    "worker.logs.part:drop:durable": "the space is reclaimed next, which writes the store's memory out to the disk",
+    "worker.series.registry:sweep:durable": "a sweep that is undone leaves the rows as they were, and is done again",
+    "worker.storage:close:sync": "the families are flushed next, to files that the store syncs itself",
+    "worker.vectors.ann:save:fsync": "a snapshot that fails its checksum is built anew from the store",
+    "worker.wal.files:_prepare:fsync": "the first sync of a record is one of the whole file",
+    "worker.wal.layout:_write_anew:sync": "closing the logs syncs them again",
+}
+"""Places that no crash shows when they are left out, and why that is right."""
+
+
+def places() -> list[str]:
+    """module:function:what, of everything that may be left out."""
+    found: dict[str, None] = {}
+    for package in PACKAGES:
+        for path in sorted(Path(package).rglob("*.py")):
+            module = ".".join(path.with_suffix("").parts)
+            for function, call in _calls(ast.parse(path.read_text())):
+                what = _what(call)
+                # The coordinator's `sync` is a request; the store's `flush` of a family is the library's.
+                is_ours = what not in METHODS or (package == "worker" and f"{module}:{what}" != "worker.storage:flush")
+                if what and is_ours:
+                    found[f"{module}:{function}:{what}"] = None
+    return list(found)
+
+
+def _calls(node: ast.AST, function: str = "<module>") -> Iterator[tuple[str, ast.Call]]:
+    for child in ast.iter_child_nodes(node):
+        inside = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
+        if isinstance(child, ast.Call):
+            yield function, child
+        yield from _calls(child, inside)
+
+
+def _what(call: ast.Call) -> str:
+    if any(keyword.arg == "durable" and not _is_false(keyword.value) for keyword in call.keywords):
+        return "durable" if isinstance(call.func, ast.Attribute) and call.func.attr == "write" else ""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name == "flush" and not call.args:
+        return ""  # of a stream: no sync
+    return name if name in FUNCTIONS or (name in METHODS and isinstance(call.func, ast.Attribute)) else ""
+
+
+def _is_false(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and not value.value
+
+
+def workloads_of(place: str) -> tuple[str, ...]:
+    module = place.partition(":")[0]
+    return next((names for prefix, names in WORKLOADS_OF.items() if module.startswith(prefix)), ())
+
+
+@contextmanager
+def omitting(place: str) -> Iterator[None]:
+    """Without the syncs of that place; with all, if it is ""."""
+    if not place:
+        yield
+        return
+    module, function, what = place.split(":")
+
+    def is_there() -> bool:
+        frame = sys._getframe(2)
+        while frame.f_code.co_name in ("<lambda>", "<listcomp>"):  # of the function
+            assert frame.f_back is not None
+            frame = frame.f_back
+        return frame.f_globals["__name__"] == module and frame.f_code.co_name == function
+
+    with ExitStack() as patches:
+        if what in FUNCTIONS:
+            _patch_function(patches, what, is_there)
+        elif what in METHODS:
+            for owner in METHODS[what]:
+                if what in vars(owner):
+                    patches.enter_context(mock.patch.object(owner, what, _skipping(vars(owner)[what], is_there)))
+        else:
+            for owner in DURABLE:
+                patches.enter_context(mock.patch.object(owner, "write", _not_durable(vars(owner)["write"], is_there)))
+        yield
+
+
+def _patch_function(patches: ExitStack, name: str, is_there: Callable[[], bool]) -> None:
+    original = getattr(FUNCTIONS[name], name)
+    skipping = _skipping(original, is_there)
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is original:
+            patches.enter_context(mock.patch.object(module, name, skipping))
+
+
+def _skipping(original: Callable, is_there: Callable[[], bool]) -> Callable:
+    def call(*arguments: Any, **options: Any) -> Any:
+        return None if is_there() else original(*arguments, **options)
+
+    return call
+
+
+def _not_durable(original: Callable, is_there: Callable[[], bool]) -> Callable:
+    def call(*arguments: Any, **options: Any) -> Any:
+        if is_there():
+            options["durable"] = False
+        return original(*arguments, **options)
+
+    return call

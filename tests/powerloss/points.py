@@ -1,0 +1,139 @@
+"""Points at which the power goes, and what is found when it comes back."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.powerloss.crash import MODES, crash
+from tests.powerloss.files import FileSystem
+from tests.powerloss.history import History
+from tests.powerloss.trace import Event, Op, mark_of, read
+from tests.powerloss.workloads import WORKLOADS
+
+TEXT_MAX = 600
+MARKED_SHARE = 0.4
+"""Of the points, how many come right after an acknowledgement: what was forgotten to be synced shows there."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """The power goes after `events` of the trace; what is not on the disk then is left as mode and seed say."""
+
+    events: int
+    mode: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.events}:{self.mode}:{self.seed}"
+
+    @classmethod
+    def parsed(cls, text: str) -> Point:
+        events, mode, seed = text.split(":")
+        return cls(int(events), mode, int(seed))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    point: Point
+    text: str
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`points` looked at, `states` of them different ones."""
+
+    points: int
+    states: int
+    failures: list[Failure]
+    seconds: float = 0.0
+
+
+def sample(events: Sequence[Event], count: int, seed: int) -> list[Point]:
+    """Points by seed, in order, all of them after the last time that everything was settled by decree."""
+    chance = random.Random(seed)
+    marks = [at + 1 for at, entry in enumerate(events) if entry.op is Op.MARK]
+    first = max((at for at in marks if mark_of(events[at - 1]).what == "settled"), default=0)
+    acknowledged = [at for at in marks if at > first and mark_of(events[at - 1]).what == "done"]
+    points = []
+    for number in range(count):
+        is_marked = acknowledged and chance.random() < MARKED_SHARE
+        at = chance.choice(acknowledged) if is_marked else chance.randint(first, len(events))
+        mode = "drop" if is_marked and chance.random() < 0.3 else chance.choice(MODES)
+        points.append(Point(at, mode, number))
+    return sorted(points)
+
+
+def look(
+    file: Path, name: str, points: Sequence[Point], *, failures_max: int = 1 << 30, is_lenient: bool = False
+) -> Verdict:
+    """Build the states of these points (ascending) and check each different one."""
+    events = read(file)
+    root = str(file.parent / "root")
+    seen: dict[tuple[bytes, int], None] = {}
+    verdict = Verdict(0, 0, [])
+    for files, history, point in moments(events, root, points, is_lenient):
+        verdict.points += 1
+        state = crash(files, point.mode, point.seed)
+        key = state.digest, sum(1 + act.is_done for act in history.acts)
+        if key in seen:
+            continue
+        seen[key] = None
+        verdict.states += 1
+        with tempfile.TemporaryDirectory(dir=scratch(), prefix="powerloss-") as directory:
+            state.write(Path(directory))
+            try:
+                WORKLOADS[name].check(Path(directory), history)
+            except Exception as error:
+                verdict.failures.append(Failure(point, f"{type(error).__name__}: {error}"[:TEXT_MAX]))
+                if len(verdict.failures) >= failures_max:
+                    break
+    return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How many points, by which seed, in how many shares, and whether new directories are there unsynced."""
+
+    count: int
+    seed: int
+    shares: int
+    is_lenient: bool
+
+
+def look_at_share(file: Path, name: str, how: Sampling, share: int) -> Verdict:
+    """One share of the sample, in a process of its own."""
+    logging.disable(logging.CRITICAL)
+    started = time.monotonic()
+    points = sample(read(file), how.count, how.seed)[share :: how.shares]
+    verdict = look(file, name, points, is_lenient=how.is_lenient)
+    verdict.seconds = time.monotonic() - started
+    return verdict
+
+
+def moments(
+    events: Sequence[Event], root: str, points: Sequence[Point], is_lenient: bool
+) -> Iterator[tuple[FileSystem, History, Point]]:
+    files, history = FileSystem(root, is_lenient=is_lenient), History()
+    for point in points:
+        while files.index < point.events:
+            entry = events[files.index]
+            if entry.op is Op.MARK:
+                mark = mark_of(entry)
+                history.add(mark)
+                if mark.what == "settled":
+                    files.settle()
+            files.play(entry)
+        yield files, history, point
+
+
+def scratch() -> str:
+    """Where states are written: in memory, if there is such a place."""
+    shared = Path("/dev/shm")
+    return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > 1 << 30 else tempfile.gettempdir()

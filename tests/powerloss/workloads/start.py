@@ -1,0 +1,154 @@
+"""A new data directory from its first moment: what the processes open, written to in all three areas, and started again
+with other numbers of workers."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from coordinator.vectors.catalogue import Catalogue
+from shared import remote_write
+from shared.config import Settings
+from shared.hashing import hash64
+from shared.labels import Symbols
+from shared.log_blocks import block_of
+from shared.manifest import open_manifest
+from shared.messages.log import Batch, CursorMove
+from shared.messages.vectors import Collection
+from shared.remote_write import UNLIMITED
+from tests.powerloss.history import History, require, some
+from tests.powerloss.recording import Recorder
+from tests.powerloss.workloads import store as store_workload
+from tests.powerloss.workloads import wal as wal_workload
+from tests.remote_write_bodies import body
+from tests.unit.log_shard import OneShard
+from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S
+from worker.logs import cursors, writing
+from worker.logs.messages import Message
+from worker.series.select import ShardSource
+from worker.series.texts import TextTable
+from worker.shard import Shard
+from worker.wal import layout
+from worker.wal.log import WriteAheadLog
+
+SHARDS = 2
+WORKERS = (1, 2, 2, 1)
+ROUNDS = 3
+
+
+class Data:
+    """The shards of a data directory, all in this process, with the logs of so many workers."""
+
+    def __init__(self, root: Path, workers: int) -> None:
+        settings = Settings(data=root / "data", shards=SHARDS, workers=workers)
+        self.cluster_id = open_manifest(settings).cluster_id
+        base = settings.data / layout.NAME
+        layout.arrange(base, workers)
+        self.catalogue = Catalogue(settings.data)
+        self.catalogue.load()
+        self.logs = [WriteAheadLog(layout.directory_of(base, worker)) for worker in range(workers)]
+        tables = [TextTable() for _ in range(workers)]
+        self.shards = [Shard(n, settings, tables[n % workers], self.logs[n % workers]) for n in range(SHARDS)]
+        for shard in self.shards:
+            shard.series._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        for shard in self.shards:
+            shard.close()
+        for log in self.logs:
+            log.close()
+
+    def kill(self) -> None:
+        """As if the processes had died: nothing is synced or flushed."""
+        for shard in self.shards:
+            for part in (shard.series, shard.logs, shard.vectors):
+                part.close()
+            store_workload.killed(shard.store)
+        for log in self.logs:
+            wal_workload.killed(log)
+
+    def collection(self) -> Collection:
+        return self.catalogue.create("c", 4, "cosine", "f32", ())
+
+    def write_sample(self, shard: int, number: int) -> None:
+        series = [({"__name__": "m", "n": str(number)}, [(number, float(number))])]
+        self.shards[shard].series.write(remote_write.cut(body(series), 1, UNLIMITED).parts[0], TIMEOUT_S)
+
+    def append(self, shard: int, number: int) -> None:
+        block = block_of([(hash64(b"k"), 0, b"k", b"%d" % number)])
+        message = Message(0, number, number, 0, (Batch(number, 1, (shard,)),), block)
+        failed = writing.append({shard: (self.shards[shard].logs, message)}, durable=True)
+        assert not failed, failed
+
+    def upsert(self, shard: int, number: int) -> None:
+        own = self.shards[shard].vectors
+        vectors = np.full((1, 4), number + 1, dtype=np.float32)
+        own.open(self.collection()).upsert(own.shard, [b"%d" % number], vectors, [b""])
+        own.sync()
+
+    def move(self, shard: int, number: int) -> None:
+        cursors.move(self.shards[shard].logs, "c", [CursorMove(b"k", number, None)])
+
+    def seal(self, shard: int, number: int) -> None:
+        self.shards[shard].series._upkeep._seal(1 << 60)
+        self.shards[shard].logs.gather()
+        self.shards[shard].logs.flush()
+
+    def held(self, shard: int, kind: str) -> set[int]:
+        """The numbers of what is there of this kind."""
+        own = self.shards[shard]
+        if kind == "write_sample":
+            selection = ShardSource([own.series]).select((), *EVERYTHING, Symbols(own.series.symbols))
+            return set(selection.read(0, selection.labels.size).timestamps_ms.tolist())
+        if kind == "append":
+            records = OneShard.read(SimpleNamespace(part=own.logs))  # type: ignore[arg-type]
+            require(all(int(value) == number for number, _, value in records), "records are not as written")
+            return {number for number, _, _ in records}
+        if kind == "move":
+            return {sequence for _, sequence in cursors.read(own.logs, "c", b"k")}
+        found = own.vectors.find(self.collection())
+        names = [b"%d" % number for number in range(len(WORKERS) * ROUNDS * SHARDS)]
+        contents = found.contents(shard, names) if found is not None else []
+        return {int(name) for name, content in zip(names, contents, strict=False) if content is not None}
+
+
+def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
+    number = 0
+    for workers in WORKERS:
+        done = recorder.begin(["open"])
+        data = Data(root, workers)
+        done(data.cluster_id)
+        for _ in range(ROUNDS):
+            for shard in range(SHARDS):
+                for kind in ("write_sample", "append", "upsert", "move"):
+                    recorder.act([kind, shard, number], partial(getattr(data, kind), shard, number))
+                number += 1
+        if chance.random() < 0.5:
+            recorder.act(["seal"], partial(data.seal, chance.randrange(SHARDS), number))
+        chance.choice((data.close, data.kill))()
+
+
+def check(root: Path, history: History) -> None:
+    """The directory opens, keeps its identity, and has everything that was acknowledged, and nothing else."""
+    data = Data(root, 2)
+    told = {act.result for act in history.acts if act.told[0] == "open" and act.is_done}
+    require(told <= {data.cluster_id}, f"the cluster was {told}, and is {data.cluster_id}")
+    for shard in range(SHARDS):
+        for kind in ("write_sample", "append", "upsert", "move"):
+            acts = [act for act in history.acts if act.told[:2] == [kind, shard]]
+            tried, needed = {act.told[2] for act in acts}, {act.told[2] for act in acts if act.is_done}
+            if kind == "move":  # each replaces the one before
+                needed = set()
+                tried = {act.told[2] for act in acts if not act.is_done} | {
+                    max((act.told[2] for act in acts if act.is_done), default=-1)
+                }
+            held = data.held(shard, kind)
+            require(needed <= held, f"{kind}, shard {shard}: lost {some(sorted(needed - held))}")
+            require(held <= tried, f"{kind}, shard {shard}: invented {some(sorted(held - tried))}")
+            if kind == "move" and any(act.is_done for act in acts):
+                require(bool(held), f"shard {shard}: the cursor is lost")
+    data.kill()
