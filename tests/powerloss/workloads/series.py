@@ -17,7 +17,6 @@ from tests.powerloss.workloads import buffered
 from tests.powerloss.workloads.store import killed as killed_store
 from tests.powerloss.workloads.wal import killed as killed_log
 from tests.unit.test_series_part import TIMEOUT_S, Shard
-from worker.series import retention
 from worker.series.head import NEVER
 from worker.series.part import SeriesPart
 from worker.series.texts import TextTable
@@ -133,7 +132,8 @@ def _delete(shard: Part, recorder: Recorder, chance: random.Random, step: int) -
 def _drop(shard: Part, recorder: Recorder, step: int) -> None:
     """What retention drops, told by block, since others may have samples of the same time."""
     upkeep = shard.part._upkeep
-    blocks = retention.expired(shard.part.layers().blocks, step * 100, RETENTION_MS, 1 << 60)
+    oldest_ms = step * 100 - RETENTION_MS
+    blocks = [block for block in shard.part.layers().blocks if block.row.latest_ms < oldest_ms]
     if not blocks:
         return
     before = shard.held()
