@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 SOURCES := shared coordinator worker tests loadtest
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos powerloss clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos powerloss simulate clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -52,6 +52,10 @@ powerloss: $(VENV)/.installed-test  ## power lost at 10,000 points of recorded w
 
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance
+
+simulate: $(VENV)/.installed-test  ## 100,000 histories of the log's protocol, then its defects put back
+	$(BIN)/python -m tests.simulation --histories 100000 --jobs 2
+	$(BIN)/python -m tests.simulation --defects --histories 10000 --jobs 2
 
 bench: $(VENV)/.installed-load  ## metrics beside Prometheus and VictoriaMetrics; writes docs/benchmarks.md
 	$(BIN)/python -m loadtest.bench.metrics

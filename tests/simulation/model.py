@@ -1,0 +1,180 @@
+"""What the log has promised, as a model of a few dictionaries, and the checks of what was seen against it.
+
+A batch is known by the values of its records, which are unique. Batches come with what clients were told of them, and
+readers with what they were given; when everything works again, the whole log is read and has to agree with both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tests.simulation.world import Violation
+
+Row = tuple[int, bytes, bytes]
+"""(sequence number, key, value)."""
+Selects = Callable[[bytes], bool]
+"""Whether a key is read."""
+
+
+@dataclass(eq=False)
+class Batch:
+    """What a client wants to be appended once. `starts`: every answer to it; `unknown`: whether an attempt came to an
+    end nobody knows; `attempts`: that were sent; `may_be_lost`: the power was lost before it was said to be on disk."""
+
+    name: str
+    records: list[tuple[bytes, bytes]]
+    producer: str = ""
+    seq: int = 0
+    starts: list[int] = field(default_factory=list)
+    is_durable: bool = False
+    unknown: bool = False
+    attempts: int = 0
+    may_be_lost: bool = False
+
+    def __str__(self) -> str:
+        return f"batch {self.name}" + (f" ({self.producer}/{self.seq})" if self.producer else "")
+
+
+@dataclass
+class Given:
+    """What a reader was given: all records of start ≤ number < end whose key it `selects`, at a time."""
+
+    reader: str
+    selects: Selects
+    start: int
+    end: int
+    rows: list[Row]
+    log_start: int
+
+
+class Model:
+    """Everything that clients know."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.given: list[Given] = []
+        self.counts: list[tuple[str, Selects, int, int, int, int]] = []
+        """(reader, selects, start, end, count, log start)."""
+        self.synced_upto = 0
+        """Below, acknowledged records were said to be on the disk."""
+        self.power_was_lost = False
+        self.log_start = 0
+        self._by_value: dict[bytes, tuple[Batch, int]] = {}
+        self._values: dict[int, bytes] = {}
+
+    def new_batch(self, keys: Sequence[bytes], producer: str = "", seq: int = 0) -> Batch:
+        name = f"b{len(self.batches)}"
+        batch = Batch(name, [(key, f"{name}.{at}".encode()) for at, key in enumerate(keys)], producer, seq)
+        self.batches.append(batch)
+        for at, (_, value) in enumerate(batch.records):
+            self._by_value[value] = batch, at
+        return batch
+
+    # While it happens
+
+    def acknowledged(self, batch: Batch, start: int, count: int, durable: bool) -> None:
+        if count != len(batch.records):
+            raise Violation(f"{batch} was answered with {count} records, it has {len(batch.records)}")
+        if batch.starts and batch.starts[0] != start and batch.may_be_lost:
+            batch.may_be_lost = False
+            batch.starts.clear()  # lost with the power, which nobody had excluded, and appended anew
+        if batch.starts and batch.starts[0] != start:
+            raise Violation(f"{batch} was answered with number {batch.starts[0]} and then with {start}")
+        batch.starts.append(start)
+        batch.is_durable |= durable
+        batch.may_be_lost &= not durable
+
+    def lose_power(self) -> None:
+        """What was not said to be on the disk by now may be gone."""
+        self.power_was_lost = True
+        for batch in self.batches:
+            batch.may_be_lost |= not (batch.starts and self._is_on_disk(batch))
+
+    def saw(self, given: Given) -> None:
+        """Check what can be checked at once, and remember it."""
+        if given.end < given.start:
+            raise Violation(f"{given.reader} read from {given.start} on and is told to go on at {given.end}")
+        last = given.start - 1
+        for number, key, value in given.rows:
+            if not last < number < given.end:
+                raise Violation(f"{given.reader} got number {number} after {last}, in a page up to {given.end}")
+            last = number
+            self._check_row(given.reader, number, key, value)
+            if not given.selects(key):
+                raise Violation(f"{given.reader} got key {key!r}, which it had not asked for")
+        self.given.append(given)
+
+    def _check_row(self, reader: str, number: int, key: bytes, value: bytes) -> None:
+        known = self._by_value.get(value)
+        if known is None:
+            raise Violation(f"{reader} got a record nobody has appended: {number} {key!r} {value!r}")
+        batch, at = known
+        if batch.records[at][0] != key:
+            raise Violation(f"{reader} got record {at} of {batch} under key {key!r}")
+        if self._values.setdefault(number, value) != value:
+            raise Violation(f"number {number} was given to {self._values[number]!r} and to {value!r}")
+
+    # In the end
+
+    def check(self, rows: list[Row], log_start: int) -> None:
+        """Compare with the whole log, as it is after everything works again."""
+        self.log_start = max(self.log_start, log_start)
+        rows = [row for row in rows if row[0] >= self.log_start]
+        last = -1
+        for number, key, value in rows:
+            if number <= last:
+                raise Violation(f"the log has number {number} after {last}")
+            last = number
+            self._check_row("the last read", number, key, value)
+        places: dict[Batch, list[tuple[int, int]]] = {}
+        for number, _, value in rows:
+            batch, at = self._by_value[value]
+            places.setdefault(batch, []).append((at, number))
+        for batch in self.batches:
+            self._check_batch(batch, places.get(batch, []))
+        for given in self.given:
+            self._check_given(given, rows)
+        for reader, selects, start, end, count, seen_start in self.counts:
+            low = max(start, self.log_start)
+            if low == max(start, seen_start) and not self.power_was_lost:
+                there = sum(1 for number, key, _ in rows if low <= number < end and selects(key))
+                if there != count:
+                    raise Violation(f"{reader} counted {count} records in {start}..{end}, there are {there}")
+
+    def _check_batch(self, batch: Batch, places: list[tuple[int, int]]) -> None:
+        size = len(batch.records)
+        if batch.starts and batch.starts[0] < self.log_start:
+            return  # dropped with its segment
+        if not places:
+            if batch.starts and not batch.may_be_lost:
+                raise Violation(f"{batch} was acknowledged with number {batch.starts[0]} and is not there")
+            return
+        first = places[0][1]
+        if len(places) > size:
+            raise Violation(f"{batch} is there {len(places) / size:g} times: numbers {[n for _, n in places]}")
+        if places != [(at, first + at) for at in range(size)]:
+            raise Violation(f"{batch} of {size} records is not whole: (record, number) {places}")
+        if batch.starts and batch.starts[0] != first:
+            raise Violation(f"{batch} was acknowledged with number {batch.starts[0]} and is at {first}")
+        if not batch.starts and not batch.unknown:
+            raise Violation(f"{batch} was refused every time and is there at number {first}")
+
+    def _is_on_disk(self, batch: Batch) -> bool:
+        return batch.is_durable or batch.starts[0] + len(batch.records) <= self.synced_upto
+
+    def _check_given(self, given: Given, rows: list[Row]) -> None:
+        start = max(given.start, given.log_start, self.log_start)
+        seen = [row for row in given.rows if row[0] >= start]
+        now = [row for row in rows if start <= row[0] < given.end and given.selects(row[1])]
+        if seen == now:
+            return
+        before = set(seen)
+        came = [row for row in now if row not in before]
+        if came:
+            raise Violation(f"{given.reader} had read {given.start}..{given.end}, and {came[0]} appeared below")
+        after = set(now)
+        for row in seen:
+            batch, _ = self._by_value[row[2]]
+            if row not in after and not batch.may_be_lost:
+                raise Violation(f"{given.reader} was given {row} of {batch}, which is gone")

@@ -1,0 +1,171 @@
+"""Messages between the coordinator and its workers: in order on a connection, late, or lost.
+
+Stands in for `shared.wire` and the sockets under `coordinator.links` and `worker.process`, which are used as they are.
+A message is one packet, whose content is not encoded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from shared.wire import CANCEL, REGISTER, REPLY, REQUEST, Reply, Request
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Coordinator, Worker
+
+PACKET_BYTES = 64
+
+
+@dataclass(slots=True)
+class Packet:
+    kind: bytes
+    id: bytes
+    content: Any
+
+
+class Wire:
+    """Stands in for the module `shared.wire` where messages are made and read."""
+
+    REQUEST, REPLY, REGISTER, CANCEL = REQUEST, REPLY, REGISTER, CANCEL
+    Frame = bytes
+    Reply, Request = Reply, Request
+
+    @staticmethod
+    def encode_request(request_id: bytes, request: Request) -> list[Packet]:
+        return [Packet(REQUEST, request_id, (request, request.time_left))]
+
+    @staticmethod
+    def encode_reply(request_id: bytes, reply: Reply) -> list[Packet]:
+        return [Packet(REPLY, request_id, reply)]
+
+    @staticmethod
+    def encode_cancel(request_id: bytes) -> list[Packet]:
+        return [Packet(CANCEL, request_id, None)]
+
+    @staticmethod
+    def size_of(frame: Any) -> int:
+        return PACKET_BYTES
+
+    @staticmethod
+    def send(socket: Endpoint, frames: Sequence[Any]) -> None:
+        identity, packet = frames
+        socket.send(identity, packet)
+
+    @staticmethod
+    def readable(socket: Endpoint) -> bool:
+        return bool(socket.inbox)
+
+    @staticmethod
+    def receive(socket: Endpoint) -> tuple[bytes, Packet]:
+        return socket.inbox.popleft()
+
+    @staticmethod
+    def kind_of(message: Sequence[Packet]) -> bytes:
+        return message[0].kind
+
+    @staticmethod
+    def request_id_of(message: Sequence[Packet]) -> bytes:
+        return message[0].id
+
+    @staticmethod
+    def decode_reply(message: Sequence[Packet]) -> tuple[bytes, Reply]:
+        return message[0].id, message[0].content
+
+    @staticmethod
+    def decode_register(message: Sequence[Packet]) -> Any:
+        return message[0].content
+
+
+def received(content: tuple[Request, float]) -> Request:
+    """The request as the worker has it when it reads it: its time begins to run then."""
+    request, time_left = content
+    return Request(
+        request.method,
+        request.shards,
+        World.current.now + time_left,
+        request.body,
+        request.frames,
+        request.parts,
+    )
+
+
+@dataclass
+class Network:
+    """`lossy`: of 256 messages so many are lost. `held_until`: by worker, nothing arrives before, in one direction."""
+
+    world: World
+    lossy: int = 0
+    held_until: dict[tuple[str, str], float] = field(default_factory=dict)
+    lost: int = 0
+    _last: dict[tuple[bytes, str], float] = field(default_factory=dict)
+
+    def arrival(self, identity: bytes, name: str, direction: str) -> float | None:
+        """When a message sent now arrives; None when it never does."""
+        choices = self.world.choices
+        if self.lossy and choices.chance(self.lossy):
+            self.lost += 1
+            return None
+        when = self.world.now + choices.delay_s()
+        when = max(when, self._last.get((identity, direction), 0.0), self.held_until.get((name, direction), 0.0))
+        self._last[identity, direction] = when
+        return when
+
+    def heal(self) -> None:
+        self.lossy = 0
+        self.held_until.clear()
+        self._last.clear()
+
+
+class Endpoint:
+    """The coordinator's socket."""
+
+    def __init__(self, network: Network, coordinator: Coordinator) -> None:
+        self._network = network
+        self._coordinator = coordinator
+        self.inbox: deque[tuple[bytes, Packet]] = deque()
+        self.closed = False
+
+    def send(self, identity: bytes, packet: Packet) -> None:
+        """Raises ZMQError when the worker has gone."""
+        worker = self._coordinator.cluster.worker_of(identity)
+        if worker is None:
+            raise zmq.ZMQError(zmq.EHOSTUNREACH)
+        when = self._network.arrival(identity, worker.name, "request")
+        world = self._network.world
+        if packet.kind == REQUEST:
+            request = packet.content[0]
+            lost = "LOST" if when is None else f"arrives {when:.4f}"
+            world.trace(f"{request.method} {request.shards} → {worker.name} #{_short(packet.id)} ({lost})")
+        if when is not None:
+            world.at(when, worker.process, self._arrive, worker, packet)
+
+    def _arrive(self, worker: Worker, packet: Packet) -> None:
+        coordinator = self._coordinator
+        # Of what a coordinator sent that has died since, some is still on its way.
+        if coordinator.process.alive or self._network.world.choices.chance(128):
+            worker.accept(packet, coordinator)
+
+    def hear(self, worker: Worker, packet: Packet) -> None:
+        """A message of the worker's is on its way to this coordinator."""
+        when = self._network.arrival(worker.identity, worker.name, "reply")
+        if when is not None:
+            self._network.world.at(when, self._coordinator.process, self._take, worker.identity, packet)
+        if packet.kind == REPLY:
+            reply = packet.content
+            told = reply.error or dict(reply.shard_errors) or "done"
+            lost = "LOST" if when is None else f"arrives {when:.4f}"
+            self._network.world.trace(f"    {worker.name} replies to #{_short(packet.id)}: {told} ({lost})")
+
+    def _take(self, identity: bytes, packet: Packet) -> None:
+        self.inbox.append((identity, packet))
+        self._coordinator.loop.call_soon(self._coordinator.links._drain)
+
+
+def _short(request_id: bytes) -> int:
+    return int.from_bytes(request_id, "big") % 100_000

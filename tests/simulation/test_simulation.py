@@ -1,0 +1,179 @@
+"""The log keeps its promises in every history; and the simulation would notice if it did not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.simulation.choices import Choices, octets_of
+from tests.simulation.defects import DEFECTS, put_back
+from tests.simulation.history import run
+from tests.simulation.model import Batch, Given, Model
+from tests.simulation.patches import simulated
+from tests.simulation.shrinking import shrunk
+from tests.simulation.world import Violation
+
+EXAMPLES = 200
+EXAMPLE_BYTES_MAX = 600
+FAST_S = 20.0
+FAST_SEED = 1 << 32
+COMMON_WITHIN = 300
+"""Histories: the common defects are found within far fewer than the 10⁴ of `make simulate`."""
+
+
+@pytest.fixture(autouse=True)
+def patched() -> Iterator[None]:
+    with simulated():
+        yield
+
+
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(st.binary(max_size=EXAMPLE_BYTES_MAX))
+def test_every_promise_is_kept_whatever_hypothesis_chooses(octets: bytes) -> None:
+    assert run(octets).violation == ""
+
+
+def test_every_promise_is_kept_in_twenty_seconds_of_histories() -> None:
+    seed, end = FAST_SEED, time.monotonic() + FAST_S
+    while time.monotonic() < end:
+        outcome = run(octets_of(seed))
+        assert outcome.violation == "", f"python -m tests.simulation --history {seed}"
+        seed += 1
+    assert seed > FAST_SEED
+
+
+def test_the_same_choices_are_the_same_history() -> None:
+    for seed in range(5):
+        assert run(octets_of(seed), tracing=True).trace == run(octets_of(seed), tracing=True).trace
+
+
+def test_a_history_without_choices_is_calm() -> None:
+    outcome = run(b"")
+    assert outcome.violation == ""
+    assert not outcome.faults
+    assert outcome.acknowledged == outcome.batches > 0
+
+
+@pytest.mark.parametrize("name", [name for name, defect in DEFECTS.items() if defect.is_common])
+def test_defect_that_is_put_back_is_found(name: str) -> None:
+    with put_back(name):
+        assert any(run(octets_of(seed)).violation for seed in range(10_000, 10_000 + COMMON_WITHIN))
+
+
+def test_a_failing_history_is_made_smaller() -> None:
+    with put_back("follower-not-told"):
+        seed = next(seed for seed in range(10_000, 10_300) if run(octets_of(seed)).violation)
+        octets = octets_of(seed)
+        smaller = shrunk(octets, lambda candidate: bool(run(candidate).violation))
+        assert len(smaller) < len(octets) // 2
+        assert run(smaller).violation
+
+
+def test_choices_that_are_used_up_are_calm() -> None:
+    choices = Choices(b"\xff")
+    assert choices.byte() == 255
+    assert [choices.below(7), choices.chance(255), choices.pick("abc")] == [0, False, "a"]
+
+
+# The model: each promise, broken
+
+
+def everything(key: bytes) -> bool:
+    return True
+
+
+def acknowledged(model: Model, start: int, *, durable: bool = True, size: int = 2) -> Batch:
+    batch = model.new_batch([b"a", b"b"][:size])
+    model.acknowledged(batch, start, size, durable)
+    return batch
+
+
+def rows_of(batch: Batch, start: int) -> list[tuple[int, bytes, bytes]]:
+    return [(start + at, key, value) for at, (key, value) in enumerate(batch.records)]
+
+
+def test_model_takes_a_log_that_has_what_was_acknowledged() -> None:
+    model = Model()
+    batch = acknowledged(model, 5)
+    model.saw(Given("reader", everything, 0, 7, rows_of(batch, 5), 0))
+    model.check(rows_of(batch, 5), 0)
+
+
+def test_model_misses_an_acknowledged_batch() -> None:
+    model = Model()
+    acknowledged(model, 5)
+    with pytest.raises(Violation, match="was acknowledged with number 5 and is not there"):
+        model.check([], 0)
+
+
+def test_model_notices_half_a_batch() -> None:
+    model = Model()
+    batch = model.new_batch([b"a", b"b"])
+    batch.unknown = True
+    with pytest.raises(Violation, match="not whole"):
+        model.check(rows_of(batch, 5)[:1], 0)
+
+
+def test_model_notices_a_batch_that_is_there_twice() -> None:
+    model = Model()
+    batch = acknowledged(model, 5)
+    with pytest.raises(Violation, match="is there 2 times"):
+        model.check([*rows_of(batch, 5), *rows_of(batch, 9)], 0)
+
+
+def test_model_notices_two_answers_to_one_batch() -> None:
+    model = Model()
+    batch = acknowledged(model, 5)
+    with pytest.raises(Violation, match="number 5 and then with 9"):
+        model.acknowledged(batch, 9, 2, True)
+
+
+def test_model_notices_a_number_given_twice() -> None:
+    model = Model()
+    first, second = acknowledged(model, 5), acknowledged(model, 5)
+    model.saw(Given("reader", everything, 0, 7, rows_of(first, 5), 0))
+    with pytest.raises(Violation, match="number 5 was given to"):
+        model.saw(Given("reader", everything, 0, 7, rows_of(second, 5), 0))
+
+
+def test_model_notices_a_record_that_appears_below_what_was_read() -> None:
+    model = Model()
+    batch = acknowledged(model, 5)
+    model.saw(Given("reader", everything, 0, 7, [], 0))
+    with pytest.raises(Violation, match="appeared below"):
+        model.check(rows_of(batch, 5), 0)
+
+
+def test_model_notices_a_refused_batch_that_is_there() -> None:
+    model = Model()
+    batch = model.new_batch([b"a"])
+    with pytest.raises(Violation, match="was refused every time"):
+        model.check(rows_of(batch, 5), 0)
+
+
+def test_model_lets_the_loss_of_power_take_only_what_was_not_on_the_disk() -> None:
+    model = Model()
+    acknowledged(model, 5, durable=False)
+    model.lose_power()
+    model.check([], 0)
+    acknowledged(model, 7, durable=False)
+    model.synced_upto = 9
+    model.lose_power()
+    with pytest.raises(Violation, match="is not there"):
+        model.check([], 0)
+
+
+def test_model_does_not_miss_what_retention_dropped() -> None:
+    model = Model()
+    acknowledged(model, 5)
+    model.check([], 7)
