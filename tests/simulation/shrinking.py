@@ -7,7 +7,7 @@ from collections.abc import Callable
 ATTEMPTS_MAX = 1500
 
 
-def shrunk(octets: bytes, fails: Callable[[bytes], bool]) -> bytes:
+def shrunk(octets: bytes, fails: Callable[[bytes], bool], attempts_max: int = ATTEMPTS_MAX) -> bytes:
     """Cut choices off the end, and make others calm, block by block, as long as it `fails`."""
     best = octets
     attempts = 0
@@ -21,15 +21,15 @@ def shrunk(octets: bytes, fails: Callable[[bytes], bool]) -> bytes:
         return False
 
     size = len(best)
-    while size >= 1 and attempts < ATTEMPTS_MAX:
-        while len(best) > size and attempts < ATTEMPTS_MAX and try_out(best[:-size]):
+    while size >= 1 and attempts < attempts_max:
+        while len(best) > size and attempts < attempts_max and try_out(best[:-size]):
             pass
         size //= 2
     size = max(1, len(best) // 4)
-    while attempts < ATTEMPTS_MAX:
+    while attempts < attempts_max:
         for at in range(0, len(best), size):
             piece = best[at : at + size]
-            if any(piece) and attempts < ATTEMPTS_MAX:
+            if any(piece) and attempts < attempts_max:
                 try_out(best[:at] + bytes(len(piece)) + best[at + size :]) or (
                     size == 1 and _smaller(best, at, try_out)
                 )

@@ -74,7 +74,7 @@ def test_a_failing_history_is_made_smaller() -> None:
     with put_back("follower-not-told"):
         seed = next(seed for seed in range(10_000, 10_300) if run(octets_of(seed)).violation)
         octets = octets_of(seed)
-        smaller = shrunk(octets, lambda candidate: bool(run(candidate).violation))
+        smaller = shrunk(octets, lambda candidate: bool(run(candidate).violation), 40)
         assert len(smaller) < len(octets) // 2
         assert run(smaller).violation
 
