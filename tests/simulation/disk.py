@@ -187,6 +187,7 @@ class Store:
         self._families = lasting.content()
         self._sorted: dict[str, list[bytes] | None] = dict.fromkeys(FAMILIES)
         self.failed = False
+        self.damage: str | None = None  # no history damages a store
 
     def batch(self) -> Batch:
         return Batch()
