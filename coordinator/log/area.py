@@ -35,7 +35,7 @@ class LogArea:
         self._appender = Appender(settings, links, self.sequencer, self.frontier, self.recovery)
         self._producers = Producers(settings, links, self.recovery)
         self._retention = Retention(settings, links, self.sequencer, self.recovery)
-        self.frontier.publish = self.followers.publish
+        self.frontier.publish, self.frontier.publish_gap = self.followers.publish, self.followers.publish_gap
         self.recovery.when_revoked = self._producers.forget
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -117,12 +117,13 @@ class Followers:
     async def _catch_up(self, follower: Follower, limit: int) -> list[Row]:
         """A page from the store. With the last one, what is published from then on goes to the queue."""
         selection = follower.selection
-        # Set before the frontier is read, in the same round of the loop: no group can fall between the two.
+        await self._reader.wait_for(selection)
+        # Set when nothing is left to wait for but the shards, and in the same round of the loop in which the page takes
+        # the frontier for its end: what becomes visible later is published to this follower, or it lags again.
         follower.lagging = False
+        upto = self._frontier.visible
         try:
-            page = await self._reader.page(
-                selection, follower.position, self._frontier.visible, limit, warnings=follower.warnings
-            )
+            page = await self._reader.page(selection, follower.position, upto, limit, warnings=follower.warnings)
         except BaseException:
             follower.lag()
             raise
@@ -138,16 +139,17 @@ class Followers:
         """Hand a group that has become visible to those who follow its keys."""
         if not self._count:
             return
-        if group.batches is None:
-            for follower in self._all():
-                follower.lag()
-            return
         for start, records in group.batches:
             if self._by_key:
                 self._publish_by_key(start, records)
             for follower in self._by_prefix:
                 if not follower.lagging:
                     _offer(follower, start, records, records.having(follower.selection.prefix))
+
+    def publish_gap(self) -> None:
+        """Have everyone read the store: there is something new in it that no group tells of."""
+        for follower in self._all():
+            follower.lag()
 
     def _publish_by_key(self, start: int, records: Columns) -> None:
         if self._hashes is None:

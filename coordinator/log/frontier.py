@@ -16,17 +16,17 @@ from coordinator.log.columns import Columns
 from shared.messages.log import SEQUENCE_MAX
 
 UNSEEN_MAX = 4096
-"""Closed groups kept with their records until readers may see them; beyond it, who waits reads them from the store."""
+"""Closed groups kept with their records until readers may see them; above this number, followers read them from the store
+instead."""
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Consecutive batches start ≤ number < end. `batches`: (first number, records) of those that were stored; None
-    when that has been forgotten."""
+    """Consecutive batches start ≤ number < end. `batches`: (first number, records) of those that were stored."""
 
     start: int
     end: int
-    batches: list[tuple[int, Columns]] | None = field(default_factory=list)
+    batches: list[tuple[int, Columns]] = field(default_factory=list)
     closed: bool = False
     when_closed: Callable[[], None] | None = None
 
@@ -41,18 +41,25 @@ class Frontier:
         self.being_removed = SEQUENCE_MAX
         """The first group of which shards may still hold what was taken back."""
         self.publish: Callable[[Group], None] = lambda group: None
+        """Called with each group that becomes visible, in order."""
+        self.publish_gap: Callable[[], None] = lambda: None
+        """Called when numbers have become visible that no published group told of: followers have to read the store."""
         self._visibility = visibility
+        self._shown = 0
+        """Followers have been told of every number below, one way or the other."""
         self._open: deque[Group] = deque()
         self._unseen: deque[Group] = deque()
         self._moved = asyncio.Event()
 
     def begin_at(self, readable: int, durable: int) -> None:
         self.readable, self.durable = readable, durable
+        self.show()
 
     def skip_to(self, number: int) -> None:
         """No record will have a number below this that is not open now."""
         if not self._open:
             self.readable = max(self.readable, number)
+        self.show()
 
     @property
     def visible(self) -> int:
@@ -90,13 +97,24 @@ class Frontier:
         self.show()
 
     def show(self) -> None:
-        """Hand newly visible groups to who waits for them."""
+        """Tell followers of all that has become visible. Every change of the frontier ends with this.
+
+        Most of it are groups that were closed since the start. The rest (what a start found and has decided or synced
+        since, what was forgotten) nobody has in memory. When `visible` falls, because a shard has reported what is in
+        doubt, a follower may begin below what the others have been told of already, so it counts from there again.
+        """
         visible = self.visible
         while self._unseen and self._unseen[0].end <= visible:
-            self.publish(self._unseen.popleft())
+            group = self._unseen.popleft()
+            if group.start > self._shown:
+                self.publish_gap()
+            self.publish(group)
+            self._shown = group.end
+        if self._shown < visible:
+            self.publish_gap()
+        self._shown = visible
         if len(self._unseen) > UNSEEN_MAX:
             self._unseen.popleft()
-            self._unseen[0].batches = None
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 

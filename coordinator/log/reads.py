@@ -87,15 +87,21 @@ class Reader:
             return list(range(self._links.shards))
         return [shard_of(selection.key, self._links.shards)]
 
+    async def wait_for(self, selection: Selection) -> None:
+        """Return when what the selection's shards hold is decided; at once, when it was before. Raises Unavailable when
+        one of them is not there, or does not report in time."""
+        await self._recovery.wait_for(self._shards(selection))
+
     def _range(self, start: int, end: int) -> log.Range | None:
         """What of start ≤ number < end may be read now; None when that is nothing."""
-        start = max(start, self._sequencer.log_start)
+        segments = self._sequencer.segments  # which another thread replaces when one begins or is dropped
+        start = max(start, segments[0].start_seq if segments else 0)
         end = min(end, self._frontier.visible)
-        if start >= end or not self._sequencer.segments:
+        if start >= end or not segments:
             return None
-        begins = [segment.start_seq for segment in self._sequencer.segments]
-        first = self._sequencer.segments[max(0, bisect_right(begins, start) - 1)].id
-        last = self._sequencer.segments[max(0, bisect_left(begins, end) - 1)].id
+        begins = [segment.start_seq for segment in segments]
+        first = segments[max(0, bisect_right(begins, start) - 1)].id
+        last = segments[max(0, bisect_left(begins, end) - 1)].id
         return log.Range(first, last, start, end, self._recovery.hidden(start, end))
 
     async def page(
@@ -110,7 +116,7 @@ class Reader:
         """One page of the records with start ≤ number < end; `Page.next` is where the next one begins (in reverse:
         ends)."""
         shards = self._shards(selection)
-        await self._recovery.wait_for(shards)
+        await self.wait_for(selection)
         span = self._range(start, end)
         if span is None:
             nothing = log.Records.of(log.NO_NUMBERS, [])
