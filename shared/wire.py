@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar, cast
 
 import msgspec
@@ -25,6 +24,7 @@ import xxhash
 import zmq
 
 from proto import cluster_pb2
+from shared.boot import boot_id
 
 Frame = bytes | bytearray | memoryview
 
@@ -52,9 +52,9 @@ FRAMES_MAX = 4096
 def _clock() -> int:
     """Names the clock of `time.monotonic()`: processes of one boot of one kernel, and in one time namespace, have the
     same. 0: not known, and then no two processes have the same."""
+    boot = boot_id()
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-        return xxhash.xxh64_intdigest(boot + os.readlink("/proc/self/ns/time").encode())
+        return xxhash.xxh64_intdigest(boot + os.readlink("/proc/self/ns/time").encode()) if boot else 0
     except OSError:
         return 0
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 import logging
 import os
 import struct
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
+from shared.boot import boot_id
 from shared.durable import sync_directory
 from shared.telemetry import event
 
@@ -33,7 +33,6 @@ _CLAIM = struct.Struct("<8sQQQQ16sQQ")
 """Magic, number of the last write that was synced, of the last one, number and size of the manifest, boot, device,
 inode; xxh64 of them follows."""
 _CHECK = struct.Struct("<Q")
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,4 @@ class Marker:
 
 
 def _boot() -> bytes:
-    try:
-        return uuid.UUID(_BOOT.read_text().strip()).bytes
-    except (OSError, ValueError):
-        return os.urandom(16)  # unknown, so never the same: only what was synced is asked for
+    return boot_id() or os.urandom(16)  # unknown is never the same: only what was synced is asked for

@@ -7,10 +7,13 @@ import random
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
+from shared import boot
 from tests.powerloss.crash import MODES, crash
 from tests.powerloss.files import FileSystem
 from tests.powerloss.history import History
@@ -89,12 +92,21 @@ def look(
         with tempfile.TemporaryDirectory(dir=scratch(), prefix="powerloss-") as directory:
             state.write(Path(directory))
             try:
-                WORKLOADS[name].check(Path(directory), history)
+                check(name, Path(directory), history)
             except Exception as error:
                 verdict.failures.append(Failure(point, f"{type(error).__name__}: {error}"[:TEXT_MAX]))
                 if len(verdict.failures) >= failures_max:
                     break
     return verdict
+
+
+def check(name: str, directory: Path, history: History) -> None:
+    """Open this state on another boot of the system than that of the recording, and raise what is wrong with it."""
+    with tempfile.NamedTemporaryFile("w", dir=scratch(), prefix="powerloss-boot-") as file:
+        file.write(str(uuid.uuid4()))
+        file.flush()
+        with mock.patch.object(boot, "BOOT_ID", Path(file.name)):
+            WORKLOADS[name].check(directory, history)
 
 
 @dataclass(frozen=True, slots=True)

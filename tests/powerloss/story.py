@@ -8,9 +8,8 @@ from pathlib import Path
 
 from tests.powerloss.crash import crash
 from tests.powerloss.files import walk
-from tests.powerloss.points import Point, moments, scratch
+from tests.powerloss.points import Point, check, moments, scratch
 from tests.powerloss.trace import read
-from tests.powerloss.workloads import WORKLOADS
 
 LAST_EVENTS = 25
 
@@ -36,7 +35,7 @@ def tell(file: Path, point: Point, state_directory: Path | None, is_lenient: boo
     directory.mkdir(exist_ok=True)
     state.write(directory)
     try:
-        WORKLOADS[name].check(directory, history)
+        check(name, directory, history)
     except Exception:
         traceback.print_exc()
         return 1

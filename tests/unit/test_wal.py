@@ -20,6 +20,8 @@ from worker.wal import files, layout, reading, record, register
 from worker.wal import log as wal
 from worker.wal.log import LOG, SERIES, Stream, WriteAheadLog
 
+pytestmark = pytest.mark.usefixtures("power_stays_on")
+
 SMALL = 4096
 
 

@@ -18,7 +18,10 @@ from tests.unit.wal_images import SMALL, files_with_records, held, killed, opene
 from worker.wal import layout, reading, record
 from worker.wal.log import LOG, SERIES, WriteAheadLog
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # killed threads
+pytestmark = [
+    pytest.mark.usefixtures("power_stays_on"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),  # killed threads
+]
 
 TIMEOUT_S = 10.0
 STEPS = (

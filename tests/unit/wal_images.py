@@ -37,7 +37,9 @@ def written(directory: Path, count: int, first: int = 0, shards: int = 3) -> Wri
 
 def killed(log: WriteAheadLog, image: Path) -> Path:
     """What a process that is killed at this moment leaves, in `image`."""
-    shutil.copytree(log._directory, image)
+    assert log._files is not None
+    with log._files._preparing:  # nothing changes while it is copied
+        shutil.copytree(log._directory, image)
     return image
 
 

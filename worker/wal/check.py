@@ -16,7 +16,7 @@ from worker.wal.losses import Key, Loss
 @dataclass(frozen=True, slots=True)
 class FileReport:
     """`records`: (shard, area) → whole records. `bytes`: of their payloads. `cut`: extents that were not known to be
-    synced and are not whole. `losses` may be without anything missing: see `Loss.streams`. `error`: why it could not
+    synced and do not count. `losses` may be without anything missing: see `Loss.streams`. `error`: why it could not
     be read at all."""
 
     path: Path
@@ -41,7 +41,7 @@ class FileReport:
         good = f"{sum(self.records.values())} whole records of {len({shard for shard, _ in self.records})} shards"
         yield f"{self.path}: {good}, {self.bytes} bytes"
         for start, end in self.cut:
-            yield f"{self.path}: bytes {start} to {end} were not synced and are not whole"
+            yield f"{self.path}: bytes {start} to {end} were not synced and do not count"
         for loss in self.losses:
             yield f"{self.path}: {loss.what}"
         if self.error:

@@ -114,6 +114,7 @@ def _write_anew(base: Path, new: Path, workers: int) -> None:
                 _keep_set_aside(directory, new, f"{directory.name}-")
                 setting_aside.set_aside(found, new, f"{directory.name}-")
                 _keep_set_aside(directory, new, f"{directory.name}-")  # what has just been renamed
+                found.tell_cuts()
                 for content in found.used:
                     for item, payload in content.records:
                         logs[item.shard % workers].stream(item.shard, item.area).write([payload])

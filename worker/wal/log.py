@@ -8,6 +8,7 @@ Durability: when `write` returns, the records survive the death of the process; 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from worker.group_sync import GroupSync
 from worker.wal import files, losses, reading, record, setting_aside
 from worker.wal.files import FILE_BYTES, File, Files
 from worker.wal.losses import Key, Loss
-from worker.wal.register import Listing, Register
+from worker.wal.register import Listing, Register, this_boot
 
 SERIES, LOG = 1, 2
 """Areas."""
@@ -86,15 +87,13 @@ class WriteAheadLog:
         self._losses = [loss for each in directories for own in losses.known(each) for loss in own.losses]
         for loss in self._losses:
             event(logging.ERROR, "write-ahead log damaged", what=loss.text())
-        for content in found.used:
-            for start, end in content.cut:
-                event(logging.WARNING, "write-ahead log cut", file=str(content.path), at=start, bytes=end - start)
+        found.tell_cuts()
         highest, listing = found.highest, found.listing
         if listing is not None and not listing.is_whole:
             event(logging.WARNING, "write-ahead log list of files repaired", directory=str(self._directory))
         if listing is None:
             listing = Listing(highest, {content.number: 0 for content in found.used})
-        self._register = Register(self._directory, Listing(highest, listing.ends, listing.changes))
+        self._register = Register(self._directory, dataclasses.replace(listing, highest=highest))
         own = Files(self._directory, self._file_bytes, self._register, highest)
         try:
             self._take_over(found, own)
@@ -136,7 +135,10 @@ class WriteAheadLog:
         empty = [file for file in read if not file.last]
         gone = (*found.missing, *(file.number for file in empty))
         self._register.change(
-            added=written.number, removed=gone, ends={content.number: content.synced for content in found.used}
+            added=written.number,
+            removed=gone,
+            ends={content.number: content.synced for content in found.used},
+            boot=this_boot(),
         )
         self._used = [*(file for file in read if file.last), written]
         for file in empty:

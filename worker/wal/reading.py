@@ -2,12 +2,18 @@
 
 A file in use is told by the list beside it (`worker.wal.register`). Of such a file all must be whole up to where it is
 known to have been synced: the end that the list gives; everything, when the log went on in a later file; else the mark
-in its records. What is not whole behind that place is a write that a crash has cut.
+in its records.
+
+Behind that place, what is not whole at the very end is a write that a crash has cut. Where it has records behind it,
+it is a hole, and what that means depends on whether the power was lost since (`register.Listing.power`). If so, pages
+have reached the disk out of order, and the hole is where the log ends: only the tail is lost. If not, nothing but
+damage makes a hole, and the records behind it count. Where it is not known they count too, and nothing is said.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import mmap
 import os
 from collections.abc import Iterator
@@ -15,10 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.errors import ConfigError
+from shared.telemetry import event
 from worker.wal import losses, record, register
 from worker.wal.losses import Loss
 from worker.wal.record import Found
-from worker.wal.register import Listing
+from worker.wal.register import Listing, Power
 
 SUFFIX = ".wal"
 
@@ -26,7 +33,7 @@ SUFFIX = ".wal"
 @dataclass(slots=True)
 class Content:
     """Of one file in use. `records` are whole; their payloads are views of `data`, the file's memory map. `cut`: what
-    is not whole, and was not known to be synced. `synced`: below this, what is whole is known to be on the disk."""
+    was not known to be synced, and does not count. `synced`: below this, what is whole is known to be on the disk."""
 
     number: int
     path: Path
@@ -57,6 +64,11 @@ class Survey:
     """Of no file that is there."""
     highest: int = 0
     """No number up to this one may be given again."""
+
+    def tell_cuts(self) -> None:
+        for content in self.used:
+            for start, end in content.cut:
+                event(logging.WARNING, "write-ahead log cut", file=str(content.path), at=start, bytes=end - start)
 
     def all_losses(self) -> Iterator[Loss]:
         yield from self.losses
@@ -150,12 +162,12 @@ def _mapped(path: Path) -> memoryview:
 
 
 def _read_all(found: Survey) -> None:
-    ends = found.listing.ends if found.listing else {}
+    listing = found.listing or Listing()
     is_last = True
     for content in reversed(found.used):
-        known_end = ends.get(content.number, 0)
-        _read(content, known_end, is_last)
-        if content.records or known_end:
+        known_end = listing.ends.get(content.number, 0)
+        _read(content, known_end, is_last, listing.power)
+        if content.records or content.cut or known_end:
             is_last = False
 
 
@@ -178,9 +190,7 @@ def _what(item: tuple[Found, memoryview]) -> tuple[int, int, memoryview]:
     return item[0].shard, item[0].area, item[1]
 
 
-def _read(content: Content, known_end: int, is_last: bool) -> None:
-    header = record.read_header(content.data)
-    name = losses.name_of(content.path)
+def _read(content: Content, known_end: int, is_last: bool, power: Power) -> None:
     broken: list[tuple[int, int, Found | None]] = []
     at = record.FILE_HEADER_BYTES
     for item in record.scan(content.number, content.data):
@@ -200,20 +210,36 @@ def _read(content: Content, known_end: int, is_last: bool) -> None:
     content.synced = known_end or (max(mark, record.FILE_HEADER_BYTES) if is_last else at)
     # Releases without marks may have left a record that a crash has cut in any of their files, but only the last one.
     whole_below = content.synced if known_end or mark else last_whole
+    unsynced = [(start, end) for start, end, _ in broken if start >= whole_below]
+    if unsynced and power == "lost":
+        hole = unsynced[0][0]
+        content.records = [own for own in content.records if own[0].offset < hole]
+        content.cut = [(hole, at)]
+    elif power == "kept":
+        content.cut = [(start, end) for start, end in unsynced if end == at]
+    else:
+        content.cut = unsynced
+    content.losses = [*_losses(content, broken), *_header_losses(content)]
+
+
+def _losses(content: Content, broken: list[tuple[int, int, Found | None]]) -> Iterator[Loss]:
+    name = losses.name_of(content.path)
     for start, end, torn in broken:
-        if start >= whole_below:
-            content.cut.append((start, end))
-        elif torn is None:
-            content.losses.append(Loss(name, start, end, f"bytes {start} to {end} are damaged, with the records there"))
+        if any(cut_start <= start < cut_end for cut_start, cut_end in content.cut):
+            continue
+        if torn is None:
+            yield Loss(name, start, end, f"bytes {start} to {end} are damaged, with the records there")
         else:
             what = f"a record of {torn.length} bytes at {start} is damaged"
-            content.losses.append(Loss(name, start, end, what, ((torn.shard, torn.area),)))
-    if not header.is_sound or header.number != content.number:
-        content.losses.append(_header_loss(content, name))
+            yield Loss(name, start, end, what, ((torn.shard, torn.area),))
 
 
-def _header_loss(content: Content, name: str) -> Loss:
+def _header_losses(content: Content) -> Iterator[Loss]:
+    header, name = record.read_header(content.data), losses.name_of(content.path)
+    if header.is_sound and header.number == content.number:
+        return
     if content.records:
         what = "its header is damaged; the records behind it have been read all the same"
-        return Loss(name, 0, record.FILE_HEADER_BYTES, what, ())
-    return Loss(name, 0, len(content.data), "its header is damaged, and nothing in it can be read")
+        yield Loss(name, 0, record.FILE_HEADER_BYTES, what, ())
+    else:
+        yield Loss(name, 0, len(content.data), "its header is damaged, and nothing in it can be read")

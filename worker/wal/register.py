@@ -6,15 +6,18 @@ place: a crash leaves one whole copy, whichever it cuts, and a disk that is full
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import Literal
 
 import xxhash
 
+from shared.boot import boot_id
 from shared.durable import write_atomically
 from shared.errors import ConfigError
 
@@ -23,27 +26,39 @@ VERSION = 1
 MAGIC = b"TRPTYLST"
 COPY_BYTES = 1 << 16
 _HEAD = struct.Struct("<8sIIQ")
-"""Magic, version, number of entries, how many changes came before; the checksum of all the rest lies in front."""
+"""Magic, version, number of entries, how many changes came before; the checksum of all the rest lies in front. The
+first entry is the highest number and the boot, which former releases left 0."""
 _ENTRY = struct.Struct("<QQ")
 _CHECKSUM = struct.Struct("<Q")
 FILES_MAX = (COPY_BYTES - _CHECKSUM.size - _HEAD.size - _ENTRY.size) // _ENTRY.size
 """4,093 files, of 32 MB 128 GB: a log that holds more is refused more."""
 
+Power = Literal["kept", "lost", "unknown"]
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
     """`ends`: file in use → where its records end, 0 when that is not known. `highest`: no number up to this one is
-    given again. `is_whole`: both copies were good."""
+    given again. `boot`: that under which the records without a known end were written, 0 when that is not known.
+    `is_whole`: both copies were good."""
 
     highest: int = 0
     ends: dict[int, int] = field(default_factory=dict)
     changes: int = 0
+    boot: int = 0
     is_whole: bool = True
+
+    @property
+    def power(self) -> Power:
+        """Since those records were written. If it was lost, what was not synced may be on the disk in any order."""
+        if not self.boot:
+            return "unknown"
+        return "kept" if self.boot == this_boot() else "lost"
 
     def encode(self) -> bytes:
         head = _HEAD.pack(MAGIC, VERSION, len(self.ends), self.changes)
         entries = b"".join(_ENTRY.pack(*entry) for entry in sorted(self.ends.items()))
-        content = head + _ENTRY.pack(self.highest, 0) + entries
+        content = head + _ENTRY.pack(self.highest, self.boot) + entries
         return _CHECKSUM.pack(xxhash.xxh3_64_intdigest(content)) + content
 
 
@@ -59,7 +74,13 @@ def read(path: Path) -> Listing | None:
     if not good:
         raise ValueError("neither copy of the list of files is whole")
     newest = max(good, key=lambda listing: listing.changes)
-    return Listing(newest.highest, newest.ends, newest.changes, len(good) == len(copies))
+    return dataclasses.replace(newest, is_whole=len(good) == len(copies))
+
+
+def this_boot() -> int:
+    """A number for the boot of the system; 0 where it is not known."""
+    boot = boot_id()
+    return xxhash.xxh64_intdigest(boot) if boot else 0
 
 
 def _decode(copy: bytes) -> Listing | None:
@@ -74,8 +95,8 @@ def _decode(copy: bytes) -> Listing | None:
         return None
     if version > VERSION:
         raise ConfigError(f"the write-ahead log's list of files has version {version}; this program reads {VERSION}")
-    (highest, _), *entries = _ENTRY.iter_unpack(content[_HEAD.size :])
-    return Listing(highest, dict(entries), changes)
+    (highest, boot), *entries = _ENTRY.iter_unpack(content[_HEAD.size :])
+    return Listing(highest, dict(entries), changes, boot)
 
 
 class Register:
@@ -87,19 +108,26 @@ class Register:
         self._ends = dict(listing.ends)
         self._highest = listing.highest
         self._changes = listing.changes + 1
+        self._boot = listing.boot
         self._is_dirty = False
         path = directory / NAME
         write_atomically(path, 2 * self._encoded().ljust(COPY_BYTES, b"\0"))
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def change(
-        self, *, added: int | None = None, removed: tuple[int, ...] = (), ends: dict[int, int] | None = None
+        self,
+        *,
+        added: int | None = None,
+        removed: tuple[int, ...] = (),
+        ends: dict[int, int] | None = None,
+        boot: int | None = None,
     ) -> None:
         """The change is on the disk when this returns, with those that were `noted` before. Raises OSError, and then
         nothing has changed."""
         with self._lock:
-            before = dict(self._ends), self._highest
+            before = dict(self._ends), self._highest, self._boot
             self._ends.update(ends or {})
+            self._boot = self._boot if boot is None else boot
             for number in removed:
                 self._ends.pop(number, None)
             if added is not None:
@@ -108,7 +136,7 @@ class Register:
             try:
                 self._save()
             except OSError:
-                self._ends, self._highest = before
+                self._ends, self._highest, self._boot = before
                 raise
 
     def note(self, number: int, end: int) -> None:
@@ -131,7 +159,7 @@ class Register:
             self._descriptor = -1
 
     def _encoded(self) -> bytes:
-        return Listing(self._highest, self._ends, self._changes).encode()
+        return Listing(self._highest, self._ends, self._changes, self._boot).encode()
 
     def _save(self) -> None:
         if len(self._ends) > FILES_MAX:
