@@ -218,6 +218,7 @@ def _keys_of(
     """The keys that have a record of the segment in the range, ascending; some of them twice."""
     recent: set[bytes] = set()
     for own in view.segments.get(segment, ()):
+        check()
         recent.update(own.keys(own.with_prefix(own.rows(span.start, span.end, span.hidden), prefix)))
     end = min(span.end, view.gathered)
     for key in heapq.merge(
@@ -261,5 +262,6 @@ def count_prefix(part: LogPart, span: Range, prefix: bytes, check: Check) -> int
         total += len(_chosen(entry, span, prefix))
     for segment in range(span.first_segment, span.last_segment + 1):
         for recent in view.segments.get(segment, ()):
+            check()
             total += len(recent.with_prefix(recent.rows(span.start, span.end, span.hidden), prefix))
     return total

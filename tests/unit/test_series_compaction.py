@@ -1,0 +1,82 @@
+"""Which blocks are chosen to be merged: by the blocks beside and between them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from worker.series import compaction
+from worker.series.blocks import Block
+from worker.series.compaction import BLOCKS_MERGED_MIN
+from worker.series.layers import Layers, Tombstone
+
+WINDOW_MS = 1000
+LATER_MS = 100 * WINDOW_MS
+
+
+class Placed(SimpleNamespace):
+    """Where a block lies in time and generation; its samples are not looked at."""
+
+    __hash__ = object.__hash__
+
+    def overlaps(self, start_ms: int, end_ms: int) -> bool:
+        return bool(self.row.earliest_ms <= end_ms and self.row.latest_ms >= start_ms)
+
+
+def block(earliest_ms: int, latest_ms: int, generation: int) -> Block:
+    row = SimpleNamespace(
+        earliest_ms=earliest_ms, latest_ms=latest_ms, generation=generation, created_ms=0, deletions_from=0
+    )
+    return cast(Block, Placed(row=row))
+
+
+def chosen(*blocks: Block, broken: Block | None = None, stones: tuple[Tombstone, ...] = ()) -> list[Block]:
+    set_aside = () if broken is None else ((broken, "its checksum is wrong"),)
+    return compaction.choose(Layers(blocks=blocks, tombstones=stones, broken=set_aside), WINDOW_MS, LATER_MS)
+
+
+NARROW = [block(10, 20, generation) for generation in (1, 2, 5, 6)]
+
+
+def test_blocks_of_one_window_are_merged() -> None:
+    assert chosen(*NARROW) == NARROW
+
+
+@pytest.mark.parametrize("generation", [2, 3, 5])
+def test_blocks_are_not_merged_past_a_wide_block_whose_generation_lies_between(generation: int) -> None:
+    below = [b for b in NARROW if b.row.generation < generation]
+    assert chosen(*NARROW, block(15, 50 * WINDOW_MS, generation)) in (below if len(below) > 1 else [], NARROW[2:])
+
+
+@pytest.mark.parametrize("generation", [0, 7])
+def test_a_wide_block_below_or_above_all_of_them_keeps_none_apart(generation: int) -> None:
+    assert chosen(*NARROW, block(15, 50 * WINDOW_MS, generation)) == NARROW
+
+
+def test_a_wide_block_that_shares_no_times_with_them_keeps_none_apart() -> None:
+    assert chosen(*NARROW, block(21, 50 * WINDOW_MS, 3)) == NARROW
+
+
+@pytest.mark.parametrize(("earliest_ms", "latest_ms"), [(0, 10), (20, 30), (15, 15), (0, 50)])
+def test_nothing_is_merged_that_shares_times_with_a_block_set_aside(earliest_ms: int, latest_ms: int) -> None:
+    stone = Tombstone(9, 0, 99, b"")
+    assert chosen(*NARROW, broken=block(earliest_ms, latest_ms, 3)) == []
+    assert chosen(NARROW[0], broken=block(earliest_ms, latest_ms, 3), stones=(stone,)) == []
+    assert chosen(NARROW[0], stones=(stone,)) == NARROW[:1]
+
+
+@pytest.mark.parametrize(("earliest_ms", "latest_ms"), [(0, 9), (21, 30)])
+def test_a_block_set_aside_beside_them_holds_nothing_up(earliest_ms: int, latest_ms: int) -> None:
+    assert chosen(*NARROW, broken=block(earliest_ms, latest_ms, 3)) == NARROW
+
+
+def test_a_window_beside_a_block_set_aside_is_passed_over_for_the_next_one() -> None:
+    next_window = [block(WINDOW_MS + 10, WINDOW_MS + 20, generation) for generation in range(BLOCKS_MERGED_MIN)]
+    assert chosen(*NARROW, *next_window, broken=block(10, 10, 3)) == next_window
+
+
+def test_one_block_is_no_merge() -> None:
+    assert chosen(NARROW[0]) == []
+    assert chosen() == []
