@@ -1,4 +1,5 @@
-"""`triptych log append|tail|scan|keys`: the log from a shell. Speaks the HTTP interface only."""
+"""`triptych log append|tail|scan|keys`: the log from a shell, by the HTTP interface only. `triptych check`: damage in a
+data directory that is not in use."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ import sys
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, BinaryIO
+
+from coordinator import check
 
 URL_DEFAULT = "http://127.0.0.1:9090"
 BATCH_RECORDS = 1000
@@ -214,7 +218,7 @@ Command = Callable[[Client, argparse.Namespace, BinaryIO, BinaryIO], None]
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="triptych", description="Triptych from a shell.")
     url = os.environ.get("TRIPTYCH_URL", URL_DEFAULT)
-    areas = parser.add_subparsers(required=True, metavar="AREA")
+    areas = parser.add_subparsers(required=True, metavar="AREA", dest="area")
     log = areas.add_parser("log", help="the append-only log").add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Command, text: str) -> argparse.ArgumentParser:
@@ -247,13 +251,23 @@ def _parser() -> argparse.ArgumentParser:
     listing = command("keys", keys, "print the keys, in order")
     listing.add_argument("--prefix")
     listing.add_argument("--limit", type=int)
+    text = (
+        "say what is damaged in a data directory that is not in use; exit code 0: nothing, 1: something, 2: not checked"
+    )
+    checking = areas.add_parser("check", help="look for damage in a data directory", description=text)
+    data = os.environ.get("TRIPTYCH_DATA", "data")
+    checking.add_argument("data", nargs="?", type=Path, default=Path(data), help="(default: TRIPTYCH_DATA, or ./data)")
+    checking.add_argument("--json", action="store_true", help="for programs")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0, 1 for an error (one line on the error stream), 130 when interrupted."""
+    """Exit code 0, 1 for an error (one line on the error stream), 130 when interrupted. Those of `check` are in
+    `coordinator.check`."""
     arguments = _parser().parse_args(argv)
     try:
+        if arguments.area == "check":
+            return check.run(arguments.data, as_json=arguments.json)
         arguments.run(Client(arguments.url), arguments, sys.stdin.buffer, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     except CommandError as error:

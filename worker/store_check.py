@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,23 @@ from rocksdict import AccessType, Options, Rdict, ReadOptions
 from worker import store_files
 from worker.store_damage import StoreDamaged, StoreLocked
 from worker.store_marker import WRITES, Marker
+from worker.store_reading import StoreReader
 
 _WRITTEN_WHEN_OPENED = ("LOCK", "LOG", "rocksdict-config.json")
 
 
-def check(path: Path) -> list[str]:
+Rows = Callable[[StoreReader], Iterable[str]]
+"""Looks at the rows of a store whose blocks are whole; a text for each thing that is wrong with them."""
+
+
+def no_rows(reader: StoreReader) -> Iterable[str]:
+    return ()
+
+
+def check(path: Path, rows: Rows = no_rows) -> list[str]:
     """What is damaged in the store: a text each, with the file, and the family where it is known; empty when all is
-    well. Raises StoreLocked when a process has it open, OSError when it cannot be read at all."""
+    well. What `rows` finds is added. Raises StoreLocked when a process has it open, OSError when it cannot be read at
+    all."""
     with _locked(path):
         claim = Marker(path).read()
         try:
@@ -36,12 +46,12 @@ def check(path: Path) -> list[str]:
             for file in os.scandir(path):
                 if file.is_file() and not file.name.startswith(_WRITTEN_WHEN_OPENED):
                     os.symlink(os.path.abspath(file.path), os.path.join(links, file.name))
-            texts = list(_damage(links, 0 if claim is None else claim.writes))
+            texts = list(_damage(path, links, 0 if claim is None else claim.writes, rows))
         # The library names the files by the links.
         return [text.replace(links, str(path)) for text in texts]
 
 
-def _damage(path: str, writes: int) -> Iterator[str]:
+def _damage(store: Path, path: str, writes: int, rows: Rows) -> Iterator[str]:
     options = Options(raw_mode=True)
     options.set_paranoid_checks(True)
     try:
@@ -50,6 +60,7 @@ def _damage(path: str, writes: int) -> Iterator[str]:
     except Exception as error:  # the library raises plain Exception
         yield f"the store {path} cannot be opened: {error}"
         return
+    is_whole, found = True, 0
     try:
         found = int.from_bytes(db.get(WRITES) or b"", "big")
         if found < writes:
@@ -63,7 +74,10 @@ def _damage(path: str, writes: int) -> Iterator[str]:
         if reasons:  # the first one; each table for itself tells of the others
             for table in tables:  # of any family: which one it has is not told
                 reasons |= _unreadable(family, table["start_key"], table["end_key"])
+            is_whole = False
         yield from (f"family {name!r} of the store {path}: {reason}" for reason in sorted(reasons))
+    if is_whole:
+        yield from rows(StoreReader(store, db, families, found))
     db.close()
 
 
@@ -95,7 +109,11 @@ def _is_within(key: bytes, start: bytes | None, last: bytes | None) -> bool:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Nobody opens the store inside. Raises StoreLocked when somebody has it."""
-    descriptor = os.open(path / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # nobody has opened it since the file is gone
+        yield
+        return
     try:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

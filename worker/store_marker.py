@@ -71,6 +71,17 @@ class Marker:
             return Claim(synced)
         return Claim(max(synced, written), manifest, manifest_bytes)
 
+    def defect(self) -> str:
+        """Why the file that is there asks for nothing; empty when it is whole or missing. Raises OSError."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return ""
+        claim, check = data[: _CLAIM.size], data[_CLAIM.size :]
+        if len(data) != _CLAIM.size + _CHECK.size:
+            return f"it has {len(data)} bytes instead of {_CLAIM.size + _CHECK.size}"
+        return "" if _CHECK.unpack(check)[0] == xxhash.xxh64_intdigest(claim) else "its checksum does not match"
+
     def open(self, writes: int, manifest: tuple[int, int]) -> None:
         """Begin to write it; the store has so many writes, durably, and has this manifest (number, bytes). Raises
         OSError."""

@@ -46,7 +46,7 @@ class Revoked(msgspec.Struct):
     shards: list[int]
 
 
-class _State(msgspec.Struct):
+class State(msgspec.Struct):
     """`limit`: every number below it may have been handed out, unless `next` (after an orderly stop) says more.
     `confirmed`: all shards have been asked since there was no file, so that numbers are above all that they hold."""
 
@@ -57,6 +57,20 @@ class _State(msgspec.Struct):
     segments: list[tuple[int, int, int, int]]
     revoked: list[Revoked]
     confirmed: bool = True
+
+
+def decode(content: bytes) -> State:
+    """The state in the file. Raises ValueError that says what is wrong."""
+    checksum, payload = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+    if xxhash.xxh64_digest(payload) != checksum:
+        raise ValueError("its checksum does not match")
+    try:
+        state = msgspec.json.decode(payload, type=State)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+    if state.format != FORMAT:
+        raise ValueError(f"it has format {state.format}, this program reads {FORMAT}")
+    return state
 
 
 @dataclass
@@ -98,14 +112,9 @@ class Sequencer:
             raise ConfigError(str(error)) from error
 
     def _read(self, content: bytes) -> None:
-        checksum, payload = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
         try:
-            if xxhash.xxh64_digest(payload) != checksum:
-                raise ValueError("its checksum does not match")
-            state = msgspec.json.decode(payload, type=_State)
-            if state.format != FORMAT:
-                raise ValueError(f"it has format {state.format}, this program reads {FORMAT}")
-        except (ValueError, msgspec.MsgspecError) as error:
+            state = decode(content)
+        except ValueError as error:
             raise ConfigError(
                 f"{self._path} is damaged ({error}); restore it, or remove it: numbers then go on above the highest "
                 "one that the shards hold"
@@ -227,7 +236,7 @@ class Sequencer:
             self._write(self._limit, None)
 
     def _write(self, limit: int, stopped_at: int | None) -> None:
-        state = _State(
+        state = State(
             FORMAT,
             limit,
             stopped_at,

@@ -26,9 +26,9 @@ from worker.series.cache import DecodedCache
 from worker.series.layers import Layers, Tombstone, reading_order
 from worker.storage import Batch, Store
 
-_BLOCK = b"block/"
+BLOCK = b"block/"
 _TOMBSTONE = b"tombstone/"
-_LEFT_OVER = b"leftover/"
+LEFT_OVER = b"leftover/"
 _SEQUENCE = struct.Struct(">Q")
 
 
@@ -46,7 +46,7 @@ class Archive:
         """All blocks and tombstones; those without a file, or with one that is too short, are `broken`. The files are
         not looked into. What is left over is removed; `set_aside` names what was not known. Raises OSError."""
         make_directory(self.directory)
-        rows = self._store.scan("blocks", _BLOCK, _BLOCK + b"\xff")
+        rows = self._store.scan("blocks", BLOCK, BLOCK + b"\xff")
         blocks = []
         for key, value in rows:
             with self._store.decoding("blocks", key):
@@ -68,8 +68,8 @@ class Archive:
 
     def _tidy(self, named: set[str]) -> None:
         """Remove the files that are left over, and set aside those that are not known."""
-        left_over = self._store.keys("blocks", _LEFT_OVER, _LEFT_OVER + b"\xff")
-        self._left_over = {key.removeprefix(_LEFT_OVER).decode() for key in left_over}
+        left_over = self._store.keys("blocks", LEFT_OVER, LEFT_OVER + b"\xff")
+        self._left_over = {key.removeprefix(LEFT_OVER).decode() for key in left_over}
         with os.scandir(self.directory) as files:
             unnamed = sorted(file.name for file in files if file.name not in named)
         for name in unnamed:
@@ -93,7 +93,7 @@ class Archive:
         batch = self._store.batch()
         for name in names:
             self._left_over.add(name)
-            batch.put("blocks", _LEFT_OVER + name.encode(), b"")
+            batch.put("blocks", LEFT_OVER + name.encode(), b"")
         self._store.write(batch, durable=True)
 
     def forget(self) -> None:
@@ -104,7 +104,7 @@ class Archive:
         sync_directory(self.directory)
         batch = self._store.batch()
         for name in gone:
-            batch.delete("blocks", _LEFT_OVER + name.encode())
+            batch.delete("blocks", LEFT_OVER + name.encode())
         self._store.write(batch)
         self._left_over.difference_update(gone)
 
@@ -114,13 +114,13 @@ class Archive:
     def put(self, batch: Batch, rows: Iterable[BlockRow]) -> None:
         for row in rows:
             assert (self.directory / (row.name + SUFFIX)).stat().st_size == row.size_bytes
-            batch.put("blocks", _BLOCK + row.name.encode(), msgspec.msgpack.encode(row))
-            batch.delete("blocks", _LEFT_OVER + row.name.encode())
+            batch.put("blocks", BLOCK + row.name.encode(), msgspec.msgpack.encode(row))
+            batch.delete("blocks", LEFT_OVER + row.name.encode())
 
     def delete(self, batch: Batch, blocks: Iterable[Block]) -> None:
         for block in blocks:
-            batch.delete("blocks", _BLOCK + block.row.name.encode())
-            batch.put("blocks", _LEFT_OVER + block.row.name.encode(), b"")
+            batch.delete("blocks", BLOCK + block.row.name.encode())
+            batch.put("blocks", LEFT_OVER + block.row.name.encode(), b"")
 
     def changed(self, rows: Iterable[BlockRow], old: Iterable[Block]) -> None:
         """The batch of `put` and `delete` is in the store."""

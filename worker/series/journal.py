@@ -34,7 +34,7 @@ _VERSION = 3
 _OLD_HEADER = struct.Struct("<BBHIQ")
 _OLD_VERSION = 2
 _KEY = struct.Struct(">Q")
-_SEALED = b"series/sealed"
+SEALED = b"series/sealed"
 _NEXT = b"series/sequence"
 _IN_STORE = -1
 
@@ -100,7 +100,7 @@ class Deletion:
 Record = Written | Deletion
 
 
-def _decode(data: Frame) -> tuple[int, Record]:
+def decode(data: Frame) -> tuple[int, Record]:
     """(sequence, record) of the log's payload. Raises ValueError, struct.error."""
     kind, version, _, runs, samples, sequence = _HEADER.unpack_from(data)
     if version != _VERSION:
@@ -108,7 +108,7 @@ def _decode(data: Frame) -> tuple[int, Record]:
     return sequence, _columns(kind, data, _HEADER.size, runs, samples)
 
 
-def _decode_old(data: bytes) -> Record:
+def decode_old(data: bytes) -> Record:
     """A row of the store, as former releases wrote it. Raises ValueError, struct.error."""
     kind, version, check, runs, samples = _OLD_HEADER.unpack_from(data)
     if version != _OLD_VERSION:
@@ -170,9 +170,9 @@ class Journal:
 
     def load(self) -> None:
         """Know what is sealed. Call before anything else. Raises StoreDamaged."""
-        saved = self._store.get("meta", _SEALED)
+        saved = self._store.get("meta", SEALED)
         if saved is not None:
-            with self._store.decoding("meta", _SEALED):
+            with self._store.decoding("meta", SEALED):
                 self.sealed = msgspec.msgpack.decode(saved, type=Sealed)
         following = self._store.get("meta", _NEXT)
         with self._store.decoding("meta", _NEXT):
@@ -209,7 +209,7 @@ class Journal:
         """Say in this batch, which names the blocks, what they took over, and cut what is no longer needed."""
         needed = (own for own, latest_ms, _ in list(self._latest) if own >= sequence or latest_ms >= before_ms)
         sealed = Sealed(sequence, before_ms, min(next(needed, sequence), sequence))
-        batch.put("meta", _SEALED, msgspec.msgpack.encode(sealed))
+        batch.put("meta", SEALED, msgspec.msgpack.encode(sealed))
         batch.delete_range("journal", _KEY.pack(0), _KEY.pack(sealed.cut))
         return sealed
 
@@ -244,12 +244,12 @@ class Journal:
         for key, value in self._store.scan("journal", _KEY.pack(self.sealed.cut)):
             (sequence,) = _KEY.unpack(key)
             try:
-                yield sequence, _IN_STORE, _decode_old(value)
+                yield sequence, _IN_STORE, decode_old(value)
             except (ValueError, struct.error) as error:
                 self._skipped(f"row {sequence} of the journal in {self._store.path}", error)
         for position, payload in self._wal.records():
             try:
-                sequence, record = _decode(payload)
+                sequence, record = decode(payload)
             except (ValueError, struct.error) as error:
                 self._skipped(f"the record at {position} of the write-ahead log", error)
                 continue

@@ -20,7 +20,7 @@ from worker.store_damage import StoreDamaged
 
 _KEY = struct.Struct(">Q")
 _COUNT = struct.Struct("<Q")
-_GIVEN = b"series/ids"
+GIVEN = b"series/ids"
 IDS_MAX = 1 << 31
 """Records and blocks have 4 bytes, signed, for each."""
 BULK_BYTES = 8 << 20
@@ -52,7 +52,7 @@ class Registry:
         if end > IDS_MAX:
             raise Unavailable(f"the shard has had {self.next_id} series, and may have {IDS_MAX}")
         batch.put("series", _KEY.pack(self.next_id), _row(np.diff(offsets), label_bytes))
-        batch.put("meta", _GIVEN, _KEY.pack(end))
+        batch.put("meta", GIVEN, _KEY.pack(end))
 
     def load(self) -> Iterator[Labels]:
         """All series by ascending id, many at a time. Raises StoreDamaged where rows overlap, are missing at the end,
@@ -63,7 +63,7 @@ class Registry:
         gathered = 0
         for key, value in self._store.scan("series"):
             with self._store.decoding("series", key):
-                first, own, text = _parsed(key, value)
+                first, own, text = parsed(key, value)
                 if first < self.next_id:
                     raise ValueError(f"series {first} is twice in the store")
             self.next_id = first + len(own)
@@ -81,11 +81,11 @@ class Registry:
         self._check_given()
 
     def _check_given(self) -> None:
-        given = self._store.get("meta", _GIVEN)
+        given = self._store.get("meta", GIVEN)
         self.knows_given = given is not None
         if given is None:
             return
-        with self._store.decoding("meta", _GIVEN):
+        with self._store.decoding("meta", GIVEN):
             (end,) = _KEY.unpack(given)
         if end != self.next_id:
             text = f"the rows of its series end at id {self.next_id}, and ids were given up to {end}"
@@ -119,7 +119,7 @@ class Registry:
         return dead
 
 
-def _parsed(key: bytes, value: bytes) -> tuple[int, NDArray[np.int32], bytes]:
+def parsed(key: bytes, value: bytes) -> tuple[int, NDArray[np.int32], bytes]:
     """(first id, bytes of each series' labels, the labels). Raises ValueError, struct.error."""
     (first,) = _KEY.unpack(key)
     (count,) = _COUNT.unpack_from(value)

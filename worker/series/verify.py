@@ -1,4 +1,5 @@
-"""Checks a shard's block files against the rows that name them, without a running shard and changing nothing."""
+"""Checks a shard's series, journal and block files against the rows of its store, without a running shard and changing
+nothing."""
 
 from __future__ import annotations
 
@@ -7,12 +8,17 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.durable import DAMAGED
+from worker.series import archive, journal, registry
 from worker.series.blocks import SUFFIX, UNFINISHED, Block, BlockRow, CorruptBlock, Directory
 from worker.series.cache import DecodedCache
+from worker.series.journal import Sealed
+from worker.store_damage import DECODING_ERRORS
+from worker.store_reading import StoreReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +35,89 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """What a file of `blocks/` is: a block with `samples_good` samples that can be read, and what is damaged of it."""
+    """What a file of `blocks/` is: a block with `samples_good` samples that can be read, and what is damaged of it.
+    `series`: int64[n], whose samples it has, None where that cannot be told."""
 
     path: Path
     damage: tuple[Damage, ...]
     samples_good: int = 0
     remark: str = ""
     """What becomes of a file that is no block, where that is no damage."""
+    series: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRows:
+    """What a store says of a shard's series. `ids`: int64[n], those it has, ascending. `wrong`: what makes no sense."""
+
+    ids: NDArray[np.int64]
+    sealed: Sealed
+    blocks: tuple[BlockRow, ...]
+    left_over: frozenset[str]
+    wrong: tuple[str, ...]
+
+    def unknown(self, ids: NDArray) -> NDArray[np.int64]:
+        """Those of the ids that no series has, each once."""
+        return np.setdiff1d(ids.astype(np.int64), self.ids)
+
+
+def series_rows(reader: StoreReader) -> SeriesRows:
+    """Raises StoreDamaged where a row cannot be read."""
+    wrong: list[str] = []
+    ids: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
+    end = 0
+    for key, value in reader.scan("series"):
+        try:
+            first, lengths, _ = registry.parsed(key, value)
+            if first < end:
+                raise ValueError(f"series {first} is twice in the store")
+            end = first + len(lengths)
+            ids.append(np.flatnonzero(lengths) + first)
+        except DECODING_ERRORS as error:
+            wrong.append(_nonsense("series", key, error))
+    given = reader.get("meta", registry.GIVEN)
+    if given is not None and given != end.to_bytes(8, "big"):
+        text = f"ids were given up to {int.from_bytes(given, 'big')}"
+        wrong.append(f"the rows of its series end at id {end}, and {text}")
+    sealed, blocks = Sealed(), []
+    saved = reader.get("meta", journal.SEALED)
+    try:
+        sealed = sealed if saved is None else msgspec.msgpack.decode(saved, type=Sealed)
+    except DECODING_ERRORS as error:
+        wrong.append(_nonsense("meta", journal.SEALED, error))
+    for key, value in reader.scan("blocks", archive.BLOCK, archive.BLOCK + b"\xff"):
+        try:
+            blocks.append(msgspec.msgpack.decode(value, type=BlockRow))
+        except DECODING_ERRORS as error:
+            wrong.append(_nonsense("blocks", key, error))
+    left_over = reader.scan("blocks", archive.LEFT_OVER, archive.LEFT_OVER + b"\xff")
+    names = frozenset(key.removeprefix(archive.LEFT_OVER).decode() for key, _ in left_over)
+    return SeriesRows(np.concatenate(ids), sealed, tuple(blocks), names, tuple(wrong))
+
+
+def _nonsense(family: str, key: bytes, error: Exception) -> str:
+    return f"the row {key!r} of {family!r} makes no sense: {error}"
+
+
+def check_journal(rows: SeriesRows, payloads: Iterable[memoryview]) -> Iterator[str]:
+    """What is wrong with the records of the write-ahead log that blocks have not taken over."""
+    unreadable, missing, names = 0, 0, np.zeros(0, dtype=np.int64)
+    for payload in payloads:
+        try:
+            sequence, record = journal.decode(payload)
+        except DECODING_ERRORS:
+            unreadable += 1
+            continue
+        if sequence < rows.sealed.cut:
+            continue
+        unknown = rows.unknown(record.series)
+        names = np.union1d(names, unknown)
+        if isinstance(record, journal.Written) and len(unknown):
+            missing += int(np.isin(record.rows(), unknown).sum())
+    if unreadable:
+        yield f"{unreadable} records of samples cannot be decoded"
+    if len(names):
+        yield f"{missing} samples are of {len(names)} series that the store does not have, such as id {names[0]}"
 
 
 def check_blocks(directory: Path, rows: Iterable[BlockRow], left_over: Collection[str] = ()) -> Iterator[FileCheck]:
@@ -46,6 +128,8 @@ def check_blocks(directory: Path, rows: Iterable[BlockRow], left_over: Collectio
     for row in rows:
         named.add(row.name + SUFFIX)
         yield _check_block(Block(row, directory, DecodedCache(0)))
+    if not directory.exists():  # as before the first start is through
+        return
     with os.scandir(directory) as files:
         unnamed = sorted(file.name for file in files if file.name not in named)
     for name in unnamed:
@@ -79,7 +163,7 @@ def _check_block(block: Block) -> FileCheck:
             earliest_ms, latest_ms = int(directory.earliest[runs].min()), int(directory.latest[runs].max())
             series = np.unique(directory.ids[runs]).astype(np.int64)
             damage.append(Damage(error.reason, samples, earliest_ms, latest_ms, series))
-    return FileCheck(block.path, tuple(damage), good)
+    return FileCheck(block.path, tuple(damage), good, series=np.unique(directory.ids).astype(np.int64))
 
 
 def _contradiction(row: BlockRow, directory: Directory) -> str:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+
+import msgspec
 
 from shared.catalogue_file import DIRECTORY, NAMES, Lost, copies_in, newest
 from shared.durable import DAMAGED
-from worker.vectors import snapshot
+from shared.messages.vectors import Collection
+from worker.store_reading import StoreReader
+from worker.vectors import part, snapshot, stored_rows
+
+CHECK_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +36,81 @@ def check(data: Path) -> list[Finding]:
 
 def check_index(index: Path) -> Iterator[Finding]:
     """Of the snapshots of all collections: `index/COLLECTION/SHARD/`."""
-    for path in sorted(index.glob("*/*")):
+    depends = "nothing but time: the index is built anew from the stores at the next start"
+    for path in sorted(path for path in index.glob("*/*") if path.is_dir()):
+        try:
+            snapshot.shards_of(path)
+        except (OSError, ValueError) as error:
+            yield Finding(path / snapshot.SHARDS, str(error), depends, costs_data=False)
+            continue
         try:
             snapshot.verified(path)
         except (OSError, ValueError) as error:
-            depends = "nothing but time: the index is built anew from the stores at the next start"
-            yield Finding(path / snapshot.ROWS, str(error), depends, costs_data=False)
+            yield Finding(_named(path, error), str(error), depends, costs_data=False)
+
+
+def _named(directory: Path, error: Exception) -> Path:
+    """The file of a snapshot that an error names; the list of rows is not named by its own."""
+    if isinstance(error, OSError) and error.filename:
+        return Path(error.filename)
+    return next(
+        (path for path in sorted(directory.iterdir()) if path.name in str(error).split()), directory / snapshot.ROWS
+    )
+
+
+def check_rows(reader: StoreReader, listed: set[int] | None) -> Iterator[str]:
+    """What is wrong with a store's vectors. `listed`: ids of the collections in the list, None where it is lost. Raises
+    StoreDamaged where a row cannot be read."""
+    known: dict[int, Collection] = {}
+    for key, value in reader.scan(stored_rows.META, part.KNOWN, part.KNOWN + b"\xff"):
+        try:
+            collection = msgspec.msgpack.decode(value, type=Collection)
+            if part.KNOWN + str(collection.id).encode() != key:
+                raise ValueError(f"it says collection {collection.id}")
+            known[collection.id] = collection
+        except (msgspec.MsgspecError, ValueError) as error:
+            yield f"the row {key!r} of 'meta' makes no sense: {error}"
+    unlisted = sorted(known.keys() - listed) if listed is not None else []
+    if unlisted:
+        names = ", ".join(repr(known[own].name) for own in unlisted)
+        yield f"the collections {names} are not in the list of collections"
+    after = b""
+    while (row := next(reader.scan(stored_rows.FAMILY, after), None)) is not None:
+        number = int.from_bytes(row[0][:4], "big")
+        after = stored_rows.prefix(number + 1)
+        yield from _check_collection(reader, number, known.get(number))
+
+
+def _check_collection(reader: StoreReader, number: int, collection: Collection | None) -> Iterator[str]:
+    rows = reader.scan(stored_rows.FAMILY, stored_rows.prefix(number), stored_rows.prefix(number + 1))
+    if collection is None:
+        yield f"{sum(1 for _ in rows)} vectors are of collection {number}, which the shard does not know"
+        return
+    wrong: dict[bytes, str] = {}
+    highest = 0
+    while batch := [(key[4:], value) for key, value in islice(rows, CHECK_ROWS)]:
+        whole, others = stored_rows.checked(batch, collection.dimension)
+        wrong.update(others)
+        highest = max([highest, *(stored_rows.version_of(value) for _, value in whole)])
+    if wrong:
+        name, why = next(iter(wrong.items()))
+        yield f"{len(wrong)} vectors of {collection.name!r} are damaged, such as {name!r}: {why}"
+    kept = reader.get(stored_rows.META, stored_rows.HIGHEST + str(number).encode())
+    if kept is not None and int.from_bytes(kept, "little") < highest:
+        version = int.from_bytes(kept, "little")
+        yield f"the highest version of {collection.name!r} is {version}, and a vector has {highest}"
 
 
 def check_collections(data: Path) -> Iterator[Finding]:
     """Of both copies of the list of collections, and of what was set aside."""
     directory = data / DIRECTORY
     copies = copies_in(directory)
-    is_whole = newest(copies) is not None
+    whole = newest(copies)
+    is_whole = whole is not None
     is_new = not any((directory / name).exists() for name in NAMES)
     for path, content in copies.items():
+        if whole is not None and whole.format == 1 and path.name == NAMES[1] and not path.exists():
+            continue  # there was no copy in that format
         if isinstance(content, Lost) and not is_new:
             depends = "nothing: the other copy is whole, and the next start writes this one anew"
             if not is_whole:

@@ -73,13 +73,14 @@ def read_workers(path: Path) -> int | None:
     raise ValueError(f"{path} is damaged; remove it to have the records dealt out to the workers anew")
 
 
-def _beside(base: Path) -> tuple[Path, Path]:
+def beside(base: Path) -> tuple[Path, Path]:
+    """(where the logs are laid out anew, where they are moved to then)."""
     return base.with_name(base.name + ".new"), base.with_name(base.name + ".old")
 
 
 def _finish_exchange(base: Path) -> None:
     """Go on where a crash has ended an exchange: with the new directory if it is whole, else with the old one."""
-    new, old = _beside(base)
+    new, old = beside(base)
     if not base.exists():
         if (new / WORKERS).exists():
             rename(new, base)
@@ -91,7 +92,7 @@ def _finish_exchange(base: Path) -> None:
 
 
 def _exchange(base: Path, workers: int) -> None:
-    new, old = _beside(base)
+    new, old = beside(base)
     make_directory(new)
     if base.exists():
         _write_anew(base, new, workers)

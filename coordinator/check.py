@@ -1,0 +1,245 @@
+"""`triptych check`: walks a data directory while nobody runs, and says what is damaged, what depends on it and what is
+still good. Changes nothing.
+
+The coordinator's files are checked here, the workers' by `worker.check` in a process of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from coordinator.log import sequencer
+from shared.data_files import LEFT_OVER, SET_ASIDE, UNKNOWN, Finding, LogFacts, WorkersReport, files_in, kind_of
+from shared.manifest import HOLDS_DATA, NAME, VERSION, Manifest, copy_of
+
+WELL, DAMAGED, CANNOT_CHECK = 0, 1, 2
+"""Exit codes."""
+LOCKS = ("coordinator.lock", "workers.lock")
+STATE = "sequencer/state"
+_RESTORE = "restore it from a copy"
+
+
+class CannotCheck(Exception):
+    """Shown as one line."""
+
+
+@dataclass(slots=True)
+class Report:
+    """`files`: all there are, by kind. `findings`: damage, and what is only worth knowing."""
+
+    files: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def damage(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.is_damage]
+
+    @property
+    def damaged_paths(self) -> set[str]:
+        return {finding.path for finding in self.damage}
+
+
+def check(data: Path) -> Report:
+    """Raises CannotCheck when the directory is not one, is in use, or cannot be read."""
+    if not any((data / name).exists() for name in (NAME, *HOLDS_DATA)):
+        raise CannotCheck(f"{data} is no data directory: it has no {NAME}")
+    try:
+        with _locked(data):
+            report = Report()
+            shards = _check_manifest(data, report.findings)
+            workers = _ask_workers(data)
+            report.findings += workers.findings
+            report.findings += _check_state(data / STATE, workers.log)
+            report.findings += _check_shards(data / "shards", shards)
+            _sort_files(data, report)
+            return report
+    except OSError as error:
+        raise CannotCheck(f"{data} cannot be read: {error}") from error
+
+
+@contextmanager
+def _locked(data: Path) -> Iterator[None]:
+    """Nothing starts on the directory inside."""
+    with ExitStack() as held:
+        for name in LOCKS:
+            try:
+                descriptor = os.open(data / name, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            held.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                raise CannotCheck(f"{data} is in use: {name} is held; stop the cluster first") from None
+        yield
+
+
+def _ask_workers(data: Path) -> WorkersReport:
+    asked = subprocess.run([sys.executable, "-m", "worker.check", str(data)], capture_output=True, check=False)
+    if asked.returncode:
+        reason = asked.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {asked.returncode}"]
+        raise CannotCheck(f"the workers' files of {data} cannot be checked: {reason[-1]}")
+    return msgspec.json.decode(asked.stdout, type=WorkersReport)
+
+
+# Files of the coordinator
+
+
+def _check_manifest(data: Path, findings: list[Finding]) -> int | None:
+    """The number of shards; None when neither the manifest nor its copy tells."""
+    own, copy = (_read_manifest(data, path, findings) for path in (data / NAME, copy_of(data / NAME)))
+    if own is not None and copy is not None and own != copy:
+        what = f"it says cluster {copy.cluster_id} with {copy.shards} shards, and {NAME} {own.cluster_id}, {own.shards}"
+        remedy = "remove the one that does not belong to this directory"
+        findings.append(Finding(_copy_name(data), what, "everything: a start refuses", remedy))
+    known = own or copy
+    return None if known is None else known.shards
+
+
+def _copy_name(data: Path) -> str:
+    return copy_of(data / NAME).relative_to(data).as_posix()
+
+
+def _read_manifest(data: Path, path: Path, findings: list[Finding]) -> Manifest | None:
+    name = path.relative_to(data).as_posix()
+    depends, remedy = "everything: a start refuses", f"cp {copy_of(data / NAME)} {path}, if that is whole"
+    if path != data / NAME:
+        depends, remedy = "nothing, as long as the manifest itself is whole", "nothing: the next start writes it anew"
+    try:
+        content = path.read_bytes()
+        manifest, is_current = Manifest.decode(content)
+        if is_current and content != manifest.encode():
+            raise ValueError("it is not as it was written")
+    except FileNotFoundError:
+        if path == data / NAME or _has_version(data / NAME, VERSION):
+            findings.append(Finding(name, "it is missing", depends, remedy))
+        return None
+    except ValueError as error:
+        findings.append(Finding(name, str(error), depends, remedy))
+        return None
+    return manifest
+
+
+def _has_version(path: Path, version: int) -> bool:
+    """Former releases kept no copy of the manifest."""
+    try:
+        return bool(json.loads(path.read_bytes())["version"] >= version)
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
+def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
+    above = max((own.above for own in shards), default=0)
+    depends = "the order of numbers: the log refuses to start"
+    remedy = f"{_RESTORE}, or remove it: numbers then go on above the highest that the shards hold"
+    try:
+        state = sequencer.decode(path.read_bytes())
+    except FileNotFoundError:
+        if any(own.records for own in shards):
+            depends = "segments' start times, and what was taken back and not yet removed: it may be read again"
+            yield Finding(STATE, f"it is missing, and the shards hold records up to {above - 1}", depends, _RESTORE)
+        return
+    except ValueError as error:
+        yield Finding(STATE, str(error), depends, remedy)
+        return
+    following = state.limit if state.next is None else state.next
+    if following < above:
+        what = f"its next number is {following}, and the shards hold records up to {above - 1}"
+        yield Finding(STATE, what, "numbers: they would be given twice", remedy)
+    known = {segment[0] for segment in state.segments}
+    for own in shards:
+        lost = [number for number in own.segments if number not in known and number >= min(known, default=0)]
+        if lost:
+            what = f"shard {own.shard} holds records of the segments {lost}, which it does not have"
+            yield Finding(STATE, what, "these records: they may not be found", remedy)
+
+
+def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
+    """The directories of the shards against the manifest's number."""
+    there = {int(path.name) for path in directory.glob("*") if path.name.isdigit() and path.is_dir()}
+    if count is None or not there:
+        return
+    for number in sorted(set(range(count)) - there):
+        depends = "all data of the shard; a start makes it anew, empty"
+        yield Finding(f"shards/{number:04d}", "it is missing", depends, _RESTORE)
+    for number in sorted(there - set(range(count))):
+        what = f"the manifest has {count} shards, 0 to {count - 1}"
+        yield Finding(f"shards/{number:04d}", what, "nothing: it is not read", "find out where it belongs")
+
+
+def _sort_files(data: Path, report: Report) -> None:
+    """Count the files, and name those that nobody else has named."""
+    named = {finding.path for finding in report.findings}
+    for path in files_in(data):
+        kind = kind_of(path)
+        report.files[kind] += 1
+        if path in named:
+            continue
+        if kind == SET_ASIDE:
+            what, remedy = "it was damaged, and is set aside", "delete it to accept the loss"
+            report.findings.append(Finding(path, what, "what it held", remedy))
+        elif kind in (LEFT_OVER, UNKNOWN):
+            what = (
+                "left over of a write that was not finished" if kind == LEFT_OVER else "it is no file of this service"
+            )
+            report.findings.append(Finding(path, what, "nothing", is_damage=False))
+
+
+# What is said
+
+
+def write_text(report: Report, output: TextIO) -> None:
+    """By kind of file, and the totals in the last line."""
+    ordered = sorted(report.findings, key=lambda finding: (finding.kind, finding.path))
+    by_kind = {kind: list(findings) for kind, findings in groupby(ordered, key=lambda finding: finding.kind)}
+    damaged = Counter(kind_of(path) for path in report.damaged_paths if path)
+    for kind in sorted(report.files.keys() | by_kind.keys()):
+        well = max(0, report.files[kind] - damaged[kind])
+        output.write(f"{kind}: {well} of {max(report.files[kind], well + damaged[kind])} files are well\n")
+        for finding in by_kind.get(kind, ()):
+            _write_finding(finding, output)
+    files, kinds = sum(report.files.values()), len(report.files)
+    if not report.damage:
+        output.write(f"{files} files of {kinds} kinds are well\n")
+        return
+    output.write(f"{len(report.damaged_paths)} places are damaged, in a directory of {files} files of {kinds} kinds\n")
+
+
+def _write_finding(finding: Finding, output: TextIO) -> None:
+    output.write(f"  {finding.path}: {finding.what}\n")
+    if finding.is_damage:
+        output.write(f"    concerned: {finding.depends}\n")
+        if finding.good:
+            output.write(f"    still good: {finding.good}\n")
+        output.write(f"    to do: {finding.remedy}\n")
+
+
+def write_json(report: Report, output: TextIO) -> None:
+    """`{"well": bool, "files": {kind: count}, "findings": [{kind, path, what, …}]}`."""
+    findings = [{"kind": own.kind, **msgspec.to_builtins(own)} for own in report.findings]
+    content = {"well": not report.damage, "files": dict(sorted(report.files.items())), "findings": findings}
+    output.write(json.dumps(content, indent=1) + "\n")
+
+
+def run(data: Path, *, as_json: bool) -> int:
+    """The command; its exit code."""
+    try:
+        report = check(data)
+    except CannotCheck as error:
+        sys.stderr.write(f"triptych: {error}\n")
+        return CANNOT_CHECK
+    (write_json if as_json else write_text)(report, sys.stdout)
+    return DAMAGED if report.damage else WELL

@@ -1,0 +1,169 @@
+"""The workers' part of `triptych check`: `python -m worker.check DATA` writes what it finds as JSON.
+
+For a data directory that no process has open. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from shared import telemetry
+from shared.catalogue_file import DIRECTORY, copies_in, newest
+from shared.data_files import Finding, WorkersReport
+from shared.durable import DAMAGED
+from shared.errors import ConfigError
+from worker import shard_check
+from worker.store_damage import StoreLocked
+from worker.vectors import check as vectors
+from worker.wal import check as wal_check
+from worker.wal import layout, reading, register
+from worker.wal import log as wal
+from worker.wal.check import FileReport
+
+CANNOT_CHECK = 2
+_AREAS = {wal.SERIES: "samples", wal.LOG: "log records"}
+
+Records = dict[int, dict[int, list[memoryview]]]
+"""Shard → area → payloads in the write-ahead log."""
+
+
+def check(data: Path) -> WorkersReport:
+    """Raises StoreLocked when a store is in use, OSError when something cannot be read at all."""
+    base = _log_base(data)
+    records = _records(base)
+    found = [*_of_log(data, base), *_of_layout(data, base), *_of_vectors(data)]
+    listed = _listed(data)
+    facts = []
+    for path in sorted(path for path in (data / "shards").glob("*") if path.name.isdigit() and path.is_dir()):
+        shard = int(path.name)
+        own, log_facts = shard_check.check(data, shard, records.get(shard, {}), listed)
+        found += own
+        if log_facts is not None:
+            facts.append(log_facts)
+    return WorkersReport(found, facts)
+
+
+def _log_base(data: Path) -> Path:
+    """Where the write-ahead logs are: a start that was killed may have left them under another name."""
+    base = data / layout.NAME
+    if base.exists():
+        return base
+    for other in layout.beside(base):
+        if other.exists() and (other.suffix == ".old" or (other / layout.WORKERS).exists()):
+            return other
+    return base
+
+
+def _records(base: Path) -> Records:
+    records: Records = {}
+    for directory in layout.directories(base):
+        try:
+            contents = reading.survey(directory).used
+        except (OSError, ConfigError):
+            continue  # said by the check of the log
+        for content in contents:
+            for item, payload in content.records:
+                records.setdefault(item.shard, {}).setdefault(item.area, []).append(payload)
+    return records
+
+
+def _of_log(data: Path, base: Path) -> Iterator[Finding]:
+    if not base.exists():
+        return
+    for report in wal_check.check(base):
+        path = report.path.relative_to(data).as_posix()
+        good = f"{sum(report.records.values())} records" if report.records else ""
+        for start, end in report.cut:
+            what = (
+                f"bytes {start} to {end} were not known to be synced, and are not whole: a write that a crash has cut"
+            )
+            yield Finding(path, what, "nothing that was acknowledged as synced", is_damage=False)
+        for loss in report.losses:
+            yield Finding(path, loss.what, _lacking(report, loss.streams), _remedy(report), good)
+        if report.error:
+            yield Finding(path, report.error, _depends_on(report), _remedy(report), good)
+
+
+def _lacking(report: FileReport, streams: tuple[tuple[int, int], ...] | None) -> str:
+    if streams is None:
+        return "records, of any shard of this worker, that were not in stores and blocks yet: its answers say so"
+    if not streams:
+        return "nothing: it is repaired, or made anew, at the next start"
+    lacking = ", ".join(f"{_AREAS.get(area, 'records')} of shard {shard}" for shard, area in streams)
+    return f"{lacking} that were not in stores and blocks yet: answers about them say so"
+
+
+def _depends_on(report: FileReport) -> str:
+    if report.path.name == layout.WORKERS:
+        return "no data: without it, records are dealt out to the workers anew; a start refuses a damaged one"
+    return _lacking(report, None)
+
+
+def _remedy(report: FileReport) -> str:
+    if DAMAGED in report.path.name:
+        return "delete it to accept the loss"
+    if report.path.name == layout.WORKERS:
+        return "delete it, if it is there"
+    return "restore it from a copy; else start: what can be read is read, and the rest set aside"
+
+
+def _of_layout(data: Path, base: Path) -> Iterator[Finding]:
+    """Directories of the log that must be there."""
+    path = base / layout.WORKERS
+    try:
+        workers = layout.read_workers(path)
+    except ValueError:
+        return  # said by the check of the log
+    relative = path.relative_to(data).as_posix()
+    lists = [directory / register.NAME for directory in layout.directories(base)]
+    if workers is None:
+        return
+    if not path.read_bytes().startswith(layout.encode_workers(workers)) and any(own.exists() for own in lists):
+        yield Finding(
+            relative, "its checksum is missing", "no data: records are dealt out to the workers anew", "delete it"
+        )
+    shards = [int(own.parents[1].name) for own in (data / "shards").glob("*/store/CURRENT")]
+    for worker in sorted({shard % workers for shard in shards}):
+        directory = layout.directory_of(base, worker)
+        if not directory.exists():
+            own = ", ".join(str(shard) for shard in sorted(shards) if shard % workers == worker)
+            depends = (
+                f"what shards {own} had acknowledged and not put into stores and blocks yet; a start does not notice"
+            )
+            yield Finding(directory.relative_to(data).as_posix(), "it is missing", depends, "restore it from a copy")
+
+
+def _of_vectors(data: Path) -> Iterator[Finding]:
+    for own in vectors.check(data):
+        remedy = (
+            "restore it from a copy, or start without it" if own.costs_data else "nothing: the next start repairs it"
+        )
+        if DAMAGED in own.path.name:
+            remedy = "delete it to accept the loss"
+        yield Finding(own.path.relative_to(data).as_posix(), own.what, own.depends, remedy)
+
+
+def _listed(data: Path) -> set[int] | None:
+    content = newest(copies_in(data / DIRECTORY))
+    return None if content is None else {own.id for own in (*content.collections, *content.dropped)}
+
+
+def main() -> int:
+    """Exit code 0 when the check came to its end, whatever it found."""
+    telemetry.logger.addHandler(logging.NullHandler())
+    try:
+        report = check(Path(sys.argv[1]))
+    except (StoreLocked, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return CANNOT_CHECK
+    sys.stdout.buffer.write(msgspec.json.encode(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Checks what a shard holds of the log, in its store and in the write-ahead log, without a running shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.data_files import LogFacts
+from shared.errors import TriptychError
+from worker.logs import entries, messages, rows, runs
+from worker.logs.memory import Memory
+from worker.store_damage import DECODING_ERRORS
+from worker.store_reading import StoreReader
+
+
+@dataclass(slots=True)
+class LogRows:
+    """Of the store. `above` is above all numbers in it; groups below `gathered` are in it or nowhere."""
+
+    gathered: int = 0
+    dropped: int = 0
+    above: int = 0
+    records: int = 0
+    segments: set[int] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Records as entries name them, and as runs have them: number → number of the key."""
+
+    keys: dict[bytes, int] = field(default_factory=dict)
+    named: list[NDArray[np.uint64]] = field(default_factory=list)
+    named_keys: list[NDArray[np.int64]] = field(default_factory=list)
+    there: list[NDArray[np.uint64]] = field(default_factory=list)
+    there_keys: list[NDArray[np.int64]] = field(default_factory=list)
+
+    def key(self, key: bytes) -> int:
+        return self.keys.setdefault(key, len(self.keys))
+
+    def contradictions(self, segment: int) -> Iterator[str]:
+        named, there = _sorted(self.named, self.named_keys), _sorted(self.there, self.there_keys)
+        for one, other, text in (
+            (named, there, "are named by entries and their runs are missing"),
+            (there, named, "are in runs and no entry names them, so that reads of a prefix lack them"),
+        ):
+            lacking = one[0][~_within(one, other)]
+            if len(lacking):
+                yield f"{len(lacking)} records of segment {segment}, such as number {lacking[0]}, {text}"
+
+
+def _sorted(numbers: list[NDArray], keys: list[NDArray]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    if not numbers:
+        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    joined = np.concatenate(numbers)
+    order = np.argsort(joined, kind="stable")
+    return joined[order], np.concatenate(keys)[order]
+
+
+def _within(one: tuple[NDArray, NDArray], other: tuple[NDArray, NDArray]) -> NDArray[np.bool_]:
+    """bool[n]: which numbers of the one are in the other, under the same key."""
+    if not len(other[0]):
+        return np.zeros(len(one[0]), np.bool_)
+    at = np.minimum(np.searchsorted(other[0], one[0]), len(other[0]) - 1)
+    return (other[0][at] == one[0]) & (other[1][at] == one[1])
+
+
+def log_rows(reader: StoreReader) -> LogRows:
+    """Reads all rows of the log, a segment at a time. Raises StoreDamaged where one cannot be read."""
+    found = LogRows()
+    found.gathered = int.from_bytes(reader.get("log", rows.GATHERED) or b"", "big")
+    found.dropped = int.from_bytes(reader.get("log", rows.DROPPED) or b"", "big")
+    for segment in _segments(reader):
+        if segment >= found.dropped:
+            found.segments.add(segment)
+            _check_segment(reader, segment, found)
+    return found
+
+
+def _segments(reader: StoreReader) -> Iterator[int]:
+    """Those of which there are rows, ascending."""
+    for kind in (rows.ENTRY, rows.RUN):
+        start, end = kind, rows.after(kind)
+        while (row := next(reader.scan("log", start, end), None)) is not None:
+            segment = rows.segment_of(row[0])
+            if kind == rows.ENTRY or next(reader.scan("log", *_range(rows.ENTRY, segment)), None) is None:
+                yield segment
+            start = kind + rows.segment_bytes(segment + 1)
+
+
+def _range(kind: bytes, segment: int) -> tuple[bytes, bytes]:
+    return kind + rows.segment_bytes(segment), kind + rows.segment_bytes(segment + 1)
+
+
+def _check_segment(reader: StoreReader, number: int, found: LogRows) -> None:
+    segment = _Segment()
+    for row, value in reader.scan("log", *_range(rows.ENTRY, number)):
+        try:
+            entry = entries.unpacked(row, value)
+            _check_order(entry.numbers)
+            if len(entry.numbers) != len(entry.codes) or int(entry.codes.max(initial=0)) >= max(1, len(entry.keys)):
+                raise ValueError(
+                    f"it has {len(entry.numbers)} numbers, {len(entry.codes)} codes, {len(entry.keys)} keys"
+                )
+        except DECODING_ERRORS as error:
+            found.wrong.append(f"the row {row!r} of 'log' makes no sense: {error}")
+            continue
+        found.above = max(found.above, entry.above, int(entry.numbers.max(initial=0)) + 1)
+        found.records += len(entry.numbers)
+        if reader.get("log", rows.VALUES + row[len(rows.ENTRY) :]) is None:  # else they are not in runs yet
+            segment.named.append(entry.numbers)
+            codes = np.array([segment.key(key) for key in entry.keys], np.int64)
+            segment.named_keys.append(codes[entry.codes] if len(codes) else codes)
+    for row, value in reader.scan("log", *_range(rows.RUN, number)):
+        try:
+            run = runs.unpacked(value)
+            _check_order(run.sequences)
+            size = int(run.ends[-1]) if len(run.ends) else 0
+            if not len(run.ends) or int(run.sequences[0]) != rows.sequence_of(row):
+                raise ValueError(f"it has {len(run.ends)} records, and another number than its key")
+            if len(run.values) != size:
+                raise ValueError(f"it has {len(run.values)} bytes of values, and its lengths say {size}")
+        except DECODING_ERRORS as error:
+            found.wrong.append(f"the row {row!r} of 'log' makes no sense: {error}")
+            continue
+        segment.there.append(run.sequences)
+        segment.there_keys.append(np.full(len(run.sequences), segment.key(rows.key_of(row)), np.int64))
+    found.wrong += segment.contradictions(number)
+
+
+def _check_order(numbers: NDArray[np.uint64]) -> None:
+    if len(numbers) > 1 and not (numbers[1:] > numbers[:-1]).all():
+        raise ValueError("its numbers do not ascend")
+
+
+def check_messages(shard: int, found: LogRows, payloads: Iterable[memoryview]) -> tuple[list[str], LogFacts]:
+    """(what is wrong with the records of the write-ahead log that the store has not taken over, what the shard holds)
+    of both together."""
+    wrong: list[str] = []
+    above, records, segments = found.above, found.records, set(found.segments)
+    for payload in payloads:
+        try:
+            record = messages.read(payload)
+            if record.group < found.gathered or record.segment < found.dropped:
+                continue
+            segments.add(record.segment)
+            if isinstance(record, messages.Message):
+                Memory().stage(record)
+                above = max([above, *(batch.start + batch.count for batch in record.batches)])
+                records += sum(batch.count for batch in record.batches)
+        except (*DECODING_ERRORS, TriptychError) as error:
+            wrong.append(f"a record of the log cannot be decoded, and its shard will refuse: {error}")
+    return wrong, LogFacts(shard, above, tuple(sorted(segments)), found.dropped, records)

@@ -1,0 +1,163 @@
+"""Checks one shard's directory while nobody runs: its store, the rows in it, its blocks, and what of it lies in the
+write-ahead log. Changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from shared.data_files import Finding, LogFacts
+from shared.durable import DAMAGED
+from worker import store_check
+from worker.logs import verify as logs
+from worker.series import verify as series
+from worker.series.verify import FileCheck
+from worker.store_damage import StoreDamaged
+from worker.store_marker import Marker
+from worker.store_reading import StoreReader
+from worker.vectors import check as vectors
+from worker.wal import log as wal
+
+STORE = "store"
+_FILE = re.compile(r"(MANIFEST-\d+|CURRENT|\d+\.(sst|log))")
+_NOTHING = (np.zeros(0, dtype=np.int64),)
+
+Payloads = Mapping[int, Sequence[memoryview]]
+"""Area → the payloads of a shard's records in the write-ahead log, in order."""
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What the rows of a store say; the parts are None where they could not be read."""
+
+    series: series.SeriesRows | None = None
+    log: logs.LogRows | None = None
+    writes: int = 0
+    wrong: dict[str, str] = field(default_factory=dict)
+    """What is wrong → what depends on it."""
+
+
+def check_store(path: Path) -> list[str]:
+    """What is damaged in a store, its rows included; empty when all is well. Raises StoreLocked, OSError."""
+    rows = _Rows()
+    return store_check.check(path, partial(_read_rows, rows, None))
+
+
+def _read_rows(found: _Rows, listed: set[int] | None, reader: StoreReader) -> Iterable[str]:
+    found.writes = reader.writes
+    parts: list[tuple[str, Callable[[], Iterable[str]]]] = [
+        ("all samples of the shard: it is refused, or lacks series", lambda: _series(found, reader)),
+        ("records of the log on this shard", lambda: _log(found, reader)),
+        ("these vectors: they are missing from answers, which say so", lambda: vectors.check_rows(reader, listed)),
+    ]
+    for depends, texts in parts:
+        try:
+            found.wrong.update(dict.fromkeys(texts(), depends))
+        except StoreDamaged as error:
+            found.wrong[str(error)] = depends
+    return found.wrong
+
+
+def _series(found: _Rows, reader: StoreReader) -> Iterable[str]:
+    found.series = series.series_rows(reader)
+    return found.series.wrong
+
+
+def _log(found: _Rows, reader: StoreReader) -> Iterable[str]:
+    found.log = logs.log_rows(reader)
+    return found.log.wrong
+
+
+def check(data: Path, shard: int, payloads: Payloads, listed: set[int] | None) -> tuple[list[Finding], LogFacts | None]:
+    """(what was found, what the shard holds of the log, None where that cannot be told). `listed`: ids of the
+    collections of vectors, None where the list is lost. Raises StoreLocked, OSError."""
+    directory = data / "shards" / f"{shard:04d}"
+    store = directory / STORE
+    if not (store / "CURRENT").exists() and not any(directory.rglob("*.*")):
+        return [], LogFacts(shard)  # a first start that was killed
+    rows = _Rows()
+    found = [_of_store(data, store, text, rows) for text in store_check.check(store, partial(_read_rows, rows, listed))]
+    found += _of_marker(data, store, rows.writes)
+    if rows.series is not None:
+        found += _of_blocks(data, directory / "blocks", rows.series)
+        for text in series.check_journal(rows.series, payloads.get(wal.SERIES, ())):
+            found.append(_of_record(shard, text, "these samples: answers about the shard say that they are missing"))
+    elif (directory / "blocks").is_dir():
+        what = "its blocks could not be checked, since the store that names them is damaged"
+        found.append(Finding(_relative(data, directory / "blocks"), what, "nothing by itself", is_damage=False))
+    facts = None
+    if rows.log is not None:
+        texts, facts = logs.check_messages(shard, rows.log, payloads.get(wal.LOG, ()))
+        found += [_of_record(shard, text, "the whole shard: it is refused") for text in texts]
+    return found, facts
+
+
+def _relative(data: Path, path: Path) -> str:
+    return path.relative_to(data).as_posix()
+
+
+def _of_store(data: Path, store: Path, text: str, rows: _Rows) -> Finding:
+    depends = rows.wrong.get(text, "the whole shard: it is refused, reads are answered without it and say so")
+    named = _FILE.search(text)
+    file = store / named[1] if named else store
+    return Finding(
+        _relative(data, file),
+        text.replace(f"{data}/", ""),
+        depends,
+        f"restore {_relative(data, store.parent)} from a copy",
+    )
+
+
+def _of_marker(data: Path, store: Path, writes: int) -> Iterator[Finding]:
+    path, depends = Marker(store).path, "nothing by itself: only that lost writes of the store can be told"
+    remedy = "nothing: the next start makes it anew"
+    why = Marker(store).defect()
+    if why:
+        yield Finding(_relative(data, path), why, depends, remedy)
+    elif writes and not path.exists():
+        yield Finding(_relative(data, path), "it is missing", depends, remedy)
+    known = store.with_name(store.name + DAMAGED)
+    if known.exists():
+        text = known.read_text(errors="replace").strip()
+        yield Finding(
+            _relative(data, known),
+            f"the store was found damaged while it was in use: {text}",
+            "nothing, if nothing else is said of this store",
+            "nothing: the next start checks the store, and removes this file if it is well",
+        )
+
+
+def _of_blocks(data: Path, directory: Path, rows: series.SeriesRows) -> Iterator[Finding]:
+    for file in series.check_blocks(directory, rows.blocks, rows.left_over):
+        path = _relative(data, file.path)
+        if file.remark:
+            yield Finding(path, file.remark, "nothing", is_damage=False)
+        for damage in file.damage:
+            yield Finding(path, damage.reason, _lost(damage), _remedy(file), f"{file.samples_good} samples of it")
+        unknown = rows.unknown(file.series) if file.series is not None else _NOTHING[0]
+        if len(unknown):
+            what = f"it has samples of {len(unknown)} series that the store does not have, such as id {unknown[0]}"
+            yield Finding(path, what, "these samples: they are missing from answers", "restore the shard from a copy")
+
+
+def _lost(damage: series.Damage) -> str:
+    if damage.samples is None:
+        return "samples that only this file may have; answers about the shard say so"
+    series_text = "" if damage.series is None else f" of {len(damage.series)} series"
+    times = f"from {damage.earliest_ms} to {damage.latest_ms} ms"
+    return f"{damage.samples} samples{series_text} {times}; answers about these times say that they are missing"
+
+
+def _remedy(file: FileCheck) -> str:
+    if DAMAGED in file.path.name:
+        return "delete it to accept the loss"
+    return "restore the file from a copy; else retention drops it in time"
+
+
+def _of_record(shard: int, text: str, depends: str) -> Finding:
+    return Finding("wal", f"shard {shard}: {text}", depends, "restore the directory from a copy")
