@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 import tomllib
 from collections import Counter
@@ -15,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.mutants.running import Outcome, Runner, copy_tree
+from tests.mutants.recording import CACHE, recordings
+from tests.mutants.running import NOTICED, Outcome, Runner, copy_tree
 from tests.mutants.sampling import GROUPS, ROOT, Mutant, files, mutants_of, sample
-from tests.mutants.selection import Selection, record
+from tests.mutants.selection import Selection
 
 SURVIVORS = Path(__file__).with_name("survivors.toml")
-DEFAULT_TESTS = ("tests/unit", "tests/conformance", "tests/simulation", "tests/powerloss")
 
 
 def main() -> int:
@@ -28,18 +27,16 @@ def main() -> int:
     mutants = sample(arguments.seed, arguments.count, arguments.groups)
     if arguments.only:
         wanted = set(arguments.only)
-        mutants = [m for group in GROUPS for m in sample_all(group) if m.name in wanted]
-    with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
-        runners = [Runner(copy_tree(Path(directory) / str(n))) for n in range(arguments.jobs)]
-        started = time.monotonic()
-        data = arguments.coverage or record(runners[0].tree, _present(DEFAULT_TESTS), arguments.coverage_timeout)
-        selection = Selection(Path(arguments.coverage_tree or runners[0].tree), data)
-        print(f"coverage of the tests: {time.monotonic() - started:.0f} s", flush=True)
-        outcomes = _try_all(mutants, runners, selection, arguments.seconds)
+        mutants = [mutant for group in arguments.groups for mutant in _all_of(group) if mutant.name in wanted]
+    runners = [Runner(copy_tree(CACHE / str(number))) for number in range(arguments.jobs)]
+    started = time.monotonic()
+    selection = Selection(runners[0].tree, recordings(runners[0].tree, arguments.groups))
+    print(f"which tests execute which lines: {time.monotonic() - started:.0f} s", flush=True)
+    outcomes = _try_all(mutants, runners, selection, arguments.seconds)
     return _report(outcomes, len(mutants), arguments)
 
 
-def sample_all(group: str) -> list[Mutant]:
+def _all_of(group: str) -> list[Mutant]:
     return [mutant for path in files(group) for mutant in mutants_of(group, path)]
 
 
@@ -52,14 +49,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3600, help="no further mutant is begun after so long")
     parser.add_argument("--least", type=float, default=0.8, help="share of mutants that must be noticed")
-    parser.add_argument("--coverage", type=Path, help="a coverage data file with contexts, instead of a new one")
-    parser.add_argument("--coverage-tree", type=Path, help="the tree that it was recorded in")
-    parser.add_argument("--coverage-timeout", type=float, default=1800)
     return parser.parse_args()
-
-
-def _present(paths: tuple[str, ...]) -> list[str]:
-    return [path for path in paths if (ROOT / path).exists()]
 
 
 def _try_all(mutants: list[Mutant], runners: list[Runner], selection: Selection, seconds: float) -> list[Outcome]:
@@ -85,7 +75,7 @@ def _try_all(mutants: list[Mutant], runners: list[Runner], selection: Selection,
 
 def _report(outcomes: list[Outcome], sampled: int, arguments: argparse.Namespace) -> int:
     reasons = _reasons()
-    noticed = [o for o in outcomes if o.verdict in ("killed", "timeout")]
+    noticed = [o for o in outcomes if o.verdict in NOTICED]
     print(f"\nseed {arguments.seed}: {len(outcomes)} of {sampled} sampled mutants tried")
     print(f"{'group':10} {'tried':>6} {'noticed':>8} {'survived':>9} {'untested':>9}")
     for group in arguments.groups:

@@ -50,11 +50,13 @@ class LeftOutLock(Operator):
     """`with self._lock:` becomes `if True:`."""
 
     def mutation_positions(self, node: Any) -> Iterator[Position]:
-        if node.type == "with_stmt" and "lock" in node.children[1].get_code().lower():
+        is_single = node.type == "with_stmt" and len(node.children) == 4
+        if is_single and "lock" in node.children[1].get_code().lower():
             yield node.start_pos, node.children[2].end_pos
 
     def mutate(self, node: Any, index: int) -> Any:
-        changed = parso.parse(f"{node.children[0].prefix}if True: pass\n").children[0]
+        changed = parso.parse("if True: pass\n").children[0]
+        changed.get_first_leaf().prefix = node.get_first_leaf().prefix
         changed.children[-1] = node.children[-1]
         return changed
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants.recording import environment
 from tests.mutants.sampling import ROOT, Mutant
-from tests.mutants.selection import Selection, environment
+from tests.mutants.selection import Chosen, Selection, has_kernels
 
-MUTANT_TIMEOUT_S = 150.0
+START_S = 60.0
+"""For the interpreter, its imports, and a machine that does something else too."""
+COMPILING_S = 120.0
+SLOWNESS = 4.0
+"""How much longer than when it was recorded a test may take."""
 TEST_TIMEOUT_S = 40
-FAILED = 1
-"""pytest's exit status when a test has failed."""
+NOTICED = ("killed", "timeout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +35,7 @@ class Outcome:
 
 
 def copy_tree(directory: Path) -> Path:
-    """The files that git knows, as they are now, and the new ones; beside them what tests read from outside."""
+    """The files that git knows, as they are now, and the new ones. Times are kept, for what is compiled."""
     tree = directory / "tree"
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -36,6 +43,7 @@ def copy_tree(directory: Path) -> Path:
         capture_output=True,
         check=True,
     )
+    shutil.rmtree(tree, ignore_errors=True)
     for name in listed.stdout.decode().split("\0"):
         if name and (ROOT / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -48,32 +56,44 @@ class Runner:
 
     def __init__(self, tree: Path) -> None:
         self.tree = tree
+        self._sound: set[str] = set()
 
     def try_out(self, mutant: Mutant, selection: Selection) -> Outcome:
-        tests = selection.tests_of(mutant)
-        if not tests:
-            return Outcome(mutant, "untested")
+        """A test that fails, or does not end, without the mutant too says nothing about it."""
+        chosen = selection.tests_of(mutant)
+        tests = chosen.tests
+        while tests:
+            verdict, by = self._with_mutant(mutant, tests, selection, chosen)
+            if verdict == "survived" or self._is_sound(by, tests, chosen):
+                return Outcome(mutant, verdict, by)
+            tests = [test for test in tests if test != by] if by else []
+        return Outcome(mutant, "survived" if chosen.tests else "untested")
+
+    def _is_sound(self, by: str, tests: list[str], chosen: Chosen) -> bool:
+        alone = [by] if by in tests else tests
+        if not self._sound.issuperset(alone):
+            if self._run(alone, None, _timeout_s(chosen))[0] != "survived":
+                return False
+            self._sound.update(alone)
+        return True
+
+    def _with_mutant(self, mutant: Mutant, tests: list[str], selection: Selection, chosen: Chosen) -> tuple[str, str]:
         path = self.tree / mutant.path
-        source = path.read_text()
+        source, stat = path.read_text(), path.stat()
+        kernels = self._kernels(mutant, selection) if has_kernels(source) else None
         try:
             path.write_text(mutant.apply(source))
-            verdict, by = self._run(tests, self._kernels(mutant, selection))
+            return self._run(tests, kernels, _timeout_s(chosen) + (COMPILING_S if kernels else 0.0))
         finally:
             path.write_text(source)
-        if verdict == "killed" and by and self._run([by], None)[0] != "survived":
-            # A test that fails without the mutant too says nothing about it.
-            others = [test for test in tests if test != by]
-            path.write_text(mutant.apply(source))
-            try:
-                verdict, by = self._run(others, None) if others else ("survived", "")
-            finally:
-                path.write_text(source)
-        return Outcome(mutant, verdict, by)
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+            for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+                compiled.unlink()
+            if kernels:
+                shutil.rmtree(kernels, ignore_errors=True)
 
-    def _kernels(self, mutant: Mutant, selection: Selection) -> Path | None:
-        """A cache of kernels without those that the mutant may be in, for a mutant of a file that has kernels."""
-        if "njit" not in (self.tree / mutant.path).read_text():
-            return None
+    def _kernels(self, mutant: Mutant, selection: Selection) -> Path:
+        """A copy of the compiled kernels without those that the mutant may be in."""
         cache = Path(environment(self.tree)["NUMBA_CACHE_DIR"])
         copy = Path(tempfile.mkdtemp(prefix="kernels-", dir=self.tree.parent))
         if cache.exists():
@@ -84,23 +104,33 @@ class Runner:
                 file.unlink()
         return copy
 
-    def _run(self, tests: list[str], kernels: Path | None) -> tuple[str, str]:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-rf"]
+    def _run(self, tests: list[str], kernels: Path | None, timeout_s: float) -> tuple[str, str]:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE"]
         command += [f"--timeout={TEST_TIMEOUT_S}", *tests]
         env = environment(self.tree) | ({"NUMBA_CACHE_DIR": str(kernels)} if kernels else {})
-        try:
-            done = subprocess.run(
-                command, cwd=self.tree, env=env, capture_output=True, text=True, timeout=MUTANT_TIMEOUT_S, check=False
+        with tempfile.TemporaryFile("w+") as output:
+            process = subprocess.Popen(
+                command, cwd=self.tree, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
-        except subprocess.TimeoutExpired:
-            return "timeout", ""
-        finally:
-            if kernels is not None:
-                shutil.rmtree(kernels, ignore_errors=True)
-        if done.returncode == 0:
+            try:
+                status = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                return "timeout", ""
+            finally:
+                _end(process)
+            output.seek(0)
+            failed = [line for line in output if line.startswith(("FAILED ", "ERROR "))]
+        if status == 0:
             return "survived", ""
-        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-        by = failed[0].split(" ", 1)[1].split(" - ")[0] if failed else ""
-        if done.returncode != FAILED and "Timeout" in done.stdout + done.stderr:
-            return "timeout", by
-        return "killed", by
+        return "killed", failed[0].split(" ", 1)[1].split(" - ")[0].strip() if failed else ""
+
+
+def _timeout_s(chosen: Chosen) -> float:
+    return START_S + SLOWNESS * chosen.seconds
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The process and all that its tests have started and left."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -11,7 +11,7 @@ from pathlib import Path
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 
-from tests.mutants.operators import OPERATORS
+from tests.mutants.operators import OPERATORS, PLAIN_CALLS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,12 +19,18 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "storage": (
         "worker/wal",
         "worker/storage.py",
+        "worker/store_check.py",
+        "worker/store_damage.py",
+        "worker/store_files.py",
+        "worker/store_marker.py",
+        "worker/store_rows.py",
         "worker/group_sync.py",
         "worker/logs",
         "worker/series",
         "worker/vectors",
         "shared/durable.py",
         "shared/manifest.py",
+        "shared/catalogue_file.py",
     ),
     "protocol": ("coordinator/log", "coordinator/vectors", "coordinator/links.py", "coordinator/questions.py",
                  "shared/wire.py", "shared/messages", "worker/serving.py"),
@@ -55,20 +61,25 @@ class Mutant:
 
 
 def sample(seed: int, count: int, groups: Sequence[str]) -> list[Mutant]:
-    """`count` mutants, the same for each group, and within a group each operator as likely as the others, so that the
-    few locks are met as well as the many numbers."""
-    choose = random.Random(seed)
+    """`count` mutants, as many of each group, the groups in turn."""
+    by_group = [_sample_of(group, seed, count // len(groups)) for group in groups]
+    return [mutant for in_turn in zip(*by_group, strict=True) for mutant in in_turn]
+
+
+def _sample_of(group: str, seed: int, count: int) -> list[Mutant]:
+    """Each operator is as likely as the others, so that the few locks are met as well as the many numbers."""
+    choose = random.Random(f"{seed} {group}")
+    by_operator: dict[str, list[Mutant]] = {}
+    for path in files(group):
+        for mutant in mutants_of(group, path):
+            by_operator.setdefault(mutant.operator, []).append(mutant)
     chosen: list[Mutant] = []
-    for group in groups:
-        by_operator: dict[str, list[Mutant]] = {}
-        for path in files(group):
-            for mutant in mutants_of(group, path):
-                by_operator.setdefault(mutant.operator, []).append(mutant)
-        names = sorted(by_operator)
-        for _ in range(count // len(groups)):
-            own = by_operator[choose.choice(names)]
-            chosen.append(own.pop(choose.randrange(len(own))))
-            names = [name for name in names if by_operator[name]]
+    while len(chosen) < count and by_operator:
+        operator = choose.choice(sorted(by_operator))
+        left = by_operator[operator]
+        chosen.append(left.pop(choose.randrange(len(left))))
+        if not left:
+            del by_operator[operator]
     return chosen
 
 
@@ -81,7 +92,7 @@ def files(group: str) -> list[Path]:
 
 
 def mutants_of(group: str, path: Path) -> Iterator[Mutant]:
-    """All mutants of a file, save in annotations, assertions and the module's constants (sizes, delays: tuning)."""
+    """All mutants of a file, save where nothing that is promised would change: see `_passed_over`."""
     source = path.read_text()
     passed_over = _passed_over(source)
     counts = dict.fromkeys(OPERATORS, 0)
@@ -97,20 +108,38 @@ Span = tuple[tuple[int, int], tuple[int, int]]
 
 
 def _passed_over(source: str) -> list[Span]:
+    """Where no mutant is made.
+
+    The module's constants are sizes, delays and magic numbers: another value is as right, as long as all use the same.
+    Assertions and annotations are there for the reader, decorators are options of compilers and of dataclasses.
+    The text of an error or of a line in the log, and what tells of work (timings, events), is not what is promised.
+    """
     module = ast.parse(source)
-    nodes: list[ast.AST | None] = []
-    for statement in module.body:
-        if isinstance(statement, ast.Assign | ast.AnnAssign):
-            nodes.append(statement)
+    nodes: list[ast.AST | None] = [node for node in module.body if isinstance(node, ast.Assign | ast.AnnAssign)]
     for node in ast.walk(module):
         if isinstance(node, ast.arg | ast.AnnAssign):
             nodes.append(node.annotation)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            nodes.append(node.returns)
+            nodes += [node.returns, *node.decorator_list]
+            nodes += [node] if node.name == "__repr__" else []
+        elif isinstance(node, ast.ClassDef):
             nodes += node.decorator_list
-        elif isinstance(node, ast.Assert):
+        elif isinstance(node, ast.Raise):
+            nodes += [inner for inner in ast.walk(node) if isinstance(inner, ast.JoinedStr)]
+        elif _tells_only(node):
             nodes.append(node)
     return [_span(node) for node in nodes if node is not None]
+
+
+def _tells_only(node: ast.AST) -> bool:
+    """An assertion, a call that says what happened, or a branch for the checker of types."""
+    if isinstance(node, ast.Call):
+        return _name(node.func) in PLAIN_CALLS
+    return isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING")
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _span(node: ast.AST) -> Span:

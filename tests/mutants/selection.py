@@ -1,111 +1,139 @@
-"""Which tests would notice a change of a line: those that execute it, by coverage with the test as context."""
+"""Which tests would notice a change of a line: those that execute it, by what `recording` has seen."""
 
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from coverage import CoverageData
 
-from tests.mutants.sampling import ROOT, Mutant
+from tests.mutants.recording import PACKAGES, Recording
+from tests.mutants.sampling import Mutant
 
 TESTS_MAX = 60
 """Tests run for one mutant: the most specific ones, those that execute the fewest lines."""
 FILE_TESTS_MAX = 12
 """Of one file of tests, so that several kinds of tests take part."""
-ALWAYS: dict[str, tuple[str, ...]] = {}
-"""Path prefix → tests that run the code in another process, where coverage does not see it."""
+CASES_MAX = 3
+"""Of one parametrised test."""
+SECONDS_MAX = 40.0
+"""Of all of them, as long as they took when they were recorded."""
+
+ALWAYS: dict[str, tuple[str, ...]] = {
+    "worker/logs": ("tests/simulation/test_simulation.py::test_every_promise_is_kept_whatever_hypothesis_chooses",),
+}
+"""Path prefix → tests that are run after the others, because a line of coverage says nothing of what they look at."""
+
+POWER_LOSS: dict[str, tuple[str, ...]] = {
+    "shared/durable.py": ("catalogue", "sequencer"),
+    "shared/manifest.py": ("manifest",),
+    "shared/catalogue_file.py": ("catalogue",),
+    "worker/wal": ("wal", "wal-threads"),
+    "worker/storage.py": ("store",),
+    "worker/store_": ("store",),
+    "worker/group_sync.py": ("store",),
+    "worker/logs": ("log",),
+    "worker/series": ("series",),
+    "worker/vectors": ("vectors",),
+}
+"""Path prefix → workloads of tests/powerloss, for calls that are left out: only the loss of power shows a sync."""
 
 
-def record(tree: Path, tests: Iterable[str], timeout_s: float) -> Path:
-    """Run these tests in `tree` under coverage; the data file."""
-    data = tree / ".coverage.contexts"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--cov=shared", "--cov=coordinator"]
-    command += ["--cov=worker", "--cov-context=test", "--cov-report=", "--timeout=300", *tests]
-    subprocess.run(
-        command, cwd=tree, env=environment(tree) | {"COVERAGE_FILE": str(data)}, timeout=timeout_s, check=False
-    )
-    return data
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Tests to run, in order, and the seconds that they took when they were recorded."""
 
-
-def environment(tree: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}
-    return kept | {
-        "PYTHONPATH": str(tree),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "NUMBA_CACHE_DIR": str(tree.with_name(tree.name + "-kernels")),
-        "TRIPTYCH_PROMQLTEST": os.environ.get("TRIPTYCH_PROMQLTEST") or str(ROOT.parent / "shared" / "promqltest"),
-    }
+    tests: list[str]
+    seconds: float
 
 
 class Selection:
-    """The tests of each line, from the data of `record`."""
+    """The tests of each line of `tree`."""
 
-    def __init__(self, tree: Path, data_file: Path) -> None:
+    def __init__(self, tree: Path, recordings: Iterable[Recording]) -> None:
         self._tree = tree
-        self._data = CoverageData(str(data_file))
-        self._data.read()
-        self._lines: dict[str, dict[int, list[str]]] = {}
+        self._seconds: dict[str, float] = {}
+        self._lines: dict[str, dict[int, set[str]]] = {}
         self._weights: Counter[str] = Counter()
-        for path in self._data.measured_files():
-            by_line = self._data.contexts_by_lineno(path)
-            self._lines[Path(path).relative_to(tree).as_posix()] = by_line
-            for contexts in by_line.values():
-                self._weights.update(contexts)
+        for recording in recordings:
+            self._take(recording)
         self._importers = _importers(tree)
+
+    def _take(self, recording: Recording) -> None:
+        self._seconds |= recording.seconds
+        data = CoverageData(str(recording.data))
+        data.read()
+        for path in data.measured_files():
+            by_line = self._lines.setdefault(path, {})
+            for line, contexts in data.contexts_by_lineno(path).items():
+                # A context is a test and its phase; a fixture executes a line for its test as well.
+                tests = {context.rpartition("|")[0] for context in contexts} & recording.seconds.keys()
+                by_line.setdefault(line, set()).update(tests)
+                self._weights.update(tests)
 
     def importers(self, path: str) -> set[str]:
         """The files that import from this one."""
         return self._importers.get(path, set())
 
-    def tests_of(self, mutant: Mutant) -> list[str]:
-        """Test ids, the most specific first; empty when no test executes the line."""
-        contexts = set(self._lines.get(mutant.path, {}).get(mutant.line, ()))
-        if not _tests(contexts):
-            contexts = self._statement(mutant)
-        if not _tests(contexts) and "njit" in (self._tree / mutant.path).read_text():
+    def tests_of(self, mutant: Mutant) -> Chosen:
+        """The most specific tests first; none when no test executes the line."""
+        tests = self._executing(mutant)
+        if not tests and has_kernels((self._tree / mutant.path).read_text()):
             # A compiled kernel is not seen: the tests of the modules that call it are.
-            for importer in self._importers.get(mutant.path, ()):
-                for own in self._lines.get(importer, {}).values():
-                    contexts.update(own)
+            tests = {
+                test
+                for path in self.importers(mutant.path)
+                for own in self._lines.get(path, {}).values()
+                for test in own
+            }
+        chosen = self._most_specific(tests)
         always = [test for prefix, own in ALWAYS.items() if mutant.path.startswith(prefix) for test in own]
-        return [*self._most_specific(_tests(contexts)), *always]
+        if mutant.operator == "LeftOutCall":
+            workloads = [name for prefix, own in POWER_LOSS.items() if mutant.path.startswith(prefix) for name in own]
+            always += [
+                f"tests/mutants/power_loss.py::test_nothing_is_lost_with_the_power[{name}]" for name in workloads
+            ]
+        always = [test for test in always if (self._tree / test.partition("::")[0]).exists()]
+        return Chosen([*chosen, *always], sum(self._seconds[test] for test in chosen) + 20.0 * len(always))
 
-    def _statement(self, mutant: Mutant) -> set[str]:
-        """Of the statement that the line is a part of: coverage knows its first line."""
-        best: ast.stmt | None = None
+    def _executing(self, mutant: Mutant) -> set[str]:
+        """Of the line, or of the statement that it is a part of: coverage knows a statement by its first line."""
+        by_line = self._lines.get(mutant.path, {})
+        if tests := by_line.get(mutant.line):
+            return tests
+        innermost: ast.stmt | None = None
         for node in ast.walk(ast.parse((self._tree / mutant.path).read_text())):
             if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0):
-                best = node if best is None or node.lineno >= best.lineno else best
-        if best is None:
-            return set()
-        own = self._lines.get(mutant.path, {})
-        return {context for line in range(best.lineno, mutant.line + 1) for context in own.get(line, ())}
+                innermost = node if innermost is None or node.lineno >= innermost.lineno else innermost
+        first = innermost.lineno if innermost is not None else mutant.line
+        return {test for line in range(first, mutant.line + 1) for test in by_line.get(line, ())}
 
-    def _most_specific(self, tests: set[str]) -> list[str]:
+    def _most_specific(self, tests: Iterable[str]) -> list[str]:
         chosen: list[str] = []
-        per_file: Counter[str] = Counter()
-        for test in sorted(tests, key=lambda test: (self._weights[f"{test}|run"], test)):
-            file = test.partition("::")[0]
-            if per_file[file] < FILE_TESTS_MAX and len(chosen) < TESTS_MAX:
-                chosen.append(test)
-                per_file[file] += 1
+        taken: Counter[str] = Counter()
+        seconds = 0.0
+        for test in sorted(tests, key=lambda test: (self._weights[test], test)):
+            file, function = test.partition("::")[0], test.partition("[")[0]
+            too_many = taken[file] == FILE_TESTS_MAX or taken[function] == CASES_MAX or len(chosen) == TESTS_MAX
+            if too_many or (chosen and seconds + self._seconds[test] > SECONDS_MAX):
+                continue
+            chosen.append(test)
+            taken.update((file, function))
+            seconds += self._seconds[test]
         return chosen
 
 
-def _tests(contexts: set[str]) -> set[str]:
-    return {context.removesuffix("|run") for context in contexts if context.endswith("|run")}
+def has_kernels(source: str) -> bool:
+    return "njit" in source or "shared.kernels import" in source
 
 
 def _importers(tree: Path) -> dict[str, set[str]]:
-    """Module file → the files that import from it, directly or through others that have kernels."""
+    """Module file → the files that import from it."""
     direct: dict[str, set[str]] = {}
-    for package in ("shared", "coordinator", "worker"):
+    for package in PACKAGES:
         for path in (tree / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.ImportFrom) and node.module:

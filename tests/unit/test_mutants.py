@@ -1,0 +1,148 @@
+"""The tool that puts mistakes into the code makes the mistakes that it says, and tries them with the right tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.operators.operator import Example
+from coverage import CoverageData
+
+from tests.mutants.operators import OPERATORS
+from tests.mutants.recording import Recording
+from tests.mutants.sampling import GROUPS, Mutant, files, mutants_of, sample
+from tests.mutants.selection import CASES_MAX, SECONDS_MAX, Selection
+
+EXAMPLES = [(name, example) for name, operator in OPERATORS.items() for example in operator.examples()]
+
+
+def in_file(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> list[Mutant]:
+    monkeypatch.setattr("tests.mutants.sampling.ROOT", tmp_path)
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    return list(mutants_of("storage", path))
+
+
+def applied(mutants: Iterable[Mutant], source: str, operator: str) -> list[str]:
+    return [mutant.apply(source) for mutant in mutants if mutant.operator == operator]
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[f"{name}-{at}" for at, (name, _) in enumerate(EXAMPLES)])
+def test_operator_changes_its_examples_as_they_say(name: str, example: Example) -> None:
+    assert not example.operator_args
+    assert mutate_code(example.pre_mutation_code, OPERATORS[name], example.occurrence) == example.post_mutation_code
+
+
+def test_calls_that_are_awaited_or_on_an_attribute_are_left_out_and_uses_of_a_result_are_not() -> None:
+    source = "async def f():\n    await self.log.sync()\n    x = g()\n    h()()\n    event(1)\n"
+    places = [OPERATORS["LeftOutCall"], source]
+    left_out = [mutate_code(source, places[0], occurrence) for occurrence in range(2)]
+    assert left_out == [source.replace("await self.log.sync()", "pass"), source.replace("h()()", "pass")]
+    assert mutate_code(source, OPERATORS["LeftOutCall"], 2) is None
+
+
+def test_a_bare_raise_is_left_out_as_well() -> None:
+    source = "try:\n    f()\nexcept OSError:\n    raise\n"
+    assert mutate_code(source, OPERATORS["LeftOutRaise"], 0) == source.replace("raise", "pass")
+
+
+def test_a_lock_is_left_out_with_what_it_guards_kept() -> None:
+    source = "def f(self):\n    with self._lock:\n        self.count += 1\n    with open(p) as file:\n        pass\n"
+    assert mutate_code(source, OPERATORS["LeftOutLock"], 0) == source.replace("with self._lock:", "if True:")
+    assert mutate_code(source, OPERATORS["LeftOutLock"], 1) is None
+
+
+def test_nothing_is_changed_where_nothing_is_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = (
+        "LIMIT = 5\n"
+        "@dataclass(frozen=True)\n"
+        "class A:\n"
+        "    def __repr__(self): return 'a' + 1\n"
+        "def f(x: 1 = 2) -> 3:\n"
+        "    assert x > 4\n"
+        "    event(INFO, 'told', size=x + 5)\n"
+        "    raise ValueError(f'{x + 6} is too many')\n"
+    )
+    mutants = in_file(tmp_path, source, monkeypatch)
+    assert {(mutant.operator, mutant.line) for mutant in mutants} == {("NumberReplacer", 5), ("LeftOutRaise", 8)}
+
+
+def test_a_mutant_is_named_by_its_place_among_all_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "LIMIT = 5\n\n\ndef f() -> int:\n    return 7\n"
+    changed = applied(in_file(tmp_path, source, monkeypatch), source, "NumberReplacer")
+    assert changed == [source.replace("7", "8"), source.replace("7", "6")]
+
+
+def test_a_sample_is_the_same_for_the_same_seed_and_spread_over_operators() -> None:
+    chosen = sample(3, 40, ["storage"])
+    assert chosen == sample(3, 40, ["storage"])
+    assert chosen != sample(4, 40, ["storage"])
+    assert len({mutant.name for mutant in chosen}) == 40
+    assert len({mutant.operator for mutant in chosen}) > 10
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_place_of_a_group_exists(group: str) -> None:
+    assert all(path.is_file() for path in files(group))
+
+
+# Selection
+
+
+def recorded(tmp_path: Path, contexts: dict[str, dict[str, list[int]]], seconds: dict[str, float]) -> Selection:
+    """`contexts`: test → path → lines, in a tree with one module."""
+    data = CoverageData(str(tmp_path / "coverage"))
+    for test, lines in contexts.items():
+        data.set_context(f"{test}|run")
+        data.add_lines(lines)
+    data.write()
+    return Selection(tmp_path, [Recording(tmp_path / "coverage", seconds)])
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "worker").mkdir()
+    (tmp_path / "worker" / "a.py").write_text("x = 1\ny = (\n    2,\n    3,\n)\nz = 4\n")
+    (tmp_path / "worker" / "kernel.py").write_text("from numba import njit\n\ndef k():\n    return 1\n")
+    (tmp_path / "worker" / "user.py").write_text("from worker.kernel import k\n\nk()\n")
+    return tmp_path
+
+
+def at(path: str, line: int) -> Mutant:
+    return Mutant("storage", path, "NumberReplacer", 0, line)
+
+
+def test_the_tests_that_execute_the_line_are_chosen_the_most_specific_first(tree: Path) -> None:
+    contexts = {"t.py::wide": {"worker/a.py": [1, 2, 6]}, "t.py::narrow": {"worker/a.py": [1]}, "t.py::other": {}}
+    selection = recorded(tree, contexts, {"t.py::wide": 1.0, "t.py::narrow": 1.0, "t.py::other": 1.0})
+    assert selection.tests_of(at("worker/a.py", 1)).tests == ["t.py::narrow", "t.py::wide"]
+    assert selection.tests_of(at("worker/a.py", 6)).tests == ["t.py::wide"]
+
+
+def test_a_line_within_a_statement_has_the_tests_of_the_statement(tree: Path) -> None:
+    selection = recorded(tree, {"t.py::one": {"worker/a.py": [2]}}, {"t.py::one": 1.0})
+    assert selection.tests_of(at("worker/a.py", 4)).tests == ["t.py::one"]
+    assert selection.tests_of(at("worker/a.py", 6)).tests == []
+
+
+def test_a_compiled_kernel_has_the_tests_of_those_who_import_it(tree: Path) -> None:
+    selection = recorded(tree, {"t.py::one": {"worker/user.py": [3]}}, {"t.py::one": 1.0})
+    assert selection.tests_of(at("worker/kernel.py", 4)).tests == ["t.py::one"]
+
+
+def test_a_test_that_failed_when_it_was_recorded_is_never_chosen(tree: Path) -> None:
+    selection = recorded(tree, {"t.py::failed": {"worker/a.py": [1]}}, {})
+    assert selection.tests_of(at("worker/a.py", 1)).tests == []
+
+
+def test_few_cases_of_one_test_and_not_too_many_seconds_are_chosen(tree: Path) -> None:
+    cases = [f"t.py::many[{number}]" for number in range(9)]
+    slow = [f"{number}.py::slow" for number in range(9)]
+    contexts = {test: {"worker/a.py": [1]} for test in [*cases, *slow]}
+    chosen = recorded(tree, contexts, dict.fromkeys(cases, 0.1) | dict.fromkeys(slow, 9.0)).tests_of(
+        at("worker/a.py", 1)
+    )
+    assert len([test for test in chosen.tests if test in cases]) == CASES_MAX
+    assert 0 < chosen.seconds <= SECONDS_MAX
