@@ -33,6 +33,8 @@ def main() -> int:
     selection = Selection(runners[0].tree, recordings(runners[0].tree, arguments.groups))
     print(f"which tests execute which lines: {time.monotonic() - started:.0f} s", flush=True)
     outcomes = _try_all(mutants, runners, selection, arguments.seconds)
+    for runner in runners:
+        runner.close()
     return _report(outcomes, len(mutants), arguments)
 
 

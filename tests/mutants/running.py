@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ COMPILING_S = 120.0
 SLOWNESS = 4.0
 """How much longer than when it was recorded a test may take."""
 TEST_TIMEOUT_S = 40
+_FAILURES = ("FAILED ", "ERROR ")
 NOTICED = ("killed", "timeout")
 
 
@@ -57,6 +57,10 @@ class Runner:
     def __init__(self, tree: Path) -> None:
         self.tree = tree
         self._sound: set[str] = set()
+        self._zygote = Zygote()
+
+    def close(self) -> None:
+        self._zygote.close()
 
     def try_out(self, mutant: Mutant, selection: Selection) -> Outcome:
         """A test that fails, or does not end, without the mutant too says nothing about it."""
@@ -105,32 +109,44 @@ class Runner:
         return copy
 
     def _run(self, tests: list[str], kernels: Path | None, timeout_s: float) -> tuple[str, str]:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE"]
-        command += [f"--timeout={TEST_TIMEOUT_S}", *tests]
+        arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:cov", "--tb=no", "-rfE"]
+        arguments += [f"--timeout={TEST_TIMEOUT_S}", *tests]
         env = environment(self.tree) | ({"NUMBA_CACHE_DIR": str(kernels)} if kernels else {})
-        with tempfile.TemporaryFile("w+") as output:
-            process = subprocess.Popen(
-                command, cwd=self.tree, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-            try:
-                status = process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                return "timeout", ""
-            finally:
-                _end(process)
-            output.seek(0)
-            failed = [line for line in output if line.startswith(("FAILED ", "ERROR "))]
-        if status == 0:
+        output = self.tree.with_name("output")
+        status = self._zygote.run(self.tree, env, arguments, output, timeout_s)
+        if status == "timeout":
+            return "timeout", ""
+        failed = [line for line in output.read_text(errors="replace").splitlines() if line.startswith(_FAILURES)]
+        if status == "0":
             return "survived", ""
         return "killed", failed[0].split(" ", 1)[1].split(" - ")[0].strip() if failed else ""
 
 
+class Zygote:
+    """See `zygote`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("zygote.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, tree: Path, env: dict[str, str], arguments: list[str], output: Path, timeout_s: float) -> str:
+        """pytest's exit status as text, or "timeout"."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps([str(tree), env, arguments, str(output), timeout_s]) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().strip()
+        assert answer, "the process that runs the tests has ended"
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
 def _timeout_s(chosen: Chosen) -> float:
     return START_S + SLOWNESS * chosen.seconds
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The process and all that its tests have started and left."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
