@@ -15,6 +15,9 @@ from coordinator.context import CONTEXT
 from coordinator.http import Malformed, check_escapes, refuse, serve
 from coordinator.protocol import Server
 
+LABEL_NAMES = "/api/v1/label/"
+"""A path below it names a label."""
+
 
 class Request(web.Request):
     """A request that is told its match by the dispatcher."""
@@ -76,7 +79,9 @@ class Dispatcher:
             request._version = HttpVersion10  # the answer's too: an older version has no status line
             raise Malformed("the request has no HTTP version; it must be HTTP/1.1 or HTTP/1.0")
         if "%" in request.raw_path:
-            check_escapes(request.raw_path, "the URL")
+            path, _, query = request.raw_path.partition("?")
+            # A label name is said to be invalid by who reads label names.
+            check_escapes(query if path.startswith(LABEL_NAMES) else request.raw_path, "the URL")
         if hdrs.EXPECT in request.headers:
             await self._expected(request)
 

@@ -39,7 +39,8 @@ def fill(directory: Path) -> Path:
 def _samples(cluster: Cluster, count: int = 100) -> None:
     at_ms = int(time.time() * 1000) - 600_000
     series = [
-        ({"__name__": "m", "i": str(i)}, [(at_ms + j * 1000, float(i * j) / 7) for j in range(count)]) for i in range(60)
+        ({"__name__": "m", "i": str(i)}, [(at_ms + j * 1000, float(i * j) / 7) for j in range(count)])
+        for i in range(60)
     ]
     assert cluster.request("POST", "/api/v1/write", compressed(series), HEADERS).status == 204
     if count == 100:
@@ -70,7 +71,8 @@ def _records(cluster: Cluster) -> None:
 def _vectors(cluster: Cluster) -> None:
     chance = random.Random(1)
     vectors = [
-        {"id": f"v{n}", "attributes": {"vector": [chance.gauss(0, 1) for _ in range(8)], "n": n}} for n in range(VECTORS)
+        {"id": f"v{n}", "attributes": {"vector": [chance.gauss(0, 1) for _ in range(8)], "n": n}}
+        for n in range(VECTORS)
     ]
     answer = cluster.post_json("/api/v1/vector/write", {"upsertVectors": vectors})
     assert answer.status == 200, answer.body
