@@ -16,8 +16,8 @@ from coordinator.log.columns import Columns
 from shared.messages.log import SEQUENCE_MAX
 
 UNSEEN_MAX = 4096
-"""Closed groups kept with their records until readers may see them; above this number, followers read them from the store
-instead."""
+"""Closed groups kept with their records until readers may see them; above this number, followers read them from the
+store instead."""
 
 
 @dataclass(slots=True, eq=False)

@@ -29,7 +29,7 @@ def kinds(data: Path) -> dict[str, list[str]]:
         if (data / path).is_file() and (data / path).stat().st_size:
             kind = kind_of(path)
             suffix = Path(path).suffix or Path(path).name.split("-")[0]
-            found.setdefault(f"{kind} {suffix}" if kind != "write-ahead log" else f"{kind} {suffix}", []).append(path)
+            found.setdefault(f"{kind} {suffix}", []).append(path)
     return found
 
 
