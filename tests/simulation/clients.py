@@ -58,17 +58,21 @@ class Clients:
             if not producer:
                 self.attempt(name, self.model.new_batch(keys), choices.chance(96), choices.pick(PATIENCE_S))
                 continue
-            seqs = self._producers.setdefault(producer, [])
-            batch = self.model.new_batch(keys, producer, len(seqs))
-            seqs.append(batch)
+            batch = self.numbered(producer, keys)
             for attempt in range(1 + choices.below(ATTEMPTS_MAX)):
                 if attempt == 0 and choices.chance(64):
                     args = name + "'", batch, choices.chance(96), choices.pick(PATIENCE_S)
                     self.start(name + "'", self.attempt, *args)  # from another connection, at the same time
                 if self.attempt(name, batch, choices.chance(96), choices.pick(PATIENCE_S)):
                     break
-        if producer and choices.chance(128) and seqs:
-            self.attempt(name, choices.pick(seqs), True, LONG_S)
+        if producer and choices.chance(128):
+            self.attempt(name, choices.pick(self._producers[producer]), True, LONG_S)
+
+    def numbered(self, producer: str, keys: list[bytes]) -> Batch:
+        """The producer's next batch."""
+        batches = self._producers.setdefault(producer, [])
+        batches.append(self.model.new_batch(keys, producer, len(batches)))
+        return batches[-1]
 
     def attempt(self, name: str, batch: Batch, durable: bool, patience_s: float = LONG_S) -> bool:
         """Send the batch once; whether nothing is left to be done about it."""
@@ -88,6 +92,7 @@ class Clients:
             return False
         except (Refused, Unavailable, Overloaded) as error:
             world.trace(f"{name}: {batch}: refused: {error}")
+            world.reached("refused")
             return False
         except BadData as error:
             world.trace(f"{name}: {batch}: {error}")
@@ -96,6 +101,7 @@ class Clients:
         except TriptychError as error:
             raise Violation(f"{name}: {batch} was answered {error!r}") from None
         world.trace(f"{name}: {batch} is acknowledged at {start}")
+        world.reached("acknowledged")
         self.model.acknowledged(batch, start, count, durable)
         return True
 
@@ -193,6 +199,8 @@ class Clients:
         world = self.cluster.world
 
         async def handler(area: LogArea) -> tuple[int, int, int]:
+            # Before the shards have reported, it is not known yet what of an earlier life may be read.
+            await area.recovery.wait_for(area.reader._shards(selection))
             end, log_start = area.frontier.visible, area.sequencer.log_start
             return await area.reader.count(selection, 0, end), end, log_start
 
@@ -203,10 +211,10 @@ class Clients:
         world.trace(f"{name}: counts {counted} of {selection} below {end}")
         self.model.counts.append((name, selection.matches, 0, end, counted, log_start))
 
-    def follower(self, name: str, reads: int) -> None:
+    def follower(self, name: str, reads: int, selection: Selection | None = None) -> None:
         """Reads on from where it is as an event stream does, and connects again when it is cut off."""
         world = self.cluster.world
-        selection = self.selection()
+        selection = selection or self.selection()
         position = 0
         for _ in range(reads):
             world.sleep(world.choices.delay_s())

@@ -26,7 +26,7 @@ from worker.damage import DamageReport
 from worker.logs.methods import METHODS
 from worker.logs.part import LogPart
 from worker.methods import Method
-from worker.process import HEARTBEAT_S, WorkerProcess
+from worker.process import AWAY_S, HEARTBEAT_S, WorkerProcess
 from worker.serving import LANE_THREADS
 from worker.shard import Shard
 from worker.wal.log import LOG
@@ -74,6 +74,7 @@ class Coordinator:
             self.cluster.world.fail(f"{self.process.name} fails at its start: {error!r}")
             return
         self.ready = True
+        self.cluster.world.reached(READY)
         self.cluster.world.trace(f"{self.process.name} has started, next number {self.area.sequencer.next}")
 
     async def stop(self) -> None:
@@ -113,6 +114,15 @@ class Lane:
     running: int = 0
 
 
+def done(method: str) -> str:
+    """The point at which a worker has carried out a request and not replied yet."""
+    return f"{method} done"
+
+
+READY = "coordinator ready"
+"""The point at which a coordinator takes requests."""
+
+
 class OpenShard(Shard):
     """A shard with a log only."""
 
@@ -134,6 +144,8 @@ class Worker:
             name: deque() for name in LANE_THREADS
         }
         self._accepted: dict[bytes, Any] = {}
+        self.stalled: dict[str, float] = {}
+        """By method: how long a thread that has begun with the next request stands still before it looks at it."""
         self.disk = cluster.disks[number]
         self.wal = WriteAheadLog(self.disk, cluster.wal_disks[number])
         self._program: Any = WorkerProcess.__new__(WorkerProcess)
@@ -159,7 +171,7 @@ class Worker:
                 return
             self._program._states[shard] = OpenShard(shard, store, part)
         world.trace(f"{self.process.name} has its shards")
-        world.at(world.now, self.process, self._beat_now)
+        world.at(world.now, self.process, self.beat)
 
     def _beat(self) -> None:
         world = self.cluster.world
@@ -167,10 +179,10 @@ class Worker:
         if self.wal.recoverable() or any(store.recoverable() for store in stores):
             world.at(world.now, world.outside, self.cluster.stop_worker, self)
             return
-        self._beat_now()
+        self.beat()
         world.after(HEARTBEAT_S, self.process, self._beat)
 
-    def _beat_now(self) -> None:
+    def beat(self) -> None:
         entries = []
         for shard, state in self._program._states.items():
             what = cluster_pb2.ShardState.LOADING if state is None else cluster_pb2.ShardState.READY
@@ -209,7 +221,11 @@ class Worker:
             world.pause()
             if world.tracing:
                 world.trace(f"  {self.name} runs {request.method} #{int.from_bytes(request_id, 'big') % 100_000}")
+            if self.stalled and (stall_s := self.stalled.pop(request.method, 0.0)):
+                world.trace(f"  {self.name} stalls in {request.method} for {stall_s:g} s")
+                world.sleep(stall_s)
             (packet,) = self._program._run(request_id, request, method)
+            world.reached(done(request.method))
             world.pause()
             self._accepted.pop(request_id, None)
             self._send(packet, asker)
@@ -271,6 +287,10 @@ class Cluster:
     def start_coordinator(self) -> None:
         if self.coordinator is None:
             self.coordinator = Coordinator(self, next(self._lives))
+            for worker in self.workers:
+                if worker is not None:
+                    # As one does that tries a coordinator that is away again every AWAY_S.
+                    self.world.after(AWAY_S * self.world.choices.byte() / 256, worker.process, worker.beat)
 
     def stop_coordinator(self) -> None:
         victim = self.coordinator
@@ -284,13 +304,13 @@ class Cluster:
                 lambda: asyncio.ensure_future(victim.stop(), loop=victim.loop),
             )
 
-    def kill_worker(self, worker: Worker | None, why: str = "killed") -> None:
+    def kill_worker(self, worker: Worker | None, why: str = "killed", down_s: float = 0.0) -> None:
         if worker is None or self.workers[worker.number] is not worker:
             return
         self.world.trace(f"✗ {worker.process.name}: {why}")
         self.workers[worker.number] = None
         worker.process.kill()
-        delay_s = self.world.choices.delay_s()
+        delay_s = down_s + self.world.choices.delay_s()
         self.world.after(delay_s, self.world.outside, self.start_worker, worker.number)
 
     def stop_worker(self, worker: Worker | None) -> None:

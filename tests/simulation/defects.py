@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -137,6 +138,7 @@ def _revocation_not_saved() -> Replaced:
 
     async def revoke(self: Any, segment: int, group: int, spans: Sequence[Span], shards: Sequence[int]) -> None:
         self._sequencer.revoked.append(Revoked(segment, group, list(spans), list(shards)))
+        self._hold_settled()
         self.when_revoked(spans)
         self._to_remove.set()
         try:
@@ -157,8 +159,30 @@ def _limit_not_written() -> Replaced:
 
 
 def _settled_ahead_of_doubt() -> Replaced:
+    """Each of three checks would be enough: settled ends below what is in doubt, nothing is synced before the recovery
+    is complete, and a sync counts when all shards are there."""
+
+    async def recover(self: Any) -> None:
+        self._appender.must_sync(range(self._links.shards))
+        await asyncio.gather(self.recovery.run(), self._appender.sync_forever())
+
+    async def sync(self: Any, before: Any = Appender.sync) -> None:
+        there = self._unsynced.difference(self._links.unready(self._unsynced))
+        if there:
+            self._unsynced.intersection_update(there)
+            await before(self)
+
     def settled(self: Any) -> int:
-        return int(self.durable)
+        return int(min(self.durable, self.being_removed))
+
+    return [(Frontier, "settled", property(settled)), (LogArea, "_recover", recover), (Appender, "sync", sync)]
+
+
+def _settled_ahead_of_removal() -> Replaced:
+    """What shows when the list of what is hidden is lost."""
+
+    def settled(self: Any) -> int:
+        return int(min(self.durable, self.in_doubt))
 
     return [(Frontier, "settled", property(settled))]
 
@@ -167,13 +191,11 @@ def _unsynced_counted_as_synced() -> Replaced:
     async def sync(self: Any) -> None:
         if not self._unsynced:
             return
-        shards = sorted(self._unsynced)
+        shards, upto = sorted(self._unsynced), self._frontier.readable
         self._unsynced.clear()
-        try:
+        with contextlib.suppress(Unavailable):
             await self._links.fan_out("log.sync", shards=shards, timeout_s=self._timeout_s)
-        except Unavailable:
-            return
-        self._frontier.synced(self._frontier.readable)
+        self._frontier.synced(upto)
 
     return [(Appender, "sync", sync)]
 
@@ -226,6 +248,7 @@ DEFECTS: dict[str, Defect] = {
     "revocation-not-saved": Defect("a revocation that is not saved closes its group", _revocation_not_saved, False),
     "limit-not-written": Defect("numbers are given before their limit is on disk", _limit_not_written),
     "settled-in-doubt": Defect("settled passes a shard in doubt", _settled_ahead_of_doubt, is_common=False),
+    "settled-in-removal": Defect("settled passes what is still being removed", _settled_ahead_of_removal, False),
     "failed-sync-counted": Defect("shards whose log.sync failed count as synced", _unsynced_counted_as_synced, False),
     "late-message": Defect("a message that was given up is taken in", _late_messages_taken_in, False),
     "readers-pass-doubt": Defect("readers pass what is in doubt", _readers_pass_doubt, is_common=False),

@@ -22,6 +22,8 @@ RECORDS_A_FILE = 2
 FILES_BEHIND = 3
 FLUSHES_OF_256 = 5
 """How often a store writes a family out by itself."""
+STATE_REFUSED = "state refused"
+"""The point at which the coordinator's full disk refuses a file."""
 TORN_OF_256 = 128
 """How often a failed write leaves what it wrote, should the process die before the next one."""
 
@@ -50,6 +52,7 @@ class Files(Disk):
         world = World.current
         world.pause()
         if self.full:
+            world.reached(STATE_REFUSED)
             if world.choices.chance(TORN_OF_256):
                 # The file was replaced, and its directory could not be synced.
                 self.unsure[path.name] = self.contents.get(path.name), content
@@ -67,6 +70,11 @@ class Files(Disk):
                 self.contents.pop(name, None)
             else:
                 self.contents[name] = kept
+        self.unsure.clear()
+
+    def lose(self) -> None:
+        """Somebody deletes all of it."""
+        self.contents.clear()
         self.unsure.clear()
 
 

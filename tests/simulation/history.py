@@ -18,10 +18,14 @@ from tests.simulation.cluster import Cluster, Disconnected, Refused
 from tests.simulation.model import Model, Row
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.patches import BOUNDS, set_bounds
+from tests.simulation.plans import Plans
 from tests.simulation.world import Violation, World
 
 SPAN_S = 1.5
 """Faults come within this time."""
+STRIKES_MAX = 5
+PLANNED_OF_256 = 144
+"""How many histories have a plan, and few other faults and clients."""
 BEGUN_S = 5.0
 CLIENTS_END_S = 90.0
 """By then every client has got an answer, whatever happened."""
@@ -77,8 +81,11 @@ class History:
         self.model = Model()
         self.clients = Clients(self.cluster, self.model, _keys(shards), visibility=settings.log_visibility)
         self._begin()
-        self.nemesis = Nemesis(self.cluster, self.model, SPAN_S)
-        self._begin_clients()
+        is_planned = choices.chance(PLANNED_OF_256)
+        self.nemesis = Nemesis(self.cluster, self.model, SPAN_S, 1 if is_planned else STRIKES_MAX)
+        if is_planned:
+            Plans(self.cluster, self.clients, self.nemesis).start()
+        self._begin_clients(1 if is_planned else 3)
 
     def _begin(self) -> None:
         """Have everything started before anything goes wrong."""
@@ -93,11 +100,11 @@ class History:
             self.world.fail("the cluster does not start")
         self.world.choices.calm = False
 
-    def _begin_clients(self) -> None:
+    def _begin_clients(self, batches_max: int) -> None:
         choices, clients = self.world.choices, self.clients
         for number in range(1 + choices.chance(64)):
-            clients.start(f"writer-{number}", clients.appender, f"writer-{number}", 1 + choices.below(3))
-        for number in range(choices.below(3)):
+            clients.start(f"writer-{number}", clients.appender, f"writer-{number}", 1 + choices.below(batches_max))
+        for number in range(choices.below(batches_max)):
             name = f"producer-{number}"
             clients.start(name, clients.appender, name, 1 + choices.below(2), name)
         for number in range(choices.below(2)):

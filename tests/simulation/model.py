@@ -20,7 +20,9 @@ Selects = Callable[[bytes], bool]
 @dataclass(eq=False)
 class Batch:
     """What a client wants to be appended once. `starts`: every answer to it; `unknown`: whether an attempt came to an
-    end nobody knows; `attempts`: that were sent; `may_be_lost`: the power was lost before it was said to be on disk."""
+    end nobody knows; `attempts`: that were sent; `may_be_lost`: the power was lost before it was said to be on disk;
+    `lost_below`: records of it below this number, with which it was answered since, may have gone with the power;
+    `may_return`: what was taken back of it may be there again, since the state file was lost that said so."""
 
     name: str
     records: list[tuple[bytes, bytes]]
@@ -31,6 +33,8 @@ class Batch:
     unknown: bool = False
     attempts: int = 0
     may_be_lost: bool = False
+    lost_below: int = 0
+    may_return: bool = False
 
     def __str__(self) -> str:
         return f"batch {self.name}" + (f" ({self.producer}/{self.seq})" if self.producer else "")
@@ -59,6 +63,7 @@ class Model:
         self.synced_upto = 0
         """Below, acknowledged records were said to be on the disk."""
         self.power_was_lost = False
+        self.state_was_lost = False
         self.log_start = 0
         self._by_value: dict[bytes, tuple[Batch, int]] = {}
         self._values: dict[int, bytes] = {}
@@ -76,10 +81,12 @@ class Model:
     def acknowledged(self, batch: Batch, start: int, count: int, durable: bool) -> None:
         if count != len(batch.records):
             raise Violation(f"{batch} was answered with {count} records, it has {len(batch.records)}")
+        if batch.may_be_lost:
+            batch.lost_below = start
         if batch.starts and batch.starts[0] != start and batch.may_be_lost:
             batch.may_be_lost = False
             batch.starts.clear()  # lost with the power, which nobody had excluded, and appended anew
-        if batch.starts and batch.starts[0] != start:
+        if batch.starts and batch.starts[0] != start and not batch.may_return:
             raise Violation(f"{batch} was answered with number {batch.starts[0]} and then with {start}")
         batch.starts.append(start)
         batch.is_durable |= durable
@@ -90,6 +97,13 @@ class Model:
         self.power_was_lost = True
         for batch in self.batches:
             batch.may_be_lost |= not (batch.starts and self._is_on_disk(batch))
+
+    def lose_state(self) -> None:
+        """What was sent and not acknowledged may be there, if every shard has stored its part."""
+        self.state_was_lost = True
+        for batch in self.batches:
+            if batch.attempts > len(batch.starts):
+                batch.unknown = batch.may_return = True
 
     def saw(self, given: Given) -> None:
         """Check what can be checked at once, and remember it."""
@@ -137,7 +151,7 @@ class Model:
             self._check_given(given, rows)
         for reader, selects, start, end, count, seen_start in self.counts:
             low = max(start, self.log_start)
-            if low == max(start, seen_start) and not self.power_was_lost:
+            if low == max(start, seen_start) and not (self.power_was_lost or self.state_was_lost):
                 there = sum(1 for number, key, _ in rows if low <= number < end and selects(key))
                 if there != count:
                     raise Violation(f"{reader} counted {count} records in {start}..{end}, there are {there}")
@@ -150,12 +164,18 @@ class Model:
             if batch.starts and not batch.may_be_lost:
                 raise Violation(f"{batch} was acknowledged with number {batch.starts[0]} and is not there")
             return
+        if batch.may_return:
+            # Perhaps each time that it was sent.
+            runs = [places[at : at + size] for at in range(0, len(places), size)]
+            places = next((run for run in runs if batch.starts and run[0][1] in batch.starts), runs[0])
+            if len(runs) > batch.attempts or any([at for at, _ in run] != list(range(size)) for run in runs):
+                raise Violation(f"{batch} of {size} records is not whole each time: (record, number) {runs}")
         first = places[0][1]
         if len(places) > size:
             raise Violation(f"{batch} is there {len(places) / size:g} times: numbers {[n for _, n in places]}")
         if places != [(at, first + at) for at in range(size)]:
             raise Violation(f"{batch} of {size} records is not whole: (record, number) {places}")
-        if batch.starts and batch.starts[0] != first:
+        if batch.starts and first not in batch.starts:
             raise Violation(f"{batch} was acknowledged with number {batch.starts[0]} and is at {first}")
         if not batch.starts and not batch.unknown:
             raise Violation(f"{batch} was refused every time and is there at number {first}")
@@ -170,11 +190,11 @@ class Model:
         if seen == now:
             return
         before = set(seen)
-        came = [row for row in now if row not in before]
+        came = [row for row in now if row not in before and not self._by_value[row[2]][0].may_return]
         if came:
             raise Violation(f"{given.reader} had read {given.start}..{given.end}, and {came[0]} appeared below")
         after = set(now)
         for row in seen:
             batch, _ = self._by_value[row[2]]
-            if row not in after and not batch.may_be_lost:
+            if row not in after and not batch.may_be_lost and row[0] >= batch.lost_below:
                 raise Violation(f"{given.reader} was given {row} of {batch}, which is gone")

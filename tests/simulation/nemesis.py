@@ -32,22 +32,32 @@ SLOW_S = 0.2
 class Nemesis:
     """Strikes some times, with some of the faults, at any moment of the first seconds."""
 
-    def __init__(self, cluster: Cluster, model: Model, span_s: float) -> None:
+    def __init__(self, cluster: Cluster, model: Model, span_s: float, strikes_max: int) -> None:
         self._cluster = cluster
         self._model = model
         self.struck: Counter[str] = Counter()
         world = cluster.world
         choices = world.choices
-        strikes = choices.below(6)
+        strikes = choices.below(strikes_max + 1)
         faults = [choices.pick(FAULTS) for _ in range(1 + choices.below(3))] if strikes else []
         for _ in range(strikes):
-            world.at(world.now + span_s * choices.below(256) / 256, world.outside, self._strike, choices.pick(faults))
+            world.at(world.now + span_s * choices.below(256) / 256, world.outside, self.strike, choices.pick(faults))
         self._over = False
 
     def end(self) -> None:
         self._over = True
 
-    def _strike(self, fault: str) -> None:
+    def lose_power(self) -> None:
+        self._model.lose_power()
+        self._cluster.lose_power()
+
+    def lose_state(self) -> None:
+        """The coordinator dies, and its file is not there when it starts again."""
+        self._model.lose_state()
+        self._cluster.kill_coordinator()
+        self._cluster.files.lose()
+
+    def strike(self, fault: str) -> None:
         if self._over:
             return
         cluster, world = self._cluster, self._cluster.world
@@ -67,8 +77,7 @@ class Nemesis:
             case "stop coordinator":
                 cluster.stop_coordinator()
             case "lose power":
-                self._model.lose_power()
-                cluster.lose_power()
+                self.lose_power()
             case "freeze worker" if worker is not None:
                 worker.process.frozen_until = world.now + duration_s
             case "freeze coordinator" if cluster.coordinator is not None:

@@ -97,27 +97,32 @@ def received(content: tuple[Request, float]) -> Request:
 
 @dataclass
 class Network:
-    """`lossy`: of 256 messages so many are lost. `held_until`: by worker, nothing arrives before, in one direction."""
+    """`lossy`: of 256 messages so many are lost. `held_until`: by worker, what is sent arrives not before, in one
+    direction. `dropped`: (worker, method or "cancel") of requests that are lost. Messages stay in order on a
+    connection, which is one life of the coordinator's and one of a worker's."""
 
     world: World
     lossy: int = 0
     held_until: dict[tuple[str, str], float] = field(default_factory=dict)
+    dropped: set[tuple[str, str]] = field(default_factory=set)
     lost: int = 0
-    _last: dict[tuple[bytes, str], float] = field(default_factory=dict)
+    _last: dict[tuple[Endpoint, bytes, str], float] = field(default_factory=dict)
 
-    def arrival(self, identity: bytes, name: str, direction: str) -> float | None:
+    def arrival(self, endpoint: Endpoint, identity: bytes, name: str, direction: str) -> float | None:
         """When a message sent now arrives; None when it never does."""
         choices = self.world.choices
         if self.lossy and choices.chance(self.lossy):
             self.lost += 1
             return None
         when = self.world.now + choices.delay_s()
-        when = max(when, self._last.get((identity, direction), 0.0), self.held_until.get((name, direction), 0.0))
-        self._last[identity, direction] = when
+        connection = endpoint, identity, direction
+        when = max(when, self._last.get(connection, 0.0), self.held_until.get((name, direction), 0.0))
+        self._last[connection] = when
         return when
 
     def heal(self) -> None:
         self.lossy = 0
+        self.dropped.clear()
         self.held_until.clear()
         self._last.clear()
 
@@ -136,12 +141,18 @@ class Endpoint:
         worker = self._coordinator.cluster.worker_of(identity)
         if worker is None:
             raise zmq.ZMQError(zmq.EHOSTUNREACH)
-        when = self._network.arrival(identity, worker.name, "request")
-        world = self._network.world
+        network = self._network
+        when = network.arrival(self, identity, worker.name, "request")
+        world = network.world
+        method = packet.content[0].method if packet.kind == REQUEST else "cancel"
+        if network.dropped and (worker.name, method) in network.dropped:
+            when = None
         if packet.kind == REQUEST:
-            request = packet.content[0]
-            lost = "LOST" if when is None else f"arrives {when:.4f}"
-            world.trace(f"{request.method} {request.shards} → {worker.name} #{_short(packet.id)} ({lost})")
+            if world.tracing:
+                lost = "LOST" if when is None else f"arrives {when:.4f}"
+                shards = packet.content[0].shards
+                world.trace(f"{method} {shards} → {worker.name} #{_short(packet.id)} ({lost})")
+            world.reached(method)
         if when is not None:
             world.at(when, worker.process, self._arrive, worker, packet)
 
@@ -153,10 +164,10 @@ class Endpoint:
 
     def hear(self, worker: Worker, packet: Packet) -> None:
         """A message of the worker's is on its way to this coordinator."""
-        when = self._network.arrival(worker.identity, worker.name, "reply")
+        when = self._network.arrival(self, worker.identity, worker.name, "reply")
         if when is not None:
             self._network.world.at(when, self._coordinator.process, self._take, worker.identity, packet)
-        if packet.kind == REPLY:
+        if packet.kind == REPLY and self._network.world.tracing:
             reply = packet.content
             told = reply.error or dict(reply.shard_errors) or "done"
             lost = "LOST" if when is None else f"arrives {when:.4f}"

@@ -61,6 +61,7 @@ class World:
         self.wakeful: Callable[[], None] | None = None
         """Has the coordinator's event loop run what became ready."""
         self.violation: Violation | None = None
+        self._awaited: dict[str, list[Thread]] = {}
         self._heap: list[tuple[float, int, Process, Callable[..., Any], tuple[Any, ...]]] = []
         self._pushed = 0
 
@@ -109,6 +110,32 @@ class World:
             if self.wakeful is not None and not (heap and heap[0][0] == when and heap[0][2] is process):
                 self.wakeful()
         return finished()
+
+    # Points: what a plan of faults waits for
+
+    def reached(self, point: str) -> None:
+        """Something happens that a plan may wait for; it goes on in an event of its own, at the same moment."""
+        if self._awaited:
+            for thread in self._awaited.pop(point, ()):
+                self.at(self.now, thread.process, thread.resume)
+
+    def wait_for(self, point: str, timeout_s: float) -> bool:
+        """Whether the point was reached in time; for a thread."""
+        thread = self.thread
+        assert thread is not None, "only threads wait"
+        self._awaited.setdefault(point, []).append(thread)
+        is_over = False
+
+        def expire() -> None:
+            nonlocal is_over
+            if thread in self._awaited.get(point, ()):
+                is_over = True
+                self._awaited[point].remove(thread)
+                thread.resume()
+
+        self.after(timeout_s, thread.process, expire)
+        thread.suspend()
+        return not is_over
 
     # Threads
 
