@@ -238,6 +238,11 @@ def _followers_not_published() -> Replaced:
     return [(Followers, "publish", publish)]
 
 
+def _followers_not_told_of_gaps() -> Replaced:
+    """Who follows is told of groups only, not of what a recovery makes visible."""
+    return [(Followers, "publish_gap", lambda self: None)] if hasattr(Followers, "publish_gap") else []
+
+
 DEFECTS: dict[str, Defect] = {
     "lookup-overtakes": Defect("the same number is appended twice after its client has left", _forgets_who_left),
     "repeat-before-closed": Defect("a repeat is answered while its group is open", _answers_of_open_groups),
@@ -256,6 +261,9 @@ DEFECTS: dict[str, Defect] = {
         "the write-ahead log is released before the store is written out", _released_too_far, False
     ),
     "follower-not-told": Defect("a follower is not told of every group", _followers_not_published),
+    "follower-passes-over": Defect(
+        "a follower is not told of what a recovery makes visible", _followers_not_told_of_gaps, False
+    ),
 }
 
 

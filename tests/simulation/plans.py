@@ -54,6 +54,7 @@ class Plans:
             ("chain", self._chain),
             ("half written", self._half_written),
             ("half written", self._half_written),
+            ("late report", self._late_report),
             ("late append", self._late_append),
             ("refused on full disk", self._refused_on_full_disk),
             ("failed sync, no power", self._failed_sync),
@@ -100,6 +101,25 @@ class Plans:
             if choices.chance(128):
                 self._kill_coordinator()
 
+    def _late_report(self) -> None:
+        """The coordinator dies when both workers have their parts of a batch; one of them reports late, under clients
+        that follow the key, and more is appended to it."""
+        choices = self._choices
+        batch = self._send_batch()
+        self._world.wait_for(APPENDED, POINT_S)
+        self._world.wait_for(APPENDED, 0.02)
+        silent_s = choices.pick((0.4, 0.2, 0.8))
+        self._cluster.network.held_until[f"worker-{self._far_worker}", "reply"] = self._world.now + silent_s
+        self._kill_coordinator()
+        selection = choices.pick((Selection(self._near), Selection(None, self._near[:1])))
+        for number in range(1 + choices.below(2)):
+            self._clients.start(f"follow-{number}", self._follow, selection)
+        self._begin_looking_on(batch)
+        for _ in range(2 + choices.below(2)):
+            self._wait_until_ready()
+            self._world.sleep(choices.pick((0.15, 0.3, 0.02)) + choices.delay_s())
+            self._append("again", [self._near])
+
     def _late_append(self) -> None:
         """A worker stands still with an append in its hands, until it has been given up."""
         choices, network = self._choices, self._cluster.network
@@ -128,8 +148,9 @@ class Plans:
         files.full = True
         unheard = {(f"worker-{number}", "log.revoke") for number in range(len(self._cluster.workers))}
         network.dropped |= unheard
-        network.held_until[f"worker-{self._far_worker}", "reply"] = self._world.now + TIMEOUT_S + 0.3
         batch = self._send_batch()
+        self._world.wait_for("log.append", POINT_S)
+        network.held_until[f"worker-{self._far_worker}", "reply"] = self._world.now + TIMEOUT_S + 0.3
         self._world.wait_for(STATE_REFUSED, TIMEOUT_S + POINT_S)
         self._world.wait_for("refused", choices.pick((0.05, 0.01, 0.3)))
         self._kill_coordinator()
