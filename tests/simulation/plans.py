@@ -145,11 +145,11 @@ class Plans:
         """A batch that both workers have is to be taken back, the coordinator's disk refuses to remember that, and the
         coordinator dies before a worker hears of it."""
         choices, files, network = self._choices, self._cluster.files, self._cluster.network
-        files.full = True
         unheard = {(f"worker-{number}", "log.revoke") for number in range(len(self._cluster.workers))}
         network.dropped |= unheard
         batch = self._send_batch()
         self._world.wait_for("log.append", POINT_S)
+        files.full = True  # only now: the first batch of a log begins a segment, which is written down
         network.held_until[f"worker-{self._far_worker}", "reply"] = self._world.now + TIMEOUT_S + 0.3
         self._world.wait_for(STATE_REFUSED, TIMEOUT_S + POINT_S)
         self._world.wait_for("refused", choices.pick((0.05, 0.01, 0.3)))
