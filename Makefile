@@ -53,8 +53,8 @@ powerloss: $(VENV)/.installed-test  ## power lost at 10,000 points of recorded w
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance
 
-simulate: $(VENV)/.installed-test  ## 100,000 histories of the log's protocol, then its defects put back
-	$(BIN)/python -m tests.simulation --histories 100000 --jobs 2
+simulate: $(VENV)/.installed-test  ## 100,000 histories of the log's protocol (HISTORIES, SEED), then its defects put back
+	$(BIN)/python -m tests.simulation --histories $(or $(HISTORIES),100000) --seed $(or $(SEED),0) --jobs 2
 	$(BIN)/python -m tests.simulation --defects --histories 10000 --jobs 2
 
 mutants: $(VENV)/.installed-test  ## small mistakes put into the code, sampled by SEED, COUNT of them: what share the tests notice

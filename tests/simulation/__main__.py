@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import multiprocessing
 import os
 import re
@@ -93,6 +94,7 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first history; each has the next number")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no more histories after that time")
     parser.add_argument("--defect", default="", help="put a defect of tests/simulation/defects.py back")
     parser.add_argument("--defects", action="store_true", help="see within how many histories each defect is found")
     parser.add_argument("--history", type=int, help="show the history of this seed only")
@@ -113,7 +115,7 @@ def main() -> int:
             tally.add(part)
             for seed, text in part.violations:
                 print(f"seed {seed}: {text[:SHOWN_CHARACTERS]}", file=sys.stderr, flush=True)
-            if options.stop and tally.violations:
+            if (options.stop and tally.violations) or time.monotonic() - started > options.seconds:
                 break
     report(tally, time.monotonic() - started)
     for seed, _ in tally.violations[:SHOWN_MAX]:

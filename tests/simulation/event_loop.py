@@ -68,8 +68,12 @@ class Loop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._world.at(max(when, self._world.now), self._process, self._ready.append, handle)
+        self._world.at(max(when, self._world.now), self._process, self._expire, handle)
         return handle
+
+    def _expire(self, handle: asyncio.TimerHandle) -> None:
+        if not handle._cancelled:  # type: ignore[attr-defined]
+            self._ready.append(handle)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         pass

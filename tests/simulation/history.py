@@ -31,7 +31,9 @@ CLIENTS_END_S = 90.0
 """By then every client has got an answer, whatever happened."""
 RECOVERY_S = 60.0
 """After the last fault, by then everything works again."""
-OTHER_READS_OF_256, AGAIN_OF_256 = 48, 48
+OTHER_READS_OF_256 = 48
+LIVELY_END_OF_256 = 80
+"""How often messages and threads are late still when faults are over."""
 EVERYTHING = Selection(None, b"")
 RETRY_S = 0.05
 SHARDS, WORKERS = (2, 3, 4), (2, 1, 3)
@@ -119,26 +121,29 @@ class History:
         done = world.run(lambda: self.clients.running == 0 and world.now > SPAN_S, CLIENTS_END_S)
         if not done:
             world.fail(f"{self.clients.running} clients wait still after {CLIENTS_END_S:g} s")
+        loses_power = world.choices.chance(100)
+        compares = world.choices.chance(OTHER_READS_OF_256)
         self._heal()
-        self._verify(1)
-        if world.violation is None and world.choices.chance(100):
+        self._verify(1, compares)
+        if world.violation is None and loses_power:
             # What has been read now is there for good.
             self.cluster.lose_power()
-            self._verify(2)
+            self._verify(2, False)
 
     def _heal(self) -> None:
         self.world.trace("— nothing fails from now on —")
         self.nemesis.end()
         self.cluster.heal()
+        self.world.choices.calm = not self.world.choices.chance(LIVELY_END_OF_256)
 
-    def _verify(self, time: int) -> None:
+    def _verify(self, time: int, compares: bool) -> None:
         if self.world.violation is not None:
             return
-        self.clients.start("verifier", self._verifier, time)
+        self.clients.start("verifier", self._verifier, time, compares)
         if not self.world.run(lambda: self.clients.running == 0, self.world.now + RECOVERY_S):
             self.world.fail(f"the log does not work again {RECOVERY_S:g} s after the last fault")
 
-    def _verifier(self, time: int) -> None:
+    def _verifier(self, time: int, compares: bool) -> None:
         """The last client: retries what has no answer, appends, waits for the disk, and reads everything."""
         clients, model = self.clients, self.model
         if time == 1:
@@ -149,14 +154,10 @@ class History:
         while not clients.attempt("verifier", last, True):
             self.world.sleep(RETRY_S)
             last = model.new_batch(clients.keys)
-        self._wait(lambda area: area.recovery.complete.is_set(), "the recovery does not come to an end")
-        self._wait(
-            lambda area: area.frontier.durable >= area.sequencer.next, "not all of the log comes to be on the disk"
-        )
-        self._wait(lambda area: not area.sequencer.revoked, "what was given up is never removed")
+        self._wait_until_settled()
         rows, log_start = self._everything(EVERYTHING)
         model.check(rows, log_start)
-        if time == 1 and self.world.choices.chance(OTHER_READS_OF_256):
+        if compares:
             self._compare(rows)
         if model.power_was_lost:
             # From now on the loss of power takes nothing more.
@@ -180,14 +181,11 @@ class History:
         if counted != sum(1 for row in rows if row[0] >= log_start):
             raise Violation(f"a count gives {counted}, a scan {len(rows)} records")
 
-    def _wait(self, holds: object, text: str) -> None:
-        async def handler(area: LogArea) -> bool:
-            return bool(holds(area))  # type: ignore[operator]
-
-        give_up = self.world.now + RECOVERY_S / 4
-        while not self._ask(handler):
+    def _wait_until_settled(self) -> None:
+        give_up = self.world.now + RECOVERY_S * 3 / 4
+        while lacking := self._ask(_what_is_not_settled):
             if self.world.now > give_up:
-                raise Violation(text)
+                raise Violation(lacking)
             self.world.sleep(RETRY_S)
 
     def _ask(self, handler: object) -> Any:
@@ -216,6 +214,14 @@ class History:
             world.trace_lines,
             world.choices.used,
         )
+
+
+async def _what_is_not_settled(area: LogArea) -> str:
+    if not area.recovery.complete.is_set():
+        return "the recovery does not come to an end"
+    if area.frontier.durable < area.sequencer.next:
+        return "not all of the log comes to be on the disk"
+    return "what was given up is never removed" if area.sequencer.revoked else ""
 
 
 async def _next(area: LogArea) -> int:
