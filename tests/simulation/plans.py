@@ -50,20 +50,10 @@ class Plans:
         self._far_worker = 1 % len(cluster.workers)
 
     def start(self) -> None:
-        plans: tuple[tuple[str, Callable[[], None]], ...] = (
-            ("chain", self._chain),
-            ("half written", self._half_written),
-            ("half written", self._half_written),
-            ("late report", self._late_report),
-            ("late append", self._late_append),
-            ("refused on full disk", self._refused_on_full_disk),
-            ("failed sync, no power", self._failed_sync),
-            ("state lost", self._state_lost),
-        )
-        name, plan = self._choices.pick(plans)
+        name, plan = self._choices.pick(PLANS)
         self._nemesis.struck[f"plan: {name}"] += 1
         self._world.trace(f"plan: {name}")
-        self._clients.start("plan", plan)
+        self._clients.start("plan", plan, self)
 
     # The plans
 
@@ -269,3 +259,16 @@ class Plans:
     def _follow(self, selection: Selection) -> None:
         self._wait_until_ready()
         self._clients.follower("follow", 1 + self._choices.below(2), selection)
+
+
+PLANS: tuple[tuple[str, Callable[[Plans], None]], ...] = (
+    ("chain", Plans._chain),
+    ("half written", Plans._half_written),
+    ("half written", Plans._half_written),
+    ("late report", Plans._late_report),
+    ("late append", Plans._late_append),
+    ("refused on full disk", Plans._refused_on_full_disk),
+    ("failed sync, no power", Plans._failed_sync),
+    ("state lost", Plans._state_lost),
+)
+"""The first is what calm choices pick; "half written" has the most branches."""

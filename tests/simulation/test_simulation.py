@@ -14,8 +14,9 @@ from tests.simulation.defects import DEFECTS, put_back
 from tests.simulation.history import run
 from tests.simulation.model import Batch, Given, Model
 from tests.simulation.patches import simulated
+from tests.simulation.plans import PLANS
 from tests.simulation.shrinking import shrunk
-from tests.simulation.world import Violation
+from tests.simulation.world import Thread, Violation, World
 
 EXAMPLES = 200
 EXAMPLE_BYTES_MAX = 600
@@ -83,6 +84,30 @@ def test_choices_that_are_used_up_are_calm() -> None:
     choices = Choices(b"\xff")
     assert choices.byte() == 255
     assert [choices.below(7), choices.chance(255), choices.pick("abc")] == [0, False, "a"]
+
+
+def test_every_plan_comes_up() -> None:
+    plans = {f"plan: {name}" for name, _ in PLANS}
+    for seed in range(FAST_SEED, FAST_SEED + COMMON_WITHIN):
+        plans -= set(run(octets_of(seed)).faults)
+        if not plans:
+            break
+    assert not plans
+
+
+def test_a_plan_goes_on_at_its_point_or_without_it_when_the_time_is_over() -> None:
+    world = World(Choices(b""))
+    came: list[tuple[float, bool]] = []
+
+    def plan() -> None:
+        came.append((world.now, world.wait_for("point", 1.0)))
+        came.append((world.now, world.wait_for("point", 1.0)))
+
+    Thread(plan, process=world.outside).start()
+    world.after(0.5, world.outside, world.reached, "point")
+    world.run(lambda: False, 9.0)
+    assert came == [(0.0, True), (0.5, False)]
+    assert world.now == 1.5
 
 
 # The model: each promise, broken
@@ -177,3 +202,34 @@ def test_model_does_not_miss_what_retention_dropped() -> None:
     model = Model()
     acknowledged(model, 5)
     model.check([], 7)
+
+
+def test_model_lets_the_power_take_what_was_read_of_a_batch_that_was_sent_again() -> None:
+    model = Model()
+    batch = model.new_batch([b"a", b"b"])
+    model.saw(Given("reader", everything, 0, 7, rows_of(batch, 5), 0))
+    model.lose_power()
+    model.acknowledged(batch, 9, 2, True)
+    model.check(rows_of(batch, 9), 0)
+    model.saw(Given("reader", everything, 0, 11, rows_of(batch, 9), 0))
+    with pytest.raises(Violation, match="is not there"):
+        model.check([], 0)
+
+
+def test_model_lets_a_lost_state_file_bring_back_what_was_refused_but_not_half_of_it() -> None:
+    model = Model()
+    batch = model.new_batch([b"a", b"b"])
+    batch.attempts = 2
+    model.saw(Given("reader", everything, 0, 20, [], 0))
+    model.lose_state()
+    model.check([*rows_of(batch, 5), *rows_of(batch, 9)], 0)
+    with pytest.raises(Violation, match="not whole each time"):
+        model.check([*rows_of(batch, 5), *rows_of(batch, 9)[:1]], 0)
+
+
+def test_model_does_not_let_a_lost_state_file_take_what_was_acknowledged() -> None:
+    model = Model()
+    acknowledged(model, 5)
+    model.lose_state()
+    with pytest.raises(Violation, match="is not there"):
+        model.check([], 0)

@@ -61,7 +61,7 @@ class World:
         self.wakeful: Callable[[], None] | None = None
         """Has the coordinator's event loop run what became ready."""
         self.violation: Violation | None = None
-        self._awaited: dict[str, list[Thread]] = {}
+        self._awaited: dict[str, list[Callable[[], None]]] = {}
         self._heap: list[tuple[float, int, Process, Callable[..., Any], tuple[Any, ...]]] = []
         self._pushed = 0
 
@@ -116,26 +116,25 @@ class World:
     def reached(self, point: str) -> None:
         """Something happens that a plan may wait for; it goes on in an event of its own, at the same moment."""
         if self._awaited:
-            for thread in self._awaited.pop(point, ()):
-                self.at(self.now, thread.process, thread.resume)
+            for wake in self._awaited.pop(point, ()):
+                self.at(self.now, self.outside, wake)
 
     def wait_for(self, point: str, timeout_s: float) -> bool:
         """Whether the point was reached in time; for a thread."""
         thread = self.thread
         assert thread is not None, "only threads wait"
-        self._awaited.setdefault(point, []).append(thread)
-        is_over = False
+        is_reached: bool | None = None
 
-        def expire() -> None:
-            nonlocal is_over
-            if thread in self._awaited.get(point, ()):
-                is_over = True
-                self._awaited[point].remove(thread)
+        def go_on(outcome: bool) -> None:
+            nonlocal is_reached
+            if is_reached is None:
+                is_reached = outcome
                 thread.resume()
 
-        self.after(timeout_s, thread.process, expire)
+        self._awaited.setdefault(point, []).append(lambda: go_on(True))
+        self.after(timeout_s, thread.process, go_on, False)
         thread.suspend()
-        return not is_over
+        return bool(is_reached)
 
     # Threads
 
