@@ -14,9 +14,10 @@ from pathlib import Path
 from unittest import mock
 
 from shared import boot
+from shared.durable import DAMAGED
 from tests.powerloss.crash import MODES, crash
 from tests.powerloss.files import FileSystem
-from tests.powerloss.history import History
+from tests.powerloss.history import History, require, some
 from tests.powerloss.trace import Event, Op, mark_of, read
 from tests.powerloss.workloads import WORKLOADS
 
@@ -58,12 +59,29 @@ class Verdict:
     seconds: float = 0.0
 
 
+def acknowledgements(events: Sequence[Event]) -> list[Point]:
+    """Those right after each act, when nothing is left of what was not synced: most syncs that are missing show."""
+    return [Point(at, "drop", 0) for at in _acknowledged(events, _settled(events))]
+
+
+def _settled(events: Sequence[Event]) -> int:
+    """The last time that everything was settled by decree; 0 if it never was."""
+    return max((at for at in _marks(events) if mark_of(events[at - 1]).what == "settled"), default=0)
+
+
+def _acknowledged(events: Sequence[Event], first: int) -> list[int]:
+    return [at for at in _marks(events) if at > first and mark_of(events[at - 1]).what == "done"]
+
+
+def _marks(events: Sequence[Event]) -> list[int]:
+    return [at + 1 for at, entry in enumerate(events) if entry.op is Op.MARK]
+
+
 def sample(events: Sequence[Event], count: int, seed: int) -> list[Point]:
     """Points by seed, in order, all of them after the last time that everything was settled by decree."""
     chance = random.Random(seed)
-    marks = [at + 1 for at, entry in enumerate(events) if entry.op is Op.MARK]
-    first = max((at for at in marks if mark_of(events[at - 1]).what == "settled"), default=0)
-    acknowledged = [at for at in marks if at > first and mark_of(events[at - 1]).what == "done"]
+    first = _settled(events)
+    acknowledged = _acknowledged(events, first)
     points = []
     for number in range(count):
         is_marked = acknowledged and chance.random() < MARKED_SHARE
@@ -101,12 +119,15 @@ def look(
 
 
 def check(name: str, directory: Path, history: History) -> None:
-    """Open this state on another boot of the system than that of the recording, and raise what is wrong with it."""
+    """Open this state on another boot of the system than that of the recording, and raise what is wrong with it. What
+    a loss of power leaves is never damage."""
     with tempfile.NamedTemporaryFile("w", dir=scratch(), prefix="powerloss-boot-") as file:
         file.write(str(uuid.uuid4()))
         file.flush()
         with mock.patch.object(boot, "BOOT_ID", Path(file.name)):
             WORKLOADS[name].check(directory, history)
+    damaged = [str(path.relative_to(directory)) for path in directory.rglob(f"*{DAMAGED}*")]
+    require(not damaged, f"set aside as damaged: {some(damaged)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,16 @@ class Part(OneShard):
         assert not failed, failed
 
 
+def _in_time() -> None:
+    """There is no deadline."""
+
+
 def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
     shard = Part(root)
     recorder.settled()
     groups: list[tuple[int, int, list[int]]] = []  # (segment, first number, sizes of the batches)
     following = first_segment = 0
+    is_durable = True  # what was appended last
     for _ in range(STEPS):
         how = chance.random()
         if how < 0.6:
@@ -72,7 +77,8 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
                 for size in (chance.randint(1, 4) for _ in range(chance.randint(1, 2)))
             ]
             segment = len(groups) // SEGMENT_GROUPS
-            told = [following, batches, segment, chance.choice(("", PRODUCER)), chance.random() < 0.6]
+            is_durable = chance.random() < 0.6
+            told = [following, batches, segment, chance.choice(("", PRODUCER)), is_durable]
             recorder.act(["append", *told], partial(shard.write, *told))
             groups.append((segment, following, [len(own) for own in batches]))
             following += sum(len(own) for own in batches)
@@ -89,12 +95,13 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
             first_segment += 1
             start = min(group for segment, group, _ in groups if segment >= first_segment)
             recorder.act(["drop", first_segment], partial(shard.part.drop, first_segment, start))
-        elif how < 0.93:
-            moves = [CursorMove(b"k%d" % chance.randrange(KEYS), len(groups), None)]
-            recorder.act(["move", moves[0].key, len(groups)], partial(cursors.move, shard.part, CURSOR, moves))
         elif how < 0.94:
-            recorder.act(["forget"], partial(cursors.remove, shard.part, CURSOR))
-        elif how < 0.95:
+            moves = [CursorMove(b"k%d" % chance.randrange(KEYS), len(groups), None)]
+            move = partial(cursors.move, shard.part, CURSOR, moves, _in_time)
+            recorder.act(["move", moves[0].key, len(groups)], move)
+            if chance.random() < 0.5:
+                recorder.act(["forget"], partial(cursors.remove, shard.part, CURSOR, _in_time))
+        elif how < 0.96 and not is_durable:
             time.sleep(KEPT_S)
             recorder.begin(["synced"])(None)
         else:
@@ -112,6 +119,7 @@ def check(root: Path, history: History) -> None:
     expected = _expected(history)
     there = {number: (key, value) for number, key, value in shard.read()}
     _compare(there, expected)
+    require(not shard.part.damage.texts("log"), f"it says that it is damaged: {shard.part.damage.texts('log')}")
     require(shard.part.counts()["records"] == len(there), f"{shard.part.counts()} of {len(there)} records")
     above = shard.part.recover(0, 0, 0)[0]
     require(above > max(there, default=-1), f"numbers go on from {above}, and {max(there, default=-1)} is there")

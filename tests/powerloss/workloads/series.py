@@ -149,6 +149,8 @@ def check(durability: str, root: Path, history: History) -> None:
     """The samples are those of all acknowledged acts, or what may be left of them (`buffered`). They still are after
     something is written and the shard is opened again."""
     shard = Part(root, durability)
+    damage = shard.part._damage.texts("series")
+    require(not damage, f"it says that it is damaged: {damage}")
     held = shard.held()
     samples = [("job-0", 10**6, -1.0), ("job-new", 10**6, -2.0)]
     shard.write(_grouped(samples))

@@ -1,13 +1,16 @@
-"""A new data directory from its first moment: what the processes open, written to in all three areas, and started again
-with other numbers of workers."""
+"""A new data directory from its first moment: what the processes open, written to in all three areas by the
+workers' methods, and started again with other numbers of workers."""
 
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 
 from coordinator.vectors.catalogue import Catalogue
@@ -17,9 +20,11 @@ from shared.hashing import hash64
 from shared.labels import Symbols
 from shared.log_blocks import block_of
 from shared.manifest import open_manifest
-from shared.messages.log import Batch, CursorMove
+from shared.messages import log as log_messages
+from shared.messages import vectors as messages
 from shared.messages.vectors import Collection
 from shared.remote_write import UNLIMITED
+from shared.wire import Frame, Request, pack
 from tests.powerloss.history import History, require, some
 from tests.powerloss.recording import Recorder
 from tests.powerloss.workloads import store as store_workload
@@ -27,8 +32,9 @@ from tests.powerloss.workloads import wal as wal_workload
 from tests.remote_write_bodies import body
 from tests.unit.log_shard import OneShard
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S
-from worker.logs import cursors, writing
-from worker.logs.messages import Message
+from worker.damage import Area
+from worker.logs import cursors
+from worker.methods import all_methods
 from worker.series.select import ShardSource
 from worker.series.texts import TextTable
 from worker.shard import Shard
@@ -38,6 +44,13 @@ from worker.wal.log import WriteAheadLog
 SHARDS = 2
 WORKERS = (1, 2, 2, 1)
 ROUNDS = 3
+KINDS = ("write_sample", "append", "upsert", "move")
+AREAS: tuple[Area, ...] = ("series", "log", "vector")
+METHODS = all_methods()
+
+
+class Empty(msgspec.Struct):
+    """A method that needs no message."""
 
 
 class Data:
@@ -74,24 +87,35 @@ class Data:
     def collection(self) -> Collection:
         return self.catalogue.create("c", 4, "cosine", "f32", ())
 
-    def write_sample(self, shard: int, number: int) -> None:
+    def neighbours(self, shard: int) -> list[int]:
+        """The shards of the same worker."""
+        return list(range(shard % len(self.logs), SHARDS, len(self.logs)))
+
+    def call(self, method: str, shards: Sequence[int], asked: msgspec.Struct, part: Sequence[Frame] = ()) -> None:
+        """Ask one worker's method, as its process does for the coordinator."""
+        request = Request(
+            method, tuple(shards), time.monotonic() + TIMEOUT_S, pack(asked), (), dict.fromkeys(shards, part)
+        )
+        reply = METHODS[method].run({number: self.shards[number] for number in shards}, request)
+        assert not reply.shard_errors, reply.shard_errors
+
+    def write_sample(self, shards: Sequence[int], number: int) -> None:
         series = [({"__name__": "m", "n": str(number)}, [(number, float(number))])]
-        self.shards[shard].series.write(remote_write.cut(body(series), 1, UNLIMITED).parts[0], TIMEOUT_S)
+        cut = remote_write.cut(body(series), 1, UNLIMITED).parts[0]
+        self.call("series.write", shards, Empty(), cut)
 
-    def append(self, shard: int, number: int) -> None:
+    def append(self, shards: Sequence[int], number: int) -> None:
         block = block_of([(hash64(b"k"), 0, b"k", b"%d" % number)])
-        message = Message(0, number, number, 0, (Batch(number, 1, (shard,)),), block)
-        failed = writing.append({shard: (self.shards[shard].logs, message)}, durable=True)
-        assert not failed, failed
+        asked = log_messages.AppendBody(0, number, number, True, 0, (log_messages.Batch(number, 1, tuple(shards)),))
+        self.call("log.append", shards, asked, [block])
 
-    def upsert(self, shard: int, number: int) -> None:
-        own = self.shards[shard].vectors
-        vectors = np.full((1, 4), number + 1, dtype=np.float32)
-        own.open(self.collection()).upsert(own.shard, [b"%d" % number], vectors, [b""])
-        own.sync()
+    def upsert(self, shards: Sequence[int], number: int) -> None:
+        vector = np.full((1, 4), number + 1, dtype=np.float32)
+        part = [*messages.pack_blobs([b"%d" % number]), vector.tobytes(), *messages.pack_blobs([b""])]
+        self.call("vector.write", shards, messages.WriteBody(self.collection()), part)
 
-    def move(self, shard: int, number: int) -> None:
-        cursors.move(self.shards[shard].logs, "c", [CursorMove(b"k", number, None)])
+    def move(self, shards: Sequence[int], number: int) -> None:
+        self.call("log.cursor_put", shards, log_messages.CursorBody("c", [log_messages.CursorMove(b"k", number, None)]))
 
     def seal(self, shard: int, number: int) -> None:
         self.shards[shard].series._upkeep._seal(1 << 60)
@@ -124,8 +148,9 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
         done(data.cluster_id)
         for _ in range(ROUNDS):
             for shard in range(SHARDS):
-                for kind in ("write_sample", "append", "upsert", "move"):
-                    recorder.act([kind, shard, number], partial(getattr(data, kind), shard, number))
+                for kind in KINDS:
+                    shards = [shard] if kind == "move" or chance.random() < 0.5 else data.neighbours(shard)
+                    recorder.act([kind, shards, number], partial(getattr(data, kind), shards, number))
                 number += 1
         if chance.random() < 0.5:
             recorder.act(["seal"], partial(data.seal, chance.randrange(SHARDS), number))
@@ -138,8 +163,9 @@ def check(root: Path, history: History) -> None:
     told = {act.result for act in history.acts if act.told[0] == "open" and act.is_done}
     require(told <= {data.cluster_id}, f"the cluster was {told}, and is {data.cluster_id}")
     for shard in range(SHARDS):
-        for kind in ("write_sample", "append", "upsert", "move"):
-            acts = [act for act in history.acts if act.told[:2] == [kind, shard]]
+        require(not any(map(data.shards[shard].damage.texts, AREAS)), f"shard {shard} says that it is damaged")
+        for kind in KINDS:
+            acts = [act for act in history.acts if act.told[0] == kind and shard in act.told[1]]
             tried, needed = {act.told[2] for act in acts}, {act.told[2] for act in acts if act.is_done}
             if kind == "move":  # each replaces the one before
                 needed = set()

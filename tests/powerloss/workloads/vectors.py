@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 
 from shared import wire
+from shared.errors import NotFound
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition
-from tests.powerloss.history import History, require, some
+from tests.powerloss.history import History, Violation, require, some
 from tests.powerloss.recording import Recorder
 from tests.powerloss.workloads.store import killed as killed_store
 from tests.unit.test_vector_part import OneShard
@@ -28,6 +29,9 @@ COLLECTIONS = (
 )
 DROPPED = COLLECTIONS[2]
 """Once, after some time; as the coordinator asks for it."""
+UNSEEN = Collection(4, "d", DIMENSION, "l2")
+"""Dropped before this shard has heard of it: a write that is late must not make it again."""
+UNSEEN_DROPPED_AT = (10, 20, 30)
 
 Held = dict[tuple[int, str], int]
 """(collection, id) → number of the write that it is of."""
@@ -57,6 +61,9 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
             collections.remove(DROPPED)
             asked = messages.CollectionBody(DROPPED)
             recorder.act(["drop", DROPPED.id], partial(shard.call, "vector.drop", asked))
+        if step in UNSEEN_DROPPED_AT:
+            unseen = msgspec.structs.replace(UNSEEN, id=UNSEEN.id + step)
+            recorder.act(["drop", unseen.id], partial(shard.call, "vector.drop", messages.CollectionBody(unseen)))
         how = chance.random()
         collection = chance.choice(collections)
         if how < 0.5:
@@ -84,6 +91,7 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
 def check(root: Path, history: History) -> None:
     """Every vector is that of its last acknowledged write, or of one under way; searches find the same."""
     shard = OneShard(root)
+    require(not shard.damage.texts("vector"), f"it says that it is damaged: {shard.damage.texts('vector')}")
     allowed = _allowed(history)
     for collection in COLLECTIONS:
         held = _held(shard, collection)
@@ -91,11 +99,22 @@ def check(root: Path, history: History) -> None:
             may = allowed.get((collection.id, name), {None})
             require(held.get(name) in may, f"{collection.name}/{name} is write {held.get(name)}, not one of {may}")
         _search(shard, collection, held)
+    for act in history.acts:
+        if act.told[0] == "drop" and act.is_done:
+            _is_refused(shard, msgspec.structs.replace(DROPPED, id=act.told[1]))
     _write(shard, COLLECTIONS[0], ["id-new"], [10**6])
     before = _held(shard, COLLECTIONS[0])
     shard.reopen()
     require(_held(shard, COLLECTIONS[0]) == before and before["id-new"] == 10**6, "the second start differs")
     shard.close()
+
+
+def _is_refused(shard: OneShard, collection: Collection) -> None:
+    try:
+        _write(shard, collection, ["id-late"], [10**6])
+    except NotFound:
+        return
+    raise Violation(f"the collection {collection.id} was dropped, and a write makes it again")
 
 
 def _allowed(history: History) -> dict[tuple[int, str], set[int | None]]:
