@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.powerloss.points import Point, Sampling, look_at_share, scratch
+from tests.powerloss.points import WEIGHTS, Point, Sampling, look_at_share, scratch
 from tests.powerloss.recording import record
 from tests.powerloss.story import tell
 from tests.powerloss.workloads import WORKLOADS
@@ -32,13 +32,17 @@ def main() -> int:
     names = arguments.workload or list(WORKLOADS)
     directory = Path(tempfile.mkdtemp(dir=scratch(), prefix="powerloss-traces-"))
     record(directory, names, seed=arguments.seed, timeout_s=RECORD_TIMEOUT_S)
-    how = Sampling(-(-arguments.points // len(names)), arguments.seed, PROCESSES, arguments.lenient)
+    share = -(-arguments.points // sum(WEIGHTS.get(name, 1) for name in names))
+    how = {name: Sampling(share * WEIGHTS.get(name, 1), arguments.seed, PROCESSES, arguments.lenient) for name in names}
     failed = False
     print(f"| {'workload':12} | points | states | violations | seconds |")
     print(f"|{'-' * 14}|-------:|-------:|-----------:|--------:|")
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         jobs = {
-            name: [pool.submit(look_at_share, directory / name / "trace", name, how, part) for part in range(PROCESSES)]
+            name: [
+                pool.submit(look_at_share, directory / name / "trace", name, how[name], part)
+                for part in range(PROCESSES)
+            ]
             for name in names
         }
         for name, waiting in jobs.items():

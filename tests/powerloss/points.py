@@ -22,6 +22,9 @@ from tests.powerloss.trace import Event, Op, mark_of, read
 from tests.powerloss.workloads import WORKLOADS
 
 TEXT_MAX = 600
+WEIGHTS = dict.fromkeys(("wal", "wal-threads", "wal-layout", "sequencer", "manifest", "catalogue", "store"), 3)
+"""How many points a workload gets beside the others: those not named here open whole shards, which takes 0.1 s of a
+core a point."""
 MARKED_SHARE = 0.4
 """Of the points, how many come right after an acknowledgement: what was forgotten to be synced shows there."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,22 +10,21 @@ import pytest
 
 from tests.powerloss.omissions import UNNOTICED, places, workloads_of
 from tests.powerloss.omitted import notice
-from tests.powerloss.points import look, sample
+from tests.powerloss.points import WEIGHTS, look, sample, scratch
 from tests.powerloss.recording import record
 from tests.powerloss.trace import Op, read
 from tests.powerloss.workloads import WORKLOADS
 
 SEED = 7
 RECORD_TIMEOUT_S = 100.0
-POINTS = dict.fromkeys(WORKLOADS, 8) | dict.fromkeys(("wal", "wal-threads", "sequencer", "manifest", "catalogue"), 40)
-"""Points of the heavy workloads open stores, which takes 50 ms each."""
+POINTS = {name: 6 * WEIGHTS.get(name, 1) for name in WORKLOADS}
 
 LEFT_OUT = {
     "shared.durable:sync_directory:fsync": "catalogue",
     "shared.durable:write_atomically:sync_directory": "sequencer",
-    "worker.wal.files:_prepare:sync_directory": "wal",
-    "worker.wal.log:_leave:fdatasync": "wal",
-    "worker.wal.log:_fsync:fdatasync": "wal-threads",
+    "worker.wal.files:first:sync_directory": "wal",
+    "worker.wal.log:_fdatasync:fdatasync": "wal",
+    "worker.wal.register:_save:fdatasync": "wal",
     "worker.storage:sync:sync": "store",
     "worker.logs.writing:append:sync": "log",
     "worker.series.ingest:register:sync": "series",
@@ -35,10 +35,10 @@ RUNS = [f"{workload} {place}" for place, workload in LEFT_OUT.items()]
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    directory = tmp_path_factory.mktemp("powerloss")
-    record(directory, [*WORKLOADS, *RUNS], seed=SEED, timeout_s=RECORD_TIMEOUT_S)
-    yield directory
+def recorded() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=scratch(), prefix="powerloss-traces-") as name:
+        record(Path(name), [*WORKLOADS, *RUNS], seed=SEED, timeout_s=RECORD_TIMEOUT_S)
+        yield Path(name)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
