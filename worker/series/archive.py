@@ -82,7 +82,7 @@ class Archive:
             else:
                 self.set_aside.append(set_aside(path))
                 event(logging.ERROR, "file set aside that no row names", file=str(path))
-        sync_directory(self.directory)
+        # An unfinished file that a loss of power brings back is removed again.
         self.forget()
 
     def announce(self, names: Sequence[str]) -> None:

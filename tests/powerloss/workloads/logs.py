@@ -30,6 +30,7 @@ FILE_BYTES = 8 << 10
 PRODUCER, CURSOR = "p", "c"
 KEPT_S = 0.3
 """Appends that nobody waits for are on the disk within 100 ms; three times that, for a busy machine."""
+KEPT_EVERY = 20
 SEGMENT_GROUPS = 12
 
 Records = dict[int, tuple[bytes, bytes]]
@@ -68,20 +69,23 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
     recorder.settled()
     groups: list[tuple[int, int, list[int]]] = []  # (segment, first number, sizes of the batches)
     following = first_segment = 0
-    is_durable = True  # what was appended last
-    for _ in range(STEPS):
+    for step in range(STEPS):
         how = chance.random()
-        if how < 0.6:
+        is_kept = step % KEPT_EVERY == KEPT_EVERY - 1
+        if how < 0.6 or is_kept:
             batches = [
                 [(b"k%d" % chance.randrange(KEYS), chance.randbytes(chance.choice((5, 400)))) for _ in range(size)]
                 for size in (chance.randint(1, 4) for _ in range(chance.randint(1, 2)))
             ]
             segment = len(groups) // SEGMENT_GROUPS
-            is_durable = chance.random() < 0.6
+            is_durable = chance.random() < 0.6 and not is_kept
             told = [following, batches, segment, chance.choice(("", PRODUCER)), is_durable]
             recorder.act(["append", *told], partial(shard.write, *told))
             groups.append((segment, following, [len(own) for own in batches]))
             following += sum(len(own) for own in batches)
+            if is_kept:
+                time.sleep(KEPT_S)
+                recorder.begin(["synced"])(None)
         elif how < 0.7:
             recorder.act(["gather"], shard.part.gather)
         elif how < 0.78:
@@ -101,9 +105,6 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
             recorder.act(["move", moves[0].key, len(groups)], move)
             if chance.random() < 0.5:
                 recorder.act(["forget"], partial(cursors.remove, shard.part, CURSOR, _in_time))
-        elif how < 0.96 and not is_durable:
-            time.sleep(KEPT_S)
-            recorder.begin(["synced"])(None)
         else:
             recorder.act(["stop"], chance.choice((shard.close, shard.kill)))
             shard._open()
