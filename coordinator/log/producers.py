@@ -17,7 +17,7 @@ from coordinator.log.records import Append
 from coordinator.log.recovery import Recovery
 from coordinator.log.waiting import ORDER_WAIT_FACTOR
 from shared.config import Settings
-from shared.errors import BadData, DeadlineExceeded, Unavailable
+from shared.errors import BadData, DeadlineExceeded, TriptychError, Unavailable
 from shared.hashing import shard_of
 from shared.messages import log
 from shared.wire import pack, unpack
@@ -32,18 +32,30 @@ Answer = tuple[int, int, int]
 @dataclass(slots=True)
 class _Producer:
     """`answers`: by producer_seq, of batches that were kept; all that are remembered once `is_loaded`, before that
-    those of this life of the coordinator. `under_way`: batches whose outcome is not known."""
+    those of this life of the coordinator. `under_way`: batches whose outcome is not known. `refused`: numbers whose
+    last try failed in this life of the coordinator, so that nothing of them will ever be read."""
 
     answers: dict[int, Answer] = field(default_factory=dict)
     under_way: dict[int, asyncio.Task[Answer]] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
     loading: asyncio.Task[set[int]] | None = None
     is_loaded: bool = False
 
     def remember(self, answer: Answer) -> None:
         self.answers[answer[0]] = answer
+        self.refused.discard(answer[0])
         while len(self.answers) > log.PRODUCER_ANSWERS_MAX:
-            oldest = min(self.answers.values(), key=lambda known: known[1])
-            del self.answers[oldest[0]]
+            del self.answers[min(self.answers)]
+
+    def refuse(self, number: int) -> None:
+        self.refused.add(number)
+        if len(self.refused) > log.PRODUCER_ANSWERS_MAX:
+            self.refused.remove(min(self.refused))
+
+    def is_forgotten(self, number: int) -> bool:
+        """Whether a batch of this number may have been kept once, though there is no answer. The answers that are
+        remembered are those of the highest numbers: what is missing between them was never kept, in any life."""
+        return number < min(self.answers, default=-1) and number not in self.refused
 
     @property
     def is_idle(self) -> bool:
@@ -69,7 +81,7 @@ class Producers:
         """(start, count, whether it is a repeat) of the batch, sent unless its answer is known or on its way. `send`
         returns when the batch is kept for ever, and raises when nothing of it will ever be read.
 
-        Raises BadData for a producer_seq below the producer's last whose answer is no longer remembered,
+        Raises BadData for a producer_seq below all whose answers are remembered,
         DeadlineExceeded when the outcome is not known in time, Unavailable while it cannot be.
         """
         try:
@@ -96,11 +108,11 @@ class Producers:
         if number in producer.under_way:
             _, start, count = await asyncio.shield(producer.under_way[number])
             return start, count, True
-        last = max([*producer.answers, *producer.under_way], default=-1)
-        if number < last:
+        if producer.is_forgotten(number):
             raise BadData(
-                f"`producerSeq` is {number}, and producer {append.producer!r} is at {last} already; "
-                f"answers to its last {log.PRODUCER_ANSWERS_MAX} batches are remembered"
+                f"`producerSeq` is {number}, and producer {append.producer!r} is at {max(producer.answers)} already; "
+                f"answers to its last {log.PRODUCER_ANSWERS_MAX} batches are remembered, "
+                f"from {min(producer.answers)} on"
             )
         sending = asyncio.create_task(self._send(append, producer, send))
         sending.add_done_callback(_seen)
@@ -114,6 +126,9 @@ class Producers:
             producer.remember(answer)
             self._newest_start = max(self._newest_start, answer[1])
             return answer
+        except TriptychError:
+            producer.refuse(append.producer_seq)
+            raise
         finally:
             del producer.under_way[append.producer_seq]
 

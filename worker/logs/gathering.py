@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import islice, pairwise
+from heapq import nlargest
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -79,10 +80,10 @@ def _cut(octets: np.ndarray, ends: np.ndarray) -> list[bytes]:
 
 
 def remembered(answers: list[Answer]) -> list[Answer]:
-    """Of these answers to a producer, in the order they came, those of its last PRODUCER_ANSWERS_MAX numbers. A number
-    may be there several times: of its tries all but one will be taken back."""
-    numbers = dict.fromkeys(producer_seq for producer_seq, _, _ in reversed(answers))
-    last = set(islice(numbers, PRODUCER_ANSWERS_MAX))
+    """Of these answers to a producer, in the order they came, those of its PRODUCER_ANSWERS_MAX highest numbers: a
+    number above one of them that is not there was never stored. A number may be there several times: of its tries all
+    but one will be taken back."""
+    last = set(nlargest(PRODUCER_ANSWERS_MAX, {producer_seq for producer_seq, _, _ in answers}))
     return [answer for answer in answers if answer[0] in last]
 
 
