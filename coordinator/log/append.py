@@ -12,12 +12,14 @@ import logging
 import time
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from coordinator.links import Links
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.records import Append
 from coordinator.log.sequencer import Sequencer
+from coordinator.log.state_writes import StateWrites
 from coordinator.log.waiting import ORDER_WAIT_FACTOR, Deadlines, Queue, Waiting
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Overloaded, TriptychError, Unavailable
@@ -63,13 +65,20 @@ class Appender:
     """Numbers the batches, sends them, and closes their group at the frontier. For the event loop's thread only."""
 
     def __init__(
-        self, settings: Settings, links: Links, sequencer: Sequencer, frontier: Frontier, revoker: Revoker
+        self,
+        settings: Settings,
+        links: Links,
+        sequencer: Sequencer,
+        frontier: Frontier,
+        revoker: Revoker,
+        writes: StateWrites,
     ) -> None:
         self._settings = settings
         self._links = links
         self._sequencer = sequencer
         self._frontier = frontier
         self._revoker = revoker
+        self._writes = writes
         self._queues = {True: Queue(), False: Queue()}
         self._deadlines = Deadlines(ORDER_WAIT_FACTOR * settings.write_timeout_ms / 1000)
         self._turn = True
@@ -164,7 +173,7 @@ class Appender:
     async def _prepare(self, batches: list[Waiting]) -> None:
         """Have the sequencer write its state, in a thread, and go on with these batches."""
         try:
-            await asyncio.to_thread(self._sequencer.prepare, sum(w.append.count for w in batches))
+            await self._writes.run(partial(self._sequencer.prepare, sum(w.append.count for w in batches)))
         except Exception as error:
             if not isinstance(error, TriptychError):
                 event(logging.ERROR, "sequence numbers could not be reserved", trace=True)
@@ -176,9 +185,21 @@ class Appender:
             self._schedule()
         self._launch(batches)
 
+    async def end_segment(self) -> None:
+        """Begin a segment if one is due, while nobody takes a number; the next append does it where one is under way.
+        Raises Unavailable."""
+        if self._preparing:
+            return
+        self._preparing = True
+        try:
+            await self._writes.run(partial(self._sequencer.prepare, 0))
+        finally:
+            self._preparing = False
+            self._schedule()
+
     async def _extend(self) -> None:
         try:
-            await asyncio.to_thread(self._sequencer.extend)
+            await self._writes.run(self._sequencer.extend)
         except Unavailable as error:
             event(logging.ERROR, "sequence numbers could not be reserved ahead", why=error)
         finally:
@@ -187,7 +208,7 @@ class Appender:
 
     def _launch(self, batches: list[Waiting]) -> None:
         size = sum(w.size_bytes for w in batches)
-        start = self._sequencer.reserve(sum(w.append.count for w in batches), size)
+        start = self._sequencer.take(sum(w.append.count for w in batches), size)
         numbered: list[_Numbered] = []
         end = start
         for waiting in batches:

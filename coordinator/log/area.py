@@ -16,9 +16,13 @@ from coordinator.log.records import Append
 from coordinator.log.recovery import Recovery
 from coordinator.log.retention import Retention
 from coordinator.log.sequencer import Sequencer
+from coordinator.log.state_writes import StateWrites
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, TriptychError, Unavailable
 from shared.telemetry import event
+
+STOP_WRITE_S = 5.0
+"""What a stop waits for the disk of the log's state: the next start does without, and leaves a gap in the numbers."""
 
 
 class LogArea:
@@ -29,12 +33,15 @@ class LogArea:
         self._links = links
         self.sequencer = Sequencer(settings.data / "sequencer", settings)
         self.frontier = Frontier(settings.log_visibility)
-        self.recovery = Recovery(settings, links, self.sequencer, self.frontier)
+        self._writes = StateWrites(settings.write_timeout_ms / 1000)
+        self.recovery = Recovery(settings, links, self.sequencer, self.frontier, self._writes)
         self.reader = Reader(settings, links, self.sequencer, self.frontier, self.recovery)
         self.followers = Followers(settings.log_followers_max, self.frontier, self.reader)
-        self._appender = Appender(settings, links, self.sequencer, self.frontier, self.recovery)
+        self._appender = Appender(settings, links, self.sequencer, self.frontier, self.recovery, self._writes)
         self._producers = Producers(settings, links, self.recovery)
-        self._retention = Retention(settings, links, self.sequencer, self.recovery)
+        self._retention = Retention(
+            settings, links, self.sequencer, self.recovery, self._writes, self._appender.end_segment
+        )
         self.frontier.publish, self.frontier.publish_gap = self.followers.publish, self.followers.publish_gap
         self.recovery.when_revoked = self._producers.forget
         self._tasks: list[asyncio.Task[None]] = []
@@ -61,9 +68,10 @@ class LogArea:
         if self.recovery.complete.is_set():
             self.sequencer.settled = self.frontier.settled
         try:
-            self.sequencer.close()
-        except TriptychError as error:
-            event(logging.ERROR, "the log's state could not be written", why=error)
+            async with asyncio.timeout(STOP_WRITE_S):
+                await self._writes.run(self.sequencer.close)
+        except (TriptychError, TimeoutError) as error:
+            event(logging.ERROR, "the log's state could not be written", why=error or "the disk does not answer")
 
     async def append(self, append: Append) -> tuple[int, int]:
         """(first sequence number, number of records) of the batch; see `Appender` for durability and errors."""

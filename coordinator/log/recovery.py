@@ -13,10 +13,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from coordinator.links import FanOut, Links
 from coordinator.log.frontier import Frontier
 from coordinator.log.sequencer import Revoked, Segment, Sequencer
+from coordinator.log.state_writes import StateWrites
 from shared.config import Settings
 from shared.errors import TriptychError, Unavailable
 from shared.messages import log
@@ -42,11 +44,14 @@ class _InDoubt:
 class Recovery:
     """Runs once a start, and removes revoked batches for as long as the coordinator lives."""
 
-    def __init__(self, settings: Settings, links: Links, sequencer: Sequencer, frontier: Frontier) -> None:
+    def __init__(
+        self, settings: Settings, links: Links, sequencer: Sequencer, frontier: Frontier, writes: StateWrites
+    ) -> None:
         self._settings = settings
         self._links = links
         self._sequencer = sequencer
         self._frontier = frontier
+        self._writes = writes
         self._recovered: set[int] = set()
         self._in_doubt: dict[int, _InDoubt] = {}
         self._held: dict[int, list[log.HeldSegment]] = {}
@@ -59,8 +64,7 @@ class Recovery:
         self._unsaved: list[Revoked] = []
         self.stale: set[int] = set()
         """Shards that hold segments which have been dropped."""
-        self.refusal = ""
-        """Why what is taken back cannot be written down at the moment."""
+        self._refusal = ""
         self.notices: list[str] = []
         """What an operator should know of this start."""
         self.when_revoked: Callable[[Sequence[log.Span]], None] = lambda spans: None
@@ -68,6 +72,11 @@ class Recovery:
     @property
     def _timeout_s(self) -> float:
         return self._settings.write_timeout_ms / 1000
+
+    @property
+    def refusal(self) -> str:
+        """Why what is taken back cannot be written down at the moment: the disk refuses, or does not answer."""
+        return self._refusal or self._writes.overdue
 
     @property
     def complete(self) -> asyncio.Event:
@@ -245,9 +254,9 @@ class Recovery:
         while True:
             try:
                 if found:
-                    await asyncio.to_thread(self._sequencer.add_segments, found)
+                    await self._writes.run(partial(self._sequencer.add_segments, found))
                 found = []
-                return await asyncio.to_thread(self._sequencer.confirm)
+                return await self._writes.run(self._sequencer.confirm)
             except Unavailable as error:
                 event(logging.ERROR, "the log waits for its state to be written", why=error)
                 await asyncio.sleep(RETRY_S)
@@ -268,14 +277,14 @@ class Recovery:
         self.when_revoked(spans)
         while True:
             try:
-                await asyncio.to_thread(self._sequencer.save)
+                await self._writes.run(self._sequencer.save)
                 break
             except Unavailable as error:
-                if not self.refusal:
+                if not self._refusal:
                     event(logging.ERROR, "batches taken back cannot be written down; appends and reads wait", why=error)
-                self.refusal = str(error)
+                self._refusal = str(error)
                 await asyncio.sleep(RETRY_S)
-        self.refusal = ""
+        self._refusal = ""
         self._unsaved.remove(item)
         self._to_remove.set()
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from coordinator.links import Links
 from coordinator.log.recovery import Recovery
 from coordinator.log.sequencer import Sequencer
+from coordinator.log.state_writes import StateWrites
 from shared.config import Settings
 from shared.errors import TriptychError
 from shared.messages import log
@@ -18,11 +21,22 @@ CHECK_EVERY_S = 1.0
 
 
 class Retention:
-    def __init__(self, settings: Settings, links: Links, sequencer: Sequencer, recovery: Recovery) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        links: Links,
+        sequencer: Sequencer,
+        recovery: Recovery,
+        writes: StateWrites,
+        end_segment: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`end_segment`: begins a segment at a moment at which nobody takes a number."""
         self._settings = settings
         self._links = links
         self._sequencer = sequencer
         self._recovery = recovery
+        self._writes = writes
+        self._end_segment = end_segment
 
     async def run(self) -> None:
         """Every CHECK_EVERY_S, after the recovery: forget the segments that are due, then have the shards remove what
@@ -37,12 +51,11 @@ class Retention:
 
     async def _check(self) -> None:
         if self._settings.log_retention_ms and self._sequencer.segment_is_due():
-            # Otherwise the next append ends it, which for a log that is no longer written never comes. On the event
-            # loop, where nobody takes a number meanwhile.
-            self._sequencer.start_segment()
+            # Otherwise the next append ends it, which for a log that is no longer written never comes.
+            await self._end_segment()
         count = self._due()
         if count:
-            await asyncio.to_thread(self._sequencer.drop_segments, count)
+            await self._writes.run(partial(self._sequencer.drop_segments, count))
             event(logging.INFO, "log segments dropped", segments=count, log_start=self._sequencer.log_start)
             self._recovery.stale.update(range(self._links.shards))
         shards = [shard for shard in self._recovery.stale if not self._links.unready([shard])]

@@ -132,13 +132,8 @@ class Sequencer:
         """All shards have been asked, and numbers and segments are above what they hold. Writes the file; raises
         Unavailable, and it is as before then."""
         with self._lock:
-            self._confirmed = True
-            try:
-                self._write(self._limit, None)
-            except Unavailable:
-                self._confirmed = False
-                raise
-            self.is_new = False
+            self._write(self._limit, None, confirmed=True)
+            self._confirmed, self.is_new = True, False
 
     def close(self) -> None:
         """Write what is left of the range, so that an orderly stop leaves no gap. Raises Unavailable."""
@@ -173,6 +168,11 @@ class Sequencer:
         to be reserved on disk and it refuses."""
         if not self.ready_for(count):
             self.prepare(count)
+        return self.take(count, size_bytes)
+
+    def take(self, count: int, size_bytes: int = 0) -> int:
+        """As `reserve`, after `ready_for(count)` was true: touches no disk, whatever the time is now."""
+        assert self.segments and self.next + count <= self._limit, "numbers are taken that are not reserved on disk"
         start = self.next
         self.next += count
         self.segments[-1].bytes += size_bytes
@@ -220,13 +220,9 @@ class Sequencer:
 
     def _change_segments(self, change: Callable[[list[Segment]], list[Segment]]) -> None:
         with self._lock:
-            before = self.segments
-            self.segments = change(before)
-            try:
-                self._write(self._limit, None)
-            except Unavailable:
-                self.segments = before
-                raise
+            segments = change(self.segments)
+            self._write(self._limit, None, segments)
+            self.segments = segments  # readers see them only now
 
     # What a crash must not undo
 
@@ -235,15 +231,22 @@ class Sequencer:
         with self._lock:
             self._write(self._limit, None)
 
-    def _write(self, limit: int, stopped_at: int | None) -> None:
+    def _write(
+        self,
+        limit: int,
+        stopped_at: int | None,
+        segments: list[Segment] | None = None,
+        confirmed: bool | None = None,
+    ) -> None:
+        """With what is in memory, where nothing else is given. Memory follows the disk: see the callers."""
         state = State(
             FORMAT,
             limit,
             stopped_at,
             self.settled,
-            [(s.id, s.start_seq, s.start_time_ms, s.bytes) for s in self.segments],
+            [(s.id, s.start_seq, s.start_time_ms, s.bytes) for s in (self.segments if segments is None else segments)],
             list(self.revoked),
-            self._confirmed,
+            self._confirmed if confirmed is None else confirmed,
         )
         payload = msgspec.json.encode(state)
         try:

@@ -63,7 +63,7 @@ class Log:
         finally:
             if crash:
                 # Threads of a dead process write nothing any more.
-                area.sequencer._write = lambda limit, stopped_at: None  # type: ignore[method-assign]
+                area.sequencer._write = lambda *_, **__: None  # type: ignore[method-assign]
                 with area.sequencer._lock:
                     pass
                 for task in [*area._tasks, *area._appender._tasks]:
