@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 SOURCES := shared coordinator worker tests loadtest
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos powerloss simulate mutants clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos powerloss check-damage simulate mutants clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -49,6 +49,9 @@ proto-check: $(VENV)/.installed-test  ## fail unless the generated modules are t
 powerloss: $(VENV)/.installed-test  ## power lost at 10,000 points of recorded workloads, and every sync left out once
 	$(BIN)/python -m tests.powerloss --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
 	$(if $(POINTS),,$(BIN)/python -m tests.powerloss.omitted --seed $(or $(SEED),1))
+
+check-damage: $(VENV)/.installed-test  ## a flipped byte at 500 places of a data directory, of every kind of file (FLIPS, SEED)
+	CHECK_FLIPS=$(or $(FLIPS),500) CHECK_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/check --timeout 3600
 
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance

@@ -28,10 +28,11 @@ _PREFIX = "MANIFEST-"
 
 def manifest_of(path: Path) -> tuple[int, int]:
     """(number, size in bytes) of the manifest that the store uses. Raises OSError, ValueError."""
-    name = (path / "CURRENT").read_text().strip()
-    if not name.startswith(_PREFIX):
+    name = (path / "CURRENT").read_bytes().decode(errors="replace").strip()
+    number = name.removeprefix(_PREFIX)
+    if not name.startswith(_PREFIX) or not number.isdigit():
         raise ValueError(f"CURRENT names {name!r}, not a manifest")
-    return int(name.removeprefix(_PREFIX)), os.stat(path / name).st_size
+    return int(number), os.stat(path / name).st_size
 
 
 def verify(path: Path, claim: Claim | None) -> None:

@@ -73,6 +73,11 @@ def decode(content: bytes) -> State:
     return state
 
 
+def encode(state: State) -> bytes:
+    payload = msgspec.json.encode(state)
+    return xxhash.xxh64_digest(payload) + payload
+
+
 @dataclass
 class Sequencer:
     """Hands out numbers, decides when a segment ends, and keeps what the log's readers must know after a crash.
@@ -248,8 +253,7 @@ class Sequencer:
             list(self.revoked),
             self._confirmed if confirmed is None else confirmed,
         )
-        payload = msgspec.json.encode(state)
         try:
-            write_atomically(self._path, xxhash.xxh64_digest(payload) + payload)
+            write_atomically(self._path, encode(state))
         except OSError as error:
             raise Unavailable(f"the log's state {self._path} cannot be written: {error.strerror}") from error

@@ -28,8 +28,8 @@ def kinds(data: Path) -> dict[str, list[str]]:
     for path in files_in(data):
         if (data / path).is_file() and (data / path).stat().st_size:
             kind = kind_of(path)
-            suffix = Path(path).suffix or Path(path).name.split("-")[0]
-            found.setdefault(f"{kind} {suffix}", []).append(path)
+            suffix = "" if kind in NOTES else Path(path).suffix or Path(path).name.split("-")[0]
+            found.setdefault(f"{kind} {suffix}".strip(), []).append(path)
     return found
 
 
@@ -40,11 +40,11 @@ def places(data: Path, count: int, seed: int) -> Iterator[Place]:
     for number in range(count):
         _, paths = by_kind[number % len(by_kind)]
         path = chance.choice(paths)
-        size = _used(data / path)
+        size = used(data / path)
         yield Place(path, chance.randrange(size), chance.randrange(1, 256))
 
 
-def _used(path: Path) -> int:
+def used(path: Path) -> int:
     """Files of the write-ahead log are mostly zeros: how far to flip."""
     content = path.read_bytes()
     return min(len(content), len(content.rstrip(b"\0")) + 64) if path.suffix == ".wal" else len(content)
