@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 
 from shared.config import Settings
 from shared.labels import Symbols
 from shared.telemetry import event
+from worker import known_damage
 from worker.damage import Area, DamageReport
 from worker.logs.part import LogPart
 from worker.ownership import when_free
 from worker.series.part import SeriesPart
+from worker.shard_check import check_store
 from worker.storage import Store, StoreLocked
 from worker.store_damage import DECODING_ERRORS, StoreDamaged
 from worker.vectors.part import VectorPart
@@ -19,6 +22,11 @@ from worker.wal import log as wal
 from worker.wal.log import WriteAheadLog
 
 _AREAS: dict[int, Area] = {wal.SERIES: "series", wal.LOG: "log"}
+
+
+def _opened(path: Path) -> Store:
+    known_damage.verify(path, check_store)
+    return Store(path)
 
 
 class Shard:
@@ -36,7 +44,7 @@ class Shard:
         log.open()
         for area, text in log.losses_of(number):
             self.damage.add(_AREAS[area], text)
-        self.store = when_free(directory, lambda: Store(directory / "store"), StoreLocked)
+        self.store = when_free(directory, lambda: _opened(directory / "store"), StoreLocked)
         self.series = SeriesPart(self.store, settings, symbols, directory, log.stream(number, wal.SERIES), self.damage)
         self.logs = LogPart(self.store, settings, symbols, directory, log.stream(number, wal.LOG), self.damage)
         self.vectors = VectorPart(self.store, settings, symbols, directory, self.damage)

@@ -13,7 +13,7 @@ import numpy as np
 
 from shared.data_files import Finding, LogFacts
 from shared.durable import DAMAGED
-from worker import store_check
+from worker import known_damage, store_check
 from worker.logs import verify as logs
 from worker.series import verify as series
 from worker.series.verify import FileCheck
@@ -43,9 +43,15 @@ class _Rows:
 
 
 def check_store(path: Path) -> list[str]:
-    """What is damaged in a store, its rows included; empty when all is well. Raises StoreLocked, OSError."""
-    rows = _Rows()
-    return store_check.check(path, partial(_read_rows, rows, None))
+    """What is damaged in a store, the rows of series and log included; empty when all is well. Damaged vectors are no
+    reason to do without a store: they are left out and said. Raises StoreLocked, OSError."""
+
+    def rows(reader: StoreReader) -> Iterator[str]:
+        found = _Rows()
+        yield from _series(found, reader)
+        yield from _log(found, reader)
+
+    return store_check.check(path, rows)
 
 
 def _read_rows(found: _Rows, listed: set[int] | None, reader: StoreReader) -> Iterable[str]:
@@ -121,7 +127,7 @@ def _of_marker(data: Path, store: Path, writes: int) -> Iterator[Finding]:
         yield Finding(_relative(data, path), why, depends, remedy)
     elif writes and not path.exists():
         yield Finding(_relative(data, path), "it is missing", depends, remedy)
-    known = store.with_name(store.name + DAMAGED)
+    known = known_damage.path_of(store)
     if known.exists():
         text = known.read_text(errors="replace").strip()
         yield Finding(

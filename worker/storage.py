@@ -36,7 +36,7 @@ from rocksdict import (
 from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
-from worker import store_damage, store_files, store_rows
+from worker import known_damage, store_damage, store_files, store_rows
 from worker.group_sync import GroupSync
 from worker.store_damage import DECODING_ERRORS, StoreDamaged, StoreLocked
 from worker.store_marker import WRITES, Claim, Marker
@@ -153,6 +153,7 @@ class Store:
         """The error, after remembering it if it is damage."""
         if isinstance(error, StoreDamaged) and self._damage is None:
             self._damage = str(error)
+            known_damage.remember(self._path, str(error))
             event(logging.ERROR, "store damaged, its shard refuses", path=str(self._path), reason=str(error))
         return error
 

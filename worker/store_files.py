@@ -32,6 +32,8 @@ def manifest_of(path: Path) -> tuple[int, int]:
     number = name.removeprefix(_PREFIX)
     if not name.startswith(_PREFIX) or not number.isdigit():
         raise ValueError(f"CURRENT names {name!r}, not a manifest")
+    if not (path / name).exists():
+        raise ValueError(f"CURRENT names {name}, which is not there")
     return int(number), os.stat(path / name).st_size
 
 

@@ -101,10 +101,19 @@ def test_flipped_byte_of_any_file_is_found_in_that_file_or_of_no_consequence(dat
         with damage.flipped(data, place):
             report = check.check(data)
         if not damage.why_harmless(data, place):
-            assert place.path in report.damaged_paths, f"{place}: {report.damage}"
+            assert place.path in report.damaged_paths or _is_told_of_store(place.path, report), (
+                f"{place}: {report.damage}"
+            )
             seen.add(kind_of(place.path))
     assert seen == {kind_of(path) for path in files_in(data)} - set(NOTES)
     assert not check.check(data).damage
+
+
+def _is_told_of_store(path: str, report: check.Report) -> bool:
+    """RocksDB does not always tell which file it was that it could not open."""
+    store = str(Path(path).parent)
+    told = (finding for finding in report.damage if "cannot be opened" in finding.what)
+    return kind_of(path) == "stores" and any(finding.path.startswith(store) for finding in told)
 
 
 def test_file_that_is_cut_off_is_found(data: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -225,11 +225,11 @@ class Journal:
             released = self._latest.popleft()[2]
         self._wal.release(released + 1)
 
-    def records(self) -> Iterator[Record]:
-        """All that is not sealed, in order. Sets `next_sequence`. A record that cannot be read is left out,
-        and known as damage."""
+    def records(self) -> Iterator[tuple[Record, Frame]]:
+        """All that is not sealed, in order, each with its bytes. Sets `next_sequence`. Records that cannot be read are
+        left out, set aside and known as damage."""
         self._latest.clear()
-        for sequence, position, record in self._read():
+        for sequence, position, record, payload in self._read():
             if sequence < self.sealed.cut:
                 self._wal.release(position + 1)
                 continue
@@ -237,27 +237,34 @@ class Journal:
             self._latest.append((sequence, record.latest_ms, position))
             if isinstance(record, Written) and sequence < self.sealed.sequence:
                 record = record.since(self.sealed.before_ms)
-            yield record
+            yield record, payload
 
-    def _read(self) -> Iterator[tuple[int, int, Record]]:
-        """(sequence, position in the log, record)."""
+    def _read(self) -> Iterator[tuple[int, int, Record, Frame]]:
+        """(sequence, position in the log, record, its bytes)."""
+        unreadable: list[tuple[Frame, Exception]] = []
         for key, value in self._store.scan("journal", _KEY.pack(self.sealed.cut)):
             (sequence,) = _KEY.unpack(key)
             try:
-                yield sequence, _IN_STORE, decode_old(value)
+                yield sequence, _IN_STORE, decode_old(value), value
             except (ValueError, struct.error) as error:
-                self._skipped(f"row {sequence} of the journal in {self._store.path}", error)
+                unreadable.append((value, error))
         for position, payload in self._wal.records():
             try:
                 sequence, record = decode(payload)
             except (ValueError, struct.error) as error:
-                self._skipped(f"the record at {position} of the write-ahead log", error)
+                unreadable.append((payload, error))
                 continue
-            yield sequence, position, record
+            yield sequence, position, record, payload
+        if unreadable:
+            what = f"{len(unreadable)} records of samples cannot be read, what they say is missing: {unreadable[0][1]}"
+            self.set_aside([payload for payload, _ in unreadable], what)
 
-    def _skipped(self, place: str, error: Exception) -> None:
-        event(logging.ERROR, "journal record skipped", place=place, reason=str(error))
-        self._damage.add("series", f"{place} cannot be read, and its samples or deletion are missing: {error}")
+    def set_aside(self, payloads: Sequence[Frame], what: str) -> None:
+        """Keep records that make no sense, though they will be released: answers say what is missing, also after the
+        next starts, until an operator deletes the copy."""
+        text = self._wal.set_aside(payloads, what)
+        event(logging.ERROR, "journal records set aside", what=text)
+        self._damage.add("series", text)
 
     def replayed(self) -> None:
         """`records` are not asked for again."""

@@ -21,7 +21,6 @@ from shared.promql.ast import Matcher
 from shared.promql.model import Samples
 from shared.telemetry import event
 from shared.wire import Frame
-from shared.xxh64 import hash_slices
 from worker.damage import DamageReport
 from worker.series.archive import Archive
 from worker.series.blocks import Block, CorruptBlock
@@ -31,6 +30,7 @@ from worker.series.index import Index
 from worker.series.ingest import Committed, Rounds, Turn
 from worker.series.journal import Deletion, Entry, Journal, Written
 from worker.series.layers import Layers, Tombstone
+from worker.series.loading import load_labels, replay
 from worker.series.lookup import Lookup
 from worker.series.metadata import Metadata
 from worker.series.patterns import Patterns
@@ -38,7 +38,7 @@ from worker.series.pieces import Piece, join
 from worker.series.postings import Ids
 from worker.series.registry import Registry
 from worker.series.upkeep import Upkeep
-from worker.storage import Store, StoreDamaged
+from worker.storage import Store
 from worker.wal.log import Stream
 
 T = TypeVar("T")
@@ -110,47 +110,23 @@ class SeriesPart:
         newest = [block.row.deletions_from for block in blocks] + [own.sequence + 1 for own in layers.tombstones]
         self.journal.next_sequence = max([self.journal.next_sequence, *newest])
         self._upkeep.sweep(self._registry, blocks, self.journal)
-        for ids, data, offsets in self._registry.load():
-            hashes = hash_slices(data, offsets)
-            with self._memory:
-                self._index.resolve(data, offsets[:-1], offsets[1:], hashes)
-                self._permanent.extend(ids)
-                if len(self._index) != len(self._permanent):
-                    text = f"a series below id {self._registry.next_id} is twice in it"
-                    raise StoreDamaged(f"the store {self._store.path} is damaged: {text}")
+        load_labels(self._registry, self._index, self._permanent, self._memory)
         self._series_saved = self._series_staged = len(self._index)
         with self._memory:
             self._head.extend(len(self._index))
-        unknown, missing = self._replay()
-        if missing:
-            text = f"the journal has {missing} samples of series the store does not have, ids up to {unknown}"
-            self._damage.add("series", f"{text}: they are missing")
-            event(logging.ERROR, "journal names unknown series", samples=missing, highest_id=unknown)
+        unknown_series = replay(self.journal, self._head, self._permanent.rows(), self._memory)
+        if unknown_series.samples:
+            self.journal.set_aside(
+                unknown_series.records,
+                f"the journal has {unknown_series.samples} samples of series the store does not have, ids up to "
+                f"{unknown_series.highest_id}: they are missing",
+            )
+        unknown = unknown_series.highest_id
         if not self._registry.knows_given:
             unknown = max([unknown, *(int(block.directory().ids.max(initial=-1)) for block in blocks)])
         self._registry.next_id = max(self._registry.next_id, unknown + 1)
         self.journal.replayed()
         self._upkeep.start()
-
-    def _replay(self) -> tuple[int, int]:
-        """Build the head from the journal; (highest id, samples) of the series the store does not have, which are left
-        out."""
-        unknown, missing = -1, 0
-        for record in self.journal.records():
-            own = self._numbers(record.series)
-            is_known = own >= 0
-            unknown = max(unknown, int(record.series[~is_known].max(initial=-1)))
-            with self._memory:
-                if isinstance(record, Deletion):
-                    self._head.delete(own[is_known], record.start_ms, record.end_ms)
-                    continue
-                rows, times_ms, values = np.repeat(own, record.counts), record.times_ms, record.values
-                if not is_known.all():
-                    kept = rows >= 0
-                    missing += len(rows) - int(np.count_nonzero(kept))
-                    rows, times_ms, values = rows[kept], times_ms[kept], values[kept]
-                self._head.append(rows, times_ms, values)
-        return unknown, missing
 
     def counts(self) -> dict[str, int]:
         """`samples_in`: accepted since the start; `samples`: held now, those of `head_samples` in memory only."""
@@ -322,14 +298,6 @@ class SeriesPart:
         known = self._permanent.rows()
         at = np.minimum(np.searchsorted(known, permanent), max(len(known) - 1, 0))
         return at[known[at] == permanent] if len(known) else at[:0]
-
-    def _numbers(self, permanent: NDArray[np.int64]) -> Ids:
-        """Numbers of series by their permanent ids, -1 for those that are not there."""
-        known = self._permanent.rows()
-        if not len(known):
-            return np.full(len(permanent), -1, dtype=np.int64)
-        at = np.minimum(np.searchsorted(known, permanent), len(known) - 1)
-        return np.where(known[at] == permanent, at, -1)
 
     def hold_up(self, give_up_s: float) -> None:
         """Wait for a head that is over its bound to be sealed, until `time.monotonic()` is `give_up_s`."""

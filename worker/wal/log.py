@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 
+import xxhash
+
 from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
@@ -34,6 +36,8 @@ PIECES_MAX = 1000
 """Of one system call; the kernel takes 1,024."""
 RECOVERY_FREE_BYTES = 2 * FILE_BYTES
 """Room there must be before a log that failed is opened again."""
+ASIDE_BYTES_MAX = 64 << 20
+"""Of records that are set aside at once, about: more are counted, and not kept."""
 _OFFSET_BITS = 40
 
 
@@ -154,6 +158,24 @@ class WriteAheadLog:
     def losses_of(self, shard: int) -> list[tuple[int, str]]:
         """(area, what is missing) of one shard, as far as it is known and has not been accepted."""
         return [(area, loss.text()) for loss in self._losses for area in (SERIES, LOG) if loss.concerns(shard, area)]
+
+    def set_aside(self, key: Key, payloads: Sequence[Frame], what: str) -> str:
+        """Keep a copy of records that a stream's area could not use, so that each start says so until the copy is
+        deleted, also when the records have been released. Returns the text that says it. A disk that refuses is
+        logged."""
+        # Named by the newest one's content: the older ones are released first, and positions change with the file.
+        name = f"records-{xxhash.xxh3_64_hexdigest(payloads[-1])}"
+        for own in self._losses:
+            if own.file == name and key in (own.streams or ()):
+                return own.text()
+        loss = Loss(name, 0, sum(memoryview(payload).nbytes for payload in payloads), what, (key,))
+        with self._lock:
+            self._losses = [*self._losses, loss]
+        try:
+            losses.remember(self._directory / name, [loss], _first(payloads, ASIDE_BYTES_MAX))
+        except OSError as error:
+            event(logging.ERROR, "damage is not remembered", what=loss.text(), reason=error.strerror)
+        return loss.text()
 
     def stream(self, shard: int, area: int) -> Stream:
         """The records of one area of one shard."""
@@ -320,6 +342,10 @@ class Stream:
         """One record; see `WriteAheadLog.write`."""
         return self.log.write([(self, payload)])[0]
 
+    def set_aside(self, payloads: Sequence[Frame], what: str) -> str:
+        """Keep a copy of records that make no sense: see `WriteAheadLog.set_aside`."""
+        return self.log.set_aside(self.key, payloads, what)
+
     def sync(self) -> None:
         self.log.sync()
 
@@ -330,6 +356,15 @@ class Stream:
     def is_behind(self) -> bool:
         """Whether its oldest record holds up too many files: what they say should be put elsewhere soon."""
         return self.log.is_behind(self)
+
+
+def _first(payloads: Sequence[Frame], size_bytes: int) -> Iterator[Frame]:
+    """As many from the beginning as have that size together, and one more."""
+    for payload in payloads:
+        yield payload
+        size_bytes -= memoryview(payload).nbytes
+        if size_bytes < 0:
+            return
 
 
 def _position(number: int, offset: int) -> int:

@@ -1,0 +1,69 @@
+"""What a shard's series are made of at a start: the labels in the store, and the samples of the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.wire import Frame
+from shared.xxh64 import hash_slices
+from worker.series.columns import Column
+from worker.series.head import Head
+from worker.series.index import Index
+from worker.series.journal import Deletion, Journal
+from worker.series.postings import Ids
+from worker.series.registry import Registry
+from worker.store_damage import StoreDamaged
+
+
+@dataclass(slots=True)
+class Unknown:
+    """What the journal says of series that the store does not have: the highest id, how many samples, the records."""
+
+    highest_id: int = -1
+    samples: int = 0
+    records: list[Frame] = field(default_factory=list)
+
+
+def load_labels(registry: Registry, index: Index, permanent: Column, memory: Lock) -> None:
+    """Fill the index and the permanent ids. Raises StoreDamaged where the store's rows make no sense."""
+    for ids, data, offsets in registry.load():
+        hashes = hash_slices(data, offsets)
+        with memory:
+            index.resolve(data, offsets[:-1], offsets[1:], hashes)
+            permanent.extend(ids)
+            if len(index) != len(permanent):
+                raise StoreDamaged(f"a store is damaged: a series below id {registry.next_id} is twice in it")
+
+
+def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock) -> Unknown:
+    """Build the head from the journal, without what is of series that are not among the `known` permanent ids."""
+    unknown = Unknown()
+    for record, payload in journal.records():
+        own = numbers_of(known, record.series)
+        is_known = own >= 0
+        if not is_known.all():
+            unknown.highest_id = max(unknown.highest_id, int(record.series[~is_known].max()))
+            unknown.records.append(payload)
+        with memory:
+            if isinstance(record, Deletion):
+                head.delete(own[is_known], record.start_ms, record.end_ms)
+                continue
+            rows, times_ms, values = np.repeat(own, record.counts), record.times_ms, record.values
+            if not is_known.all():
+                kept = rows >= 0
+                unknown.samples += len(rows) - int(np.count_nonzero(kept))
+                rows, times_ms, values = rows[kept], times_ms[kept], values[kept]
+            head.append(rows, times_ms, values)
+    return unknown
+
+
+def numbers_of(known: NDArray[np.int64], permanent: NDArray[np.int64]) -> Ids:
+    """Numbers of series by their permanent ids, -1 for those that are not there."""
+    if not len(known):
+        return np.full(len(permanent), -1, dtype=np.int64)
+    at = np.minimum(np.searchsorted(known, permanent), len(known) - 1)
+    return np.where(known[at] == permanent, at, -1)
