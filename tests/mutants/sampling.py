@@ -92,14 +92,18 @@ def files(group: str) -> list[Path]:
 
 
 def mutants_of(group: str, path: Path) -> Iterator[Mutant]:
-    """All mutants of a file, save where nothing that is promised would change: see `_passed_over`."""
+    """All mutants of a file, save where nothing that is promised would change: see `_passed_over`. The star of a
+    signature or an argument is no multiplication."""
     source = path.read_text()
     passed_over = _passed_over(source)
     counts = dict.fromkeys(OPERATORS, 0)
     for node in ast_nodes(get_ast(source)):
+        is_star = node.parent is not None and node.parent.type in ("parameters", "param", "argument")
         for name, operator in OPERATORS.items():
             for (line, column), _ in operator.mutation_positions(node):
-                if not any(start <= (line, column) < end for start, end in passed_over):
+                if not (is_star and "Binary" in name) and not any(
+                    start <= (line, column) < end for start, end in passed_over
+                ):
                     yield Mutant(group, path.relative_to(ROOT).as_posix(), name, counts[name], line)
                 counts[name] += 1
 

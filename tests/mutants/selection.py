@@ -108,8 +108,10 @@ class Selection:
         for node in ast.walk(ast.parse((self._tree / mutant.path).read_text())):
             if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0):
                 innermost = node if innermost is None or node.lineno >= innermost.lineno else innermost
-        first = innermost.lineno if innermost is not None else mutant.line
-        return {test for line in range(first, mutant.line + 1) for test in by_line.get(line, ())}
+        first, last = (innermost.lineno, mutant.line) if innermost is not None else (mutant.line, mutant.line)
+        if isinstance(innermost, ast.FunctionDef | ast.AsyncFunctionDef):  # its signature, executed by the import
+            last = innermost.end_lineno or last
+        return {test for line in range(first, last + 1) for test in by_line.get(line, ())}
 
     def _most_specific(self, tests: Iterable[str]) -> list[str]:
         chosen: list[str] = []

@@ -60,7 +60,7 @@ def test_nothing_is_changed_where_nothing_is_promised(tmp_path: Path, monkeypatc
         "@dataclass(frozen=True)\n"
         "class A:\n"
         "    def __repr__(self): return 'a' + 1\n"
-        "def f(x: 1 = 2) -> 3:\n"
+        "def f(*, x: 1 = 2) -> 3:\n"
         "    assert x > 4\n"
         "    event(INFO, 'told', size=x + 5)\n"
         "    raise ValueError(f'{x + 6} is too many')\n"
@@ -146,3 +146,9 @@ def test_few_cases_of_one_test_and_not_too_many_seconds_are_chosen(tree: Path) -
     )
     assert len([test for test in chosen.tests if test in cases]) == CASES_MAX
     assert 0 < chosen.seconds <= SECONDS_MAX
+
+
+def test_a_signature_has_the_tests_of_its_function(tree: Path) -> None:
+    (tree / "worker" / "a.py").write_text("def f(x=1):\n    if x:\n        return 2\n    return 3\n")
+    selection = recorded(tree, {"t.py::one": {"worker/a.py": [2, 4]}}, {"t.py::one": 1.0})
+    assert selection.tests_of(at("worker/a.py", 1)).tests == ["t.py::one"]

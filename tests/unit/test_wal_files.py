@@ -17,6 +17,7 @@ from shared.errors import ConfigError, Unavailable
 from tests.unit.wal_images import SMALL, files_with_records, held, killed, opened, payload, written
 from worker.wal import layout, reading, record
 from worker.wal.log import LOG, SERIES, WriteAheadLog
+from worker.wal.register import Register
 
 pytestmark = [
     pytest.mark.usefixtures("power_stays_on"),
@@ -231,6 +232,46 @@ def test_what_was_written_anew_is_not_there_twice_when_the_list_is_lost(tmp_path
     assert held(last.stream(0, LOG)) == [*(payload(0, number) for number in range(6)), b"after"]
     assert last.losses_of(0)
     last.close()
+
+
+def test_files_that_were_closed_do_not_hide_what_was_written_anew_behind_them(tmp_path: Path) -> None:
+    log = opened(tmp_path / "wal")
+    log.stream(0, LOG).write([b"closed"])
+    log.close()
+    log = opened(tmp_path / "wal")
+    log.stream(0, LOG).write([b"synced"])
+    log.sync()
+    log.stream(0, LOG).write([b"not synced"])
+    image = killed(log, tmp_path / "image")
+    log.close()
+    opened(image).close()
+    (image / "files").unlink()
+    last = opened(image)
+    assert held(last.stream(0, LOG)) == [b"closed", b"synced", b"not synced"]
+    last.close()
+
+
+@pytest.mark.parametrize(("owner", "step"), [(os, "pwrite"), (Register, "change")])
+def test_a_file_that_finds_no_room_is_removed_and_its_write_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str
+) -> None:
+    log = opened(tmp_path / "wal")
+    before = sorted(log._directory.glob("*.wal"))
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(owner, step, full)
+    log.stream(0, LOG).write([b"a" * 3000])
+    with pytest.raises(Unavailable, match="No space left"):
+        log.stream(0, LOG).write([b"b" * 3000])
+    assert sorted(log._directory.glob("*.wal")) == before
+    monkeypatch.undo()
+    log.stream(0, LOG).write([b"c" * 3000])
+    log.close()
+    again = opened(tmp_path / "wal")
+    assert held(again.stream(0, LOG)) == [b"a" * 3000, b"c" * 3000]
+    again.close()
 
 
 def test_a_sync_that_waits_behind_a_failed_change_of_files_fails_too(
