@@ -15,12 +15,12 @@ from tests.mutants.recording import environment
 from tests.mutants.sampling import ROOT, Mutant
 from tests.mutants.selection import Chosen, Selection, has_kernels
 
-START_S = 60.0
+START_S = 30.0
 """For the interpreter, its imports, and a machine that does something else too."""
-COMPILING_S = 120.0
-SLOWNESS = 4.0
+COMPILING_S = 60.0
+SLOWNESS = 3.0
 """How much longer than when it was recorded a test may take."""
-TEST_TIMEOUT_S = 40
+TEST_TIMEOUT_S = 30
 _FAILURES = ("FAILED ", "ERROR ")
 NOTICED = ("killed", "timeout")
 

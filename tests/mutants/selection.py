@@ -19,7 +19,7 @@ FILE_TESTS_MAX = 12
 """Of one file of tests, so that several kinds of tests take part."""
 CASES_MAX = 3
 """Of one parametrised test."""
-SECONDS_MAX = 40.0
+SECONDS_MAX = 25.0
 """Of all of them, as long as they took when they were recorded."""
 
 ALWAYS: dict[str, tuple[str, ...]] = {
