@@ -39,7 +39,7 @@ POWER_LOSS: dict[str, tuple[str, ...]] = {
     "worker/series": ("series",),
     "worker/vectors": ("vectors",),
 }
-"""Path prefix → workloads of tests/powerloss, for calls that are left out: only the loss of power shows a sync."""
+"""Path prefix → workloads of tests/powerloss, for syncs that are left out: only the loss of power shows one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,16 @@ class Selection:
             }
         chosen = self._most_specific(tests)
         always = [test for prefix, own in ALWAYS.items() if mutant.path.startswith(prefix) for test in own]
-        if mutant.operator == "LeftOutCall":
+        if mutant.operator == "LeftOutCall" and "sync" in self._line(mutant):
             workloads = [name for prefix, own in POWER_LOSS.items() if mutant.path.startswith(prefix) for name in own]
             always += [
                 f"tests/mutants/power_loss.py::test_nothing_is_lost_with_the_power[{name}]" for name in workloads
             ]
         always = [test for test in always if (self._tree / test.partition("::")[0]).exists()]
         return Chosen([*chosen, *always], sum(self._seconds[test] for test in chosen) + 20.0 * len(always))
+
+    def _line(self, mutant: Mutant) -> str:
+        return (self._tree / mutant.path).read_text().splitlines()[mutant.line - 1]
 
     def _executing(self, mutant: Mutant) -> set[str]:
         """Of the line, or of the statement that it is a part of: coverage knows a statement by its first line."""
