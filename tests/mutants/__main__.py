@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 from tests.mutants.recording import CACHE, recordings
 from tests.mutants.running import NOTICED, Outcome, Runner, copy_tree
-from tests.mutants.sampling import GROUPS, ROOT, Mutant, files, mutants_of, sample
+from tests.mutants.sampling import GROUPS, ROOT, Mutant, all_of, sample
 from tests.mutants.selection import Selection
 
 SURVIVORS = Path(__file__).with_name("survivors.toml")
@@ -27,7 +27,7 @@ def main() -> int:
     mutants = sample(arguments.seed, arguments.count, arguments.groups)
     if arguments.only:
         wanted = set(arguments.only)
-        mutants = [mutant for group in arguments.groups for mutant in _all_of(group) if mutant.name in wanted]
+        mutants = [mutant for group in arguments.groups for mutant in all_of(group) if mutant.name in wanted]
     runners = [Runner(copy_tree(CACHE / str(number))) for number in range(arguments.jobs)]
     started = time.monotonic()
     selection = Selection(runners[0].tree, recordings(runners[0].tree, arguments.groups))
@@ -36,10 +36,6 @@ def main() -> int:
     for runner in runners:
         runner.close()
     return _report(outcomes, len(mutants), arguments)
-
-
-def _all_of(group: str) -> list[Mutant]:
-    return [mutant for path in files(group) for mutant in mutants_of(group, path)]
 
 
 def _parsed() -> argparse.Namespace:

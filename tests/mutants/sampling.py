@@ -6,6 +6,7 @@ import ast
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from cosmic_ray.ast import ast_nodes, get_ast
@@ -70,9 +71,8 @@ def _sample_of(group: str, seed: int, count: int) -> list[Mutant]:
     """Each operator is as likely as the others, so that the few locks are met as well as the many numbers."""
     choose = random.Random(f"{seed} {group}")
     by_operator: dict[str, list[Mutant]] = {}
-    for path in files(group):
-        for mutant in mutants_of(group, path):
-            by_operator.setdefault(mutant.operator, []).append(mutant)
+    for mutant in all_of(group):
+        by_operator.setdefault(mutant.operator, []).append(mutant)
     chosen: list[Mutant] = []
     while len(chosen) < count and by_operator:
         operator = choose.choice(sorted(by_operator))
@@ -81,6 +81,11 @@ def _sample_of(group: str, seed: int, count: int) -> list[Mutant]:
         if not left:
             del by_operator[operator]
     return chosen
+
+
+@cache
+def all_of(group: str) -> tuple[Mutant, ...]:
+    return tuple(mutant for path in files(group) for mutant in mutants_of(group, path))
 
 
 def files(group: str) -> list[Path]:

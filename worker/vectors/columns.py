@@ -118,7 +118,8 @@ class Column:
             return (bits == self.code(value)) & (kinds == STRING)
         if isinstance(value, bool):
             return (bits == int(value)) & (kinds == BOOL)
-        matches = (bits.view(np.float64) == float(value)) & (kinds == FLOAT)
+        # An integer that no float holds is equal to none.
+        matches = (bits.view(np.float64) == float(value)) & (kinds == FLOAT) & (float(value) == value)
         if float(value).is_integer() and INT64_MIN <= value <= INT64_MAX:
             matches |= (bits == int(value)) & (kinds == INTEGER)
         return matches
@@ -132,7 +133,7 @@ class Column:
             return known & chosen[np.where(known, bits, 0)] if len(chosen) else known
         if isinstance(value, bool):
             return _ordered(op, bits, int(value)) & (kinds == BOOL)
-        matches = _ordered(op, bits.view(np.float64), float(value)) & (kinds == FLOAT)
+        matches = _ordered_floats(op, bits.view(np.float64), value) & (kinds == FLOAT)
         return matches | (_ordered_integers(op, bits, value) & (kinds == INTEGER))
 
     def codes(self, op: str, value: str) -> Mask:
@@ -163,6 +164,16 @@ def _ordered(op: str, values: NDArray, edge: float | int) -> Mask:
         if op == "lte":
             return values <= edge
         return values > edge if op == "gt" else values >= edge
+
+
+def _ordered_floats(op: str, values: NDArray[np.float64], edge: float | int) -> Mask:
+    """Floats against a bound that may be an integer no float holds, without rounding it."""
+    nearest = float(edge)
+    if nearest < edge:
+        op = {"lt": "lte", "gte": "gt"}.get(op, op)
+    elif nearest > edge:
+        op = {"lte": "lt", "gt": "gte"}.get(op, op)
+    return _ordered(op, values, nearest)
 
 
 def _ordered_integers(op: str, values: NDArray[np.int64], edge: float | int) -> Mask:

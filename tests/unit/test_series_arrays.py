@@ -1,0 +1,234 @@
+"""The arrays under the series: columns that grow, the map of byte strings, posting lists and the cache, beside
+dictionaries and lists that do the same."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import xxhash
+
+from worker.series import postings as postings_module
+from worker.series.blocks import Block
+from worker.series.bytemap import SLOTS_MIN, ByteMap
+from worker.series.cache import DecodedCache
+from worker.series.columns import CAPACITY_MIN, Column
+from worker.series.postings import Postings, Run, distinct
+from worker.series.retention import DRIFT_MS, SETTLE_MS, WallClock, expired, surplus
+
+TIMEOUT_S = 10.0
+
+# Columns
+
+
+def test_a_column_grows_by_half_and_leaves_what_was_taken() -> None:
+    column = Column(np.int64, (2,))
+    column.extend(np.arange(2 * CAPACITY_MIN).reshape(-1, 2))
+    assert len(column.data) == CAPACITY_MIN, "what fits takes no new memory"
+    taken = column.rows()
+    column.extend(np.full((1, 2), -1))
+    assert len(column.data) == CAPACITY_MIN * 3 // 2
+    assert len(column) == CAPACITY_MIN + 1
+    assert taken.tolist() == np.arange(2 * CAPACITY_MIN).reshape(-1, 2).tolist()
+    assert column.rows()[-1].tolist() == [-1, -1]
+    column.data[0] = 7
+    assert taken[0].tolist() == [0, 1]
+    column.reserve(10 * CAPACITY_MIN)
+    assert len(column.data) == 11 * CAPACITY_MIN + 1
+
+
+# The map of byte strings
+
+
+def resolved(strings: ByteMap, texts: list[bytes]) -> list[int]:
+    ends = np.cumsum([len(text) for text in texts])
+    starts = ends - [len(text) for text in texts]
+    hashes = np.array([xxhash.xxh64_intdigest(text) for text in texts], np.uint64)
+    data = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
+    return strings.resolve(data, starts.astype(np.int64), ends.astype(np.int64), hashes).tolist()
+
+
+def found(strings: ByteMap, text: bytes) -> int:
+    return strings.find(np.frombuffer(text, np.uint8), np.uint64(xxhash.xxh64_intdigest(text)))
+
+
+def test_strings_have_the_numbers_of_their_first_appearance() -> None:
+    random_ = random.Random(4)
+    texts = [bytes(random_.choices(b"ab", k=random_.randrange(20))) for _ in range(3 * SLOTS_MIN)]
+    numbers: dict[bytes, int] = {}
+    expected = [numbers.setdefault(text, len(numbers)) for text in texts]
+    strings = ByteMap()
+    given = [number for at in range(0, len(texts), 97) for number in resolved(strings, texts[at : at + 97])]
+    assert given == expected
+    assert len(strings) == len(numbers)
+    assert [found(strings, text) for text in numbers] == list(numbers.values())
+    assert found(strings, b"c") == -1
+    data, offsets = strings.bytes_of(np.array([5, 0, 5], np.int64))
+    names = list(numbers)
+    assert [data[a:b] for a, b in itertools.pairwise(offsets)] == [names[5], names[0], names[5]]
+    octets, bounds = strings.strings(len(names) - 2)
+    assert octets.tobytes() == b"".join(names[-2:])
+    assert bounds.tolist() == [0, len(names[-2]), len(names[-2]) + len(names[-1])]
+
+
+@pytest.mark.parametrize("size", [7, 8, 9, 16, 17])
+def test_strings_that_differ_in_one_byte_are_two_whatever_their_hash(size: int) -> None:
+    strings = ByteMap()
+    texts = [bytes(size), *(bytes(at) + b"x" + bytes(size - at - 1) for at in range(size)), bytes(size + 1)]
+    data = np.frombuffer(b"".join(texts), np.uint8)
+    ends = np.cumsum([len(text) for text in texts]).astype(np.int64)
+    starts = ends - [len(text) for text in texts]
+    same = np.full(len(texts), 3, np.uint64)
+    assert strings.resolve(data, starts, ends, same).tolist() == list(range(len(texts)))
+    assert strings.resolve(data, starts, ends, same).tolist() == list(range(len(texts)))
+
+
+# Posting lists
+
+
+@pytest.mark.parametrize("tail", [1, 10, 1 << 16])
+def test_posting_lists_are_those_of_a_dictionary(monkeypatch: pytest.MonkeyPatch, tail: int) -> None:
+    monkeypatch.setattr(postings_module, "TAIL_PAIRS_MAX", tail)
+    random_ = random.Random(tail)
+    lists: dict[tuple[int, int], list[int]] = {}
+    postings = Postings()
+    for first in range(0, 200, 10):
+        pairs = [(name, random_.randrange(6), series) for series in range(first, first + 10) for name in (0, 1, 3)]
+        for name, code, series in pairs:
+            lists.setdefault((name, code), []).append(series)
+        postings.add(*(np.array(column, np.int32) for column in zip(*pairs, strict=True)))
+        postings.add(*(np.zeros(0, np.int32) for _ in range(3)))
+        now = postings.lists()
+        for name in range(5):
+            codes = sorted(code for own, code in lists if own == name)
+            assert now.values(name).tolist() == codes
+            assert now.values_bound(name) >= len(codes)
+            for code in range(-1, 7):
+                assert now.ids(name, code).tolist() == lists.get((name, code), [])
+                assert now.count(name, code) == len(lists.get((name, code), []))
+            wanted = np.array([0, 2, 5, 9], np.int32)
+            union = sorted(series for code in wanted.tolist() for series in lists.get((name, code), []))
+            assert now.union(name, wanted).tolist() == union
+    assert len(postings.lists().runs) <= 8
+
+
+def test_posting_lists_that_were_taken_stay_as_they_were() -> None:
+    postings = Postings()
+    one = np.ones(1, np.int32)
+    postings.add(one, one, np.array([3], np.int32))
+    taken = postings.lists()
+    postings.add(one, one, np.array([4], np.int32))
+    assert taken.ids(1, 1).tolist() == [3]
+    assert postings.lists().ids(1, 1).tolist() == [3, 4]
+    assert len(postings.lists().runs) == 1
+
+
+def test_empty_posting_lists_have_nothing() -> None:
+    empty = Postings().lists()
+    assert (empty.count(0, 0), empty.values_bound(0)) == (0, 0)
+    assert empty.ids(0, 0).tolist() == empty.values(0).tolist() == empty.union(0, np.zeros(1, np.int32)).tolist() == []
+
+
+def test_distinct_codes_are_ascending_and_once() -> None:
+    assert distinct(np.array([3, 1, 3, 2, 1], np.int32)).tolist() == [1, 2, 3]
+    assert distinct(np.array([7], np.int32)).tolist() == [7]
+    assert distinct(np.zeros(0, np.int32)).tolist() == []
+
+
+def test_the_keys_of_one_name_are_its_own() -> None:
+    run = Run.of(np.array([1 << 32, 1 << 32 | 5, 2 << 32], np.int64), np.array([0, 1, 2], np.int32))
+    assert [run.span(name) for name in range(4)] == [(0, 0), (0, 2), (2, 3), (3, 3)]
+
+
+# The cache
+
+
+def test_the_least_recently_used_is_forgotten_first() -> None:
+    cache = DecodedCache(10)
+    for name in "abc":
+        cache.put(name, name.upper(), 3)
+    assert cache.get("a") == "A"
+    cache.put("d", "D", 4)
+    assert {name: cache.get(name) for name in "abcd"} == {"a": "A", "b": None, "c": "C", "d": "D"}
+    assert cache.size_bytes == 10
+
+
+def test_what_is_kept_anew_counts_once_and_what_is_too_large_not_at_all() -> None:
+    cache = DecodedCache(10)
+    cache.put("a", 1, 8)
+    cache.put("a", 2, 10)
+    assert (cache.get("a"), cache.size_bytes) == (2, 10)
+    cache.put("a", 3, 11)
+    assert (cache.get("a"), cache.size_bytes) == (2, 10)
+    cache.put("b", 4, 1)
+    assert (cache.get("a"), cache.get("b"), cache.size_bytes) == (None, 4, 1)
+
+
+@pytest.mark.parametrize("act", ["get", "put"])
+def test_the_cache_is_one_threads_at_a_time(act: str) -> None:
+    cache = DecodedCache(10)
+    cache.put("a", 1, 8)
+    done = threading.Event()
+
+    def use() -> None:
+        cache.get("a") if act == "get" else cache.put("b", 2, 1)
+        done.set()
+
+    with cache._lock:
+        threading.Thread(target=use, daemon=True).start()
+        assert not done.wait(0.05)
+    assert done.wait(TIMEOUT_S)
+
+
+# Retention
+
+
+def test_the_clock_is_believed_after_it_went_right_for_long_enough() -> None:
+    clock = WallClock()
+    assert not clock.believed(1_000_000, 50)
+    assert not clock.believed(1_000_000 + SETTLE_MS - 1, 50 + SETTLE_MS - 1)
+    assert clock.believed(1_000_000 + SETTLE_MS, 50 + SETTLE_MS)
+    assert clock.believed(1_000_001 + SETTLE_MS, 51 + SETTLE_MS)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_clock_that_jumps_is_not_believed_until_it_went_right_again(sign: int) -> None:
+    clock = WallClock()
+    clock.believed(0, 0)
+    assert clock.believed(SETTLE_MS, SETTLE_MS)
+    assert clock.believed(SETTLE_MS + sign * DRIFT_MS, SETTLE_MS)
+    jumped = SETTLE_MS + sign * (DRIFT_MS + 1)
+    assert not clock.believed(jumped, SETTLE_MS)
+    assert not clock.believed(jumped + SETTLE_MS - 1, 2 * SETTLE_MS - 1)
+    assert clock.believed(jumped + SETTLE_MS, 2 * SETTLE_MS)
+
+
+def test_a_clock_may_drift_a_hundredth_of_the_time_that_passed() -> None:
+    for over in (0, 1):
+        clock = WallClock()
+        clock.believed(0, 0)
+        assert clock.believed(SETTLE_MS + DRIFT_MS + SETTLE_MS // 100 + over, SETTLE_MS) == (not over)
+
+
+def block(latest_ms: int, size_bytes: int = 10) -> Block:
+    return cast(Block, SimpleNamespace(row=SimpleNamespace(latest_ms=latest_ms, size_bytes=size_bytes)))
+
+
+def test_one_window_of_what_is_too_old_is_dropped_at_a_time() -> None:
+    blocks = [block(latest) for latest in (250, 99, 150, 105, 199, 200)]
+    assert [b.row.latest_ms for b in expired(blocks, 200, 100)] == [99]
+    assert [b.row.latest_ms for b in expired(blocks[2:], 200, 100)] == [105, 150, 199]
+    assert expired(blocks, 99, 100) == []
+    assert [b.row.latest_ms for b in expired(blocks, 100, 100)] == [99]
+
+
+@pytest.mark.parametrize(("bytes_max", "left"), [(0, 3), (30, 3), (29, 2), (20, 2), (19, 1), (1, 0)])
+def test_the_oldest_are_dropped_until_the_rest_has_room(bytes_max: int, left: int) -> None:
+    blocks = [block(3), block(1), block(2)]
+    dropped: list[Any] = surplus(blocks, bytes_max)
+    assert [b.row.latest_ms for b in dropped] == [1, 2, 3][: 3 - left]
