@@ -29,6 +29,23 @@ def test_a_damaged_manifest_is_refused(tmp_path):
         manifest.open_manifest(Settings(data=tmp_path))
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [],
+        {"version": "1", "cluster_id": "abc", "shards": 8},
+        {"version": 1, "cluster_id": 7, "shards": 8},
+        {"version": 1, "cluster_id": "abc", "shards": "8"},
+        {"version": 1, "cluster_id": "abc", "shards": 8, "checksum": ""},
+        {"version": 2, "cluster_id": "abc", "shards": 8},
+    ],
+)
+def test_a_manifest_of_other_fields_or_types_is_damaged(tmp_path, fields):
+    (tmp_path / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(ConfigError, match=r"is damaged \(it"):
+        manifest.open_manifest(Settings(data=tmp_path))
+
+
 def test_a_lock_has_one_holder_who_is_named(tmp_path):
     settings = Settings(data=tmp_path)
     script = (

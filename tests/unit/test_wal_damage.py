@@ -162,6 +162,20 @@ def test_a_file_that_is_cut_off_is_said(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_file_with_the_header_of_another_is_said_and_read(tmp_path: Path) -> None:
+    written(tmp_path, 3).close()
+    [path] = files_with_records(tmp_path)
+    with path.open("r+b") as file:
+        file.write(record.file_header(reading.number_of(path) + 7))
+    [content] = [own for own in reading.survey(tmp_path).used if own.path == path]
+    assert [loss.what for loss in content.losses] == [
+        "its header is damaged; the records behind it have been read all the same"
+    ]
+    log = opened(tmp_path)
+    assert held(log.stream(0, LOG)) == [payload(0, number) for number in (0, 2)]
+    log.close()
+
+
 @pytest.mark.parametrize("size", [0, 10, 64])
 def test_a_file_that_is_emptied_is_said(tmp_path: Path, size: int) -> None:
     written(tmp_path, 20).close()
