@@ -14,6 +14,7 @@ import msgspec
 import xxhash
 
 from shared.durable import DAMAGED, damaged_name, write_atomically
+from shared.wire import Frame
 
 Key = tuple[int, int]
 """(shard, area)."""
@@ -64,7 +65,7 @@ def known(directory: Path) -> Iterator[SetAside]:
         yield SetAside(path, losses)
 
 
-def remember(path: Path, losses: Sequence[Loss], data: Iterable[bytes | memoryview]) -> None:
+def remember(path: Path, losses: Sequence[Loss], data: Iterable[Frame]) -> None:
     """Keep what was lost of the log's file `path`, with the damaged bytes, unless it is known. On the disk when this
     returns. Raises OSError."""
     if any(own.losses == tuple(losses) for own in known(path.parent)):
