@@ -2,6 +2,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+TEST_JOBS ?= 2
 SOURCES := shared coordinator worker tests loadtest
 
 .PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos powerloss check-damage simulate mutants clean
@@ -9,8 +10,8 @@ SOURCES := shared coordinator worker tests loadtest
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
 
-test: $(VENV)/.installed-test  ## install what is missing and run the whole test suite
-	$(BIN)/python -m pytest
+test: $(VENV)/.installed-test  ## install what is missing and run the whole test suite, a file at a time in each of TEST_JOBS
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,30 @@
+"""What all tests share: compiled kernels."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WITHIN_S = 600.0
+COMPILE = """
+from worker import warm
+from coordinator.queries import evaluation
+from coordinator.vectors import merging, numbers
+warm.import_methods()
+warm.fill_cache()
+numbers.compile_kernels()
+merging.compile_kernels()
+evaluation.warm()
+"""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before several processes run tests at a time, one compiles the kernels for all of them: on a cold cache each
+    would compile the same ones while the first tests wait for them."""
+    if not getattr(session.config.option, "numprocesses", None):
+        return
+    root = Path(__file__).resolve().parents[1]
+    subprocess.run([sys.executable, "-c", COMPILE], cwd=root, check=True, timeout=WITHIN_S, capture_output=True)
