@@ -242,6 +242,21 @@ async def test_a_later_batch_of_a_producer_does_not_wait_for_one_in_doubt(log: L
         assert await values(area) == [b"1", b"2", b"3"]
 
 
+async def test_what_is_under_way_is_not_taken_for_kept_while_another_batch_is_in_doubt(log: Log) -> None:
+    """Each append asks the shard again then, which has its part of the batch that is under way."""
+    async with log.running(crash=True) as area:
+        await area.append(batch((key_on(HOME), b"1"), (key_on(THIRD), b"2"), producer=PRODUCER, seq=1))
+    log.links.down.add(THIRD)
+    async with log.running() as area:
+        await area.recovery.wait_for([HOME, OTHER])
+        fault(log, "frozen", ("log.append", OTHER))
+        first = asyncio.create_task(area.append(halves(2)))
+        await eventually(lambda: "log.append" in log.links.calls[-3:])
+        repeat = asyncio.create_task(area.append(halves(2)))
+        outcomes = [await outcome_of(append) for append in (first, repeat)]
+        assert all(isinstance(outcome, Unavailable) for outcome in outcomes), outcomes
+
+
 async def test_answers_about_what_is_taken_back_are_forgotten(log: Log) -> None:
     async with log.running() as area:
         start, count = await area.append(halves(1))

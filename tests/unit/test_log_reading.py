@@ -69,6 +69,17 @@ def test_a_page_that_ends_early_goes_on_within_the_range(shard: OneShard, monkey
     assert page.next == 60
 
 
+def test_entries_outside_of_the_range_move_a_page_nowhere(shard: OneShard) -> None:
+    for group in (0, 10, 20):
+        shard.append(group, [(b"many", b"%d" % i) for i in range(10)])
+        shard.part._closed = group + 10
+        shard.part.gather()
+    span = Range(0, 9, 10, 20)
+    pieces = list(reading._merged(shard.part, shard.part.view(), span, b"", lambda: None))
+    assert pieces
+    assert all(span.start < upto <= span.end for _, upto, _ in pieces)
+
+
 def test_a_gathering_between_the_view_and_the_read_repeats_nothing(
     shard: OneShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

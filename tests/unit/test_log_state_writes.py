@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from coordinator.log import area as area_module
 from coordinator.log import sequencer as sequencer_module
 from coordinator.log.area import LogArea
+from coordinator.log.state_writes import StateWrites
 from coordinator.log.waiting import ORDER_WAIT_FACTOR
 from shared.errors import TriptychError, Unavailable
 from tests.unit.log_area import Log, batch, eventually, key_on, read
@@ -150,3 +152,26 @@ async def test_a_stop_does_not_wait_for_the_disk_for_ever(
         await eventually(lambda: area.recovery.complete.is_set())
         assert await values(area) == [b"1"]
         assert (await area.append(batch((key_on(0), b"2"))))[0] > 0
+
+
+async def test_writes_that_wait_for_a_disk_that_hangs_hold_one_thread() -> None:
+    """Also when those who asked for them have left: the coordinator has few threads, and others need them."""
+    writes = StateWrites(TIMEOUT_S)
+    answers, begun, done = threading.Event(), [], []
+
+    def write(number: int) -> None:
+        begun.append(number)
+        assert answers.wait(30)
+        done.append(number)
+
+    asking = [asyncio.create_task(writes.run(partial(write, number))) for number in range(10)]
+    await eventually(lambda: begun == [0])
+    assert not writes.overdue
+    asking[0].cancel()
+    await asyncio.sleep(TIMEOUT_S + 0.1)
+    assert begun == [0]
+    assert "has not answered a write" in writes.overdue
+    answers.set()
+    await asyncio.gather(*asking, return_exceptions=True)
+    await eventually(lambda: done == list(range(10)))
+    assert not writes.overdue
