@@ -18,7 +18,7 @@ from tests.unit.test_log_producers import HOME, OTHER, PRODUCER, THIRD, fault, v
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    made = Log(tmp_path, write_timeout_ms=300)
+    made = Log(tmp_path)
     yield made
     made.links.close()
 
