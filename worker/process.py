@@ -35,6 +35,8 @@ AWAY_S = 0.1
 """How often a coordinator that is away is tried again: what a restart waits for at most when the workers are there
 first."""
 LOADING_THREADS = 2
+RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
+"""After so long a shard that could not be loaded because its disk failed is tried again, twice as long each time."""
 LINGER_MS = 1000
 
 
@@ -56,6 +58,8 @@ class WorkerProcess:
         base = settings.data / layout.NAME
         self._wal = WriteAheadLog(layout.directory_of(base, min(shard_numbers)), former=base)
         self._states: dict[int, Shard | str | None] = dict.fromkeys(shard_numbers)  # None: loading, str: why it failed
+        self._after_s: dict[int, float] = {}  # shards whose disk failed: how long the last pause was, and when it ends
+        self._retry_at: dict[int, float] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
         socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
@@ -79,6 +83,8 @@ class WorkerProcess:
         wake.register(self._wake_read, select.POLLIN)
         while not self._stopping:
             heard = self._beat()
+            for shard in self._due():
+                loading.submit(self._load, shard)
             if os.getppid() != self._parent:
                 event(logging.WARNING, "parent is gone, stopping", worker=self._name)
                 break
@@ -100,11 +106,25 @@ class WorkerProcess:
         except StoreDamaged as error:
             self._states[number] = str(error)
             event(logging.ERROR, "shard refused", shard=number, reason=str(error))
+        except (OSError, Unavailable) as error:
+            # The disk may work again, and nobody else would try.
+            after_s = min(2 * self._after_s.get(number, RETRY_FIRST_S / 2), RETRY_MAX_S)
+            self._after_s[number], self._retry_at[number] = after_s, time.monotonic() + after_s
+            self._states[number] = f"{error}; it is tried again"
+            event(logging.ERROR, "shard could not be loaded", shard=number, reason=str(error), again_in_s=after_s)
         except Exception as error:
             # Whatever went wrong in one shard, the others serve on, and the reason is shown wherever it is missed.
             self._states[number] = str(error) or type(error).__name__
             event(logging.ERROR, "shard failed to load", trace=True, shard=number)
         self._wake()  # the next beat tells of it
+
+    def _due(self) -> list[int]:
+        """Shards to be loaded again now."""
+        now = time.monotonic()
+        due = [number for number, at in list(self._retry_at.items()) if at <= now]
+        for number in due:
+            del self._retry_at[number]
+        return due
 
     def _beat(self) -> bool:
         """Tell the coordinator how the shards are; False when it is away."""

@@ -32,8 +32,9 @@ def _opened(path: Path) -> Store:
 class Shard:
     """An open shard. The constructor opens the store (waiting for its lock) and replays every area.
 
-    Raises Unavailable when the directory stays locked by another process, StoreDamaged when the store cannot be opened
-    or has rows that make no sense, OSError when `log`, that of the process, cannot be opened.
+    Raises StoreDamaged when the store's files or rows make no sense or lack something; OSError or Unavailable when the
+    disk is full or failing or the directory stays locked by another process. Nothing is left open then, and `log`, that
+    of the process, has the shard's records still: it can be tried again.
     """
 
     def __init__(self, number: int, settings: Settings, symbols: Symbols, log: WriteAheadLog) -> None:
@@ -45,21 +46,26 @@ class Shard:
         for area, text in log.losses_of(number):
             self.damage.add(_AREAS[area], text)
         self.store = when_free(directory, lambda: _opened(directory / "store"), StoreLocked)
-        self.series = SeriesPart(self.store, settings, symbols, directory, log.stream(number, wal.SERIES), self.damage)
-        self.logs = LogPart(self.store, settings, symbols, directory, log.stream(number, wal.LOG), self.damage)
+        streams = [log.stream(number, area) for area in (wal.SERIES, wal.LOG)]
+        self.series = SeriesPart(self.store, settings, symbols, directory, streams[0], self.damage)
+        self.logs = LogPart(self.store, settings, symbols, directory, streams[1], self.damage)
         self.vectors = VectorPart(self.store, settings, symbols, directory, self.damage)
-        loaded: list[SeriesPart | LogPart | VectorPart] = []
+        loaded: list[SeriesPart | LogPart] = []
         try:
-            for part in (self.series, self.logs, self.vectors):
+            for part in (self.series, self.logs):
                 part.load()
                 loaded.append(part)
+            self.vectors.load()
         except Exception as error:
+            self.vectors.unload()
             for part in loaded:
                 part.close()
             self.store.close()
             if isinstance(error, DECODING_ERRORS):
                 raise StoreDamaged(f"the shard {directory} is damaged: {type(error).__name__}: {error}") from error
             raise
+        for stream in streams:
+            stream.replayed()
         event(
             logging.INFO, "shard loaded", shard=number, ms=round((time.monotonic() - started) * 1000), **self.counts()
         )

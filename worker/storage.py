@@ -100,8 +100,9 @@ class Batch:
 class Store:
     """One shard's RocksDB. Safe to use from many threads.
 
-    Opening raises StoreLocked when the directory has another owner, StoreDamaged when it cannot be opened or lacks
-    something; reading raises StoreDamaged; writing raises Unavailable when the disk is full or failing.
+    Opening raises StoreLocked when the directory has another owner, StoreDamaged when its files make no sense or lack
+    something, OSError or Unavailable when the disk is full or failing; reading raises StoreDamaged; writing raises
+    Unavailable when the disk is full or failing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,24 +112,32 @@ class Store:
         claim = self._marker.read()
         _verify_files(path, claim)
         self._db = _open(path)
-        self._families: dict[str, Any] = {name: self._db.get_column_family(name) for name in FAMILIES}
-        self._handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
+        self._families: dict[str, Any] = {}
+        self._handles: dict[str, Any] = {}
         self._group = GroupSync(self._fsync)
         self._failed = False
         self._damage: str | None = None
         self._writing = Lock()
+        self._synced = self._written = 0
+        try:
+            self._begin(claim)
+        except BaseException:
+            self._let_go()  # or this process could not try again
+            raise
+
+    def _begin(self, claim: Claim | None) -> None:
+        self._families.update({name: self._db.get_column_family(name) for name in FAMILIES})
+        self._handles.update({name: self._db.get_column_family_handle(name) for name in FAMILIES})
         try:
             self._synced = self._written = int.from_bytes(self._db.get(WRITES) or b"", "big")
         except Exception as error:  # the library raises plain Exception
-            self._let_go()
-            raise store_damage.of_reading(path, error) from error
+            raise store_damage.of_reading(self._path, error) from error
         if claim is not None and self._written < claim.writes:
-            self._let_go()
             raise StoreDamaged(
-                f"the store {path} is damaged: its log ends at write {self._written}, and it had acknowledged "
+                f"the store {self._path} is damaged: its log ends at write {self._written}, and it had acknowledged "
                 f"{claim.writes}; restore it from a copy, or delete {self._marker.path} to accept the loss"
             )
-        self._marker.open(self._synced, store_files.manifest_of(path))
+        self._marker.open(self._synced, store_files.manifest_of(self._path))
 
     @property
     def path(self) -> Path:
@@ -345,6 +354,7 @@ def _verify_files(path: Path, claim: Claim | None) -> None:
 
 
 def _open(path: Path) -> Rdict:
+    db = None
     try:
         existing = set(Rdict.list_cf(str(path))) if (path / "CURRENT").exists() else set()
         families = {name: _options(name) for name in existing - {"default"}}
@@ -353,6 +363,9 @@ def _open(path: Path) -> Rdict:
             if name not in existing:
                 db.create_column_family(name, _options(name))
     except Exception as error:  # the library raises plain Exception
+        if db is not None:
+            with suppress(Exception):
+                db.close()
         raise store_damage.of_opening(path, error) from error
     return db
 

@@ -14,6 +14,7 @@ DECODING_ERRORS = (struct.error, IndexError, KeyError, TypeError, ValueError, ms
 
 _LOCKED = ("IO error: While lock file: ", "IO error: lock hold by current process")
 _DAMAGED = ("Corruption: ", "IO error: No such file or directory")
+_FAILED = "IO error: "
 
 
 class StoreLocked(OSError):
@@ -34,10 +35,13 @@ def of_reading(path: Path, error: Exception) -> Unavailable:
 
 
 def of_opening(path: Path, error: Exception) -> OSError:
-    """The error to raise for one that the library raised when it opened the store."""
+    """The error to raise for one that the library raised when it opened the store. A disk that fails or is full is no
+    damage: the store may be opened later."""
     text = str(error)
     if text.startswith(_LOCKED):
         return StoreLocked(text)
+    if text.startswith(_FAILED) and not text.startswith(_DAMAGED):
+        return OSError(f"the store {path} could not be opened: {text}")
     return StoreDamaged(f"the store {path} cannot be opened: {text}")
 
 

@@ -116,7 +116,6 @@ class LogPart:
         self._closed = self._gathered
         for position, payload in self.wal.records():
             self._replay(position, read(payload))
-        self.wal.replayed()
         self.store.sync()
         self._release()
         self.keeper.join(self)

@@ -265,7 +265,3 @@ class Journal:
         text = self._wal.set_aside(payloads, what)
         event(logging.ERROR, "journal records set aside", what=text)
         self._damage.add("series", text)
-
-    def replayed(self) -> None:
-        """`records` are not asked for again."""
-        self._wal.replayed()

@@ -125,7 +125,6 @@ class SeriesPart:
         if not self._registry.knows_given:
             unknown = max([unknown, *(int(block.directory().ids.max(initial=-1)) for block in blocks)])
         self._registry.next_id = max(self._registry.next_id, unknown + 1)
-        self.journal.replayed()
         self._upkeep.start()
 
     def counts(self) -> dict[str, int]:

@@ -256,15 +256,27 @@ class WorkerCollection:
             if store is None:
                 return
             store.write(batch, durable=True)
-            view = self._table.view
-            gone = np.flatnonzero(view.alive[: view.size] & (view.shards[: view.size] == shard)).tolist()
-            self._table.kill(gone)
-            for row in gone:
-                self._rows.pop(view.names[row], None)
-                if self.text is not None:
-                    self.text.remove(view.names[row])
-            del self._stores[shard], self._vectors[shard], self._highest[shard]
+            self._forget(shard)
             self._dropped = not self._stores
+
+    def detach(self, shard: int) -> None:
+        """Undo an `attach` that may have failed half-way; the store keeps what it has. It may be attached again."""
+        with self._lock:
+            if shard not in self._stores:
+                return
+            self._forget(shard)
+            if not self._stores:  # the next one is the first again, and brings the snapshot
+                self._table, self._known, self._saved_rows = Table(self.collection), None, 0
+
+    def _forget(self, shard: int) -> None:
+        view = self._table.view
+        gone = np.flatnonzero(view.alive[: view.size] & (view.shards[: view.size] == shard)).tolist()
+        self._table.kill(gone)
+        for row in gone:
+            self._rows.pop(view.names[row], None)
+            if self.text is not None:
+                self.text.remove(view.names[row])
+        del self._stores[shard], self._vectors[shard], self._highest[shard]
 
     @property
     def is_left(self) -> bool:
@@ -373,7 +385,7 @@ class WorkerCollection:
                 fresh.advance(COMPACT_SLICE_ROWS)
                 yield
         with self._lock:
-            if self._dropped:
+            if self._dropped or self._table is not old:
                 return
             now = old.view
             copy_rows(old, fresh, self.contents_of, began.size + np.flatnonzero(now.alive[began.size : now.size]))

@@ -51,6 +51,14 @@ class Engine:
                 self._thread.start()
         self.wake()
 
+    def leave(self, shard: int) -> None:
+        """Forget a shard whose loading failed; it may `join` again."""
+        with self._lock:
+            self._stores.pop(shard, None)
+            collections = list(self._collections.values())
+        for collection in collections:
+            collection.detach(shard)
+
     def _find_or_make(self, collection: Collection) -> WorkerCollection:
         found = self._collections.get(collection.id)
         if found is None:

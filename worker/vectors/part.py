@@ -58,6 +58,10 @@ class VectorPart:
             self.engine.remove_index(collection_id)
         self.engine.join(self.shard, self._store, self._damage, list(self._known.values()))
 
+    def unload(self) -> None:
+        """Undo a `load` that may have failed half-way: the worker's engine knows nothing of the shard any more."""
+        self.engine.leave(self.shard)
+
     def collections(self) -> ShardCollections:
         """Those the store has, and the numbers of those that were dropped."""
         with self._lock:

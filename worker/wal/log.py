@@ -335,7 +335,7 @@ class Stream:
         return iter(self.held)
 
     def replayed(self) -> None:
-        """`records` are not asked for again."""
+        """`records` are not asked for again: the shard is loaded with all of its areas."""
         self.held = []
 
     def write(self, payload: Sequence[Frame]) -> int:
