@@ -21,10 +21,11 @@ def build_grammar() -> None:
 def start() -> None:
     """Compile in a thread that does not hold up a stop; a request that needs a kernel before that compiles it."""
     settle()
-    threading.Thread(target=_compile, name="warm", daemon=True).start()
+    threading.Thread(target=compile_kernels, name="warm", daemon=True).start()
 
 
-def _compile() -> None:
+def compile_kernels() -> None:
+    """Those of the coordinator; what the cache has is only loaded."""
     started = time.monotonic()
     numbers.compile_kernels()
     merging.compile_kernels()

@@ -28,6 +28,11 @@ def fill_cache() -> None:
     """Compile the kernels of queries and searches into the cache on disk, in a process of its own at the lowest
     priority: a first start is ready without them, and a request that needs one meanwhile compiles just that one."""
     os.nice(LOWEST_PRIORITY)
+    compile_kernels()
+
+
+def compile_kernels() -> None:
+    """Those of queries and searches; what the cache has is only loaded."""
     started = time.monotonic()
     engine.compile_kernels()
     ann.compile_kernels()

@@ -14,13 +14,17 @@ import time
 from pathlib import Path
 
 from tests.chaos import control, report
-from tests.chaos.rounds import Workshop
-from tests.chaos.scenarios import Scenario, all_scenarios
+from tests.chaos.rounds import Workshop, own_mounts
+from tests.chaos.scenarios import MINUTE, Scenario, all_scenarios
 from tests.cluster.cluster import ROOT
 
 WARM_WITHIN_S = 600.0
-"""Compiling the kernels that a start needs, once on a machine; with the cache on disk it takes seconds."""
-_WARMING = "import coordinator.app; from worker import warm; warm.import_methods()"
+"""Compiling all kernels, once on a machine: a request must not wait for the compiler. With the cache on disk it takes
+seconds."""
+_WARMING = (
+    "import coordinator.app; from coordinator import warm; warm.compile_kernels();"
+    "from worker import warm; warm.import_methods(); warm.compile_kernels()"
+)
 
 
 def _say(text: str) -> None:
@@ -63,15 +67,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--scenario", default="*", help="names or patterns, such as 'clock,flip-*'; default: all")
     parser.add_argument("--round", type=int, help="this round of each, and no other")
+    parser.add_argument("--minute", action="store_true", help="one round of a few scenarios of different kinds")
     parser.add_argument("--list", action="store_true", help="print the names of the scenarios")
     asked = parser.parse_args()
     known, patterns = all_scenarios(), asked.scenario.split(",")
+    if asked.minute:
+        patterns, asked.round = list(MINUTE), asked.round or 0
     chosen = {name: scenario for name, scenario in known.items() if any(fnmatch.fnmatch(name, p) for p in patterns)}
     if asked.list or not chosen:
         _say("\n".join(known))
         return 0 if asked.list else 2
     subprocess.run([sys.executable, "-c", _WARMING], check=True, cwd=ROOT, timeout=WARM_WITHIN_S)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the clusters are ended as well
+    own_mounts()
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     shop = Workshop(directory, control.compiled(directory), asked.seed)
     try:

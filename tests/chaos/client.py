@@ -75,6 +75,28 @@ class Client:
         finally:
             connection.close()
 
+    def listen(self, path: str, parameters: Mapping[str, str], for_s: float) -> list[dict[str, str]]:
+        """The events of a stream that were whole within this time, each its fields; [] when it was refused."""
+        give_up = time.monotonic() + for_s
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=for_s)
+        text = b""
+        try:
+            headers = {"Accept": "text/event-stream"}
+            connection.request("GET", f"{path}?{urllib.parse.urlencode(parameters)}", headers=headers)
+            answer = connection.getresponse()
+            while answer.status == 200 and (left_s := give_up - time.monotonic()) > 0 and connection.sock:
+                connection.sock.settimeout(left_s)
+                piece = answer.read1(1 << 16)
+                if not piece:
+                    break
+                text += piece
+        except (OSError, http.client.HTTPException):
+            pass  # the time is over, or the coordinator is gone: what came before counts
+        finally:
+            connection.close()
+        whole = text.decode().split("\n\n")[:-1]
+        return [dict(line.split(": ", 1) for line in event.splitlines() if ": " in line) for event in whole]
+
     def get(self, path: str, parameters: Mapping[str, str], within_s: float = READ_WITHIN_S) -> Answer:
         return self.send("GET", f"{path}?{urllib.parse.urlencode(parameters)}", within_s=within_s)
 

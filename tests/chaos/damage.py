@@ -8,8 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-WAL_HEADER_BYTES = 64
-"""Of a file of the write-ahead log; the records follow (worker/wal/record.py)."""
+from worker.wal import record
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """What was done to a file. `records`: (area, payload) of the records of the write-ahead log that it hit;
+    `is_silent`: the log cannot tell it from a write that a crash has cut ("Torn or damaged", docs/design.md);
+    `loses_file`: what the file has may be left out as a whole, with a warning."""
+
+    text: str
+    records: tuple[tuple[int, bytes], ...] = ()
+    is_silent: bool = False
+    loses_file: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +40,25 @@ def _wal_header(content: bytes) -> tuple[int, int]:
     return 0, 20 if content.rstrip(b"\0") else 0
 
 
+def _found(content: bytes) -> list[record.Found]:
+    """The records of a file that are whole, in order."""
+    number = record.read_header(content).number
+    return [item for item in record.scan(number, memoryview(content)) if isinstance(item, record.Found) and item.whole]
+
+
+def _synced(content: bytes) -> int:
+    """Below this place the file's own records say that it was synced: damage there is known for what it is."""
+    return max((item.synced for item in _found(content)), default=record.FILE_HEADER_BYTES)
+
+
 def _wal_records(content: bytes) -> tuple[int, int]:
-    """Without the last one."""
-    last = content.rfind(b"TWAL")
-    return WAL_HEADER_BYTES, max(WAL_HEADER_BYTES, last)
+    return record.FILE_HEADER_BYTES, max(record.FILE_HEADER_BYTES, _synced(content))
 
 
 def _wal_tail(content: bytes) -> tuple[int, int]:
-    """The last record."""
-    last = content.rfind(b"TWAL")
-    return (last, len(content.rstrip(b"\0"))) if last > 0 else (0, 0)
+    """The records after those: the last one, or some that were synced together."""
+    found = _found(content)
+    return (_synced(content), found[-1].end) if found else (0, 0)
 
 
 KINDS = {
@@ -73,24 +93,36 @@ def _places(data: Path, kind: FileKind) -> list[tuple[Path, int, int]]:
     return places
 
 
-def flip(data: Path, kind: FileKind, chance: random.Random) -> str | None:
-    """One byte becomes another; None when there is no such file."""
+def _hit(path: Path, start: int, end: int) -> tuple[tuple[tuple[int, bytes], ...], bool]:
+    """(the log's records with a byte in [start, end), whether one of them is above what is known to be synced)."""
+    if path.suffix != ".wal":
+        return (), False
+    content = path.read_bytes()
+    hit = [item for item in _found(content) if item.offset < end and item.end > start]
+    is_written = path == max(path.parent.glob("*.wal"))  # the others were left in order: all of them is known
+    payloads = tuple((item.area, content[item.start : item.start + item.length]) for item in hit)
+    return payloads, is_written and any(item.end > _synced(content) for item in hit)
+
+
+def flip(data: Path, kind: FileKind, chance: random.Random) -> Harm | None:
+    """One bit becomes another; None when there is no such file."""
     places = _places(data, kind)
     if not places:
         return None
     path, start, end = chance.choice(places)
     offset, mask = chance.randrange(start, end), 1 << chance.randrange(8)
+    records, is_silent = _hit(path, offset, offset + 1)
     with open(path, "r+b") as file:
         file.seek(offset)
         before = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([before ^ mask]))
-    return (
-        f"{path.relative_to(data)}: byte {offset} of {path.stat().st_size} is {before ^ mask:#04x}, was {before:#04x}"
-    )
+    size = path.stat().st_size
+    text = f"{path.relative_to(data)}: byte {offset} of {size} is {before ^ mask:#04x}, was {before:#04x}"
+    return Harm(text, records, is_silent, loses_file=kind.name == "block")
 
 
-def cut(data: Path, kind: FileKind, chance: random.Random) -> str | None:
+def cut(data: Path, kind: FileKind, chance: random.Random) -> Harm | None:
     """A file ends earlier."""
     places = _places(data, kind)
     if not places:
@@ -98,14 +130,15 @@ def cut(data: Path, kind: FileKind, chance: random.Random) -> str | None:
     path, start, end = chance.choice(places)
     size = chance.randrange(start, end)
     before = path.stat().st_size
+    records, _ = _hit(path, size, before)
     os.truncate(path, size)
-    return f"{path.relative_to(data)}: cut to {size} of {before} bytes"
+    return Harm(f"{path.relative_to(data)}: cut to {size} of {before} bytes", records, loses_file=True)
 
 
-def remove(data: Path, kind: FileKind, chance: random.Random) -> str | None:
+def remove(data: Path, kind: FileKind, chance: random.Random) -> Harm | None:
     places = _places(data, kind)
     if not places:
         return None
     path = chance.choice(places)[0]
     path.unlink()
-    return f"{path.relative_to(data)} is gone"
+    return Harm(f"{path.relative_to(data)} is gone", loses_file=True)

@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.chaos.client import Client, Silence
+from tests.chaos.damage import Harm
 from tests.chaos.findings import Findings
 from tests.chaos.load import Load
 from tests.chaos.log_load import Log, LogLoad
-from tests.chaos.metrics_load import Metrics, MetricsLoad
+from tests.chaos.metrics_load import Metrics, MetricsLoad, sent_in
 from tests.chaos.processes import ChaosCluster
 from tests.chaos.vector_load import VectorLoad, Vectors
+from worker.logs.messages import Message
+from worker.logs.messages import read as read_message
+from worker.wal import log as wal
 
 SETTINGS = {
     # So that sealing, merging, snapshots and segments happen all the time, and are cut short too.
@@ -60,6 +64,22 @@ class History:
     def client(self) -> Client:
         return Client(self.cluster.port)
 
+    def expect(self, harm: Harm) -> None:
+        """Know what answers may lack because of damage to a file, and which of them must say so."""
+        if harm.loses_file:
+            self.metrics.registers.is_file_lost = self.vectors.registers.is_file_lost = True
+        for area, payload in harm.records:
+            if area == wal.SERIES:
+                registers = self.metrics.registers
+                keys = sent_in(payload)
+                registers.lose(registers.deleted() if keys is None else keys, silently=harm.is_silent)
+            elif harm.is_silent and isinstance(message := read_message(memoryview(payload)), Message):
+                self.log.record.lose(batch.start for batch in message.batches)
+
+    def older(self) -> int:
+        """Older values in answers with a warning."""
+        return self.metrics.registers.older + self.vectors.registers.older
+
     def acknowledged(self) -> int:
         """Samples, records and vectors."""
         return (
@@ -87,23 +107,31 @@ class History:
             for load in loads:
                 load.stop()
 
-    def check_healed(self) -> str:
-        """Everything acknowledged is there: "ok", or "warned" when answers keep a warning or a refusal."""
+    def check_healed(self) -> None:
+        """Everything acknowledged is there, and no answer lacks something: no file was damaged."""
         give_up = time.monotonic() + SHOWN_WITHIN_S
-        while not self._is_complete() and time.monotonic() < give_up:
+        while (lacking := self._lacking()) and time.monotonic() < give_up:
             time.sleep(0.1)
-        return "ok" if self.check(final=True) else "warned"
-
-    def _is_complete(self) -> bool:
-        """Whether answers of the three areas come without a warning or a refusal."""
-        try:
-            return (
-                self.client.get("/api/v1/query", {"query": '{__name__=~"chaos_.*"}'}).complete
-                and self.client.get("/api/v1/log/scan", {"prefix": "", "limit": "1"}).complete
-                and self.client.get("/api/v1/vector/stats", {}).complete
+        if not self.check(final=True) and not self.findings:
+            self.findings.add(
+                "stuck", "cluster", f"answers still have warnings or refusals: {lacking or self._lacking()}"
             )
-        except Silence:
-            return False
+
+    def _lacking(self) -> list[str]:
+        """The warnings and refusals of answers of the three areas."""
+        lacking = []
+        for path, parameters in (
+            ("/api/v1/query", {"query": '{__name__=~"chaos_.*"}[6h]', "time": str(time.time() + 3600)}),
+            ("/api/v1/log/scan", {"prefix": "", "limit": "1"}),
+            ("/api/v1/vector/stats", {}),
+        ):
+            try:
+                answer = self.client.get(path, parameters)
+                if not answer.complete:
+                    lacking.append(f"{path}: {answer.status} {answer.json().get('warnings') or answer.body[:300]!r}")
+            except Silence as silence:
+                lacking.append(str(silence))
+        return lacking
 
     def check(self, *, final: bool) -> bool:
         """Check all that can be read; whether all answers said that they are complete."""

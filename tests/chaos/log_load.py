@@ -114,6 +114,21 @@ class Log:
                 return rows, complete
             following = page[1]
 
+    def listen(self, client: Client, start: int, for_s: float) -> int:
+        """Take the events of a stream from this number on, and check them; the number to go on from."""
+        stamp = self.record.stamp
+        events = client.listen("/api/v1/log/scan", {"prefix": "", "start_seq": str(start)}, for_s)
+        own = [json.loads(event["data"]) for event in events if "id" in event]
+        rows = rows_of({"records": own})
+        following = rows[-1][0] + 1 if rows else start
+        if rows and rows[0][0] < start:
+            self.findings.add("wrong", "log", f"a stream from {start} on begins with {rows[0]}")
+        complete = not any(event.get("event") == "warning" for event in events)
+        self.record.check(
+            rows, lambda _: True, (start, following), stamp, complete=complete, final=False, what=f"stream from {start}"
+        )
+        return following
+
     def count(self, client: Client, key: bytes) -> int | None:
         answer = client.get("/api/v1/log/count", {"key": key.decode()})
         if answer.status != 200:
@@ -135,10 +150,13 @@ class Log:
             self.findings.add("half", "cursors", f"positions set together are {shown}")
         return complete
 
-    def move_cursor(self, client: Client, position: int) -> bool:
+    def move_cursor(self, client: Client, position: int, before: int | None = None) -> bool:
+        """`before`: where the cursor may be taken for being; a move from elsewhere is a conflict."""
         moves: dict[Key, Value] = dict.fromkeys(CURSOR_KEYS, position)
+        expected = {} if before is None else {"expected": before}
+        was = [self.cursors.possible(key) for key in CURSOR_KEYS]
         self.cursors.begin(moves)
-        body = {"positions": [{"key": text(key), "sequence": position} for key in CURSOR_KEYS]}
+        body = {"positions": [{"key": text(key), "sequence": position, **expected} for key in CURSOR_KEYS]}
         try:
             answer = client.send(
                 "PUT",
@@ -151,7 +169,14 @@ class Log:
             if silence.connected:
                 self.cursors.abandon(moves)
             return False
+        if answer.status == 409 and expected:
+            if was == [{before}] * len(CURSOR_KEYS):
+                self.findings.add("wrong", "cursors", f"they are at {before}, and a move from there was a conflict")
+            self.cursors.refuse(moves)
+            return False
         if answer.status == 200:
+            if before is not None and not all(before in possible for possible in was):
+                self.findings.add("wrong", "cursors", f"a move from {before} was accepted, they are at {was}")
             self.cursors.acknowledge(moves)
         else:
             self._check_refusal(answer, "a cursor's move")
@@ -185,7 +210,7 @@ class LogLoad(Load):
         super().__init__(log.findings, seed, impatience)
         self.client, self.log, self.life = client, log, life
         self._producer_seq: dict[str, int] = {}
-        self._following = 0
+        self._following = self._heard = 0
         self._position = 1000 * life
 
     def start(self) -> None:
@@ -194,6 +219,7 @@ class LogLoad(Load):
         for number in range(2):
             self._run(lambda chance, own=number: self._produce(own, chance), f"producer {number}")
         self._run(self._follow, "follower")
+        self._run(self._listen, "listener")
         self._run(self._read, "reader")
         self._run(self._move, "cursor")
 
@@ -238,6 +264,12 @@ class LogLoad(Load):
         else:
             self._following = page[1]
 
+    def _listen(self, chance: random.Random) -> None:
+        before = self._heard
+        self._heard = self.log.listen(self.client, before, chance.uniform(0.5, 2.0))
+        if self._heard == before:
+            self.pause()
+
     def _read(self, chance: random.Random) -> None:
         key = chance.choice(KEYS)
         try:
@@ -252,6 +284,10 @@ class LogLoad(Load):
 
     def _move(self, chance: random.Random) -> None:
         self._position += 1
-        if not self.log.move_cursor(self.client, self._position):
+        known = self.log.cursors.possible(CURSOR_KEYS[0])
+        # Half of the moves say where the cursor is, some of them wrongly.
+        at = chance.choice(sorted(value for value in known if value is not None) or [0])
+        before = chance.choice((None, None, at, at + (chance.random() < 0.2)))
+        if not self.log.move_cursor(self.client, self._position, before):
             self.pause()
         self.stopping.wait(0.05)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.findings import Findings
 
 Row = tuple[int, bytes, bytes]
 """Sequence, key, value."""
-OPEN, ACKNOWLEDGED, REFUSED, DOUBT = "open", "acknowledged", "refused", "in doubt"
+OPEN, ACKNOWLEDGED, REFUSED, DOUBT, HIT = "open", "acknowledged", "refused", "in doubt", "hit by damage"
 
 
 @dataclass(slots=True)
@@ -89,6 +89,15 @@ class LogRecord:
         with self._lock:
             if batch.outcome == REFUSED:
                 batch.outcome = OPEN
+
+    def lose(self, starts: Iterable[int]) -> None:
+        """Damage has hit records of the batches with these first numbers, and nobody can tell: some of them may be
+        missing."""
+        with self._lock:
+            hit = set(starts)
+            for batch in self.batches.values():
+                if batch.outcome == ACKNOWLEDGED and batch.start in hit:
+                    self._decide(batch, HIT)
 
     def _decide(self, batch: Batch, outcome: str) -> None:
         self.stamp += 1
@@ -185,7 +194,7 @@ class LogRecord:
                     counts[batch.number] = counts.get(batch.number, 0) + 1
             for number, count in counts.items():
                 batch = self.batches[number]
-                if count != len(batch.keys):
+                if count != len(batch.keys) and batch.outcome != HIT:
                     text = f"{count} of {len(batch.keys)} records of batch {number} are there; {batch.attempts}"
                     self._add("half", f"{what}: {text}")
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 import time
+import urllib.parse
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from tests.chaos.client import Client, Silence
 from tests.chaos.findings import Findings
 from tests.chaos.load import Load
 from tests.chaos.registers import Key, Registers, Value
 from tests.remote_write_bodies import HEADERS, compressed
+from worker.series.journal import Written, _decode
 
 WRITERS = 2
 SERIES_MAX = 60
@@ -20,6 +24,8 @@ LIFE_SERIES = 100
 STEP_MS = 100
 BATCH_SERIES = 12
 REWRITES = 3
+DELETIONS = 0.1
+"""After so many of the writes."""
 RANGE = "6h"
 UID_UNIT, NUMBER_UNIT = 10**9, 10**3
 """A value is `uid · 10⁹ + number · 10³ + version`, exact in a float."""
@@ -31,6 +37,16 @@ def labels_of(uid: int) -> dict[str, str]:
 
 def value_of(uid: int, number: int, version: int) -> float:
     return float(uid * UID_UNIT + number * NUMBER_UNIT + version)
+
+
+def sent_in(payload: bytes) -> set[Key] | None:
+    """The keys of the samples in a record of the write-ahead log; None for a deletion, which names them otherwise."""
+    _, record = _decode(payload)
+    if not isinstance(record, Written):
+        return None
+    whole = record.values.astype(np.int64) // NUMBER_UNIT
+    unit = UID_UNIT // NUMBER_UNIT
+    return set(zip((whole // unit).tolist(), (whole % unit).tolist(), strict=True))
 
 
 class Metrics:
@@ -116,6 +132,25 @@ class Metrics:
             self.findings.add("wrong", "metrics", f"a write was answered {answer.status}: {answer.body[:300]!r}")
         return False
 
+    def delete(self, client: Client, key: Key, within_s: float) -> None:
+        """The sample of this series and number, by an API that deletes what is between two times."""
+        gone: dict[Key, Value] = {key: None}
+        uid, number = key
+        at = str((self.base_ms + number * STEP_MS) / 1000)
+        labels = ",".join(f'{name}="{value}"' for name, value in labels_of(uid).items() if name != "__name__")
+        asked = urllib.parse.urlencode({"match[]": f"{{{labels}}}", "start": at, "end": at})
+        self.registers.begin(gone)
+        try:
+            answer = client.send("POST", f"/api/v1/admin/tsdb/delete_series?{asked}", within_s=within_s)
+        except Silence as silence:
+            if silence.connected:
+                self.registers.abandon(gone)
+            return
+        if answer.status == 204:
+            self.registers.acknowledge(gone)
+        elif answer.status not in (429, 503):
+            self.findings.add("wrong", "metrics", f"a deletion was answered {answer.status}: {answer.body[:300]!r}")
+
 
 class MetricsLoad(Load):
     area = "metrics"
@@ -148,10 +183,12 @@ class MetricsLoad(Load):
         del recent[:-200]
         for _ in range(3):
             if self.metrics.write(self.client, writes, self.patience_s(chance)) or self.stopping.is_set():
-                return
+                break
             self.pause()
             if chance.random() < 0.5:
-                return
+                break
+        if recent and chance.random() < DELETIONS:  # of a sample that may be written again
+            self.metrics.delete(self.client, chance.choice(recent)[0], self.patience_s(chance))
 
     def _read(self, chance: random.Random) -> None:
         try:

@@ -9,10 +9,22 @@ from typing import Any
 from tests.chaos import damage, nemesis
 from tests.chaos.nemesis import Fault
 from tests.chaos.processes import FAKETIME
-from tests.chaos.rounds import Outcome, Workshop, can_mount, damage_round, live_round, skewed_round
+from tests.chaos.rounds import Hurt, Outcome, Workshop, can_mount, damage_round, live_round, skewed_round
 
 Scenario = Callable[[Workshop, str, random.Random], Outcome]
 SMALL_DISK_MB = 160
+
+MINUTE = (
+    "kill-worker",
+    "freeze-then-kill",
+    "lost-messages",
+    "sync-error",
+    "torn-write",
+    "flip-wal-record",
+    "flip-store-sst",
+    "flip-block",
+)
+"""Of different kinds, for those who have a minute."""
 
 _FLIPPED = tuple(damage.KINDS)
 _CUT = tuple(name for name in damage.KINDS if name not in ("wal-header", "wal-tail"))
@@ -35,7 +47,7 @@ def _live(fault: Fault, **options: Any) -> Scenario:
     return run
 
 
-def _damaged(hurt: object, kind: str) -> Scenario:
+def _damaged(hurt: Hurt, kind: str) -> Scenario:
     def run(shop: Workshop, name: str, chance: random.Random) -> Outcome:
         return damage_round(shop, name, damage.KINDS[kind], chance, hurt)
 
@@ -72,8 +84,8 @@ def all_scenarios() -> dict[str, Scenario]:
         "freeze-coordinator": _live(nemesis.freeze_coordinator, impatience=0.3),
         "freeze-then-kill": _live(nemesis.freeze_then_kill, impatience=0.3),
         "no-space": _live(nemesis.no_space),
-        "write-error": _live(nemesis.write_error, operator_restarts=True),
-        "sync-error": _live(nemesis.sync_error, operator_restarts=True),
+        "write-error": _live(nemesis.write_error),
+        "sync-error": _live(nemesis.sync_error),
         "slow-sync": _live(nemesis.slow_sync, impatience=0.2),
         "torn-write": _live(nemesis.torn_write),
         "death-at-sync": _live(nemesis.death_at_sync),

@@ -1,7 +1,8 @@
 """A process that has imported everything and forks the cluster's processes, so that a start costs no imports.
 
 `python -m tests.chaos.zygote` reads a line of JSON for each (module, environment, directory, log), and writes its
-process id. The forked ones become children of the harness, which waits for them itself (PR_SET_CHILD_SUBREAPER).
+process id. The forked ones become children of the harness, which waits for them itself (PR_SET_CHILD_SUBREAPER), and
+die with it however it ends (PR_SET_PDEATHSIG); workers notice that their supervisor is gone.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 POLL_S = 0.01
+ADOPTED_WITHIN_S = 5.0
 
 
 @dataclass
@@ -93,9 +96,20 @@ class Zygote:
         self._process.wait()
 
 
-def _become(order: dict[str, Any]) -> None:
+def _die_with(parent: int) -> None:
+    """Be killed when this parent ends, which this process may have to get first (it is an orphan being adopted)."""
+    give_up = time.monotonic() + ADOPTED_WITHIN_S
+    while os.getppid() != parent and time.monotonic() < give_up:
+        os.sched_yield()  # a sleep fails for a process with another clock
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the fault harness is gone")
+
+
+def _become(order: dict[str, Any], harness: int) -> None:
     """In the forked process: as if it had been started with `tests.chaos.launch`."""
     os.setsid()
+    _die_with(harness)
     null, log = os.open(os.devnull, os.O_RDONLY), os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
@@ -116,6 +130,8 @@ def main() -> None:
     from worker.methods import all_methods
 
     all_methods()
+    harness = os.getppid()
+    _die_with(harness)
     for line in sys.stdin.buffer:
         reading, writing = os.pipe()
         middle = os.fork()
@@ -126,12 +142,14 @@ def main() -> None:
                 os._exit(0)
             code = 1
             try:
-                _become(json.loads(line))
+                _become(json.loads(line), harness)
                 code = 0
             except SystemExit as ended:
                 if isinstance(ended.code, str):
                     sys.stderr.write(ended.code + "\n")
                 code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stderr.flush()
                 os._exit(code)
