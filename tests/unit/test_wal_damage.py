@@ -303,6 +303,47 @@ def test_damage_below_what_was_synced_is_told_after_a_kill(tmp_path: Path) -> No
     log.close()
 
 
+@pytest.mark.parametrize("records_left", [0, 1, 2])
+def test_a_file_that_is_cut_off_after_a_kill_is_said_though_no_record_is_torn(
+    tmp_path: Path, records_left: int
+) -> None:
+    log = opened(tmp_path)
+    stream = log.stream(0, LOG)
+    places = [stream.write([b"record %d" % number]) & (1 << 40) - 1 for number in range(3)]
+    log.sync()
+    image = killed(log, tmp_path / "image")
+    log.close()
+    [path] = files_with_records(image)
+    os.truncate(path, places[records_left])
+    for _ in range(2):
+        again = opened(image)
+        assert held(again.stream(0, LOG)) == [b"record %d" % number for number in range(records_left)]
+        assert "are damaged" in again.losses_of(0)[0][1]
+        again.close()
+
+
+def test_a_file_from_which_a_refused_write_was_taken_back_is_not_taken_for_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path)
+    stream = log.stream(0, LOG)
+    stream.write([b"kept"])
+
+    def full(descriptor: int, *_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", full)
+        with pytest.raises(Unavailable, match="No space left"):
+            stream.write([b"refused"])
+    image = killed(log, tmp_path / "image")
+    log.close()
+    again = opened(image)
+    assert held(again.stream(0, LOG)) == [b"kept"]
+    assert again.losses_of(0) == []
+    again.close()
+
+
 def test_damage_stays_known_when_the_number_of_workers_changes(tmp_path: Path) -> None:
     base = tmp_path / "wal"
     layout.arrange(base, 2)

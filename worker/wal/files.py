@@ -91,10 +91,10 @@ class Files:
         wanted = min(self._file_bytes, self._size * GROWTH)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
-            os.pwrite(descriptor, record.file_header(number), 0)
             size = os.fstat(descriptor).st_size
             while size < wanted and not self._closing:
                 size += os.pwrite(descriptor, bytes(min(ZEROS_BYTES, wanted - size)), size)
+            os.pwrite(descriptor, record.file_header(number, least_bytes=size), 0)
             os.fsync(descriptor)
             sync_directory(self._directory)
         except OSError:

@@ -196,8 +196,10 @@ class WriteAheadLog:
     def _cut(self) -> None:
         """Leave nothing of a write that failed. If this fails too, the log takes no more: a shorter write in its place
         would leave whole records behind itself that were refused."""
+        file = self._used[-1]
         try:
-            os.ftruncate(self._used[-1].descriptor, self._offset)
+            os.pwrite(file.descriptor, record.file_header(file.number), 0)  # which says no length any more
+            os.ftruncate(file.descriptor, self._offset)
         except OSError as error:
             self._failed = f"a write that failed could not be taken back: {error.strerror}"
 

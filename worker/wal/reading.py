@@ -203,8 +203,12 @@ def _read(content: Content, known_end: int, is_last: bool, power: Power) -> None
         else:
             broken.append((item.offset, item.end, item))
         at = item.end
+    # A process that is killed leaves a file as long as it was made; the loss of power may not.
+    least_bytes = record.read_header(content.data).least_bytes if power == "kept" else 0
     if known_end > at:
         broken.append((at, known_end, None))
+    elif not known_end and len(content.data) < least_bytes:
+        broken.append((at, least_bytes, None))
     last_whole = max((found.offset for found, _ in content.records), default=0)
     mark = max((found.synced for found, _ in content.records), default=record.FILE_HEADER_BYTES)
     content.synced = known_end or (max(mark, record.FILE_HEADER_BYTES) if is_last else at)

@@ -25,9 +25,11 @@ _CHECKED = 8
 _FILE = struct.Struct("<8sIII")
 MAGIC = 0x4C415754
 FILE_MAGIC = b"TRPTYWAL"
-VERSION = 2
-"""1 has no synced mark in its records (it is 0 there), and no list of the files in use beside it."""
+VERSION = 3
+"""2 does not say in a file's header how long it is (0 there). 1 has no synced mark in its records (0 as well), and no
+list of the files in use beside it."""
 FILE_HEADER_BYTES = 64
+SIZE_UNIT = 1024
 HEADER_BYTES = _HEAD.size
 ALIGNMENT = 8
 _PADDING = tuple(bytes(n) for n in range(ALIGNMENT))
@@ -69,6 +71,8 @@ class FileHeader:
     is_sound: bool
     version: int
     number: int
+    least_bytes: int = 0
+    """The file has so many at least, unless it was cut off; 0 when that is not known."""
 
 
 def frames(number: int, shard: int, area: int, payload: Sequence[Frame], synced: int = 0) -> tuple[list[Frame], int]:
@@ -85,8 +89,8 @@ def frames(number: int, shard: int, area: int, payload: Sequence[Frame], synced:
     return [head, *payload, _PADDING[padding]], HEADER_BYTES + length + padding
 
 
-def file_header(number: int, version: int = VERSION) -> bytes:
-    content = _FILE.pack(FILE_MAGIC, version, number, 0)
+def file_header(number: int, version: int = VERSION, *, least_bytes: int = 0) -> bytes:
+    content = _FILE.pack(FILE_MAGIC, version, number, least_bytes // SIZE_UNIT)
     return (content + struct.pack("<I", xxhash.xxh32_intdigest(content))).ljust(FILE_HEADER_BYTES, b"\0")
 
 
@@ -96,9 +100,9 @@ def read_header(data: Frame) -> FileHeader:
     if not any(content):
         return FileHeader(True, False, 0, 0)
     if len(content) == FILE_HEADER_BYTES:
-        _, version, number, _ = _FILE.unpack_from(content)
-        if content == file_header(number, version):
-            return FileHeader(False, True, version, number)
+        _, version, number, units = _FILE.unpack_from(content)
+        if content == file_header(number, version, least_bytes=units * SIZE_UNIT):
+            return FileHeader(False, True, version, number, units * SIZE_UNIT)
     return FileHeader(False, False, 0, 0)
 
 
