@@ -46,19 +46,19 @@ def _found(content: bytes) -> list[record.Found]:
     return [item for item in record.scan(number, memoryview(content)) if isinstance(item, record.Found) and item.whole]
 
 
-def _synced(content: bytes) -> int:
-    """Below this place the file's own records say that it was synced: damage there is known for what it is."""
-    return max((item.synced for item in _found(content)), default=record.FILE_HEADER_BYTES)
+def _last(content: bytes) -> int:
+    """Where the last record begins: as the system goes on running, all before it is known to have been whole."""
+    found = _found(content)
+    return found[-1].offset if found else record.FILE_HEADER_BYTES
 
 
 def _wal_records(content: bytes) -> tuple[int, int]:
-    return record.FILE_HEADER_BYTES, max(record.FILE_HEADER_BYTES, _synced(content))
+    return record.FILE_HEADER_BYTES, _last(content)
 
 
 def _wal_tail(content: bytes) -> tuple[int, int]:
-    """The records after those: the last one, or some that were synced together."""
     found = _found(content)
-    return (_synced(content), found[-1].end) if found else (0, 0)
+    return (found[-1].offset, found[-1].end) if found else (0, 0)
 
 
 KINDS = {
@@ -94,14 +94,14 @@ def _places(data: Path, kind: FileKind) -> list[tuple[Path, int, int]]:
 
 
 def _hit(path: Path, start: int, end: int) -> tuple[tuple[tuple[int, bytes], ...], bool]:
-    """(the log's records with a byte in [start, end), whether one of them is above what is known to be synced)."""
+    """(the log's records with a byte in [start, end), whether one of them is the last that was written)."""
     if path.suffix != ".wal":
         return (), False
     content = path.read_bytes()
     hit = [item for item in _found(content) if item.offset < end and item.end > start]
     is_written = path == max(path.parent.glob("*.wal"))  # the others were left in order: all of them is known
     payloads = tuple((item.area, content[item.start : item.start + item.length]) for item in hit)
-    return payloads, is_written and any(item.end > _synced(content) for item in hit)
+    return payloads, is_written and any(item.offset == _last(content) for item in hit)
 
 
 def flip(data: Path, kind: FileKind, chance: random.Random) -> Harm | None:
