@@ -15,7 +15,7 @@ from tests.chaos.findings import Findings
 from tests.chaos.load import Load
 from tests.chaos.registers import Key, Registers, Value
 from tests.remote_write_bodies import HEADERS, compressed
-from worker.series.journal import Written, _decode
+from worker.series.journal import Written, decode
 
 WRITERS = 2
 SERIES_MAX = 60
@@ -41,7 +41,7 @@ def value_of(uid: int, number: int, version: int) -> float:
 
 def sent_in(payload: bytes) -> set[Key] | None:
     """The keys of the samples in a record of the write-ahead log; None for a deletion, which names them otherwise."""
-    _, record = _decode(payload)
+    _, record = decode(payload)
     if not isinstance(record, Written):
         return None
     whole = record.values.astype(np.int64) // NUMBER_UNIT
