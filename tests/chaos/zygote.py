@@ -2,7 +2,7 @@
 
 `python -m tests.chaos.zygote` reads a line of JSON for each (module, environment, directory, log), and writes its
 process id. The forked ones become children of the harness, which waits for them itself (PR_SET_CHILD_SUBREAPER), and
-die with it however it ends (PR_SET_PDEATHSIG); workers notice that their supervisor is gone.
+die with it however it ends (PR_SET_PDEATHSIG), as do their own children.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ def _become(order: dict[str, Any], harness: int) -> None:
     """In the forked process: as if it had been started with `tests.chaos.launch`."""
     os.setsid()
     _die_with(harness)
+    # A worker that is frozen cannot notice that its supervisor is gone.
+    os.register_at_fork(after_in_child=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     null, log = os.open(os.devnull, os.O_RDONLY), os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
