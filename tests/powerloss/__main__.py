@@ -33,15 +33,18 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(dir=scratch(), prefix="powerloss-traces-"))
     record(directory, names, seed=arguments.seed, timeout_s=RECORD_TIMEOUT_S)
     share = -(-arguments.points // sum(WEIGHTS.get(name, 1) for name in names))
-    how = {name: Sampling(share * WEIGHTS.get(name, 1), arguments.seed, PROCESSES, arguments.lenient) for name in names}
+    how = {
+        name: Sampling(share * WEIGHTS.get(name, 1), arguments.seed, arguments.processes, arguments.lenient)
+        for name in names
+    }
     failed = False
     print(f"| {'workload':12} | points | states | violations | seconds |")
     print(f"|{'-' * 14}|-------:|-------:|-----------:|--------:|")
-    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
         jobs = {
             name: [
                 pool.submit(look_at_share, directory / name / "trace", name, how[name], part)
-                for part in range(PROCESSES)
+                for part in range(arguments.processes)
             ]
             for name in names
         }
@@ -65,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.powerloss", description=__doc__)
     parser.add_argument("--points", type=int, default=10_000, help="in all, shared by the workloads")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=PROCESSES)
     parser.add_argument("--workload", action="append", choices=list(WORKLOADS))
     parser.add_argument(
         "--lenient", action="store_true", help="new directories are there without a sync of their parent"
