@@ -121,7 +121,7 @@ def survey(directory: Path) -> Survey:
         number = number_of(path)
         if _is_used(found.listing, number, header, data):
             found.used.append(Content(number, path, data))
-        elif header.is_empty or header.is_sound:
+        elif header.is_empty or header.is_sound or _is_begun(number, data):
             found.unused.append(path)
         else:
             found.unknown.append(path)
@@ -152,6 +152,11 @@ def _is_used(listing: Listing | None, number: int, header: record.FileHeader, da
     # Releases without a list have zeros in the header of what they released. Anything else there is damage, if the
     # records that follow name this file.
     return not header.is_empty and next(record.scan(number, data), None) is not None
+
+
+def _is_begun(number: int, data: memoryview) -> bool:
+    """Whether a crash came while the file was made ready: it has the beginning of its header."""
+    return record.file_header(number).startswith(bytes(data[: record.FILE_HEADER_BYTES]).rstrip(b"\0"))
 
 
 def _mapped(path: Path) -> memoryview:
