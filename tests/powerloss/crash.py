@@ -83,10 +83,14 @@ def _pending(node: Node) -> list[int]:
 
 
 def _torn(change: Change, data: bytes, size: int, chance: random.Random) -> list[Change]:
-    """A beginning, some sectors, or (where the file grew) its length with zeros for what was written."""
+    """A beginning, some sectors, or (where the file grew) its length with zeros for what was written. A disk writes a
+    sector whole or not; only what makes the file longer may end anywhere."""
     how = chance.choice(("beginning", "sectors", "zeros"))
     if how == "beginning":
-        return [Change(change.index, change.at, data[: chance.randint(0, len(data))])]
+        end = change.at + chance.randint(0, len(data))
+        if end < size:
+            end = max(change.at, end // SECTORS[0] * SECTORS[0])
+        return [Change(change.index, change.at, data[: end - change.at])]
     if how == "zeros":
         end = change.at + len(data)
         return [Change(change.index, size, bytes(end - size))] if end > size else []

@@ -111,6 +111,14 @@ def test_writes_survive_in_any_order_and_in_parts() -> None:
     assert len(torn) > 5
 
 
+def test_a_write_within_a_sector_is_there_whole_or_not() -> None:
+    disk = Disk()
+    disk.write("a", b"0" * 1024, synced=True)
+    disk.sync_directory()
+    disk.write("a", b"1" * 64, at=64)
+    assert {left["a"].count(b"1") for left in disk.all_left("torn")} == {0, 64}  # type: ignore[union-attr]
+
+
 def test_a_directory_that_was_renamed_keeps_what_is_in_it() -> None:
     disk = Disk()
     disk.play(Op.MKDIR, 0, 0, "/root/new")
