@@ -23,14 +23,13 @@ from shared.telemetry import event
 from worker.damage import DamageReport
 from worker.storage import Batch, Store
 from worker.vectors import calibration, snapshot, stored_rows
-from worker.vectors.compaction import copy_rows
+from worker.vectors.compaction import build_aside, copy_rows
 from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Row, prefix, version_of
 from worker.vectors.table import Table, View
 from worker.vectors.text import TextIndex
 
 LOAD_ROWS = 4096
-DEAD_SHARE_MAX = 0.25
-DEAD_ROWS_LEAST = 1000
+DEAD_SHARE_MAX, DEAD_ROWS_LEAST = 0.25, 1000
 SETTLED_S = 10.0
 """With no shard loaded for so long, rows of a snapshot that none has claimed belong to shards of other workers. (When
 all of its shards have been loaded, they belong to nobody.)"""
@@ -51,8 +50,6 @@ PAUSE = 4.0
 its processor for milliseconds when another wakes up, and searches can compare what waits."""
 PAUSE_S_MAX = 0.01
 PAUSE_PENDING_MAX = 10_000  # comparing so many takes 0.1 ms at 128 components; from there on nothing pauses
-COMPACT_ROWS = 2048
-COMPACT_SLICE_ROWS = 64  # no search waits for an index aside; this is how soon a stop is noticed
 
 
 class WorkerCollection:
@@ -377,13 +374,7 @@ class WorkerCollection:
         began = old.view
         fresh = Table(self.collection, began.size - began.dead)
         moved = np.flatnonzero(began.alive[: began.size])
-        for start in range(0, len(moved), COMPACT_ROWS):
-            copy_rows(old, fresh, self.contents_of, moved[start : start + COMPACT_ROWS])
-            while fresh.pending():
-                rows, vectors = fresh.index_slice(COMPACT_SLICE_ROWS)
-                fresh.view.index.add(rows, vectors)
-                fresh.advance(COMPACT_SLICE_ROWS)
-                yield
+        yield from build_aside(old, fresh, self.contents_of, moved)
         with self._lock:
             if self._dropped or self._table is not old:
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -11,6 +11,21 @@ from worker.vectors.table import Table
 
 Contents = Callable[[Sequence[bytes], Sequence[int]], list[tuple[bytes, bytes] | None]]
 """(components float32, attributes) by ids and their shards, as the stores have them now; None where there is none."""
+
+
+COPY_ROWS = 2048
+SLICE_ROWS = 64  # no search waits for an index aside; this is how soon a stop is noticed
+
+
+def build_aside(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> Iterator[None]:
+    """Bring rows over and index them; yields between slices."""
+    for start in range(0, len(rows), COPY_ROWS):
+        copy_rows(old, fresh, contents_of, rows[start : start + COPY_ROWS])
+        while fresh.pending():
+            numbers, vectors = fresh.index_slice(SLICE_ROWS)
+            fresh.view.index.add(numbers, vectors)
+            fresh.advance(SLICE_ROWS)
+            yield
 
 
 def copy_rows(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> None:
