@@ -36,6 +36,19 @@ def fill(directory: Path) -> Path:
     return directory / "data"
 
 
+def kill(directory: Path) -> Path:
+    """As `fill`, once, and then every process is killed."""
+    cluster = Cluster(directory, SHARDS, WORKERS, SETTINGS)
+    try:
+        cluster.start()
+        _samples(cluster)
+        _records(cluster)
+        _vectors(cluster)
+    finally:
+        cluster.kill()
+    return directory / "data"
+
+
 def _samples(cluster: Cluster, count: int = 100) -> None:
     at_ms = int(time.time() * 1000) - 600_000
     series = [

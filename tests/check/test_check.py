@@ -77,6 +77,14 @@ def test_whole_directory_is_said_to_be_well_and_not_changed(data: Path) -> None:
     assert asked.stdout.splitlines()[-1] == f"{files} files of {kinds} kinds are well"
 
 
+def test_directory_of_a_cluster_that_was_killed_is_well(tmp_path: Path) -> None:
+    data = directory.kill(tmp_path)
+    before = state(data)
+    asked = command(data)
+    assert (asked.returncode, asked.stderr) == (check.WELL, ""), asked.stdout
+    assert state(data) == before
+
+
 def test_directory_has_every_kind_of_file(data: Path) -> None:
     assert {
         "manifest", "locks", "log's state", "collections", "write-ahead log", "stores", "store markers", "store notes",
