@@ -52,7 +52,7 @@ powerloss: $(VENV)/.installed-test  ## power lost at 10,000 points of recorded w
 	$(if $(POINTS),,$(BIN)/python -m tests.powerloss.omitted --seed $(or $(SEED),1))
 
 check-damage: $(VENV)/.installed-test  ## a flipped byte at 500 places of a data directory, of every kind of file (FLIPS, SEED)
-	CHECK_FLIPS=$(or $(FLIPS),500) CHECK_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/check --timeout 3600
+	CHECK_FLIPS=$(or $(FLIPS),500) CHECK_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/check
 
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance

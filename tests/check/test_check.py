@@ -26,6 +26,7 @@ from worker.storage import Store
 
 FLIPS = int(os.environ.get("CHECK_FLIPS", "60"))
 SEED = int(os.environ.get("CHECK_SEED", "1"))
+pytestmark = pytest.mark.timeout(300 + 5 * FLIPS)
 
 
 @pytest.fixture(scope="module")
