@@ -220,3 +220,16 @@ def test_rows_are_those_of_the_range_that_are_not_hidden() -> None:
     assert between(0, 8, (1, 3), (6, 7)) == [0, 3, 4, 5, 7]
     assert snapshot.numbers[snapshot.rows_of(b"k1")].tolist() == [1, 5]
     assert snapshot.rows_of(b"k9").tolist() == []
+
+
+def test_keys_whose_hashes_are_equal_are_told_apart() -> None:
+    keys = [b"aa", b"ab", b"aa", b"aaa", b"ab"]
+    memory = Memory()
+    block = block_of((7 << 20, at, key, b"%d" % at) for at, key in enumerate(keys))
+    added(memory, Message(0, 0, 0, 0, (Batch(0, len(keys), (0,)),), block))
+    snapshot = memory.segments[0].snapshot()
+    grouped = snapshot.grouped(snapshot.rows(0, 9))
+    assert snapshot.keys(snapshot.rows(0, 9)) == [b"aa", b"ab", b"aaa"]
+    assert grouped.codes.tolist() == [0, 1, 0, 2, 1]
+    assert grouped.order.tolist() == [0, 2, 1, 4, 3]
+    assert grouped.starts.tolist() == [0, 2, 4, 5]

@@ -1,0 +1,138 @@
+"""Background work on a worker's log: what was written is synced and gathered although nobody asks for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from shared.errors import Unavailable
+from worker.logs import keeper as keeper_module
+from worker.logs.keeper import Keeper, keeper_of
+from worker.wal.log import WriteAheadLog
+
+TIMEOUT_S = 10.0
+
+
+class Log:
+    """Counts its syncs; fails while `failing`."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.failing = False
+
+    def sync(self) -> None:
+        self.syncs += 1
+        if self.failing:
+            raise Unavailable("the disk is failing")
+
+
+class Part:
+    def __init__(self) -> None:
+        self.kept_up = 0
+
+    def keep_up(self) -> None:
+        self.kept_up += 1
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    monkeypatch.setattr(keeper_module, "SYNC_AFTER_S", 0.005)
+    monkeypatch.setattr(keeper_module, "CHECK_EVERY_S", 2 * TIMEOUT_S)
+    yield Log()
+
+
+def keeper(log: Log) -> Keeper:
+    return Keeper(cast(WriteAheadLog, log))
+
+
+def eventually(is_so: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+def keepers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "log-keeper"]
+
+
+def test_what_was_written_is_synced_by_itself_and_once(log: Log) -> None:
+    own, part = keeper(log), Part()
+    own.join(part)
+    own.written()
+    eventually(lambda: part.kept_up)
+    assert log.syncs == 1
+    own.wake()
+    eventually(lambda: part.kept_up > 1)
+    assert log.syncs == 1
+    own.leave(part)
+
+
+def test_what_somebody_synced_is_not_synced_again(log: Log) -> None:
+    own, part = keeper(log), Part()
+    own.written()
+    own.sync()
+    own.join(part)
+    own.wake()
+    eventually(lambda: part.kept_up)
+    assert log.syncs == 1
+    own.leave(part)
+
+
+def test_a_sync_that_failed_is_tried_again(log: Log) -> None:
+    own, part = keeper(log), Part()
+    log.failing = True
+    own.join(part)
+    own.written()
+    eventually(lambda: log.syncs > 2)
+    with pytest.raises(Unavailable, match="failing"):
+        own.sync()
+    log.failing = False
+    eventually(lambda: part.kept_up)
+    own.leave(part)
+
+
+def test_every_part_is_kept_up_until_it_leaves(log: Log) -> None:
+    own, first, second = keeper(log), Part(), Part()
+    before = len(keepers())
+    own.join(first)
+    own.join(second)
+    assert len(keepers()) == before + 1
+    own.wake()
+    eventually(lambda: first.kept_up and second.kept_up)
+    own.leave(first)
+    stopped = first.kept_up
+    own.wake()
+    eventually(lambda: second.kept_up > 1)
+    assert first.kept_up <= stopped + 1
+    own.leave(second)
+    assert len(keepers()) == before, "the thread has ended when the last one has left"
+    stopped = first.kept_up
+    own.join(first)
+    own.wake()
+    eventually(lambda: first.kept_up > stopped)
+    own.leave(first)
+
+
+def test_a_part_that_cannot_be_kept_up_is_tried_again(log: Log) -> None:
+    class Refusing(Part):
+        def keep_up(self) -> None:
+            super().keep_up()
+            if self.kept_up < 3:
+                raise Unavailable("the store is full")
+
+    own, part = keeper(log), Refusing()
+    own.join(part)
+    own.wake()
+    eventually(lambda: part.kept_up == 3)
+    own.leave(part)
+
+
+def test_a_log_has_one_keeper() -> None:
+    one, other = cast(WriteAheadLog, Log()), cast(WriteAheadLog, Log())
+    assert keeper_of(one) is keeper_of(one)
+    assert keeper_of(one) is not keeper_of(other)
