@@ -108,9 +108,13 @@ class Selection:
         if tests := by_line.get(mutant.line):
             return tests
         innermost: ast.stmt | None = None
-        for node in ast.walk(ast.parse((self._tree / mutant.path).read_text())):
+        tree = ast.parse((self._tree / mutant.path).read_text())
+        for node in ast.walk(tree):
             if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0):
                 innermost = node if innermost is None or node.lineno >= innermost.lineno else innermost
+        if innermost is not None and _is_field(tree, innermost):
+            # Executed by the import: its default is noticed by those that use the file.
+            return {test for own in by_line.values() for test in own}
         first, last = (innermost.lineno, mutant.line) if innermost is not None else (mutant.line, mutant.line)
         if isinstance(innermost, ast.FunctionDef | ast.AsyncFunctionDef):  # its signature, executed by the import
             last = innermost.end_lineno or last
@@ -129,6 +133,12 @@ class Selection:
             taken.update((file, function))
             seconds += self._seconds[test]
         return chosen
+
+
+def _is_field(tree: ast.Module, statement: ast.stmt) -> bool:
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    is_method = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
+    return not is_method and any(statement in node.body for node in classes)
 
 
 def has_kernels(source: str) -> bool:

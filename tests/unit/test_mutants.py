@@ -152,3 +152,9 @@ def test_a_signature_has_the_tests_of_its_function(tree: Path) -> None:
     (tree / "worker" / "a.py").write_text("def f(x=1):\n    if x:\n        return 2\n    return 3\n")
     selection = recorded(tree, {"t.py::one": {"worker/a.py": [2, 4]}}, {"t.py::one": 1.0})
     assert selection.tests_of(at("worker/a.py", 1)).tests == ["t.py::one"]
+
+
+def test_a_field_of_a_class_has_the_tests_of_its_file(tree: Path) -> None:
+    (tree / "worker" / "a.py").write_text("class A:\n    size: int = 1\n\n    def f(self):\n        return 2\n")
+    selection = recorded(tree, {"t.py::one": {"worker/a.py": [5]}}, {"t.py::one": 1.0})
+    assert selection.tests_of(at("worker/a.py", 2)).tests == ["t.py::one"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shared import boot
 from worker import store_files, store_marker
 from worker.store_damage import StoreDamaged
 from worker.store_files import damaged_length
@@ -47,7 +48,7 @@ def test_only_what_was_synced_is_asked_after_another_boot(
 ) -> None:
     marker.write(6, 9)
     (tmp_path / "boot_id").write_text("00000000-0000-0000-0000-000000000001\n")
-    monkeypatch.setattr(store_marker, "_BOOT", tmp_path / "boot_id")
+    monkeypatch.setattr(boot, "BOOT_ID", tmp_path / "boot_id")
     assert marker.read() == Claim(6)
     (tmp_path / "boot_id").write_text("none\n")
     assert marker.read() == Claim(6)
