@@ -70,11 +70,12 @@ class Runner:
             verdict, by = self._with_mutant(mutant, tests, selection, chosen)
             if verdict == "survived" or self._is_sound(by, tests, chosen):
                 return Outcome(mutant, verdict, by)
-            tests = [test for test in tests if test != by] if by else []
+            # A file of tests that cannot even be read is named as a whole.
+            tests = [test for test in tests if by not in (test, test.partition("::")[0])] if by else []
         return Outcome(mutant, "survived" if chosen.tests else "untested")
 
     def _is_sound(self, by: str, tests: list[str], chosen: Chosen) -> bool:
-        alone = [by] if by in tests else tests
+        alone = [test for test in tests if by in (test, test.partition("::")[0])] or tests
         if not self._sound.issuperset(alone):
             if self._run(alone, None, _timeout_s(chosen))[0] != "survived":
                 return False
