@@ -136,9 +136,10 @@ class Selection:
 
 
 def _is_field(tree: ast.Module, statement: ast.stmt) -> bool:
-    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    """Or the line that begins the class."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     is_method = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
-    return not is_method and any(statement in node.body for node in classes)
+    return statement in classes or (not is_method and any(statement in node.body for node in classes))
 
 
 def has_kernels(source: str) -> bool:

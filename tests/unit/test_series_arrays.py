@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 import xxhash
 
+from shared.messages.series import TextsAnswer
+from shared.wire import unpack
 from worker.series import postings as postings_module
 from worker.series.blocks import Block
 from worker.series.bytemap import SLOTS_MIN, ByteMap
 from worker.series.cache import DecodedCache
 from worker.series.columns import CAPACITY_MIN, Column
+from worker.series.methods import _texts
 from worker.series.postings import Postings, Run, distinct
 from worker.series.retention import DRIFT_MS, SETTLE_MS, WallClock, expired, surplus
 
@@ -232,3 +235,13 @@ def test_the_oldest_are_dropped_until_the_rest_has_room(bytes_max: int, left: in
     blocks = [block(3), block(1), block(2)]
     dropped: list[Any] = surplus(blocks, bytes_max)
     assert [b.row.latest_ms for b in dropped] == [1, 2, 3][: 3 - left]
+
+
+# Lists of texts
+
+
+@pytest.mark.parametrize(
+    ("limit", "texts", "is_cut"), [(0, "abc", False), (4, "abc", False), (3, "abc", False), (2, "ab", True)]
+)
+def test_a_list_is_cut_only_when_it_is_longer_than_its_limit(limit: int, texts: str, is_cut: bool) -> None:
+    assert unpack(_texts({"b", "c", "a"}, limit).body, TextsAnswer) == TextsAnswer(list(texts), is_cut)

@@ -39,6 +39,14 @@ def test_one_copy_that_is_lost_costs_nothing(listed: Path, name: str) -> None:
     assert (finding.path, finding.what, finding.costs_data) == (path, "it is missing", False)
 
 
+def test_a_damaged_copy_is_told_from_a_missing_one(listed: Path) -> None:
+    first, second = (listed / DIRECTORY / name for name in NAMES)
+    first.unlink()
+    second.write_bytes(b"{")
+    copies = catalogue_file.copies_in(listed / DIRECTORY)
+    assert [isinstance(copy, Lost) and copy.is_there for copy in copies.values()] == [False, True]
+
+
 def test_both_copies_lost_may_cost_collections(listed: Path) -> None:
     for name in NAMES:
         (listed / DIRECTORY / name).write_bytes(b"{")
