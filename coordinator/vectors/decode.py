@@ -7,6 +7,7 @@ JSON is ProtoJSON with attributes flattened (`{"vector": […], "colour": "red"}
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -202,7 +203,7 @@ def numbers(arrays: Sequence[Buffer], label: Any) -> tuple[Floats, NDArray[np.in
         for component, value in enumerate(content):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise BadData(f"{label(place)}: component {component} is {shown(value)}; it must be a number")
-            if abs(value) > 1.8e308:
+            if not abs(value) <= sys.float_info.max:
                 raise BadData(f"{label(place)}: component {component} is not a finite 32-bit float")
     raise BadData(f"{label(0)} holds something that is not a number")
 

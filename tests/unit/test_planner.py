@@ -166,3 +166,26 @@ def test_deadline_and_cancellation_reach_the_evaluation() -> None:
         evaluate_sharded("sum(m)", [source], Grid(0, 0), deadline=time.monotonic() - 1)
     with pytest.raises(DeadlineExceeded):
         evaluate_sharded("sum(m)", [source], Grid(0, 0), cancelled=lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("text", "keeps_order"),
+    [
+        ("sort(m)", True),
+        ("(-sort_desc(m))", True),
+        ("1 + sort(m)", True),
+        ("sort(m) + 1", True),
+        ("count(m) + on () group_right () sort_desc(m)", True),
+        ("abs(sort_by_label(m, 'a'))", True),
+        ("topk(2, m)", True),
+        ("0 < bottomk(2, m)", True),
+        ("m", False),
+        ("1 + m", False),
+        ("m + m", False),
+        ("-abs(m)", False),
+        ("sum by (a) (sort(m))", False),
+        ("1", False),
+    ],
+)
+def test_an_answer_keeps_its_order_when_an_operand_on_either_side_is_ordered(text: str, keeps_order: bool) -> None:
+    assert plan(text, GRID).keeps_order is keeps_order
