@@ -140,3 +140,21 @@ def test_no_number_comes_twice_though_the_clock_jumps_back_over_a_restart(tmp_pa
         assert starts == sorted(starts)
         if jump < 0:
             sequencer.close()
+
+
+def test_the_state_is_written_by_one_thread_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sequencer = opened(tmp_path, log_segment_bytes=1024)
+    writes: list[bool] = []
+    write = sequencer._write
+
+    def watched(limit: int, stopped_at: int | None) -> None:
+        writes.append(sequencer._lock.locked())
+        write(limit, stopped_at)
+
+    monkeypatch.setattr(sequencer, "_write", watched)
+    sequencer.confirm()
+    sequencer.extend()
+    sequencer.start_segment()
+    sequencer.save()
+    sequencer.close()
+    assert writes == [True] * 5

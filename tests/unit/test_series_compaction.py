@@ -10,7 +10,7 @@ import pytest
 from worker.series import compaction
 from worker.series.blocks import Block
 from worker.series.compaction import BLOCKS_MERGED_MIN
-from worker.series.layers import Layers, Tombstone
+from worker.series.layers import Layers, Tombstone, closure
 
 WINDOW_MS = 1000
 LATER_MS = 100 * WINDOW_MS
@@ -80,3 +80,23 @@ def test_a_window_beside_a_block_set_aside_is_passed_over_for_the_next_one() -> 
 def test_one_block_is_no_merge() -> None:
     assert chosen(NARROW[0]) == []
     assert chosen() == []
+
+
+@pytest.mark.parametrize(("generation", "is_within"), [(1, False), (2, True), (4, True), (6, True), (7, False)])
+def test_a_block_is_merged_with_those_whose_generations_it_lies_between_or_has(
+    generation: int, is_within: bool
+) -> None:
+    merged = [block(10, 20, 2), block(30, 40, 6)]
+    beside = block(20, 25, generation)
+    assert closure(merged, [*merged, beside]) == ([*merged, beside] if is_within else merged)
+    assert closure(merged, [*merged, block(41, 50, generation)]) == merged
+
+
+def test_blocks_of_one_generation_are_merged_without_the_others_of_it() -> None:
+    merged = [block(10, 20, 2), block(30, 40, 2)]
+    assert closure(merged, [*merged, block(15, 35, 2), block(15, 35, 3)]) == merged
+
+
+def test_what_is_merged_with_them_draws_in_what_it_shares_times_with() -> None:
+    first, second, third, fourth = block(10, 20, 2), block(18, 30, 6), block(30, 50, 4), block(50, 60, 3)
+    assert closure([first, second], [first, second, third, fourth]) == [first, second, third, fourth]

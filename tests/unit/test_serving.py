@@ -166,3 +166,44 @@ def test_a_close_cancels_what_runs_and_drops_what_waits(coordinator: Coordinator
     answers = [coordinator.hear() for _ in range(LANE_THREADS["write"])]
     assert {bytes(reply.body) for _, reply in answers} == {b"cancelled"}
     assert coordinator.hears_nothing()
+
+
+def test_what_waits_runs_in_the_order_it_came(
+    coordinator: Coordinator, methods: Methods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = LANE_THREADS["write"]
+    for number in range(first + 3):
+        coordinator.ask(number, "slow")
+    wait_until(lambda: len(coordinator.service._lanes["write"].waiting) == 3)
+    assert [work.id for work in coordinator.service._lanes["write"].waiting] == [_id(first + n) for n in range(3)]
+    methods.go.set()
+    for _ in range(first + 3):
+        coordinator.hear()
+    wait_until(lambda: coordinator.service._lanes["write"].running == 0)
+    assert coordinator.service._accepted == {}
+
+
+def test_the_socket_is_used_by_one_thread_at_a_time(
+    coordinator: Coordinator, methods: Methods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = coordinator.service
+    unlocked: list[str] = []
+
+    def watched(name: str) -> None:
+        own = getattr(service, name)
+
+        def call(*arguments: Any) -> Any:
+            if not service._lock.locked():
+                unlocked.append(name)
+            return own(*arguments)
+
+        monkeypatch.setattr(service, name, call)
+
+    for name in ("_hear", "_transmit", "_share"):
+        watched(name)
+    for number in range(5):
+        coordinator.ask(number, "quick")
+        coordinator.hear()
+    service.send(wire.encode_reply(_id(200), Reply(b"beat")))
+    assert coordinator.hear()[0] == 200
+    assert unlocked == []
