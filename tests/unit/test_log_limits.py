@@ -468,9 +468,9 @@ def test_warnings_are_kept_once_each_and_the_rest_counted() -> None:
         warnings.add([Answer("w0", (0,), Reply(warnings=texts), 0.0)])
 
     tell("a", "b")
-    tell("b", "a")
-    assert (warnings.texts(), len(warnings)) == (["a", "b"], 2)
-    tell(*(f"{n}" for n in range(WARNINGS_MAX - 2)))
+    tell("b", "a", "c")
+    assert (warnings.texts(), len(warnings)) == (["a", "b", "c"], 3)
+    tell(*(f"{n}" for n in range(WARNINGS_MAX - 3)))
     assert len(warnings.texts()) == WARNINGS_MAX
     tell("x", "y", "a")
     assert warnings.texts()[-1] == "and 2 more warnings"
