@@ -247,22 +247,22 @@ DEFECTS: dict[str, Defect] = {
     "lookup-overtakes": Defect("the same number is appended twice after its client has left", _forgets_who_left),
     "repeat-before-closed": Defect("a repeat is answered while its group is open", _answers_of_open_groups),
     "durable-wait-once": Defect("the durable wait of a repeat does not look again", _durable_wait_without_second_look),
-    "answers-survive": Defect("answers survive the revocation of their batches", _answers_in_doubt, is_common=False),
+    "answers-survive": Defect("answers survive the revocation of their batches", _answers_in_doubt),
     "disconnect-shared": Defect("one client's leaving ends another's retry", _one_client_ends_the_others),
     "page-without-progress": Defect("a page's next is not beyond its start", _page_without_progress),
-    "revocation-not-saved": Defect("a revocation that is not saved closes its group", _revocation_not_saved, False),
+    "revocation-not-saved": Defect("a revocation that is not saved closes its group", _revocation_not_saved),
     "limit-not-written": Defect("numbers are given before their limit is on disk", _limit_not_written),
-    "settled-in-doubt": Defect("settled passes a shard in doubt", _settled_ahead_of_doubt, is_common=False),
-    "settled-in-removal": Defect("settled passes what is still being removed", _settled_ahead_of_removal, False),
-    "failed-sync-counted": Defect("shards whose log.sync failed count as synced", _unsynced_counted_as_synced, False),
-    "late-message": Defect("a message that was given up is taken in", _late_messages_taken_in, False),
+    "settled-in-doubt": Defect("settled passes a shard in doubt", _settled_ahead_of_doubt),
+    "settled-in-removal": Defect("settled passes what is still being removed", _settled_ahead_of_removal),
+    "failed-sync-counted": Defect("shards whose log.sync failed count as synced", _unsynced_counted_as_synced),
+    "late-message": Defect("a message that was given up is taken in", _late_messages_taken_in),
     "readers-pass-doubt": Defect("readers pass what is in doubt", _readers_pass_doubt, is_common=False),
     "released-too-far": Defect(
         "the write-ahead log is released before the store is written out", _released_too_far, False
     ),
     "follower-not-told": Defect("a follower is not told of every group", _followers_not_published),
     "follower-passes-over": Defect(
-        "a follower is not told of what a recovery makes visible", _followers_not_told_of_gaps, False
+        "a follower is not told of what a recovery makes visible", _followers_not_told_of_gaps
     ),
 }
 

@@ -22,7 +22,7 @@ EXAMPLES = 200
 EXAMPLE_BYTES_MAX = 600
 FAST_S = 20.0
 FAST_SEED = 1 << 32
-COMMON_WITHIN = 300
+COMMON_WITHIN = 800
 """Histories: the common defects are found within far fewer than the 10⁴ of `make simulate`."""
 
 
