@@ -135,10 +135,15 @@ class Sequencer:
 
     def confirm(self) -> None:
         """All shards have been asked, and numbers and segments are above what they hold. Writes the file; raises
-        Unavailable, and it is as before then."""
+        Unavailable, and it is as before then.
+
+        When it returns, no later start goes on below `next`: readers may have been told of it, and shards refuse what
+        is below.
+        """
         with self._lock:
-            self._write(self._limit, None, confirmed=True)
-            self._confirmed, self.is_new = True, False
+            limit = max(self._limit, self.next)
+            self._write(limit, None, confirmed=True)
+            self._limit, self._confirmed, self.is_new = limit, True, False
 
     def close(self) -> None:
         """Write what is left of the range, so that an orderly stop leaves no gap. Raises Unavailable."""

@@ -243,6 +243,17 @@ def _followers_not_told_of_gaps() -> Replaced:
     return [(Followers, "publish_gap", lambda self: None)] if hasattr(Followers, "publish_gap") else []
 
 
+def _confirmed_below_the_next_number() -> Replaced:
+    """A state that is made anew says the limit of before the shards were asked."""
+
+    def confirm(self: Any) -> None:
+        with self._lock:
+            self._write(self._limit, None, confirmed=True)
+            self._confirmed, self.is_new = True, False
+
+    return [(Sequencer, "confirm", confirm)]
+
+
 DEFECTS: dict[str, Defect] = {
     "lookup-overtakes": Defect("the same number is appended twice after its client has left", _forgets_who_left),
     "repeat-before-closed": Defect("a repeat is answered while its group is open", _answers_of_open_groups),
@@ -259,6 +270,9 @@ DEFECTS: dict[str, Defect] = {
     "readers-pass-doubt": Defect("readers pass what is in doubt", _readers_pass_doubt, is_common=False),
     "released-too-far": Defect(
         "the write-ahead log is released before the store is written out", _released_too_far, False
+    ),
+    "confirmed-too-low": Defect(
+        "a state made anew has a limit below its numbers", _confirmed_below_the_next_number, is_common=False
     ),
     "follower-not-told": Defect("a follower is not told of every group", _followers_not_published),
     "follower-passes-over": Defect(

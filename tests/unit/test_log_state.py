@@ -252,6 +252,17 @@ def lose_state(directory: Path) -> None:
     (directory / "sequencer" / "state").unlink()
 
 
+def test_a_state_made_anew_keeps_the_numbers_above_all_that_the_shards_hold_over_a_crash(tmp_path: Path) -> None:
+    first = Sequencer(tmp_path, Settings())
+    first.open()
+    first.skip_to(13 + LOST_AHEAD)
+    first.confirm()
+    again = Sequencer(tmp_path, Settings())  # the coordinator died before it gave a number
+    again.open()
+    assert not again.is_new
+    assert again.next >= 13 + LOST_AHEAD
+
+
 async def test_a_lost_state_waits_for_every_shard_also_at_the_start_after(
     log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
