@@ -169,7 +169,8 @@ class Plans:
         disk.sync_fails, disk.sync_s = False, 0.0
 
     def _state_lost(self) -> None:
-        """A batch is taken back that one worker keeps longer, the log goes on, and the coordinator's file is lost."""
+        """A batch is taken back that one worker keeps longer, the log goes on, and the coordinator's file is lost. The
+        next coordinator, which makes it anew, may die soon as well."""
         choices, cluster = self._choices, self._cluster
         far = f"worker-{self._far_worker}"
         disk = cluster.disks[0]
@@ -187,6 +188,10 @@ class Plans:
         self._now(self._nemesis.lose_state)
         cluster.network.dropped.clear()
         self._begin_looking_on(batch)
+        if choices.chance(96):
+            self._wait_until_ready()
+            self._world.sleep(choices.pick((0.15, 0.05, 0.4)))
+            self._kill_coordinator()
 
     # Their parts
 
