@@ -58,7 +58,7 @@ def killed(tmp_path: Path) -> Path:
     data = Data(tmp_path, 1)
     for number in sorted(NUMBERS):
         for kind in KINDS:
-            getattr(data, kind)(0, number)
+            getattr(data, kind)([0], number)
     data.kill()
     return tmp_path
 
@@ -106,7 +106,7 @@ def test_a_shard_that_could_not_be_loaded_has_everything_when_it_is_tried_again(
         assert collection.stats().vectors == data.shards[0].counts()["vectors"] == len(NUMBERS)
         assert data.shards[0].damage.texts("series") == data.shards[0].damage.texts("log") == []
         for kind in KINDS:  # and takes what comes
-            getattr(data, kind)(0, 7)
+            getattr(data, kind)([0], 7)
             assert 7 in data.held(0, kind), kind
     finally:
         data.close()
