@@ -99,7 +99,8 @@ def _hit(path: Path, start: int, end: int) -> tuple[tuple[tuple[int, bytes], ...
         return (), False
     content = path.read_bytes()
     hit = [item for item in _found(content) if item.offset < end and item.end > start]
-    is_written = path == max(path.parent.glob("*.wal"))  # the others were left in order: all of them is known
+    # The others were left in order: all of it is known. One that is only prepared has no records.
+    is_written = not any(_found(other.read_bytes()) for other in path.parent.glob("*.wal") if other > path)
     payloads = tuple((item.area, content[item.start : item.start + item.length]) for item in hit)
     return payloads, is_written and any(item.offset == _last(content) for item in hit)
 

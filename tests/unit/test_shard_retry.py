@@ -18,6 +18,7 @@ from worker import process, storage
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
 from worker.process import RETRY_FIRST_S, RETRY_MAX_S, WorkerProcess
+from worker.series import part as series_part
 from worker.series.part import SeriesPart
 from worker.shard import Shard
 from worker.storage import Store, StoreDamaged
@@ -68,7 +69,7 @@ def killed(tmp_path: Path) -> Path:
     [
         (WriteAheadLog, "_take_over", False),
         (Marker, "open", False),
-        (SeriesPart, "_replay", False),
+        (series_part, "replay", False),
         (SeriesPart, "load", False),
         (LogPart, "_replay", False),
         (Keeper, "join", True),
