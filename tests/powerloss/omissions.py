@@ -51,8 +51,10 @@ UNNOTICED = {
     "worker.logs.part:drop:durable": "the space is reclaimed next, which writes the store's memory out to the disk",
     "worker.series.registry:sweep:durable": "a sweep that is undone leaves the rows as they were, and is done again",
     "worker.storage:close:sync": "the families are flushed next, to files that the store syncs itself",
+    "worker.vectors.collection:attach:durable": "old formats only; a later write that is synced takes it along",
     "worker.vectors.ann:save:fsync": "a snapshot that fails its checksum is built anew from the store",
-    "worker.wal.files:first:fsync": "the first sync of a record is one of the whole file",
+    "worker.store_marker:open:fsync": "a marker asks for less, or nothing, after the loss of power: it tells damage",
+    "worker.store_marker:open:sync_directory": "as above",
     "worker.wal.layout:_write_anew:sync": "closing the logs syncs them again",
 }
 """Places that no crash shows when they are left out, and why that is right."""

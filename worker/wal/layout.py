@@ -13,7 +13,7 @@ from pathlib import Path
 
 import xxhash
 
-from shared.durable import DAMAGED, make_directory, rename, sync_directory, write_atomically, write_synced
+from shared.durable import DAMAGED, make_directory, rename, write_atomically, write_synced
 from shared.errors import ConfigError
 from shared.telemetry import event
 from worker.wal import files, reading, setting_aside
@@ -130,9 +130,9 @@ def _write_anew(base: Path, new: Path, workers: int) -> None:
 
 
 def _keep_set_aside(directory: Path, new: Path, prefix: str) -> None:
-    """Copy what was set aside before: it stays until an operator accepts the loss."""
+    """Copy what was set aside before: it stays until an operator accepts the loss. The names are synced with that of
+    the file that makes the new directory count."""
     for path in directory.glob(f"*{DAMAGED}*"):
         target = new / (prefix + path.name)
         if not target.exists():
             write_synced(target, path.read_bytes())
-    sync_directory(new)
