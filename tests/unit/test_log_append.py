@@ -16,6 +16,7 @@ from coordinator.log.columns import columns_of
 from coordinator.log.frontier import Frontier
 from coordinator.log.records import Append
 from coordinator.log.sequencer import Sequencer
+from coordinator.log.state_writes import StateWrites
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Overloaded, Unavailable
 from shared.hashing import shard_of
@@ -73,7 +74,9 @@ class Appends:
         self.sequencer.open()
         self.sequencer.start_segment()  # so that no append waits for the disk
         self.frontier = Frontier("acked")
-        self.appender = Appender(settings, cast(Links, self.shards), self.sequencer, self.frontier, self.revoker)
+        self.appender = Appender(
+            settings, cast(Links, self.shards), self.sequencer, self.frontier, self.revoker, StateWrites(5.0)
+        )
         self.appender._unsynced.clear()
 
     async def append(self, *keys: bytes, durable: bool = False, producer: str = "", value: bytes = b"v") -> int:
