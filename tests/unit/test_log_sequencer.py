@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -147,9 +148,9 @@ def test_the_state_is_written_by_one_thread_at_a_time(tmp_path: Path, monkeypatc
     writes: list[bool] = []
     write = sequencer._write
 
-    def watched(limit: int, stopped_at: int | None) -> None:
+    def watched(*arguments: Any, **options: Any) -> None:
         writes.append(sequencer._lock.locked())
-        write(limit, stopped_at)
+        write(*arguments, **options)
 
     monkeypatch.setattr(sequencer, "_write", watched)
     sequencer.confirm()
