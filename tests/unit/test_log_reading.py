@@ -100,6 +100,49 @@ def test_a_gathering_between_the_view_and_the_read_repeats_nothing(
     assert list(zip(numbers, page.records.key_list(), page.records.value_list(), strict=True)) == expected
 
 
+def test_a_gathering_of_an_earlier_segment_between_the_view_and_the_read_hides_and_repeats_nothing(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entry lies below the range of rows that is read, though the view has nothing in the store yet."""
+    monkeypatch.setattr(reading, "LOOKED_AT_MAX", 2)
+    shard.append(0, [(b"a", b"1"), (b"b", b"2")], segment=1)
+    shard.append(2, [(b"a", b"3")], segment=2, closed=2)
+    view = LogPart.view
+
+    def then_gathers(part: LogPart) -> Any:
+        seen = view(part)
+        part._closed = 2
+        part.gather()
+        return seen
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(LogPart, "view", then_gathers)
+        page = reading.merge(shard.part, Range(0, 9, 0, SEQUENCE_MAX), b"", 1000, lambda: None)
+    assert page.records.sequences.tolist() == [0, 1]
+    assert shard.part.damage.texts("log") == []
+    shard.append(3, [(b"a", b"4")], segment=2, closed=3)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(LogPart, "view", then_gathers)
+        assert reading.count_prefix(shard.part, Range(0, 9, 0, SEQUENCE_MAX), b"", lambda: None) == 4
+
+
+def test_a_count_while_an_earlier_segment_is_gathered_counts_once(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.append(0, [(b"a", b"1"), (b"b", b"2")], segment=1)
+    shard.append(2, [(b"a", b"3")], segment=2, closed=2)
+    view = LogPart.view
+
+    def then_gathers(part: LogPart) -> Any:
+        seen = view(part)
+        part._closed = 2
+        part.gather()
+        return seen
+
+    monkeypatch.setattr(LogPart, "view", then_gathers)
+    assert reading.count_prefix(shard.part, Range(0, 9, 0, SEQUENCE_MAX), b"", lambda: None) == 3
+
+
 def test_a_key_read_while_its_records_are_gathered_repeats_nothing(
     shard: OneShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

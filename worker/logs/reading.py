@@ -112,9 +112,10 @@ def _fitting(found: Records, records: int, size_bytes: int) -> int:
 def _merged(part: LogPart, view: View, span: Range, prefix: bytes, check: Check) -> Iterator[tuple[Records, int, int]]:
     """(records with the prefix, up to which number that is all of them, how many were looked at), ascending. Each
     number is above the one before it, and within the range."""
+    stored = _stored(view, span)
     segments = span.first_segment, span.last_segment
-    for row, entry in entries.scan(part.store, segments, span.start, min(span.end, view.gathered)):
-        for found, upto, seen in _of_entry(part, span, view, rows.segment_of(row), entry, prefix):
+    for row, entry in entries.scan(part.store, segments, stored.start, stored.end):
+        for found, upto, seen in _of_entry(part, stored, rows.segment_of(row), entry, prefix):
             check()
             yield found, upto, seen
     for segment in range(span.first_segment, span.last_segment + 1):
@@ -127,15 +128,21 @@ def _merged(part: LogPart, view: View, span: Range, prefix: bytes, check: Check)
                 yield recent.records(piece), int(recent.numbers[piece[-1]]) + 1, len(piece)
 
 
+def _stored(view: View, span: Range) -> Range:
+    """The part of the range that is read from the store. What was gathered after the view was taken is there too by
+    now, also in entries of earlier segments, and is read from the view's snapshots."""
+    return Range(span.first_segment, span.last_segment, span.start, min(span.end, view.gathered), span.hidden)
+
+
 def _of_entry(
-    part: LogPart, span: Range, view: View, segment: int, entry: Entry, prefix: bytes
+    part: LogPart, span: Range, segment: int, entry: Entry, prefix: bytes
 ) -> Iterator[tuple[Records, int, int]]:
     """What `_merged` finds of one entry, in pieces; nothing when the entry lies outside of the range."""
     low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
-    if low == high:
+    if low >= high:
         return
     chosen = _chosen(entry, span, prefix)
-    values = _Values(part, min(span.end, view.gathered))
+    values = _Values(part, span.end)
     for first in range(0, len(chosen), RECENT_RUN_RECORDS):
         piece = chosen[first : first + RECENT_RUN_RECORDS]
         numbers, codes = entry.numbers[piece].tolist(), entry.codes[piece].tolist()
@@ -256,10 +263,10 @@ def count_prefix(part: LogPart, span: Range, prefix: bytes, check: Check) -> int
     """How many records of keys with the prefix lie in the range, exactly; read from the entries."""
     total = 0
     view = part.view()
-    segments = span.first_segment, span.last_segment
-    for _, entry in entries.scan(part.store, segments, span.start, min(span.end, view.gathered)):
+    stored, segments = _stored(view, span), (span.first_segment, span.last_segment)
+    for _, entry in entries.scan(part.store, segments, stored.start, stored.end):
         check()
-        total += len(_chosen(entry, span, prefix))
+        total += len(_chosen(entry, stored, prefix))
     for segment in range(span.first_segment, span.last_segment + 1):
         for recent in view.segments.get(segment, ()):
             check()
