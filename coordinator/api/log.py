@@ -85,7 +85,7 @@ async def frontier(request: web.Request) -> web.Response:
     answer: dict[str, Any] = {
         "status": "success",
         "nextSequence": area.sequencer.next,
-        "readableSequence": min(area.frontier.visible, SEQUENCE_MAX),
+        "readableSequence": min(area.readable, SEQUENCE_MAX),
         "durableSequence": area.frontier.on_disk,
         "logStartSequence": area.sequencer.log_start,
     }

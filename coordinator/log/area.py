@@ -91,6 +91,13 @@ class LogArea:
         if self.sequencer.is_new:
             await self.recovery.wait_for(range(self._links.shards))
 
+    @property
+    def readable(self) -> int:
+        """Readers can be given what is below, now and at any later time. Until all shards have reported after a start,
+        that is what was settled before it: of a batch above, a shard may have nothing, and then nobody reads it."""
+        visible = self.frontier.visible
+        return visible if self.recovery.complete.is_set() else min(visible, self.sequencer.settled)
+
     def warnings(self) -> list[str]:
         """What an operator should know of the log as a whole."""
         refusal = self.recovery.refusal

@@ -389,3 +389,18 @@ def test_a_group_that_is_open_holds_those_behind_it() -> None:
     assert (frontier.readable, told) == (0, [])
     frontier.close(first)
     assert (frontier.readable, told) == (3, [0, 2])
+
+
+async def test_what_is_readable_after_a_start_never_falls(log: Log) -> None:
+    async with log.running(crash=True) as area:
+        for i in range(3):
+            await area.append(batch((key_on(i), b"v")))
+        assert area.readable == 3
+    log.links.down.add(1)
+    async with log.running() as area:
+        await asyncio.sleep(0.1)
+        seen = area.readable
+        assert seen <= area.sequencer.settled, "shard 1 may have lost what it had"
+        log.links.down.discard(1)
+        await eventually(lambda: area.recovery.complete.is_set() and area.readable >= 3)
+        assert area.readable >= seen
