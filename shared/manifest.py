@@ -126,9 +126,17 @@ def _remedy(path: Path) -> str:
     return f"restore it from its copy: cp {copy} {path}"
 
 
+def shard_directory(data: Path, shard: int) -> Path:
+    """Where the shard's store and blocks are."""
+    return data / "shards" / f"{shard:04d}"
+
+
 def _keep_copy(path: Path, manifest: Manifest) -> None:
-    """Have the copy beside the shards. Raises OSError, ConfigError when it is that of another data directory."""
+    """Have the copy beside the shards, whose directories are made before it: where there is a copy, a directory that is
+    not there has been lost. Raises OSError, ConfigError when one is lost, or the copy is that of another data
+    directory."""
     copy = copy_of(path)
+    missing = [own for n in range(manifest.shards) if not (own := shard_directory(path.parent, n)).is_dir()]
     try:
         kept, _ = Manifest.decode(copy.read_bytes())
     except FileNotFoundError:
@@ -136,12 +144,19 @@ def _keep_copy(path: Path, manifest: Manifest) -> None:
     except ValueError as error:
         event(logging.ERROR, "the manifest's copy is damaged and is written anew", file=str(copy), reason=str(error))
     else:
+        if kept == manifest and missing:
+            raise ConfigError(
+                f"{missing[0]} is missing, with all that its shard held; restore it from a copy of the data directory, "
+                f"or accept the loss and have it begin anew: mkdir {missing[0]}"
+            )
         if kept == manifest:
             return
         raise ConfigError(
             f"{path} says cluster {manifest.cluster_id} with {manifest.shards} shards, but its copy {copy} says "
             f"{kept.cluster_id} with {kept.shards}; the one that does not belong to this directory's data must go"
         )
+    for directory in missing:
+        make_directory(directory)
     write_atomically(copy, manifest.encode())
 
 

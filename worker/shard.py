@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shared.config import Settings
 from shared.labels import Symbols
+from shared.manifest import shard_directory
 from shared.telemetry import event
 from worker import known_damage
 from worker.damage import Area, DamageReport
@@ -40,7 +41,7 @@ class Shard:
     def __init__(self, number: int, settings: Settings, symbols: Symbols, log: WriteAheadLog) -> None:
         self.id = number
         self.damage = DamageReport()
-        directory = settings.data / "shards" / f"{number:04d}"
+        directory = shard_directory(settings.data, number)
         started = time.monotonic()
         log.open()
         for area, text in log.losses_of(number):

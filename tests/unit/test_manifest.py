@@ -179,3 +179,32 @@ def test_a_first_start_that_was_killed_between_two_steps_goes_on(tmp_path, monke
             break
     assert calls
     assert not was_killed
+
+
+def test_a_lost_directory_of_a_shard_is_refused_and_begins_anew_only_where_somebody_makes_it(tmp_path):
+    settings = Settings(data=tmp_path, shards=3)
+    manifest.open_manifest(settings)
+    lost = tmp_path / "shards" / "0001"
+    lost.rmdir()
+    with pytest.raises(ConfigError, match=f"{lost} is missing, with all that its shard held; .*: mkdir {lost}"):
+        manifest.open_manifest(settings)
+    assert not lost.exists()
+    lost.mkdir()
+    assert manifest.open_manifest(settings).shards == 3
+
+
+def test_directories_of_shards_are_made_before_the_copy_that_says_so(tmp_path, monkeypatch):
+    settings = Settings(data=tmp_path, shards=3)
+    made = manifest.make_directory
+
+    def killed(directory):
+        if directory.name == "0002":
+            raise KeyboardInterrupt
+        made(directory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "make_directory", killed)
+        with pytest.raises(KeyboardInterrupt):
+            manifest.open_manifest(settings)
+    assert manifest.open_manifest(settings).shards == 3
+    assert {path.name for path in (tmp_path / "shards").iterdir()} == {"0000", "0001", "0002", "manifest.json"}

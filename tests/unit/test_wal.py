@@ -324,3 +324,22 @@ def test_a_directory_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Pat
 def test_a_header_is_thirty_two_bytes_and_aligned() -> None:
     pieces, size = record.frames(1, 2, 3, [b"abc"])
     assert size == record.HEADER_BYTES + 8 == sum(map(len, pieces))
+
+
+def test_a_lost_directory_of_a_log_is_refused_and_begins_anew_only_where_somebody_makes_it(tmp_path):
+    base = tmp_path / "wal"
+    layout.arrange(base, 2)
+    lost = layout.directory_of(base, 1)
+    lost.rmdir()
+    with pytest.raises(ConfigError, match=f"{lost} is missing, with the records .*: mkdir {lost}"):
+        layout.arrange(base, 2)
+    lost.mkdir()
+    layout.arrange(base, 2)
+
+
+def test_a_directory_of_a_log_that_a_former_release_had_not_made_yet_is_made(tmp_path):
+    base = tmp_path / "wal"
+    base.mkdir()
+    (base / "workers").write_text("2")
+    layout.arrange(base, 2)
+    assert layout.directory_of(base, 1).is_dir()

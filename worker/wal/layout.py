@@ -47,14 +47,29 @@ def arrange(base: Path, workers: int) -> None:
         for directory in directories(base):
             reading.check_versions(directory)
         if before == workers:
-            if (base / WORKERS).read_bytes() != encode_workers(workers):  # former releases wrote no checksum
-                write_atomically(base / WORKERS, encode_workers(workers))
+            _have_all(base, workers)
             return
         _exchange(base, workers)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{base}, the write-ahead log, cannot be used: {error}") from error
     if before is not None or directories(base):
         event(logging.INFO, "write-ahead log laid out anew", workers=workers, before=before)
+
+
+def _have_all(base: Path, workers: int) -> None:
+    """Raises ConfigError when the directory of a log is gone. Former releases wrote no checksum, and made a directory
+    when its worker first ran."""
+    missing = [own for worker in range(workers) if not (own := directory_of(base, worker)).is_dir()]
+    if (base / WORKERS).read_bytes() != encode_workers(workers):
+        for directory in missing:
+            make_directory(directory)
+        write_atomically(base / WORKERS, encode_workers(workers))
+    elif missing:
+        raise ConfigError(
+            f"{missing[0]} is missing, with the records that its worker's shards had acknowledged and not stored; "
+            f"restore it from a copy of the data directory, or accept the loss and have it begin anew: "
+            f"mkdir {missing[0]}"
+        )
 
 
 def encode_workers(workers: int) -> bytes:
@@ -93,7 +108,8 @@ def _finish_exchange(base: Path) -> None:
 
 def _exchange(base: Path, workers: int) -> None:
     new, old = beside(base)
-    make_directory(new)
+    for worker in range(workers):
+        make_directory(directory_of(new, worker))
     if base.exists():
         _write_anew(base, new, workers)
     # Last, and with it the names of all the others.

@@ -190,7 +190,6 @@ class WriteAheadLog:
             try:
                 return self._write(own, records)
             except OSError as error:
-                self._cut()
                 raise Unavailable(f"the log {self._directory} cannot be written: {error.strerror}") from error
 
     def _cut(self) -> None:
@@ -219,7 +218,11 @@ class WriteAheadLog:
             return self._write(own, records)
         if 2 * end > file.size and not own.is_ready():
             own.want()
-        _write_all(file.descriptor, pieces, self._offset)
+        try:
+            _write_all(file.descriptor, pieces, self._offset)
+        except OSError:
+            self._cut()
+            raise
         positions = []
         for (stream, _), size in zip(records, sizes, strict=True):
             file.last[stream.key] = _position(file.number, self._offset)
