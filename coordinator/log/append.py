@@ -232,7 +232,8 @@ class Appender:
         parts = _parts(numbered)
         batches = tuple(_batch(item) for item in numbered)
         frontier = self._frontier
-        body = pack(log.AppendBody(segment, group.start, frontier.readable, durable, frontier.settled, batches))
+        marks = frontier.readable, durable, frontier.settled
+        body = pack(log.AppendBody(segment, group.start, *marks, batches, self._sequencer.life))
         missing = await self._ask(body, parts)
         failed = [item for item in numbered if not missing.keys().isdisjoint(item.waiting.blocks)]
         if failed:

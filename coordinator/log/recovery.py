@@ -126,7 +126,7 @@ class Recovery:
                 await asyncio.sleep(POLL_S)
                 continue
             first = self._sequencer.segments[0].id if self._sequencer.segments else 0
-            body = pack(log.RecoverBody(self._epoch, self._sequencer.settled, first))
+            body = pack(log.RecoverBody(self._epoch, self._sequencer.settled, first, self._sequencer.life))
             try:
                 result = await self._links.fan_out("log.recover", shards=ready, body=body, timeout_s=self._timeout_s)
             except TriptychError as error:
@@ -313,7 +313,7 @@ class Recovery:
     async def _remove(self, item: Revoked) -> None:
         ready = [shard for shard in item.shards if not self._links.unready([shard])]
         if ready:
-            body = pack(log.RevokeBody(item.segment, item.group, item.spans))
+            body = pack(log.RevokeBody(item.segment, item.group, item.spans, self._sequencer.life))
             try:
                 result = await self._links.fan_out("log.revoke", shards=ready, body=body, timeout_s=self._timeout_s)
             except TriptychError as error:

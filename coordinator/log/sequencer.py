@@ -100,6 +100,8 @@ class Sequencer:
         self._lock = Lock()
         self._confirmed = False
         self._segment_since = time.monotonic()
+        self.life = time.monotonic_ns()
+        """Higher than that of any coordinator whose messages may still be under way: they end with the system."""
         self.is_new = True
         """Whether there was no state, and not all shards have been asked yet what they hold."""
 

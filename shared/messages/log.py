@@ -46,7 +46,7 @@ class AppendBody(msgspec.Struct):
 
     `closed`: every group below it is decided, so that no records below it will come any more. `settled`: every batch
     below it is whole and on the disk of every shard concerned, so it need not be looked at after a crash. `durable`:
-    answer when they are on the disk.
+    answer when they are on the disk. `life`: of the coordinator (RecoverBody).
     """
 
     segment: int
@@ -55,22 +55,28 @@ class AppendBody(msgspec.Struct):
     durable: bool
     settled: int
     batches: tuple[Batch, ...]
+    life: int = SEQUENCE_MAX
 
 
 class RevokeBody(msgspec.Struct):
-    """Method log.revoke: remove the batches within `spans` from the group, and refuse the group if it comes later."""
+    """Method log.revoke: remove the batches within `spans` from the group, and refuse the group if it comes later.
+    `life`: of the coordinator (RecoverBody)."""
 
     segment: int
     group: int
     spans: list[Span]
+    life: int
 
 
 class RecoverBody(msgspec.Struct):
-    """Method log.recover: refuse groups below `epoch` from now on, and report those at or above `settled`."""
+    """Method log.recover: refuse groups below `epoch` from now on, and report those at or above `settled`. `life` is
+    higher for each start of a coordinator: messages of an earlier one are refused from now on, also where a lost state
+    makes both give the same numbers."""
 
     epoch: int
     settled: int
     first_segment: int
+    life: int
 
 
 class HeldGroup(msgspec.Struct, array_like=True):

@@ -144,11 +144,15 @@ class Sampling:
 
 
 def look_at_share(file: Path, name: str, how: Sampling, share: int) -> Verdict:
-    """One share of the sample, in a process of its own."""
+    """One share of the sample. Nothing is logged meanwhile: each state tells of what was cut."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     started = time.monotonic()
     points = sample(read(file), how.count, how.seed)[share :: how.shares]
-    verdict = look(file, name, points, is_lenient=how.is_lenient)
+    try:
+        verdict = look(file, name, points, is_lenient=how.is_lenient)
+    finally:
+        logging.disable(before)
     verdict.seconds = time.monotonic() - started
     return verdict
 

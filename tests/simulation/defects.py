@@ -203,7 +203,7 @@ def _unsynced_counted_as_synced() -> Replaced:
 def _late_messages_taken_in() -> Replaced:
     """A shard takes what had been given up."""
 
-    def stage(self: Any, message: Any) -> str:
+    def stage(self: Any, message: Any, life: int) -> str:
         self._memory.stage(message)
         return ""
 

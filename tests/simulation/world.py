@@ -313,6 +313,10 @@ class Clock:
     perf_counter = monotonic
 
     @staticmethod
+    def monotonic_ns() -> int:
+        return round(World.current.now * 1e9)
+
+    @staticmethod
     def time() -> float:
         world = World.current
         return EPOCH_S + world.now + world.wall_offset_s

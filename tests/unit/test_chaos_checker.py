@@ -193,7 +193,7 @@ def test_what_a_lost_file_had_replaced_may_be_shown_with_a_warning_only() -> Non
         values = _Values()
         values.registers.begin({"x": 2})
         values.registers.acknowledge({"x": 2})
-        values.registers.is_damaged = True
+        values.registers.is_file_lost = True
         assert values.kinds({"x": 1}, complete=complete) == expected
 
 

@@ -101,6 +101,17 @@ def test_the_write_ahead_log_is_released_up_to_what_is_still_in_memory(
     assert shard.part._memory.first_position is None
 
 
+def test_a_taking_back_that_an_earlier_coordinator_had_asked_for_removes_nothing(shard: OneShard) -> None:
+    """The next one has found the batch whole and acknowledged it: its own taking back counts, a late one does not."""
+    shard.append(0, named(4))
+    shard.part.recover(0, 0, 0, life=10)
+    with pytest.raises(Unavailable, match="earlier life of the coordinator"):
+        shard.part.revoke(0, 0, [(0, 4)], life=9)
+    assert len(shard.read()) == 4
+    shard.part.revoke(0, 0, [(0, 4)], life=10)
+    assert shard.read() == []
+
+
 @pytest.mark.parametrize("gathered", ["", "gathered", "flushed"])
 def test_a_revoked_batch_is_gone_also_after_a_crash(shard: OneShard, tmp_path: Path, gathered: str) -> None:
     shard.append(0, named(4), named(3), producer="p")
@@ -134,6 +145,17 @@ def test_a_group_past_its_deadline_is_not_written_however_long_it_waited_for_roo
     assert shard.read() == []
     shard.restart()
     assert shard.read() == []
+
+
+def test_an_append_of_an_earlier_coordinator_is_refused_also_with_the_numbers_of_the_next(shard: OneShard) -> None:
+    """Both give the same numbers where the state was lost before any shard had a record."""
+    shard.part.recover(0, 0, 0, life=10)
+    block = block_of([(hash64(b"k"), 0, b"k", b"v")])
+    message = Message(0, 0, 0, 0, (Batch(0, 1, (0,)),), block)
+    assert "given up" in writing.append({0: (shard.part, message)}, durable=True, life=9)[0]
+    assert shard.read() == []
+    assert writing.append({0: (shard.part, message)}, durable=True, life=10) == {}
+    assert shard.read() == [(0, b"k", b"v")]
 
 
 def test_what_a_refused_gathering_still_holds_is_not_released(

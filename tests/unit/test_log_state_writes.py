@@ -148,6 +148,7 @@ async def test_a_stop_does_not_wait_for_the_disk_for_ever(
         started_at = time.monotonic()
     assert time.monotonic() - started_at < 5
     disk.answer()
+    await eventually(lambda: not area.sequencer._lock.locked())  # the process that hung has ended
     async with log.running() as area:
         await eventually(lambda: area.recovery.complete.is_set())
         assert await values(area) == [b"1"]

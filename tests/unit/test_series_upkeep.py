@@ -23,6 +23,7 @@ from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
 from worker.damage import DamageReport
 from worker.series import part as part_module
 from worker.series import retention, upkeep
+from worker.series.archive import LEFT_OVER
 from worker.series.blocks import BlockRow, BlockWriter
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.retention import SETTLE_MS, WallClock
@@ -546,3 +547,17 @@ def test_counting_what_is_to_be_deleted_ends_with_its_time(shard: Quiet) -> None
     with pytest.raises(DeadlineExceeded, match="deleted"):
         shard.part.delete([[Matcher("job", "=", "a")]], 0, 9, -1.0)
     assert shard.samples() == {A: [(1, 1.0)]}
+
+
+def test_a_file_that_is_being_written_stays_announced_whatever_is_tidied_meanwhile(shard: Quiet) -> None:
+    archive, store = shard.part.archive, shard.store
+
+    def announced() -> list[bytes]:
+        return list(store.keys("blocks", LEFT_OVER, LEFT_OVER + b"\xff"))
+
+    archive.announce(["coming"])
+    archive.forget()
+    assert announced() == [LEFT_OVER + b"coming"]
+    archive.give_up(["coming"])
+    archive.forget()
+    assert announced() == []

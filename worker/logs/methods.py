@@ -29,7 +29,7 @@ def append(shards: Shards, request: Request) -> Reply:
     for number, shard in shards.items():
         (frame,) = request.parts[number]
         arrivals[number] = shard.logs, writing.message_of(body, number, frame)
-    return Reply(shard_errors=writing.append(arrivals, body.durable, lambda: request.time_left == 0))
+    return Reply(shard_errors=writing.append(arrivals, body.durable, lambda: request.time_left == 0, body.life))
 
 
 def sync(shards: Shards, request: Request) -> Reply:
@@ -62,7 +62,7 @@ def _each(shards: Shards, act: Callable[[LogPart], None]) -> dict[int, str]:
 
 def revoke(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.RevokeBody)
-    return Reply(shard_errors=_each(shards, lambda part: part.revoke(body.segment, body.group, body.spans)))
+    return Reply(shard_errors=_each(shards, lambda part: part.revoke(body.segment, body.group, body.spans, body.life)))
 
 
 def drop(shards: Shards, request: Request) -> Reply:
@@ -74,7 +74,7 @@ def recover(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.RecoverBody)
     answer = log.Recovered({}, {}, {}, {})
     for number, shard in shards.items():
-        above, settled, groups = shard.logs.recover(body.epoch, body.settled, body.first_segment)
+        above, settled, groups = shard.logs.recover(body.epoch, body.settled, body.first_segment, body.life)
         answer.next[number], answer.settled[number], answer.groups[number] = above, settled, groups
         answer.segments[number] = shard.logs.segments()
         answer.dropped[number] = shard.logs.dropped

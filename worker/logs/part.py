@@ -19,8 +19,9 @@ from threading import Lock
 import msgspec
 
 from shared.config import Settings
+from shared.errors import Unavailable
 from shared.labels import Symbols
-from shared.messages.log import HeldGroup, HeldSegment, Span
+from shared.messages.log import SEQUENCE_MAX, HeldGroup, HeldSegment, Span
 from worker.damage import DamageReport
 from worker.logs import entries, former, removal, rows
 from worker.logs.gathering import answer_rows, put, remembered
@@ -97,7 +98,7 @@ class LogPart:
         self._totals: dict[int, Totals] = {}
         self._stored: dict[int, Totals] = {}  # of what has been gathered
         self._records_due = GATHER_RECORDS
-        self._epoch = self._closed = 0
+        self._epoch = self._closed = self._life = 0
         self._next_position = 0
         self._unflushed = 0  # bytes gathered since the store wrote them out
         self._revoked: OrderedDict[int, None] = OrderedDict()
@@ -140,11 +141,11 @@ class LogPart:
 
     # Writing: for `worker.logs.writing`, which holds `lock`
 
-    def stage(self, message: Message) -> str:
+    def stage(self, message: Message, life: int = SEQUENCE_MAX) -> str:
         """Why the group has been given up (revoked, decided without this shard, of an earlier life of the coordinator);
         "" when it may be taken in."""
         given_up = message.group < max(self._epoch, self._closed) or message.group in self._revoked
-        if given_up or message.segment < self._dropped:
+        if given_up or message.segment < self._dropped or life < self._life:
             return f"records from sequence number {message.group} came after they had been given up"
         self._memory.stage(message)
         return ""
@@ -257,12 +258,18 @@ class LogPart:
 
     # Taking back
 
-    def revoke(self, segment: int, group: int, spans: list[Span]) -> None:
-        """Remove the group's batches that lie within `spans`, durably, and refuse the group if it arrives later."""
+    def revoke(self, segment: int, group: int, spans: list[Span], life: int = SEQUENCE_MAX) -> None:
+        """Remove the group's batches that lie within `spans`, durably, and refuse the group if it arrives later.
+
+        Raises Unavailable, and removes nothing, when a coordinator of an earlier life than the one that has asked what
+        is here wants it: what that one found whole it may have acknowledged meanwhile.
+        """
         with self._gather_lock:
             if group < self._gathered and self._unflushed:
                 self._flush()  # what is changed in the store has to be there after a crash
             with self.lock:
+                if life < self._life:
+                    raise Unavailable(f"group {group} is taken back by an earlier life of the coordinator")
                 self._revoked[group] = None
                 if len(self._revoked) > REVOKED_MAX:
                     self._revoked.popitem(last=False)
@@ -318,11 +325,11 @@ class LogPart:
 
     # After a crash
 
-    def recover(self, epoch: int, settled: int, first_segment: int) -> tuple[int, int, list[HeldGroup]]:
-        """Refuse groups below `epoch` from now on; (a number above every sequence number here, the highest settled
-        mark, the groups at or above it)."""
+    def recover(self, epoch: int, settled: int, first_segment: int, life: int = 0) -> tuple[int, int, list[HeldGroup]]:
+        """Refuse groups below `epoch`, and messages of an earlier life, from now on; (a number above every sequence
+        number here, the highest settled mark, the groups at or above it)."""
         with self.lock:
-            self._epoch = max(self._epoch, epoch)
+            self._epoch, self._life = max(self._epoch, epoch), max(self._life, life)
             held = [*self._gathering.groups(), *self._memory.groups()]
             settled = max(settled, self._gathering.settled, self._memory.settled)
             # The marks tell of numbers that were given, also when nothing is left of their records.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from shared.errors import Unavailable
-from shared.messages.log import AppendBody
+from shared.messages.log import SEQUENCE_MAX, AppendBody
 from shared.wire import Frame
 from worker.logs.messages import Message
 from worker.logs.part import LogPart
@@ -27,10 +27,14 @@ def _never() -> bool:
 
 
 def append(
-    arrivals: Mapping[int, tuple[LogPart, Message]], durable: bool, is_late: Callable[[], bool] = _never
+    arrivals: Mapping[int, tuple[LogPart, Message]],
+    durable: bool,
+    is_late: Callable[[], bool] = _never,
+    life: int = SEQUENCE_MAX,
 ) -> dict[int, str]:
     """Store parts of a group; shard → why it could not take its own, of which nothing is stored then. `is_late` is
     asked once more before anything is written, since making room for it and waiting for the others take their time.
+    `life`: of the coordinator that sent it.
 
     When it returns, the rest survives the death of the process; if `durable`, the loss of power; if not, it will within
     100 ms. Raises Internal when a frame is not sound.
@@ -45,7 +49,7 @@ def append(
         else:
             by_log.setdefault(part.wal.log, {})[shard] = part, message
     for log, own in by_log.items():
-        failed |= _write(log, own, is_late)
+        failed |= _write(log, own, is_late, life)
         parts = {shard: part for shard, (part, _) in own.items() if shard not in failed}
         if not parts:
             continue
@@ -62,7 +66,7 @@ def append(
     return failed
 
 
-def _write(log: WriteAheadLog, arrivals: Arrivals, is_late: Callable[[], bool]) -> dict[int, str]:
+def _write(log: WriteAheadLog, arrivals: Arrivals, is_late: Callable[[], bool], life: int) -> dict[int, str]:
     """Shard → why it refuses. Locks are taken by ascending shard, and nobody who has one waits for another lock of a
     lower shard."""
     failed: dict[int, str] = {}
@@ -74,7 +78,7 @@ def _write(log: WriteAheadLog, arrivals: Arrivals, is_late: Callable[[], bool]) 
         if is_late():
             return dict.fromkeys(arrivals, PAST_DEADLINE)
         for shard, (part, message) in arrivals.items():
-            if why := part.stage(message):
+            if why := part.stage(message, life):
                 failed[shard] = why
         taken = {shard: arrival for shard, arrival in arrivals.items() if shard not in failed}
         try:

@@ -15,6 +15,7 @@ import os
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from threading import Lock
 
 import msgspec
 
@@ -39,7 +40,9 @@ class Archive:
         self._store = store
         self.directory = directory
         self.set_aside: list[Path] = []
+        self._lock = Lock()  # of the names: blocks are sealed and merged by a thread each
         self._left_over: set[str] = set()
+        self._coming: set[str] = set()  # of those, the ones whose files are being written
         self._cache = DecodedCache(settings.block_cache_bytes // settings.shards)
 
     def load(self) -> Layers:
@@ -92,13 +95,22 @@ class Archive:
             return
         batch = self._store.batch()
         for name in names:
-            self._left_over.add(name)
             batch.put("blocks", LEFT_OVER + name.encode(), b"")
+        with self._lock:
+            self._left_over.update(names)
+            self._coming.update(names)
         self._store.write(batch, durable=True)
+
+    def give_up(self, names: Iterable[str]) -> None:
+        """No files get these names any more, which had been announced."""
+        with self._lock:
+            self._coming.difference_update(names)
 
     def forget(self) -> None:
         """Drop the rows of files that were left over and are gone. Raises OSError, Unavailable."""
-        gone = [name for name in self._left_over if not (self.directory / (name + SUFFIX)).exists()]
+        with self._lock:
+            names = self._left_over - self._coming
+        gone = [name for name in names if not (self.directory / (name + SUFFIX)).exists()]
         if not gone:
             return
         sync_directory(self.directory)
@@ -106,7 +118,8 @@ class Archive:
         for name in gone:
             batch.delete("blocks", LEFT_OVER + name.encode())
         self._store.write(batch)
-        self._left_over.difference_update(gone)
+        with self._lock:
+            self._left_over.difference_update(gone)
 
     def block(self, row: BlockRow, cache: DecodedCache | None = None) -> Block:
         return Block(row, self.directory, cache or self._cache)
@@ -124,8 +137,11 @@ class Archive:
 
     def changed(self, rows: Iterable[BlockRow], old: Iterable[Block]) -> None:
         """The batch of `put` and `delete` is in the store."""
-        self._left_over.difference_update(row.name for row in rows)
-        self._left_over.update(block.row.name for block in old)
+        names = {row.name for row in rows}
+        with self._lock:
+            self._left_over -= names
+            self._coming -= names
+            self._left_over.update(block.row.name for block in old)
 
     def put_tombstone(self, batch: Batch, tombstone: Tombstone) -> None:
         key = _TOMBSTONE + _SEQUENCE.pack(tombstone.sequence)

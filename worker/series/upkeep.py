@@ -308,18 +308,28 @@ class Upkeep:
         before_ms: int,
         cleaned: int = 0,
     ) -> tuple[list[BlockRow], list[tuple[slice, Samples]]]:
-        return write_blocks(
-            self._part.archive.directory,
-            generation,
-            read,
-            permanent,
-            samples,
-            window_ms=window_ms,
-            before_ms=before_ms,
-            cleaned=cleaned,
-            announce=self._part.archive.announce,
-            stopped=self._stopping.is_set,
-        )
+        archive, announced = self._part.archive, list[str]()
+
+        def announce(names: Sequence[str]) -> None:
+            announced.extend(names)
+            archive.announce(names)
+
+        try:
+            return write_blocks(
+                archive.directory,
+                generation,
+                read,
+                permanent,
+                samples,
+                window_ms=window_ms,
+                before_ms=before_ms,
+                cleaned=cleaned,
+                announce=announce,
+                stopped=self._stopping.is_set,
+            )
+        except BaseException:
+            archive.give_up(announced)
+            raise
 
     def _log(self, what: str, rows: Sequence[BlockRow], started: float, **more: int) -> None:
         samples, size = sum(row.samples for row in rows), sum(row.size_bytes for row in rows)
