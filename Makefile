@@ -57,9 +57,9 @@ check-damage: $(VENV)/.installed-test  ## a flipped byte at 500 places of a data
 conformance: $(VENV)/.installed-test
 	$(BIN)/python -m tests.conformance
 
-simulate: $(VENV)/.installed-test  ## 100,000 histories of the log's protocol (HISTORIES, SEED), then its defects put back
+simulate: $(VENV)/.installed-test  ## 100,000 histories of the log's protocol, then its defects put back; HISTORIES and SEED: a share, without them
 	$(BIN)/python -m tests.simulation --histories $(or $(HISTORIES),100000) --seed $(or $(SEED),0) --jobs 2
-	$(BIN)/python -m tests.simulation --defects --histories 10000 --jobs 2
+	$(if $(HISTORIES),,$(BIN)/python -m tests.simulation --defects --histories 10000 --jobs 2)
 
 mutants: $(VENV)/.installed-test  ## small mistakes put into the code, sampled by SEED, COUNT of them: what share the tests notice
 	$(BIN)/python -m tests.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),60) --seconds $(or $(SECONDS),3600)

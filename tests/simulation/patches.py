@@ -35,7 +35,7 @@ WIDE: Bounds = {
     ("worker.logs.part", "GATHER_RECORDS"): 6,
     ("worker.logs.part", "GATHER_RECORDS_MIN"): 4,
     ("worker.logs.part", "GATHER_ROWS"): 8,
-    ("worker.logs.part", "FLUSH_BYTES"): 400,
+    ("worker.logs.part", "FLUSH_BYTES"): 4_000,
     ("worker.logs.reading", "LOOKED_AT_MAX"): 50_000,
     ("worker.logs.reading", "RECENT_RUN_RECORDS"): 1024,
     ("worker.logs.gathering", "RUN_RECORDS_MAX"): 4096,

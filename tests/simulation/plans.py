@@ -193,6 +193,18 @@ class Plans:
             self._world.sleep(choices.pick((0.15, 0.05, 0.4)))
             self._kill_coordinator()
 
+    def _gathered(self) -> None:
+        """So much is appended that a shard gathers it, and its worker dies before the store has written it out."""
+        choices, cluster = self._choices, self._cluster
+        for number in range(3 + choices.below(3)):
+            batch = self._clients.model.new_batch([self._near] * (2 + choices.below(3)))
+            self._clients.attempt(f"fill-{number}", batch, True, PATIENCE_S)
+        self._world.sleep(choices.pick((0.2, 0.1, 0.4)) + choices.delay_s())
+        if choices.chance(128):
+            self._now(self._nemesis.lose_power)
+        elif (worker := cluster.workers[0]) is not None:
+            self._now(cluster.kill_worker, worker, "killed", choices.pick((0.1, 0.5)))
+
     # Their parts
 
     def _now(self, act: Callable[..., None], *args: object) -> None:
@@ -275,5 +287,6 @@ PLANS: tuple[tuple[str, Callable[[Plans], None]], ...] = (
     ("refused on full disk", Plans._refused_on_full_disk),
     ("failed sync, no power", Plans._failed_sync),
     ("state lost", Plans._state_lost),
+    ("gathered", Plans._gathered),
 )
 """The first is what calm choices pick; "half written" has the most branches."""
