@@ -28,3 +28,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     root = Path(__file__).resolve().parents[1]
     subprocess.run([sys.executable, "-c", COMPILE], cwd=root, check=True, timeout=WITHIN_S, capture_output=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The file that takes the longest begins first, so that the others run beside it."""
+    items.sort(key=lambda item: "test_hypothesis_comparison" not in item.nodeid)
