@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.powerloss.omissions import UNNOTICED, places, workloads_of
-from tests.powerloss.points import acknowledgements, look, sample, scratch
+from tests.powerloss.points import acknowledgements, look, sample, scratch, silence
 from tests.powerloss.recording import record
 from tests.powerloss.trace import read
 
@@ -24,11 +23,11 @@ TIMEOUT_S = 1200.0
 
 def notice(directory: Path, run: str, seed: int, points: int = POINTS) -> str:
     """The first violation that the points of a recorded run show, or ""."""
-    logging.disable(logging.CRITICAL)
     file = directory / run / "trace"
     events = read(file)
     chosen = sorted({*acknowledgements(events), *sample(events, points, seed)})
-    failures = look(file, run.partition(" ")[0], chosen, failures_max=1).failures
+    with silence():
+        failures = look(file, run.partition(" ")[0], chosen, failures_max=1).failures
     return f"{failures[0].point} {failures[0].text}" if failures else ""
 
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -143,16 +144,23 @@ class Sampling:
     is_lenient: bool
 
 
-def look_at_share(file: Path, name: str, how: Sampling, share: int) -> Verdict:
-    """One share of the sample. Nothing is logged meanwhile: each state tells of what was cut."""
+@contextmanager
+def silence() -> Iterator[None]:
+    """Nothing is logged meanwhile: each state tells of what was cut."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    started = time.monotonic()
-    points = sample(read(file), how.count, how.seed)[share :: how.shares]
     try:
-        verdict = look(file, name, points, is_lenient=how.is_lenient)
+        yield
     finally:
         logging.disable(before)
+
+
+def look_at_share(file: Path, name: str, how: Sampling, share: int) -> Verdict:
+    """One share of the sample."""
+    started = time.monotonic()
+    points = sample(read(file), how.count, how.seed)[share :: how.shares]
+    with silence():
+        verdict = look(file, name, points, is_lenient=how.is_lenient)
     verdict.seconds = time.monotonic() - started
     return verdict
 
