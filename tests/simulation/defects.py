@@ -124,8 +124,8 @@ def _page_without_progress() -> Replaced:
     """An entry below the range is looked at, and the page ends with it."""
     of_entry = reading._of_entry
 
-    def looks_below(part: Any, span: Any, view: Any, segment: int, entry: Any, prefix: bytes) -> Iterator[Any]:
-        yield from of_entry(part, span, view, segment, entry, prefix)
+    def looks_below(part: Any, span: Any, segment: int, entry: Any, prefix: bytes) -> Iterator[Any]:
+        yield from of_entry(part, span, segment, entry, prefix)
         if len(entry.numbers) and not len(reading._chosen(entry, span, prefix)):
             nothing = Records.of(np.zeros(0, np.uint64), ())
             yield nothing, int(entry.numbers[-1]) + 1, len(entry.numbers)
