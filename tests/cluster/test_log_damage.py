@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from proto import log_pb2
 from shared.hashing import shard_of
-from tests.cluster.cluster import ROOT, Cluster
+from tests.cluster.cluster import READY_WITHIN_S, ROOT, Cluster
 
 SHARDS = 2
 DAMAGED, SOUND = 0, 1
@@ -48,6 +49,14 @@ def flip_a_byte_of_what_was_lost(data: Path) -> None:
     path.write_bytes(content)
 
 
+def wait_until_readable(cluster: Cluster, upto: int) -> None:
+    """Readers stop below a batch until all its shards have reported, which may be a moment after they are ready."""
+    give_up = time.monotonic() + READY_WITHIN_S
+    while get(cluster, "frontier")["readableSequence"] < upto:
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that was killed, and started again over a record that is damaged on the disk."""
@@ -66,6 +75,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made.kill()
         flip_a_byte_of_what_was_lost(made.directory / "data")
         made.start()
+        wait_until_readable(made, 14)
         yield made
     finally:
         made.kill()

@@ -283,6 +283,7 @@ PLANS: tuple[tuple[str, Callable[[Plans], None]], ...] = (
     ("half written", Plans._half_written),
     ("half written", Plans._half_written),
     ("late report", Plans._late_report),
+    ("late report", Plans._late_report),
     ("late append", Plans._late_append),
     ("refused on full disk", Plans._refused_on_full_disk),
     ("failed sync, no power", Plans._failed_sync),
