@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,19 @@ def pages_of(shard: OneShard, span: Range, prefix: bytes, limit: int = 1000) -> 
     return pages
 
 
+def gathering_after_the_view(closed: int) -> Callable[[LogPart], Any]:
+    """In the place of `LogPart.view`: what is below `closed` is gathered between the view and the read."""
+    view = LogPart.view
+
+    def then_gathers(part: LogPart) -> Any:
+        seen = view(part)
+        part._closed = closed
+        part.gather()
+        return seen
+
+    return then_gathers
+
+
 def test_a_scan_for_a_rare_prefix_ends_however_many_other_records_were_gathered(
     shard: OneShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,14 +99,7 @@ def test_a_gathering_between_the_view_and_the_read_repeats_nothing(
     shard.append(0, [(b"a", b"1"), (b"b", b"2")])
     shard.append(2, [(b"a", b"3"), (b"b", b"4")], closed=2)
     expected = shard.read()
-    view = LogPart.view
-
-    def then_gathers(part: LogPart) -> Any:
-        seen = view(part)
-        part._closed = 4
-        part.gather()
-        return seen
-
+    then_gathers = gathering_after_the_view(closed=4)
     monkeypatch.setattr(LogPart, "view", then_gathers)
     page = reading.merge(shard.part, Range(0, 9, 0, SEQUENCE_MAX), b"", 1000, lambda: None)
     numbers = page.records.sequences.tolist()
@@ -107,14 +113,7 @@ def test_a_gathering_of_an_earlier_segment_between_the_view_and_the_read_hides_a
     monkeypatch.setattr(reading, "LOOKED_AT_MAX", 2)
     shard.append(0, [(b"a", b"1"), (b"b", b"2")], segment=1)
     shard.append(2, [(b"a", b"3")], segment=2, closed=2)
-    view = LogPart.view
-
-    def then_gathers(part: LogPart) -> Any:
-        seen = view(part)
-        part._closed = 2
-        part.gather()
-        return seen
-
+    then_gathers = gathering_after_the_view(closed=2)
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(LogPart, "view", then_gathers)
         page = reading.merge(shard.part, Range(0, 9, 0, SEQUENCE_MAX), b"", 1000, lambda: None)
@@ -131,14 +130,7 @@ def test_a_count_while_an_earlier_segment_is_gathered_counts_once(
 ) -> None:
     shard.append(0, [(b"a", b"1"), (b"b", b"2")], segment=1)
     shard.append(2, [(b"a", b"3")], segment=2, closed=2)
-    view = LogPart.view
-
-    def then_gathers(part: LogPart) -> Any:
-        seen = view(part)
-        part._closed = 2
-        part.gather()
-        return seen
-
+    then_gathers = gathering_after_the_view(closed=2)
     monkeypatch.setattr(LogPart, "view", then_gathers)
     assert reading.count_prefix(shard.part, Range(0, 9, 0, SEQUENCE_MAX), b"", lambda: None) == 3
 
@@ -147,14 +139,7 @@ def test_a_key_read_while_its_records_are_gathered_repeats_nothing(
     shard: OneShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard.append(0, [(b"a", b"1"), (b"b", b"2")])
-    view = LogPart.view
-
-    def then_gathers(part: LogPart) -> Any:
-        seen = view(part)
-        part._closed = 2
-        part.gather()
-        return seen
-
+    then_gathers = gathering_after_the_view(closed=2)
     monkeypatch.setattr(LogPart, "view", then_gathers)
     page = reading.scan(shard.part, Range(0, 9, 0, SEQUENCE_MAX), b"a", 1000, False)
     assert page.records.value_list() == [b"1"]
