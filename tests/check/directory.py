@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import random
 import time
 from pathlib import Path
 
 from tests.cluster.cluster import Cluster
 from tests.remote_write_bodies import HEADERS, compressed
+from worker.storage import Store
 
 SHARDS, WORKERS = 3, 2
 SETTINGS = {"TRIPTYCH_HEAD_BYTES": "24576", "TRIPTYCH_BLOCK_WINDOW": "10s"}
@@ -16,6 +18,8 @@ LONG_KEY_RECORDS = 70_000
 """More than are gathered into runs at once."""
 VECTORS = 300
 WITHIN_S = 60.0
+GATHERED_S = 1.5
+"""A worker with many records in memory has looked whether they are to be gathered by then, if it is not too busy."""
 
 
 def fill(directory: Path) -> Path:
@@ -27,6 +31,12 @@ def fill(directory: Path) -> Path:
         _records(cluster)
         _vectors(cluster)
         cluster.stop()
+        give_up = time.monotonic() + WITHIN_S
+        while shard_with_runs(directory / "data") is None:
+            assert time.monotonic() < give_up, "no shard has gathered its log"
+            cluster.start()
+            time.sleep(GATHERED_S)
+            cluster.stop()
         cluster.start()  # so that the files have been used by a second start
         _samples(cluster, count=5)
         _append(cluster, "few", 50)
@@ -34,6 +44,15 @@ def fill(directory: Path) -> Path:
     finally:
         cluster.kill()
     return directory / "data"
+
+
+def shard_with_runs(data: Path) -> int | None:
+    """The shard that has gathered its log: that of the long key. Nobody has the stores open."""
+    for shard in range(SHARDS):
+        with contextlib.closing(Store(data / f"shards/{shard:04d}/store")) as store:
+            if next(store.keys("log", b"r", b"s"), None) is not None:
+                return shard
+    return None
 
 
 def kill(directory: Path) -> Path:
