@@ -79,13 +79,14 @@ class Clients:
         world = self.cluster.world
         keys, values = [key for key, _ in batch.records], [value for _, value in batch.records]
 
-        async def handler(area: LogArea) -> tuple[int, int]:
-            return await area.append(Append(columns_of(keys, values), durable, batch.producer, batch.seq))
+        async def handler(area: LogArea) -> tuple[int, int, int]:
+            start, count = await area.append(Append(columns_of(keys, values), durable, batch.producer, batch.seq))
+            return start, count, area.sequencer.log_start
 
         world.trace(f"{name}: append {batch} {'durable' if durable else ''} {[k.decode() for k in keys]}")
         batch.attempts += 1
         try:
-            start, count = self.cluster.call(handler, patience_s)
+            start, count, log_start = self.cluster.call(handler, patience_s)
         except (Disconnected, DeadlineExceeded) as error:
             world.trace(f"{name}: {batch}: not known: {error}")
             batch.unknown = True
@@ -102,6 +103,7 @@ class Clients:
             raise Violation(f"{name}: {batch} was answered {error!r}") from None
         world.trace(f"{name}: {batch} is acknowledged at {start}")
         world.reached("acknowledged")
+        self.model.log_start = max(self.model.log_start, log_start)
         self.model.acknowledged(batch, start, count, durable)
         return True
 

@@ -86,6 +86,9 @@ class Model:
         if batch.starts and batch.starts[0] != start and batch.may_be_lost:
             batch.may_be_lost = False
             batch.starts.clear()  # lost with the power, which nobody had excluded, and appended anew
+        if batch.starts and batch.starts[0] != start and batch.starts[0] < self.log_start:
+            batch.starts.clear()  # dropped with its segment, and with it the answer; appended anew
+            batch.is_durable = False
         if batch.starts and batch.starts[0] != start and not batch.may_return:
             raise Violation(f"{batch} was answered with number {batch.starts[0]} and then with {start}")
         batch.starts.append(start)

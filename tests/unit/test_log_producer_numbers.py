@@ -11,7 +11,7 @@ import pytest
 
 from shared.errors import BadData, Unavailable
 from shared.messages import log as messages
-from tests.unit.log_area import Log, batch, key_on
+from tests.unit.log_area import Log, batch, eventually, key_on, read
 from tests.unit.log_shard import OneShard
 from tests.unit.test_log_producers import HOME, OTHER, PRODUCER, THIRD, fault, values
 
@@ -103,3 +103,21 @@ def test_a_shard_remembers_the_highest_numbers_also_when_a_lower_one_comes_last(
     assert [seq for seq, _, _ in shard.part.producer_answers("p")] == highest
     assert len(list(shard.store.scan("log", b"log/producer/", b"log/producer0"))) == last
     shard.close()
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_an_answer_is_remembered_for_as_long_as_its_records(tmp_path: Path, crash: bool) -> None:
+    log = Log(tmp_path, log_segment_bytes=1024, log_retention_bytes=2500)
+    try:
+        async with log.running(crash=crash) as area:
+            first = await area.append(of_number(0, HOME))
+            for _ in range(8):
+                await area.append(batch((b"other", bytes(600)), durable=True))
+            await eventually(lambda: area.sequencer.log_start > first[0])
+        async with log.running() as area:
+            again = await area.append(of_number(0, HOME))
+            assert again[0] > first[0], "it was not there any more"
+            assert await area.append(of_number(0, HOME)) == again
+            assert [value for _, key, value in await read(area) if key != b"other"] == [b"0"]
+    finally:
+        log.links.close()
