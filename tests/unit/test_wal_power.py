@@ -171,15 +171,16 @@ def test_what_lies_behind_a_hole_is_not_laid_out_for_other_workers(
         assert held(log.stream(1, SERIES)) == [b"synced too"]
 
 
+@pytest.mark.parametrize("least_bytes", [0, SMALL, 0x12345 * record.SIZE_UNIT])
 @pytest.mark.parametrize("rest", [b"", bytes(SMALL)])
-def test_a_file_that_was_being_made_ready_is_no_damage(tmp_path: Path, rest: bytes) -> None:
+def test_a_file_that_was_being_made_ready_is_no_damage(tmp_path: Path, rest: bytes, least_bytes: int) -> None:
     log = opened(tmp_path)
     log.stream(0, LOG).write([b"synced"])
     log.close()
     number = int(reading.paths_of(tmp_path)[-1].stem) + 1
     for size in range(record.FILE_HEADER_BYTES):
         path = tmp_path / f"{number + size:08d}.wal"
-        path.write_bytes(record.file_header(number + size)[:size] + rest)
+        path.write_bytes(record.file_header(number + size, least_bytes=least_bytes)[:size] + rest)
     with contextlib.closing(opened(tmp_path)) as again:
         assert held(again.stream(0, LOG)) == [b"synced"]
         assert again.losses_of(0) == []

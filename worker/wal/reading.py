@@ -155,8 +155,8 @@ def _is_used(listing: Listing | None, number: int, header: record.FileHeader, da
 
 
 def _is_begun(number: int, data: memoryview) -> bool:
-    """Whether a crash came while the file was made ready: it has the beginning of its header."""
-    return record.file_header(number).startswith(bytes(data[: record.FILE_HEADER_BYTES]).rstrip(b"\0"))
+    """Whether a crash came while the file was made ready: it has the beginning of its header, and nothing behind."""
+    return record.begins_header(number, data[: record.FILE_HEADER_BYTES])
 
 
 def _mapped(path: Path) -> memoryview:

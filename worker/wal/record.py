@@ -23,6 +23,8 @@ from shared.wire import Frame
 _HEAD = struct.Struct("<IIIIQHHI")
 _CHECKED = 8
 _FILE = struct.Struct("<8sIII")
+_LENGTH = struct.Struct("<I")
+"""The last of these: what is known without it is the header's beginning."""
 MAGIC = 0x4C415754
 FILE_MAGIC = b"TRPTYWAL"
 VERSION = 3
@@ -92,6 +94,14 @@ def frames(number: int, shard: int, area: int, payload: Sequence[Frame], synced:
 def file_header(number: int, version: int = VERSION, *, least_bytes: int = 0) -> bytes:
     content = _FILE.pack(FILE_MAGIC, version, number, least_bytes // SIZE_UNIT)
     return (content + struct.pack("<I", xxhash.xxh32_intdigest(content))).ljust(FILE_HEADER_BYTES, b"\0")
+
+
+def begins_header(number: int, data: Frame) -> bool:
+    """Whether these are the first bytes, some or all, of a header of this file, and zeros: whatever length it says."""
+    known = _FILE.size - _LENGTH.size
+    content = bytes(data)
+    units = int.from_bytes(content[known : _FILE.size], "little")
+    return file_header(number, least_bytes=units * SIZE_UNIT).startswith(content.rstrip(b"\0"))
 
 
 def read_header(data: Frame) -> FileHeader:
