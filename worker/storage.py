@@ -36,7 +36,7 @@ from rocksdict import (
 from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
-from worker import known_damage, store_damage, store_files, store_rows
+from worker import known_damage, store_damage, store_files, store_manifest, store_rows
 from worker.group_sync import GroupSync
 from worker.store_damage import DECODING_ERRORS, StoreDamaged, StoreLocked
 from worker.store_marker import WRITES, Claim, Marker
@@ -111,6 +111,7 @@ class Store:
         self._marker = Marker(path)
         claim = self._marker.read()
         _verify_files(path, claim)
+        _cut_torn_manifest(path, claim)
         self._db = _open(path)
         self._families: dict[str, Any] = {}
         self._handles: dict[str, Any] = {}
@@ -137,7 +138,7 @@ class Store:
                 f"the store {self._path} is damaged: its log ends at write {self._written}, and it had acknowledged "
                 f"{claim.writes}; restore it from a copy, or delete {self._marker.path} to accept the loss"
             )
-        self._marker.open(self._synced, store_files.manifest_of(self._path))
+        self._marker.open(self._synced, store_manifest.synced(self._path, self._marker.manifest))
 
     @property
     def path(self) -> Path:
@@ -210,7 +211,7 @@ class Store:
     def _mark_files(self) -> None:
         """The same, when the store may have written files."""
         with suppress(OSError, ValueError), self._writing:  # it is about to change them
-            self._marker.manifest = store_files.manifest_of(self._path)
+            self._marker.manifest = store_manifest.synced(self._path, self._marker.manifest)
             self._mark()
 
     def _fsync(self) -> None:
@@ -351,6 +352,15 @@ def _verify_files(path: Path, claim: Claim | None) -> None:
         if store_files.is_locked(path):  # they change while they are read
             raise StoreLocked(f"{path} is in use") from error
         raise
+
+
+def _cut_torn_manifest(path: Path, claim: Claim | None) -> None:
+    torn = store_files.torn_manifest(path, claim)
+    if torn is None or store_files.is_locked(path):
+        return
+    file, size = torn
+    event(logging.WARNING, "store manifest cut", file=str(file), at=size, bytes=file.stat().st_size - size)
+    store_manifest.cut(file, size)
 
 
 def _open(path: Path) -> Rdict:

@@ -18,7 +18,7 @@ from rocksdict import AccessType, Options, Rdict, ReadOptions
 
 from worker import store_files
 from worker.store_damage import StoreDamaged, StoreLocked
-from worker.store_marker import WRITES, Marker
+from worker.store_marker import WRITES, Claim, Marker
 from worker.store_reading import StoreReader
 
 _WRITTEN_WHEN_OPENED = ("LOCK", "LOG", "rocksdict-config.json")
@@ -46,9 +46,18 @@ def check(path: Path, rows: Rows = no_rows) -> list[str]:
             for file in os.scandir(path):
                 if file.is_file() and not file.name.startswith(_WRITTEN_WHEN_OPENED):
                     os.symlink(os.path.abspath(file.path), os.path.join(links, file.name))
+            _cut_as_a_start_does(path, Path(links), claim)
             texts = list(_damage(path, links, 0 if claim is None else claim.writes, rows))
         # The library names the files by the links.
         return [text.replace(links, str(path)) for text in texts]
+
+
+def _cut_as_a_start_does(store: Path, links: Path, claim: Claim | None) -> None:
+    torn = store_files.torn_manifest(store, claim)
+    if torn is not None:
+        file, size = torn
+        (links / file.name).unlink()
+        (links / file.name).write_bytes(file.read_bytes()[:size])
 
 
 def _damage(store: Path, path: str, writes: int, rows: Rows) -> Iterator[str]:

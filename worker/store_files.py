@@ -1,40 +1,32 @@
 """What a store's files show before RocksDB reads them: whether some are missing, and whether its manifest ends where
-it was cut off or where it is damaged.
-
-RocksDB's log format (https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format), which its manifest has
-too: blocks of 32 KiB; records of checksum (4 bytes, masked CRC-32C of type and data), length (2), type (1), data. A
-length that reaches past the end of the file is taken for a write that a crash has cut off, and this and all that
-follows is left out. If one bit of the length is damaged, that is wrong: the data is there, and the checksum says so.
-"""
+it was cut off or where it is damaged."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import struct
-from functools import cache
 from pathlib import Path
 
+from worker import store_manifest
 from worker.store_damage import StoreDamaged
+from worker.store_manifest import BLOCK_BYTES, damaged_length
 from worker.store_marker import Claim
 
-BLOCK_BYTES = 32 << 10
-_HEADER = struct.Struct("<IHB")
-_MASK_DELTA = 0xA282EAD8
-_POLYNOMIAL = 0x82F63B78
-"""Of CRC-32C, bits reversed."""
-_PREFIX = "MANIFEST-"
 
-
-def manifest_of(path: Path) -> tuple[int, int]:
-    """(number, size in bytes) of the manifest that the store uses. Raises OSError, ValueError."""
-    name = (path / "CURRENT").read_bytes().decode(errors="replace").strip()
-    number = name.removeprefix(_PREFIX)
-    if not name.startswith(_PREFIX) or not number.isdigit():
-        raise ValueError(f"CURRENT names {name!r}, not a manifest")
-    if not (path / name).exists():
-        raise ValueError(f"CURRENT names {name}, which is not there")
-    return int(number), os.stat(path / name).st_size
+def torn_manifest(path: Path, claim: Claim | None) -> tuple[Path, int] | None:
+    """The manifest whose end the loss of power has torn, and where to cut it off: what is behind was not synced, and
+    nobody has relied on it. None when it was not torn, as far as can be told. Raises OSError."""
+    if claim is None or not claim.after_power:
+        return None
+    try:
+        number, _ = store_manifest.current(path)
+    except (OSError, ValueError):
+        return None  # which `verify` tells
+    if number != claim.manifest:
+        return None
+    file = store_manifest.path_of(path, number)
+    at = store_manifest.torn_at(file, claim.manifest_bytes)
+    return None if at is None else (file, at)
 
 
 def verify(path: Path, claim: Claim | None) -> None:
@@ -45,13 +37,15 @@ def verify(path: Path, claim: Claim | None) -> None:
             raise StoreDamaged(f"the store {path} is damaged: its file CURRENT is missing")
         return
     try:
-        number, size = manifest_of(path)
+        number, size = store_manifest.current(path)
     except (OSError, ValueError) as error:
         raise StoreDamaged(f"the store {path} is damaged: {error}") from error
-    file = path / f"{_PREFIX}{number:06d}"
+    file = store_manifest.path_of(path, number)
     if claim is not None and claim.manifest == number and size < claim.manifest_bytes:
         text = f"{file} has {size} bytes, and had {claim.manifest_bytes}"
         raise StoreDamaged(f"the store {path} is damaged: {text}")
+    if torn_manifest(path, claim) is not None:
+        return
     with open(file, "rb") as manifest:
         manifest.seek(size // BLOCK_BYTES * BLOCK_BYTES)
         damaged = damaged_length(manifest.read())
@@ -73,42 +67,6 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def damaged_length(block: bytes) -> int | None:
-    """The place of the record in a file's last block whose length reaches past the end though its data does not."""
-    at = 0
-    while at + _HEADER.size <= len(block):
-        checksum, length, kind = _HEADER.unpack_from(block, at)
-        if at + _HEADER.size + length > len(block):
-            return at if _begins_whole(block[at + _HEADER.size :], kind, checksum) else None
-        at += _HEADER.size + length
-    return None
-
-
-def _begins_whole(data: bytes, kind: int, checksum: int) -> bool:
-    """Whether the first bytes of `data`, some or all, are those the checksum was made of."""
-    rotated = (checksum - _MASK_DELTA) & 0xFFFFFFFF
-    wanted = (rotated >> 17 | rotated << 15) & 0xFFFFFFFF ^ 0xFFFFFFFF
-    table = _table()
-    crc = table[(0xFFFFFFFF ^ kind) & 0xFF] ^ 0x00FFFFFF
-    if crc == wanted:
-        return True
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
-        if crc == wanted:
-            return True
-    return False
-
-
-@cache
-def _table() -> list[int]:
-    table = []
-    for crc in range(256):
-        for _ in range(8):
-            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
-        table.append(crc)
-    return table
 
 
 def _has_data(path: Path) -> bool:

@@ -3,10 +3,9 @@
 RocksDB replays its log up to the first record that is not whole, and cannot tell a write that a crash has cut off from
 damage in what it had acknowledged. Nor does it notice that the end of its manifest is gone. The marker can tell:
 
-- what was *synced* must be there whatever happened;
-- what was *written*, and the manifest's size, must be there as long as no power was lost since. That is known when the
-  marker is the same file (device, inode) on the same boot of the system: both are then read from the memory of the
-  system that took them.
+- what was *synced* must be there whatever happened, and of the manifest the size that was;
+- what was *written* must be there as long as no power was lost since. That is known when the marker is the same file
+  (device, inode) on the same boot of the system: both are then read from the memory of the system that took them.
 
 The marker itself is not synced, except when it is made: after a loss of power it may be an older one, which asks for
 less. One that is damaged asks for nothing.
@@ -30,18 +29,20 @@ WRITES = b"writes"
 """Row of the library's own family: how many batches were written with the log."""
 MAGIC = b"TRPMARK1"
 _CLAIM = struct.Struct("<8sQQQQ16sQQ")
-"""Magic, number of the last write that was synced, of the last one, number and size of the manifest, boot, device,
-inode; xxh64 of them follows."""
+"""Magic, number of the last write that was synced, of the last one, number and synced size of the manifest, boot,
+device, inode; xxh64 of them follows."""
 _CHECK = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a store must have: so many writes, and this size of this manifest, 0 where the marker asks for nothing."""
+    """What a store must have: so many writes, and this size of this manifest, 0 where the marker asks for nothing.
+    `after_power`: power may have been lost since."""
 
     writes: int = 0
     manifest: int = 0
     manifest_bytes: int = 0
+    after_power: bool = False
 
 
 class Marker:
@@ -68,7 +69,7 @@ class Marker:
         if magic != MAGIC:
             raise OSError(f"{self.path} is of a release that this one does not know: it begins with {magic!r}")
         if tuple(place) != (_boot(), status.st_dev, status.st_ino):
-            return Claim(synced)
+            return Claim(synced, manifest, manifest_bytes, after_power=True)
         return Claim(max(synced, written), manifest, manifest_bytes)
 
     def defect(self) -> str:
