@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import TextIO
 import msgspec
 
 from coordinator.log import sequencer
+from shared import identity
 from shared.data_files import LEFT_OVER, SET_ASIDE, UNKNOWN, Finding, LogFacts, WorkersReport, files_in, kind_of
 from shared.manifest import HOLDS_DATA, NAME, VERSION, Manifest, copy_of
 
@@ -30,6 +31,7 @@ WELL, DAMAGED, CANNOT_CHECK = 0, 1, 2
 LOCKS = ("coordinator.lock", "workers.lock")
 STATE = "sequencer/state"
 _RESTORE = "restore it from a copy"
+_NAMED = ("shards", identity.SHARD), ("wal", identity.LOG)
 
 
 class CannotCheck(Exception):
@@ -64,6 +66,7 @@ def check(data: Path) -> Report:
             report.findings += workers.findings
             report.findings += _check_state(data / STATE, workers.log)
             report.findings += _check_shards(data / "shards", shards)
+            report.findings += _check_identities(data)
             _sort_files(data, report)
             return report
     except OSError as error:
@@ -169,7 +172,7 @@ def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
 
 def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
     """The directories of the shards against the manifest's number."""
-    there = {int(path.name) for path in directory.glob("*") if path.name.isdigit() and path.is_dir()}
+    there = {int(path.name) for path in directory.glob("*") if _is_numbered(path)}
     if count is None or not there:
         return
     for number in sorted(set(range(count)) - there):
@@ -178,6 +181,39 @@ def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
     for number in sorted(there - set(range(count))):
         what = f"the manifest has {count} shards, 0 to {count - 1}"
         yield Finding(f"shards/{number:04d}", what, "nothing: it is not read", "find out where it belongs")
+
+
+def _check_identities(data: Path) -> Iterator[Finding]:
+    """That each directory of a shard and of a log is the one that belongs there, and says so."""
+    cluster_id = _cluster_of(data)
+    named = [
+        (path, kind) for folder, kind in _NAMED for path in sorted((data / folder).glob("*")) if _is_numbered(path)
+    ]
+    have = any((path / identity.NAME).exists() for path, _ in named)  # former releases had none
+    for directory, kind in named:
+        file, harmless = directory / identity.NAME, ("nothing", "nothing: the next start writes it anew")
+        try:
+            found = identity.read(directory)
+        except ValueError as error:
+            yield Finding(file.relative_to(data).as_posix(), str(error), *harmless)
+            continue
+        if found is None and have and any(directory.iterdir()):
+            yield Finding(file.relative_to(data).as_posix(), "it is missing", *harmless)
+        elif found is not None and found != (cluster_id or found[0], kind, int(directory.name)):
+            what = f"it is {found[1]} {found[2]} of cluster {found[0]}"
+            what += f", and this is cluster {cluster_id}" if cluster_id not in (None, found[0]) else ""
+            remedy = "put each directory back where it was"
+            yield Finding(directory.relative_to(data).as_posix(), what, "everything: a start refuses", remedy)
+
+
+def _is_numbered(path: Path) -> bool:
+    return path.name.isdigit() and path.is_dir()
+
+
+def _cluster_of(data: Path) -> str | None:
+    with suppress(OSError, ValueError):
+        return Manifest.decode((data / NAME).read_bytes())[0].cluster_id
+    return None
 
 
 def _sort_files(data: Path, report: Report) -> None:

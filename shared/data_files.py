@@ -18,6 +18,7 @@ _KINDS = {
     SET_ASIDE: r".*\.damaged(-\d+)?",
     LEFT_OVER: r".*\.new|wal\.(new|old)/.*|.*\.writing",
     "manifest": r"(shards/)?manifest\.json",
+    "identities": r"(shards|wal)/\d+/identity",
     "locks": r"(coordinator|workers|manifest)\.lock|wal/\d+/lock|shards/\d+/store/LOCK",
     "socket": r"run/.*",
     "log's state": r"sequencer/state",

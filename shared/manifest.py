@@ -8,12 +8,14 @@ import logging
 import os
 import tempfile
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from shared import identity
 from shared.config import Settings
 from shared.durable import DIRECTORY_MODE, FILE_MODE, make_directory, write_atomically
 from shared.errors import ConfigError
@@ -64,7 +66,8 @@ def open_manifest(settings: Settings) -> Manifest:
     """The manifest of `settings.data`, written when the directory is new. A copy is kept in `shards/`.
 
     Coordinator and supervisor may both be first, so a lock is held meanwhile. Raises ConfigError when the directory
-    cannot be used, holds data without a manifest, or was made with another number of shards.
+    cannot be used, holds data without a manifest, was made with another number of shards, or has the directory of
+    another shard or cluster in a shard's place.
     """
     path = settings.data / NAME
     try:
@@ -75,6 +78,8 @@ def open_manifest(settings: Settings) -> Manifest:
             manifest = _read_or_write(path, settings)
             if manifest.shards == settings.shards:
                 _keep_copy(path, manifest)
+                shards = [shard_directory(settings.data, n) for n in range(manifest.shards)]
+                identity.claim(shards, manifest.cluster_id, identity.SHARD)
     except OSError as error:
         raise ConfigError(f"TRIPTYCH_DATA is {settings.data}, which cannot be used: {error.strerror}") from error
     if manifest.shards != settings.shards:
@@ -118,12 +123,21 @@ def _remedy(path: Path) -> str:
         Manifest.decode(copy.read_bytes())
     except (OSError, ValueError):
         shards = sum(entry.name.isdigit() for entry in copy.parent.glob("*"))
-        version_1 = json.dumps({"version": 1, "cluster_id": uuid.uuid4().hex, "shards": shards})
+        version_1 = json.dumps({"version": 1, "cluster_id": _cluster_of(copy.parent), "shards": shards})
         return (
             "restore it from a backup, or write it anew with the number of shards this directory was made with; "
             f"from what is in {copy.parent} that would be {version_1}"
         )
     return f"restore it from its copy: cp {copy} {path}"
+
+
+def _cluster_of(shards: Path) -> str:
+    """The cluster that a shard's directory says it belongs to; a new one when none does."""
+    for directory in sorted(shards.glob("*")):
+        with suppress(OSError, ValueError):
+            if found := identity.read(directory):
+                return found[0]
+    return uuid.uuid4().hex
 
 
 def shard_directory(data: Path, shard: int) -> Path:

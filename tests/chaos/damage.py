@@ -65,6 +65,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         FileKind("manifest", "manifest.json", _all),
+        FileKind("identity", "*/*/identity", _all),
         FileKind("wal-workers", "wal/workers", _all),
         FileKind("wal-header", "wal/*/*.wal", _wal_header),
         FileKind("wal-record", "wal/*/*.wal", _wal_records),

@@ -30,6 +30,7 @@ _FLIPPED = tuple(damage.KINDS)
 _CUT = tuple(name for name in damage.KINDS if name not in ("wal-header", "wal-tail"))
 _REMOVED = (
     "manifest",
+    "identity",
     "wal-workers",
     "store-sst",
     "store-current",

@@ -88,8 +88,8 @@ def test_directory_of_a_cluster_that_was_killed_is_well(tmp_path: Path) -> None:
 
 def test_directory_has_every_kind_of_file(data: Path) -> None:
     assert {
-        "manifest", "locks", "log's state", "collections", "write-ahead log", "stores", "store markers", "store notes",
-        "blocks", "vector index",
+        "manifest", "identities", "locks", "log's state", "collections", "write-ahead log", "stores", "store markers",
+        "store notes", "blocks", "vector index",
     } <= {kind_of(path) for path in files_in(data)}  # fmt: skip
 
 
@@ -239,6 +239,17 @@ def long_key_shard(copy: Path) -> int:
     shard = directory.shard_with_runs(copy)
     assert shard is not None
     return shard
+
+
+@pytest.mark.parametrize("folder", ["shards", "wal"])
+def test_directories_that_were_exchanged_are_damage(copy: Path, folder: str) -> None:
+    first, second = copy / folder / "0000", copy / folder / "0001"
+    aside = copy / "aside"
+    first.rename(aside)
+    second.rename(first)
+    aside.rename(second)
+    report = check.check(copy)
+    assert {f"{folder}/0000", f"{folder}/0001"} <= report.damaged_paths
 
 
 def test_run_that_is_missing_is_damage(copy: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -185,7 +186,7 @@ def test_a_lost_directory_of_a_shard_is_refused_and_begins_anew_only_where_someb
     settings = Settings(data=tmp_path, shards=3)
     manifest.open_manifest(settings)
     lost = tmp_path / "shards" / "0001"
-    lost.rmdir()
+    shutil.rmtree(lost)
     with pytest.raises(ConfigError, match=f"{lost} is missing, with all that its shard held; .*: mkdir {lost}"):
         manifest.open_manifest(settings)
     assert not lost.exists()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import xxhash
 
+from shared import identity
 from shared.durable import DAMAGED, make_directory, rename, write_atomically, write_synced
 from shared.errors import ConfigError
 from shared.telemetry import event
@@ -32,6 +33,16 @@ def directory_of(base: Path, worker: int) -> Path:
 def directories(base: Path) -> list[Path]:
     """Those of all workers, by number."""
     return sorted(path for path in base.glob("*") if path.name.isdigit() and path.is_dir())
+
+
+def prepare(base: Path, workers: int, cluster_id: str) -> None:
+    """`arrange`, and have each log's directory say whose it is. Raises ConfigError also when one is another's."""
+    try:
+        identity.verify(directories(base), cluster_id, identity.LOG)
+        arrange(base, workers)
+        identity.claim(directories(base), cluster_id, identity.LOG)
+    except OSError as error:
+        raise ConfigError(f"{base}, the write-ahead log, cannot be used: {error}") from error
 
 
 def arrange(base: Path, workers: int) -> None:

@@ -60,7 +60,7 @@ class Data:
         settings = Settings(data=root / "data", shards=SHARDS, workers=workers)
         self.cluster_id = open_manifest(settings).cluster_id
         base = settings.data / layout.NAME
-        layout.arrange(base, workers)
+        layout.prepare(base, workers, self.cluster_id)
         self.catalogue = Catalogue(settings.data)
         self.catalogue.load()
         self.logs = [WriteAheadLog(layout.directory_of(base, worker)) for worker in range(workers)]
