@@ -173,7 +173,7 @@ def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
 def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
     """The directories of the shards against the manifest's number."""
     there = {int(path.name) for path in directory.glob("*") if _is_numbered(path)}
-    if count is None or not there:
+    if count is None or (not there and not (directory.parent / "wal").exists()):
         return
     for number in sorted(set(range(count)) - there):
         depends = "all data of the shard; a start makes it anew, empty"
@@ -190,6 +190,9 @@ def _check_identities(data: Path) -> Iterator[Finding]:
         (path, kind) for folder, kind in _NAMED for path in sorted((data / folder).glob("*")) if _is_numbered(path)
     ]
     have = any((path / identity.NAME).exists() for path, _ in named)  # former releases had none
+    if have and not any(folder.exists() for folder in data.glob("wal*")):
+        depends = "records that were acknowledged and not in stores and blocks yet: a start refuses"
+        yield Finding("wal", "it is missing", depends, _RESTORE)
     for directory, kind in named:
         file, harmless = directory / identity.NAME, ("nothing", "nothing: the next start writes it anew")
         try:
@@ -197,6 +200,10 @@ def _check_identities(data: Path) -> Iterator[Finding]:
         except ValueError as error:
             yield Finding(file.relative_to(data).as_posix(), str(error), *harmless)
             continue
+        must = "store" if kind == identity.SHARD else "files"
+        if found is not None and not (directory / must).exists():
+            depends = "everything that was in it"
+            yield Finding((directory / must).relative_to(data).as_posix(), "it is missing", depends, _RESTORE)
         if found is None and have and any(directory.iterdir()):
             yield Finding(file.relative_to(data).as_posix(), "it is missing", *harmless)
         elif found is not None and found != (cluster_id or found[0], kind, int(directory.name)):

@@ -79,7 +79,7 @@ def open_manifest(settings: Settings) -> Manifest:
             if manifest.shards == settings.shards:
                 _keep_copy(path, manifest)
                 shards = [shard_directory(settings.data, n) for n in range(manifest.shards)]
-                identity.claim(shards, manifest.cluster_id, identity.SHARD)
+                identity.verify(shards, manifest.cluster_id, identity.SHARD)
     except OSError as error:
         raise ConfigError(f"TRIPTYCH_DATA is {settings.data}, which cannot be used: {error.strerror}") from error
     if manifest.shards != settings.shards:
@@ -133,7 +133,7 @@ def _remedy(path: Path) -> str:
 
 def _cluster_of(shards: Path) -> str:
     """The cluster that a shard's directory says it belongs to; a new one when none does."""
-    for directory in sorted(shards.glob("*")):
+    for directory in shard_directories(shards.parent):
         with suppress(OSError, ValueError):
             if found := identity.read(directory):
                 return found[0]
@@ -145,6 +145,11 @@ def shard_directory(data: Path, shard: int) -> Path:
     return data / "shards" / f"{shard:04d}"
 
 
+def shard_directories(data: Path) -> list[Path]:
+    """Those that are there, by number."""
+    return sorted(path for path in (data / "shards").glob("*") if path.name.isdigit() and path.is_dir())
+
+
 def _keep_copy(path: Path, manifest: Manifest) -> None:
     """Have the copy beside the shards, whose directories are made before it: where there is a copy, a directory that is
     not there has been lost. Raises OSError, ConfigError when one is lost, or the copy is that of another data
@@ -154,6 +159,7 @@ def _keep_copy(path: Path, manifest: Manifest) -> None:
     try:
         kept, _ = Manifest.decode(copy.read_bytes())
     except FileNotFoundError:
+        _refuse_without_shards(path)
         make_directory(copy.parent)
     except ValueError as error:
         event(logging.ERROR, "the manifest's copy is damaged and is written anew", file=str(copy), reason=str(error))
@@ -172,6 +178,17 @@ def _keep_copy(path: Path, manifest: Manifest) -> None:
     for directory in missing:
         make_directory(directory)
     write_atomically(copy, manifest.encode())
+
+
+def _refuse_without_shards(path: Path) -> None:
+    """Raises ConfigError when there is what is made after the shards' directories, and not these."""
+    shards = copy_of(path).parent
+    others = [name for name in HOLDS_DATA if name != shards.name and (path.parent / name).exists()]
+    if others and not shards.exists():
+        raise ConfigError(
+            f"{shards} is missing, with the data of all shards, but {path.parent} holds {', '.join(others)}; restore "
+            f"it from a copy of the data directory, or accept the loss and have it begin anew: mkdir {shards}"
+        )
 
 
 def lock(settings: Settings, role: str) -> int:

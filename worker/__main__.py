@@ -160,7 +160,7 @@ def main() -> None:
         identity = manifest.open_manifest(settings)
         lock = manifest.lock(settings, "workers")
         address = manifest.endpoint(settings, identity)
-        layout.prepare(settings.data / layout.NAME, settings.worker_count(), identity.cluster_id)
+        layout.prepare(settings.data, settings.worker_count(), identity.cluster_id)
     except (ConfigError, Unavailable) as error:
         sys.exit(f"triptych workers: {error}")
     import_methods()

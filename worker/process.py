@@ -16,9 +16,10 @@ from typing import Any
 import zmq
 
 from proto import cluster_pb2
-from shared import wire
+from shared import identity, wire
 from shared.config import Settings
-from shared.errors import DeadlineExceeded, Internal, TriptychError, Unavailable
+from shared.errors import ConfigError, DeadlineExceeded, Internal, TriptychError, Unavailable
+from shared.manifest import shard_directory
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage
@@ -62,6 +63,7 @@ class WorkerProcess:
         self._retry_at: dict[int, float] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
+        self._claiming = threading.Lock()
         socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         socket.setsockopt(zmq.ROUTING_ID, f"{name}:{os.getpid()}:{time.time_ns()}".encode())
         socket.setsockopt(zmq.LINGER, LINGER_MS)
@@ -103,6 +105,7 @@ class WorkerProcess:
     def _load(self, number: int) -> None:
         try:
             self._states[number] = Shard(number, self._settings, self._symbols, self._wal)
+            self._claim(number)
         except StoreDamaged as error:
             self._states[number] = str(error)
             event(logging.ERROR, "shard refused", shard=number, reason=str(error))
@@ -117,6 +120,17 @@ class WorkerProcess:
             self._states[number] = str(error) or type(error).__name__
             event(logging.ERROR, "shard failed to load", trace=True, shard=number)
         self._wake()  # the next beat tells of it
+
+    def _claim(self, number: int) -> None:
+        """Have the directories of the shard and of the log, which have been used now, say whose they are. Without that,
+        one that is lost or exchanged later may not be noticed."""
+        log = layout.directory_of(self._settings.data / layout.NAME, min(self._states))
+        try:
+            with self._claiming:
+                identity.claim([shard_directory(self._settings.data, number)], self._cluster_id, identity.SHARD)
+                identity.claim([log], self._cluster_id, identity.LOG)
+        except (OSError, ConfigError) as error:
+            event(logging.WARNING, "identity not written", shard=number, reason=str(error))
 
     def _due(self) -> list[int]:
         """Shards to be loaded again now."""

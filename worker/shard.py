@@ -6,6 +6,7 @@ import logging
 import time
 from pathlib import Path
 
+from shared import identity
 from shared.config import Settings
 from shared.labels import Symbols
 from shared.manifest import shard_directory
@@ -26,6 +27,12 @@ _AREAS: dict[int, Area] = {wal.SERIES: "series", wal.LOG: "log"}
 
 
 def _opened(path: Path) -> Store:
+    said = path.with_name(identity.NAME)
+    if said.exists() and not path.exists():
+        raise StoreDamaged(
+            f"the store {path} is missing; restore it from a copy of the data directory, or accept the loss and have "
+            f"it begin anew: rm {said}"
+        )
     known_damage.verify(path, check_store)
     return Store(path)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ import pytest
 from shared import identity, manifest
 from shared.config import Settings
 from shared.errors import ConfigError
+from worker.process import WorkerProcess
+from worker.shard import Shard
 from worker.wal import layout
 
 
@@ -24,7 +28,38 @@ def exchange(first: Path, second: Path) -> None:
 
 
 def settings(directory: Path) -> Settings:
-    return Settings(data=directory / "data", shards=3)
+    return Settings(data=directory / "data", shards=3, workers=2)
+
+
+def used(directory: Path) -> Path:
+    """A data directory whose shards and logs have been used; its path."""
+    own = settings(directory)
+    cluster_id = manifest.open_manifest(own).cluster_id
+    layout.prepare(own.data, 2, cluster_id)
+    for worker in range(2):
+        process = WorkerProcess("worker", range(worker, 3, 2), own, "ipc://unused", cluster_id, os.getpid())
+        for shard in process._states:
+            process._load(shard)
+            opened = process._states[shard]
+            assert isinstance(opened, Shard)
+            opened.close()
+        process._wal.close()
+    return own.data
+
+
+def start(data: Path, workers: int = 2) -> None:
+    """The first steps of a start, up to the workers."""
+    own = Settings(data=data, shards=3, workers=workers)
+    layout.prepare(data, workers, manifest.open_manifest(own).cluster_id)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return used(tmp_path)
+
+
+def cluster_of(data: Path) -> str:
+    return manifest.Manifest.decode((data / manifest.NAME).read_bytes())[0].cluster_id
 
 
 def test_what_is_said_is_read() -> None:
@@ -40,68 +75,128 @@ def test_a_flipped_bit_is_noticed(at: int) -> None:
         identity.decode(bytes(content))
 
 
-def test_exchanged_directories_of_shards_are_refused_naming_both(tmp_path: Path) -> None:
-    cluster = manifest.open_manifest(settings(tmp_path)).cluster_id
-    first, second = (manifest.shard_directory(tmp_path / "data", n) for n in (0, 2))
+def test_exchanged_directories_of_shards_are_refused_naming_both(data: Path) -> None:
+    first, second = (manifest.shard_directory(data, n) for n in (0, 2))
+    cluster_id = cluster_of(data)
     exchange(first, second)
-    told = f"{first} is shard 2 of cluster {cluster}, and lies where shard 0 of cluster {cluster} belongs"
+    told = f"{first} is shard 2 of cluster {cluster_id}, and lies where shard 0 of cluster {cluster_id} belongs"
     with pytest.raises(ConfigError, match=re.escape(told)):
-        manifest.open_manifest(settings(tmp_path))
+        start(data)
     exchange(first, second)
-    manifest.open_manifest(settings(tmp_path))
+    start(data)
 
 
-def test_exchanged_directories_of_logs_are_refused_naming_both(tmp_path: Path) -> None:
-    base = tmp_path / "wal"
-    layout.prepare(base, 2, "0af3")
-    layout.prepare(base, 3, "0af3")
-    exchange(base / "0001", base / "0002")
-    for workers in (3, 2):
-        with pytest.raises(ConfigError, match="0001 is write-ahead log 2 of cluster 0af3, and lies where"):
-            layout.prepare(base, workers, "0af3")
-    exchange(base / "0001", base / "0002")
-    layout.prepare(base, 2, "0af3")
+def test_exchanged_directories_of_logs_are_refused_naming_both(data: Path) -> None:
+    first, second = data / "wal/0000", data / "wal/0001"
+    exchange(first, second)
+    for workers in (2, 1):
+        with pytest.raises(ConfigError, match=f"{first} is write-ahead log 1 of cluster .*, and lies where"):
+            start(data, workers)
+    exchange(first, second)
+    start(data, 1)
+    start(data, 3)
 
 
-def test_directories_of_another_cluster_are_refused(tmp_path: Path) -> None:
-    manifest.open_manifest(settings(tmp_path / "mine"))
-    other = manifest.open_manifest(settings(tmp_path / "other")).cluster_id
-    own = manifest.shard_directory(tmp_path / "mine/data", 1)
-    exchange(own, manifest.shard_directory(tmp_path / "other/data", 1))
-    with pytest.raises(ConfigError, match=f"shard 1 of cluster {other}, and lies where shard 1 of cluster"):
-        manifest.open_manifest(settings(tmp_path / "mine"))
-    layout.prepare(tmp_path / "wal", 1, "0af3")
-    with pytest.raises(ConfigError, match="write-ahead log 0 of cluster 0af3, and lies where"):
-        layout.prepare(tmp_path / "wal", 1, "bc")
+@pytest.mark.parametrize("name", ["shards/0001", "wal/0001"])
+def test_directories_of_another_cluster_are_refused(data: Path, tmp_path: Path, name: str) -> None:
+    other = used(tmp_path / "other")
+    exchange(data / name, other / name)
+    told = f"1 of cluster {cluster_of(other)}, and lies where .* 1 of cluster {cluster_of(data)} belongs"
+    with pytest.raises(ConfigError, match=told):
+        start(data)
 
 
 @pytest.mark.parametrize("damage", ["gone", "flipped"])
-def test_an_identity_that_is_lost_is_written_anew(
-    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    own = manifest.open_manifest(settings(tmp_path))
-    file = manifest.shard_directory(tmp_path / "data", 1) / identity.NAME
-    content = file.read_bytes()
-    if damage == "gone":
-        file.unlink()
-    else:
-        file.write_bytes(content.replace(b"shard 1", b"shard 2"))
+def test_an_identity_that_is_lost_is_written_anew(data: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    files = {file: file.read_bytes() for file in data.glob("*/*/identity")}
+    assert len(files) == 5
+    for file, content in files.items():
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(content.replace(b" 1\n", b" 2\n").replace(b" 0\n", b" 1\n").replace(b" 2\n", b" 0\n"))
     with caplog.at_level(logging.ERROR):
-        assert manifest.open_manifest(settings(tmp_path)) == own
-    assert file.read_bytes() == content
+        assert used(data.parent) == data
+    assert {file: file.read_bytes() for file in files} == files
     assert ("identity is damaged" in caplog.text) == (damage == "flipped")
 
 
-def test_a_manifest_that_is_to_be_written_anew_has_the_cluster_of_its_shards(tmp_path: Path) -> None:
-    own = manifest.open_manifest(settings(tmp_path))
-    for path in (tmp_path / "data" / manifest.NAME, tmp_path / "data/shards" / manifest.NAME):
+def test_a_manifest_that_is_to_be_written_anew_has_the_cluster_of_its_shards(data: Path) -> None:
+    cluster_id = cluster_of(data)
+    for path in (data / manifest.NAME, data / "shards" / manifest.NAME):
         path.unlink()
     with pytest.raises(ConfigError) as refused:
-        manifest.open_manifest(settings(tmp_path))
+        start(data)
     advised = str(refused.value)[str(refused.value).index("{") :]
-    assert json.loads(advised)["cluster_id"] == own.cluster_id
-    (tmp_path / "data" / manifest.NAME).write_text(advised)
-    assert manifest.open_manifest(settings(tmp_path)) == own
+    assert json.loads(advised)["cluster_id"] == cluster_id
+    (data / manifest.NAME).write_text(advised)
+    start(data)
+
+
+# What has been used and is not there any more
+
+
+def test_a_lost_directory_of_all_shards_is_refused_and_begins_anew_only_where_somebody_makes_it(data: Path) -> None:
+    shutil.rmtree(data / "shards")
+    with pytest.raises(ConfigError, match=f"{data}/shards is missing, with the data of all .* mkdir {data}/shards$"):
+        start(data)
+    (data / "shards").mkdir()
+    start(data)
+
+
+def test_a_lost_directory_of_all_logs_is_refused_and_begins_anew_only_where_somebody_makes_it(data: Path) -> None:
+    shutil.rmtree(data / "wal")
+    for workers in (2, 3):
+        with pytest.raises(ConfigError, match=f"{data}/wal is missing, with the records .* mkdir {data}/wal$"):
+            start(data, workers)
+    (data / "wal").mkdir()
+    start(data)
+
+
+def test_an_exchange_of_logs_that_a_crash_has_cut_is_no_loss(data: Path) -> None:
+    (data / "wal").rename(data / "wal.old")
+    start(data)
+
+
+def test_lost_files_of_a_log_are_refused_and_it_begins_anew_only_where_its_identity_is_removed(data: Path) -> None:
+    own = data / "wal/0001"
+    for path in own.iterdir():
+        if path.name != identity.NAME:
+            path.unlink()
+    with pytest.raises(ConfigError, match=f"{own} has lost its files, with the records .* rm {own}/identity$"):
+        start(data)
+    (own / identity.NAME).unlink()
+    start(data)
+
+
+def test_a_lost_store_is_refused_and_begins_anew_only_where_its_identity_is_removed(data: Path) -> None:
+    own = data / "shards/0002"
+    shutil.rmtree(own / "store")
+    (own / "store.mark").unlink()
+    process = WorkerProcess("worker", [2, 0], settings(data.parent), "ipc://unused", cluster_of(data), os.getpid())
+    for shard in (2, 0):
+        process._load(shard)
+    assert re.fullmatch(f"the store {own}/store is missing; restore .*: rm {own}/identity", str(process._states[2]))
+    (own / identity.NAME).unlink()
+    process._load(2)
+    for opened in process._states.values():
+        assert isinstance(opened, Shard)
+        opened.close()
+    process._wal.close()
+
+
+def test_a_shard_is_opened_when_its_identity_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(identity, "write_atomically", full)
+        data = used(tmp_path)
+    assert "identity not written" in caplog.text
+    assert not list(data.glob("*/*/identity"))
+    start(data)
 
 
 def test_an_identity_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from shared.errors import BadData, Overloaded, TriptychError, Unavailable
 from shared.hashing import shard_of
 from shared.messages.log import SEQUENCE_MAX
 from tests.unit.log_area import EVERYTHING, SHARDS, Log, Record, batch, eventually, key_on, read
+from tests.unit.log_shard import OneShard
 
 
 @pytest.fixture
@@ -187,6 +188,28 @@ async def test_a_lost_state_file_is_made_anew_from_the_shards(log: Log, tmp_path
         again, _ = await area.append(batch((b"k", b"3")))
         assert again >= start + 2
         assert [v for _, _, v in await read(area)] == [b"1", b"2", b"3"]
+
+
+async def test_a_log_goes_on_when_its_state_was_lost_twice_and_the_shards_refuse_what_a_crash_had_reserved(
+    log: Log, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        async with log.running(crash=True) as area:
+            await area.append(batch((b"k", b"given up by the next start"), producer="p"))
+        # The shards have been told to refuse everything below the numbers of this start, and nothing of it is kept.
+        async with log.running(crash=True) as area:
+            await eventually(area.recovery.complete.is_set)
+            refused_below = area.sequencer.next
+        (tmp_path / "sequencer" / "state").unlink()
+        async with log.running() as area:
+            assert (await area.append(batch((b"k", b"new"), durable=True)))[0] >= refused_below
+
+
+def test_a_start_is_told_of_the_numbers_that_an_earlier_one_had_refused(tmp_path: Path) -> None:
+    shard = OneShard(tmp_path / "shard")
+    assert shard.part.recover(1 << 20, 0, 0)[0] == 0
+    assert shard.part.recover(0, 0, 0)[0] == 1 << 20
+    shard.close()
 
 
 async def test_retention_by_size_drops_whole_segments(tmp_path: Path) -> None:

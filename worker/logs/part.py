@@ -327,13 +327,14 @@ class LogPart:
 
     def recover(self, epoch: int, settled: int, first_segment: int, life: int = 0) -> tuple[int, int, list[HeldGroup]]:
         """Refuse groups below `epoch`, and messages of an earlier life, from now on; (a number above every sequence
-        number here, the highest settled mark, the groups at or above it)."""
+        number here, and not below what is refused, the highest settled mark, the groups at or above it)."""
         with self.lock:
+            refused_below = self._epoch  # of a coordinator that may have lost its state since
             self._epoch, self._life = max(self._epoch, epoch), max(self._life, life)
             held = [*self._gathering.groups(), *self._memory.groups()]
             settled = max(settled, self._gathering.settled, self._memory.settled)
             # The marks tell of numbers that were given, also when nothing is left of their records.
-            marks = max(self._gathered, self._closed, settled)
+            marks = max(self._gathered, self._closed, settled, refused_below)
         above = max((batch.start + batch.count for group in held for batch in group.batches), default=0)
         above = max(above, marks)
         known = {group.group for group in held}

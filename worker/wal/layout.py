@@ -16,8 +16,9 @@ import xxhash
 from shared import identity
 from shared.durable import DAMAGED, make_directory, rename, write_atomically, write_synced
 from shared.errors import ConfigError
+from shared.manifest import shard_directories
 from shared.telemetry import event
-from worker.wal import files, reading, setting_aside
+from worker.wal import files, reading, register, setting_aside
 from worker.wal.log import WriteAheadLog
 
 NAME = "wal"
@@ -35,14 +36,35 @@ def directories(base: Path) -> list[Path]:
     return sorted(path for path in base.glob("*") if path.name.isdigit() and path.is_dir())
 
 
-def prepare(base: Path, workers: int, cluster_id: str) -> None:
-    """`arrange`, and have each log's directory say whose it is. Raises ConfigError also when one is another's."""
+def prepare(data: Path, workers: int, cluster_id: str) -> None:
+    """`arrange` the logs of this data directory, unless what is there is another's, or something that was there is not.
+    Raises ConfigError then."""
+    base = data / NAME
     try:
         identity.verify(directories(base), cluster_id, identity.LOG)
-        arrange(base, workers)
-        identity.claim(directories(base), cluster_id, identity.LOG)
+        _refuse_lost(base, data)
     except OSError as error:
         raise ConfigError(f"{base}, the write-ahead log, cannot be used: {error}") from error
+    arrange(base, workers)
+
+
+def _refuse_lost(base: Path, data: Path) -> None:
+    """Raises ConfigError when shards have been used and the logs are gone, or the content of one that has been used."""
+    if not any(path.exists() for path in (base, *beside(base))):
+        used = [path for path in shard_directories(data) if (path / identity.NAME).exists()]
+        if used:
+            raise ConfigError(
+                f"{base} is missing, with the records that the shards had acknowledged and not stored; restore it from "
+                f"a copy of the data directory, or accept the loss and have it begin anew: mkdir {base}"
+            )
+    for directory in directories(base):
+        said, listed = directory / identity.NAME, directory / register.NAME
+        if said.exists() and not listed.exists() and not reading.paths_of(directory):
+            raise ConfigError(
+                f"{directory} has lost its files, with the records that its worker's shards had acknowledged and not "
+                f"stored; restore it from a copy of the data directory, or accept the loss and have it begin anew: "
+                f"rm {said}"
+            )
 
 
 def arrange(base: Path, workers: int) -> None:

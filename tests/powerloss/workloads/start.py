@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 
 from coordinator.vectors.catalogue import Catalogue
-from shared import remote_write
+from shared import identity, remote_write
 from shared.config import Settings
 from shared.hashing import hash64
 from shared.labels import Symbols
 from shared.log_blocks import block_of
-from shared.manifest import open_manifest
+from shared.manifest import open_manifest, shard_directories
 from shared.messages import log as log_messages
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection
@@ -60,12 +60,14 @@ class Data:
         settings = Settings(data=root / "data", shards=SHARDS, workers=workers)
         self.cluster_id = open_manifest(settings).cluster_id
         base = settings.data / layout.NAME
-        layout.prepare(base, workers, self.cluster_id)
+        layout.prepare(settings.data, workers, self.cluster_id)
         self.catalogue = Catalogue(settings.data)
         self.catalogue.load()
         self.logs = [WriteAheadLog(layout.directory_of(base, worker)) for worker in range(workers)]
         tables = [TextTable() for _ in range(workers)]
         self.shards = [Shard(n, settings, tables[n % workers], self.logs[n % workers]) for n in range(SHARDS)]
+        identity.claim(shard_directories(settings.data), self.cluster_id, identity.SHARD)
+        identity.claim(layout.directories(base), self.cluster_id, identity.LOG)
         for shard in self.shards:
             shard.series._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
 
