@@ -55,6 +55,9 @@ UNNOTICED = {
     "worker.vectors.ann:save:fsync": "a snapshot that fails its checksum is built anew from the store",
     "worker.store_marker:open:fsync": "a marker asks for less, or nothing, after the loss of power: it tells damage",
     "worker.store_marker:open:sync_directory": "as above",
+    "worker.store_manifest:synced:fsync": "the library has just synced what the marker tells of, or does so now: only "
+    "what another thread is appending at that moment is not (tests/unit/test_store_files.py)",
+    "worker.store_manifest:cut:fsync": "what comes back after another loss of power is cut off again",
     "worker.wal.layout:_write_anew:sync": "closing the logs syncs them again",
 }
 """Places that no crash shows when they are left out, and why that is right."""

@@ -176,8 +176,11 @@ class History:
             own = [row for row in own if row[0] >= log_start]
             if own != [row for row in rows if row[1] == key and row[0] >= log_start]:
                 raise Violation(f"a scan of key {key!r} gives {own}, one of everything {rows}")
-        counted = self._ask(lambda area: area.reader.count(EVERYTHING, 0, SEQUENCE_MAX))
-        log_start = self._ask(_log_start)
+        log_start, now = -1, self._ask(_log_start)
+        while log_start != now:  # segments may be dropped meanwhile
+            log_start = now
+            counted = self._ask(lambda area: area.reader.count(EVERYTHING, 0, SEQUENCE_MAX))
+            now = self._ask(_log_start)
         if counted != sum(1 for row in rows if row[0] >= log_start):
             raise Violation(f"a count gives {counted}, a scan {len(rows)} records")
 

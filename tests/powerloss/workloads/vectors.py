@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -75,6 +76,15 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
         elif how < 0.7:
             names = chance.sample([f"id-{i}" for i in range(IDS)], 3)
             recorder.act(["delete", collection.id, names], partial(shard.delete, names, of=collection))
+        elif how < 0.8:
+            # A snapshot has a write in it that has not been synced, and not been answered.
+            names = chance.sample([f"id-{i}" for i in range(IDS)], 3)
+            recorder.begin(["write", collection.id, names, [number, number + 1, number + 2]])
+            with mock.patch.object(shard.vectors, "sync"):
+                _write(shard, collection, names, [number, number + 1, number + 2])
+            number += 3
+            shard.wait_indexed()
+            recorder.act(["save"], partial(_save, shard))
         elif how < 0.88:
             shard.wait_indexed()
             recorder.act(["save"], partial(_save, shard))
@@ -106,6 +116,7 @@ def check(root: Path, history: History) -> None:
     before = _held(shard, COLLECTIONS[0])
     shard.reopen()
     require(_held(shard, COLLECTIONS[0]) == before and before["id-new"] == 10**6, "the second start differs")
+    _search(shard, COLLECTIONS[0], before)
     shard.close()
 
 
