@@ -53,6 +53,7 @@ UNNOTICED = {
     "worker.storage:close:sync": "the families are flushed next, to files that the store syncs itself",
     "worker.vectors.collection:attach:durable": "old formats only; a later write that is synced takes it along",
     "worker.vectors.ann:save:fsync": "a snapshot that fails its checksum is built anew from the store",
+    "worker.vectors.collection:save:sync": "a snapshot that names more than its store has given is discarded",
     "worker.store_marker:open:fsync": "a marker asks for less, or nothing, after the loss of power: it tells damage",
     "worker.store_marker:open:sync_directory": "as above",
     "worker.store_manifest:synced:fsync": "the library has just synced what the marker tells of, or does so now: only "
