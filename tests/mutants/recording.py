@@ -70,8 +70,13 @@ TESTS: dict[str, tuple[str, ...]] = {
 }
 """Group → files of tests, from tests/unit, that are about it."""
 
-SLOW = ("hypothesis", "twenty_seconds", "every_kind", "no_flipped_byte")
-"""Parts of the names of tests that try very many cases: what they find, an example finds in a hundredth of the time."""
+SLOW = ("hypothesis", "twenty_seconds", "every_kind", "no_flipped_byte", "[cluster-")
+"""Parts of the names of tests that try very many cases: what they find, an example finds in a hundredth of the time.
+And of those that only ask other processes: they execute no line that the recording sees."""
+
+PLAIN = ("engine",)
+"""Groups whose tests run with kernels as plain Python, see `plain_kernels`: coverage sees the lines of a kernel then,
+and no mutant has to be compiled. Their tests are small enough, those of the others are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +94,12 @@ def recordings(tree: Path, groups: Iterable[str]) -> list[Recording]:
     wanted = {path.relative_to(ROOT).as_posix(): _digest([path]) for path in test_files(groups)}
     known = _known(directory, wanted)
     have = {file for _, files in known for file in files}
-    missing = sorted(wanted.keys() - have)
-    for at in range(0, len(missing), FILES_AT_ONCE):
-        files = missing[at : at + FILES_AT_ONCE]
+    missing = wanted.keys() - have
+    plain = {path.relative_to(ROOT).as_posix() for path in test_files(PLAIN)}
+    for files in (*_some(sorted(missing & plain)), *_some(sorted(missing - plain))):
         name = f"{time.time_ns()}"
-        record(tree, files, directory / f"{name}.coverage", directory / f"{name}.times")
+        env = environment(tree, plain=files[0] in plain)
+        record(tree, files, directory / f"{name}.coverage", directory / f"{name}.times", env)
         times = json.loads((directory / f"{name}.times").read_text())
         entry = {"files": {file: wanted[file] for file in files}, "seconds": times}
         (directory / f"{name}.json").write_text(json.dumps(entry))
@@ -104,31 +110,38 @@ def recordings(tree: Path, groups: Iterable[str]) -> list[Recording]:
     ]
 
 
+def _some(files: list[str]) -> list[list[str]]:
+    return [files[at : at + FILES_AT_ONCE] for at in range(0, len(files), FILES_AT_ONCE)]
+
+
 def test_files(groups: Iterable[str]) -> list[Path]:
     """The files of `TESTS`."""
     unit = ROOT / "tests" / "unit"
     return sorted({path.resolve() for group in groups for pattern in TESTS[group] for path in unit.glob(pattern)})
 
 
-def record(tree: Path, tests: Iterable[str], data: Path, times: Path) -> None:
+def record(tree: Path, tests: Iterable[str], data: Path, times: Path, env: dict[str, str]) -> None:
     """Run these tests in `tree` under coverage; paths in the data are relative to it."""
     settings = data.with_suffix(".rc")
     settings.write_text(f"[run]\nrelative_files = true\nsource = {','.join(PACKAGES)}\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.timing"]
+    command += ["-p", "tests.mutants.plain_kernels"]
     command += ["--cov", "--cov-context=test", f"--cov-config={settings}", "--cov-report=", "--tb=line"]
     command += [f"--timeout={RECORDED_TEST_TIMEOUT_S}", "-k", " and ".join(f"not {part}" for part in SLOW), *tests]
     own = {"COVERAGE_FILE": str(data), VARIABLE: str(times)}
-    subprocess.run(command, cwd=tree, env=environment(tree) | own, timeout=RECORDING_TIMEOUT_S, check=False)
+    subprocess.run(command, cwd=tree, env=env | own, timeout=RECORDING_TIMEOUT_S, check=False)
 
 
-def environment(tree: Path) -> dict[str, str]:
-    """For tests that run in `tree`. Compiled kernels are kept beside it, for the next run of the same sources."""
+def environment(tree: Path, *, plain: bool = False) -> dict[str, str]:
+    """For tests that run in `tree`. Compiled kernels are kept beside it, for the next run of the same sources. `plain`:
+    kernels are not compiled, they run as Python."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}
     in_memory = Path("/dev/shm")  # syncs of hundreds of little files, which nobody needs
     return kept | {
         "TMPDIR": str(in_memory) if in_memory.is_dir() else tempfile.gettempdir(),
         "PYTHONPATH": str(tree),
         "NUMBA_CACHE_DIR": str(tree.with_name(_KERNELS)),
+        "NUMBA_DISABLE_JIT": str(int(plain)),
         "TRIPTYCH_PROMQLTEST": os.environ.get("TRIPTYCH_PROMQLTEST") or str(ROOT.parent / "shared" / "promqltest"),
     }
 

@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.recording import environment
+from tests.mutants.recording import PLAIN, environment
 from tests.mutants.sampling import ROOT, Mutant
 from tests.mutants.selection import Chosen, Selection, has_kernels
 
@@ -68,16 +68,16 @@ class Runner:
         tests = chosen.tests
         while tests:
             verdict, by = self._with_mutant(mutant, tests, selection, chosen)
-            if verdict == "survived" or self._is_sound(by, tests, chosen):
+            if verdict == "survived" or self._is_sound(by, tests, chosen, plain=mutant.group in PLAIN):
                 return Outcome(mutant, verdict, by)
             # A file of tests that cannot even be read is named as a whole.
             tests = [test for test in tests if by not in (test, test.partition("::")[0])] if by else []
         return Outcome(mutant, "survived" if chosen.tests else "untested")
 
-    def _is_sound(self, by: str, tests: list[str], chosen: Chosen) -> bool:
+    def _is_sound(self, by: str, tests: list[str], chosen: Chosen, *, plain: bool) -> bool:
         alone = [test for test in tests if by in (test, test.partition("::")[0])] or tests
         if not self._sound.issuperset(alone):
-            if self._run(alone, None, _timeout_s(chosen))[0] != "survived":
+            if self._run(alone, None, _timeout_s(chosen), plain=plain)[0] != "survived":
                 return False
             self._sound.update(alone)
         return True
@@ -85,10 +85,12 @@ class Runner:
     def _with_mutant(self, mutant: Mutant, tests: list[str], selection: Selection, chosen: Chosen) -> tuple[str, str]:
         path = self.tree / mutant.path
         source, stat = path.read_text(), path.stat()
-        kernels = self._kernels(mutant, selection) if has_kernels(source) else None
+        plain = mutant.group in PLAIN
+        kernels = self._kernels(mutant, selection) if has_kernels(source) and not plain else None
         try:
             path.write_text(mutant.apply(source))
-            return self._run(tests, kernels, _timeout_s(chosen) + (COMPILING_S if kernels else 0.0))
+            timeout_s = _timeout_s(chosen) + (COMPILING_S if kernels else 0.0)
+            return self._run(tests, kernels, timeout_s, plain=plain)
         finally:
             path.write_text(source)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -109,10 +111,11 @@ class Runner:
                 file.unlink()
         return copy
 
-    def _run(self, tests: list[str], kernels: Path | None, timeout_s: float) -> tuple[str, str]:
+    def _run(self, tests: list[str], kernels: Path | None, timeout_s: float, *, plain: bool) -> tuple[str, str]:
         arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:cov", "--tb=no", "-rfE"]
+        arguments += ["-p", "tests.mutants.plain_kernels"]
         arguments += [f"--timeout={TEST_TIMEOUT_S}", *tests]
-        env = environment(self.tree) | ({"NUMBA_CACHE_DIR": str(kernels)} if kernels else {})
+        env = environment(self.tree, plain=plain) | ({"NUMBA_CACHE_DIR": str(kernels)} if kernels else {})
         output = self.tree.with_name("output")
         status = self._zygote.run(self.tree, env, arguments, output, timeout_s)
         if status == "timeout":

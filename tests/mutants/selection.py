@@ -143,7 +143,7 @@ def _is_field(tree: ast.Module, statement: ast.stmt) -> bool:
 
 
 def has_kernels(source: str) -> bool:
-    return "njit" in source or "shared.kernels import" in source
+    return any(sign in source for sign in ("njit", "shared.kernels import", "@kernel"))
 
 
 def _importers(tree: Path) -> dict[str, set[str]]:

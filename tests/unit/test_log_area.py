@@ -163,6 +163,17 @@ async def test_durable_records_are_durable_and_others_soon(log: Log) -> None:
         assert area.frontier.durable >= start + count
 
 
+async def test_what_a_crash_spared_is_durable_soon_after_the_start_without_another_append(log: Log) -> None:
+    async with log.running(crash=True) as area:
+        log.links.fault = lambda method, shard: "lost" if method == "log.sync" else ""
+        start, count = await area.append(batch((b"k", b"1"), durable=False))
+    log.links.fault = lambda method, shard: ""
+    log.links.calls.clear()
+    async with log.running() as area:
+        await eventually(lambda: area.frontier.durable >= start + count, within_s=2.0)
+        assert log.links.calls.count("log.sync") >= SHARDS
+
+
 async def test_durable_visibility_hides_what_is_not_on_disk(tmp_path: Path) -> None:
     log = Log(tmp_path, log_visibility="durable")
     async with log.running() as area:
