@@ -216,10 +216,8 @@ class VectorArea:
         return found
 
     def _id_parts(self, ids: Sequence[bytes]) -> dict[int, tuple[bytes, bytes]]:
-        return {
-            shard: pack_blobs([ids[place] for place in places])
-            for shard, places in self._places(list(dict.fromkeys(ids))).items()
-        }
+        once = list(dict.fromkeys(ids))
+        return {shard: pack_blobs([once[place] for place in places]) for shard, places in self._places(once).items()}
 
     # Reads
 
