@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -234,3 +236,117 @@ async def test_while_nothing_can_be_taken_back_nothing_is_appended(tmp_path: Pat
     with pytest.raises(Unavailable, match="records cannot be appended: the disk is full"):
         await area.append(b"k")
     assert area.shards.bodies == []
+
+
+async def test_a_batch_nobody_waits_for_is_not_sent_and_those_behind_it_are(tmp_path: Path) -> None:
+    area = Appends(tmp_path)
+    left = area.appender._submit(Append(columns_of([b"left"], [b"v"]), False, "", 0))
+    left.cancel()
+    assert await area.append(b"k") == 0
+    assert starts(area.shards) == [[(0, 1)]]
+
+
+# The sequencer's file, which is written in a thread
+
+
+async def test_a_number_that_cannot_be_reserved_fails_all_batches_that_wait_for_it(tmp_path: Path) -> None:
+    area = Appends(tmp_path)
+    area.sequencer._limit = area.sequencer.next  # so that the next append needs a range
+    refusals: list[Exception] = [Unavailable("the disk is full"), ValueError("a mistake")]
+    extend = area.sequencer.extend
+
+    def refuse(count: int = 0) -> None:
+        if refusals:
+            raise refusals.pop(0)
+        extend(count)
+
+    area.sequencer.extend = refuse  # type: ignore[method-assign]
+    for words in ("the disk is full", "a mistake"):
+        answers = await asyncio.gather(area.append(b"k"), area.append(b"k"), return_exceptions=True)
+        assert [type(answer) for answer in answers] == [Unavailable, Unavailable]
+        assert [str(answer) for answer in answers] == [words, words]
+    assert area.shards.bodies == []
+    assert await asyncio.gather(area.append(b"k"), area.append(b"k")) == [0, 1]
+
+
+async def test_a_mistake_of_the_program_is_told_and_a_full_disk_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(append_module, "event", lambda level, text, **_: told.append(text))
+    for error, count in ((Unavailable("the disk is full"), 0), (ValueError("a mistake"), 1)):
+        area = Appends(tmp_path / str(count))
+        area.sequencer._limit = area.sequencer.next
+        monkeypatch.setattr(area.sequencer, "extend", lambda count=0, error=error: (_ for _ in ()).throw(error))
+        with pytest.raises(Unavailable):
+            await area.append(b"k")
+        assert told == ["sequence numbers could not be reserved"] * count
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_further_range_is_reserved_ahead_once_and_appends_go_on_meanwhile(tmp_path: Path, fails: bool) -> None:
+    area = Appends(tmp_path)
+    begun, go_on, calls = threading.Event(), threading.Event(), []
+    extend = area.sequencer.extend
+
+    def slowly(count: int = 0) -> None:
+        calls.append(count)
+        begun.set()
+        go_on.wait(5)
+        if fails and len(calls) == 1:
+            raise Unavailable("the disk is full")
+        extend(count)
+
+    area.sequencer.extend = slowly  # type: ignore[method-assign]
+    limit = area.sequencer._limit
+    area.sequencer.next = limit - 20  # less than half of the range is left
+    assert await area.append(b"k") == limit - 20
+    await asyncio.to_thread(begun.wait, 5)
+    waiting = asyncio.create_task(area.append(b"k"))
+    await asyncio.sleep(0.02)
+    assert len(calls) == 1
+    go_on.set()
+    assert await asyncio.wait_for(waiting, 5) == limit - 19
+    assert await area.append(b"k") == limit - 18
+    async with asyncio.timeout(5):
+        while area.sequencer.running_low():
+            await asyncio.sleep(0.005)
+    assert area.sequencer._limit > limit and len(calls) == 1 + fails
+
+
+async def test_a_segment_that_is_due_is_begun_between_appends_and_once(tmp_path: Path) -> None:
+    area = Appends(tmp_path)
+    begun, go_on, prepared = threading.Event(), threading.Event(), []
+
+    def slowly(count: int) -> None:
+        prepared.append(count)
+        begun.set()
+        go_on.wait(5)
+
+    area.sequencer.prepare = slowly  # type: ignore[method-assign]
+    ending = asyncio.create_task(area.appender.end_segment())
+    await asyncio.to_thread(begun.wait, 5)
+    await area.appender.end_segment()
+    append = asyncio.create_task(area.append(b"k"))
+    await asyncio.sleep(0.02)
+    assert (prepared, area.shards.bodies) == ([0], [])
+    go_on.set()
+    await ending
+    assert await asyncio.wait_for(append, 5) == 0
+    assert prepared == [0]
+
+
+async def test_work_that_does_not_end_is_given_up_when_the_appender_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_module, "STOP_GRACE_S", 0.02)
+    area = Appends(tmp_path)
+    area.shards.go.clear()
+    append = asyncio.create_task(area.append(b"k"))
+    await asyncio.sleep(0.01)
+    (task,) = area.appender._tasks
+    await area.appender.stop()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    append.cancel()

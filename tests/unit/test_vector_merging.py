@@ -1,0 +1,147 @@
+"""Workers' answers to searches merged, by example; and the numbers of requests read without the general parser."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from coordinator.vectors import numbers
+from coordinator.vectors.merging import Hits, merge
+from coordinator.vectors.numbers import parse_arrays
+from shared import wire
+from shared.messages.vectors import FoundBody, pack_blobs
+from shared.wire import Reply
+
+Scored = list[tuple[float, str]]
+
+
+def reply(*lists: Scored, unknown: tuple[str, ...] = (), vectors: int = 9, shown: bool = False) -> Reply:
+    """One worker's answer, each list the best hits of one query. `shown`: with attributes, and the score as vector."""
+    hits = [hit for found in lists for hit in found]
+    scores = np.array([score for score, _ in hits], np.float32)
+    packed = [msgspec.msgpack.encode({"name": name}) for _, name in hits]
+    frames = [
+        np.array([len(found) for found in lists], np.int32).tobytes(),
+        scores.tobytes(),
+        *pack_blobs([name.encode() for _, name in hits]),
+        *(pack_blobs(packed) if shown else (b"", b"")),
+        np.stack([scores, -scores], axis=1).tobytes() if shown else b"",
+    ]
+    return Reply(wire.pack(FoundBody(unknown, vectors)), frames)
+
+
+def merged(replies: list[Reply], queries: int, k: int) -> list[Scored]:
+    return [[(float(near), name.decode()) for near, name, _, _ in hits] for hits in merge(replies, queries, 2, k).lists]
+
+
+ONE = reply([(0.9, "d"), (0.5, "b")], [(0.5, "z"), (0.5, "zz")], [])
+OTHER = reply([(0.9, "c"), (0.5, "a"), (0.25, "e")], [(0.75, "y"), (0.5, "x")], [(0.125, "w")])
+THIRD = reply([(0.9, "b2")], [], [(0.5, "v"), (0.125, "u")])
+
+
+def test_every_query_has_the_best_of_all_workers_and_equal_ones_by_id() -> None:
+    every = [
+        [(0.9, "b2"), (0.9, "c"), (0.9, "d"), (0.5, "a"), (0.5, "b"), (0.25, "e")],
+        [(0.75, "y"), (0.5, "x"), (0.5, "z"), (0.5, "zz")],
+        [(0.5, "v"), (0.125, "u"), (0.125, "w")],
+    ]
+    every = [[(float(np.float32(score)), name) for score, name in hits] for hits in every]
+    for replies in ([ONE, OTHER, THIRD], [THIRD, OTHER, ONE], [OTHER, THIRD, ONE]):
+        for k in (1, 2, 3, 6, 9):
+            assert merged(replies, 3, k) == [hits[:k] for hits in every]
+
+
+def test_one_worker_is_its_answer() -> None:
+    assert merged([reply([(0.5, "b"), (0.25, "a")])], 1, 5) == [[(0.5, "b"), (0.25, "a")]]
+    assert merged([reply([(0.5, "b"), (0.25, "a")])], 1, 1) == [[(0.5, "b")]]
+
+
+def test_what_belongs_to_a_hit_stays_with_it() -> None:
+    replies = [
+        reply([(0.5, "b"), (0.25, "e")], [(0.125, "f")], shown=True),
+        reply([(0.5, "a"), (0.375, "c")], [], shown=True),
+    ]
+    first, second = merge(replies, 2, 2, 3).lists
+    assert first.ids == [b"a", b"b", b"c"] and second.ids == [b"f"]
+    for hits in (first, second):
+        assert [msgspec.msgpack.decode(packed)["name"].encode() for packed in hits.attributes] == hits.ids
+        assert hits.vectors is not None
+        assert hits.vectors.tolist() == [[float(near), -float(near)] for near in hits.near]
+
+
+def test_workers_without_vectors_are_left_out() -> None:
+    empty = reply([], vectors=0, unknown=())
+    assert merged([empty, reply([(0.5, "a")])], 1, 3) == [[(0.5, "a")]]
+    found = merge([empty, empty], 2, 2, 3)
+    assert (found.vectors, found.unknown, [list(hits) for hits in found.lists]) == (0, set(), [[], []])
+
+
+def test_a_field_is_unknown_if_no_worker_with_vectors_knows_it() -> None:
+    replies = [
+        reply([], unknown=("a", "b"), vectors=2),
+        reply([], unknown=("b", "c"), vectors=3),
+        reply([], unknown=(), vectors=0),
+    ]
+    found = merge(replies, 1, 2, 3)
+    assert (found.unknown, found.vectors) == ({"b"}, 5)
+
+
+def test_hits_are_shown_with_what_they_have() -> None:
+    bare = Hits(np.array([0.5, 0.25], np.float32), [b"a", b"b"], [], None)
+    assert [(float(n), i, a, v) for n, i, a, v in bare] == [(0.5, b"a", b"", None), (0.25, b"b", b"", None)]
+    vectors = np.array([[1.0], [2.0]], np.float32)
+    full = Hits(bare.near, bare.ids, [b"x", b"y"], vectors)
+    assert [(i, a, v.tolist()) for _, i, a, v in full if v is not None] == [(b"a", b"x", [1.0]), (b"b", b"y", [2.0])]
+    turned = full.take(np.array([1, 0]))
+    assert (turned.ids, turned.attributes, turned.near.tolist()) == ([b"b", b"a"], [b"y", b"x"], [0.25, 0.5])
+    assert turned.vectors is not None and turned.vectors.tolist() == [[2.0], [1.0]]
+    last = full.part(1, 2)
+    assert (last.ids, last.attributes, last.near.tolist()) == ([b"b"], [b"y"], [0.25])
+    assert (bare.take(np.array([1])).attributes, bare.part(0, 1).attributes, bare.part(0, 1).vectors) == ([], [], None)
+
+
+# Numbers of requests
+
+USUAL = [
+    "[]",
+    "[0]",
+    "[1,2,3]",
+    "[1, 2,\n3,\t4,\r5 ]",
+    "[ 1]",
+    "[0.5,-0.25,1.5e3,1.5E3,1e+2,1e-2,-1E-2,12e0]",
+    "[0.1,0.123456789,123456.789]",
+    "[1234567890.12345678]",
+    "[1e20,1e22,1e23,1e38,1e-30]",
+    "[0.0,0e5,-0.0]",
+    "[9007199254740991,9007199254740992]",
+    "[1.5e-38]",
+    "[123456789012345678901234567890]",
+    "[0.12345678901234567890123]",
+]
+
+
+@pytest.mark.parametrize("text", USUAL)
+def test_usual_numbers_are_not_left_to_the_general_parser(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "_with_unusual", lambda *_: pytest.fail("left to the general parser"))
+    flat, counts = parse_arrays([b"[7]", text.encode(), b"[8,9]"])
+    expected = np.array(msgspec.json.decode(text, type=list[float]), dtype=np.float64).astype(np.float32)
+    assert counts.tolist() == [1, len(expected), 2]
+    assert flat.tobytes() == np.concatenate([np.float32([7]), expected, np.float32([8, 9])]).tobytes()
+
+
+@pytest.mark.parametrize("text", ["[1e45]", "[1e-45]", "[1e-39]", "[16777217.000000000001]"])
+def test_numbers_whose_rounding_is_in_doubt_are_left_to_it(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[list[int]] = []
+    general = numbers._with_unusual
+
+    def noted(arrays: object, parsed: object, counts: object, unusual: np.ndarray) -> object:
+        left.append(unusual.tolist())
+        return general(arrays, parsed, counts, unusual)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(numbers, "_with_unusual", noted)
+    with np.errstate(over="ignore"):
+        expected = np.array(msgspec.json.decode(text, type=list[float]), dtype=np.float64).astype(np.float32)
+    flat, counts = parse_arrays([b"[7]", text.encode(), b"[8,9]"])
+    assert left == [[1]] and counts.tolist() == [1, 1, 2]
+    assert flat.tolist() == [7.0, *expected.tolist(), 8.0, 9.0]
