@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from coordinator.vectors import filters as vector_filters
 from coordinator.vectors import search
 from coordinator.vectors.catalogue import Catalogue
-from coordinator.vectors.decode import Upserts, write_from_json, write_from_protobuf
+from coordinator.vectors.decode import Upserts, decode_json, write_from_json, write_from_protobuf
 from coordinator.vectors.numbers import parse_arrays
 from proto import vector_pb2
 from shared.config import Settings
@@ -281,3 +281,67 @@ def test_settings_of_vectors_are_checked() -> None:
         Settings(vector_metric="hamming")
     with pytest.raises(ConfigError, match="TRIPTYCH_VECTOR_STORAGE"):
         Settings(vector_storage="i8", vector_metric="l2")
+
+
+# What is refused, by its place
+
+
+def vector_message(**attributes: object) -> bytes:
+    request = vector_pb2.WriteRequest()
+    vector = request.upsert_vectors.add(id="a")
+    vector.attributes["vector"].vector_value.values.extend([1.0])
+    for name, value in attributes.items():
+        setattr(vector.attributes[name], {str: "string_value", bool: "bool_value"}[type(value)], value)
+    return request.SerializeToString()
+
+
+def test_a_damaged_message_is_refused() -> None:
+    with pytest.raises(BadData, match=r"the body is not a protobuf triptych\.vector\.v1\.WriteRequest"):
+        write_from_protobuf(b"\xff\xff")
+
+
+def test_vectors_without_other_attributes_lie_between_others() -> None:
+    bodies = [vector_message(), vector_message(colour="red"), vector_message()]
+    read = write_from_protobuf(b"".join(bodies))
+    packed = [msgspec.msgpack.decode(one) if one else {} for one in read.attributes]
+    assert packed == [{}, {"colour": "red"}, {}]
+    assert (read.flat.tolist(), read.counts.tolist(), read.ids) == ([1, 1, 1], [1, 1, 1], [b"a"] * 3)
+
+
+def test_texts_of_a_message_are_utf_8() -> None:
+    body = vector_message()
+    assert body.count(b"a") >= 1
+    with pytest.raises(BadData, match=r"is not UTF-8 text|not a protobuf"):
+        write_from_protobuf(body.replace(b"\n\x01a", b"\n\x01\xff"))
+
+
+@pytest.mark.parametrize(
+    ("fill", "words"),
+    [
+        (lambda vector: None, r"'a', field attributes\.vector is missing"),
+        (lambda vector: setattr(vector.attributes["vector"], "bool_value", True), "it must be a vector_value"),
+        (lambda vector: vector.attributes["vector"].SetInParent(), "it must be a vector_value"),
+    ],
+)
+def test_a_vector_without_its_components_is_refused(fill: object, words: str) -> None:
+    request = vector_pb2.WriteRequest()
+    fill(request.upsert_vectors.add(id="a"))  # type: ignore[operator]
+    with pytest.raises(BadData, match=words):
+        write_from_protobuf(request.SerializeToString())
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(BadData, match="the body is nested too deeply"):
+        decode_json(b"[" * 200_000, list)  # type: ignore[type-var]
+
+
+def test_attributes_that_are_no_plain_values_are_refused_in_protobuf() -> None:
+    request = vector_pb2.WriteRequest()
+    vector = request.upsert_vectors.add(id="a")
+    vector.attributes["vector"].vector_value.values.extend([1.0])
+    vector.attributes["x"].SetInParent()
+    with pytest.raises(BadData, match=r"attributes\.x: no value; it must be a string, an integer, a float or a bool"):
+        write_from_protobuf(request.SerializeToString())
+    vector.attributes["x"].vector_value.values.extend([1.0])
+    with pytest.raises(BadData, match=r"attributes\.x: a vector; it must be"):
+        write_from_protobuf(request.SerializeToString())
