@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from shared.promql.engine import kernels
+from coordinator.queries import joining, results
+from coordinator.queries.fetched import FetchedSelection
+from shared.labels import LabelFrame, Symbols
+from shared.promql.ast import Matcher, VectorSelector
+from shared.promql.engine import kernels, scan, windows
+from shared.promql.engine.invariance import step_invariant
+from shared.promql.model import Grid, RangeVector, Samples
+from shared.promql.parser import parse
+from shared.promql.rendering import series
+from tests.memory_source import MemorySource
+from tests.unit.engine_answers import at, remarks, rows, source
+from tests.unit.operators_setup import Bench
 
 FIRST_T, LAST_T = 100, 110
 
@@ -77,3 +89,114 @@ def test_a_counter_known_to_have_been_zero_within_the_window_counts_from_there(z
 def test_an_increase_from_a_known_zero_goes_on_to_the_windows_end() -> None:
     got = kernels.extrapolated(10.0, 0.0, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T + 3, FIRST_T - 5, True)
     assert got == pytest.approx(10.0 * 18 / 15)
+
+
+# Windows by way of queries, at the edges of what is looked at
+
+
+@pytest.mark.parametrize(
+    ("lookback_ms", "at_20_s"),
+    [(20_000, {"{}": 1.0}), (20_001, {"{}": 1.0}), (19_999, {}), (10_000, {})],
+)
+def test_a_smoothed_window_looks_ahead_as_far_as_the_lookback_and_no_further(
+    lookback_ms: int, at_20_s: dict[str, float]
+) -> None:
+    data = source({"m": [1.0, 2.0, None, None, 5.0]})
+    assert at("increase(m[10s] smoothed)", data, 20, lookback_ms=lookback_ms) == at_20_s
+
+
+@pytest.mark.parametrize(("lookback_ms", "at_35_s"), [(15_000, {"{}": 0.0}), (15_001, {"{}": 3.0})])
+def test_an_anchored_window_looks_back_less_than_the_lookback(lookback_ms: int, at_35_s: dict[str, float]) -> None:
+    data = source({"m": [1.0, 2.0, None, 5.0]})
+    assert at("increase(m[10s] anchored)", data, 35, lookback_ms=lookback_ms) == at_35_s
+
+
+def test_a_mean_whose_sum_overflows_is_of_its_own_window_only() -> None:
+    large = 1.5e308
+    data = source({"m": [1.0, large, large, large, -large]})
+    got = rows("avg_over_time(m[20s])", data, 20, 40, 10)
+    assert got == {"{}": [pytest.approx(large), pytest.approx(large), pytest.approx(0.0, abs=1e293)]}
+    assert at("avg_over_time(m[30s])", data, 30) == {"{}": pytest.approx(large)}
+    assert at("avg_over_time(m[40s])", data, 40) == {"{}": pytest.approx(large / 2)}
+
+
+def test_overlapping_start_times_are_remarked_on_however_much_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [1.0, 2.0, 3.0]
+    times = [0, 10_000, 20_000]
+    overlapping = MemorySource.of({"m_total": (times, values, [0, 0, 5000])})
+    apart = MemorySource.of({"m_total": (times, values, [0, 0, 10_000])})
+    expected = remarks("increase(m_total[1m])", overlapping, 20)
+    assert len(expected) == 1 and "overlaps" in expected[0][0]
+    assert remarks("increase(m_total[1m])", apart, 20) == []
+    monkeypatch.setattr(windows, "KERNEL_WORK", 1)
+    assert remarks("increase(m_total[1m])", overlapping, 20) == expected
+    assert remarks("increase(m_total[1m])", apart, 20) == []
+
+
+def test_so_many_series_are_read_at_once_that_their_samples_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "READ_SERIES", 2)
+    monkeypatch.setattr(scan, "READ_SAMPLES", 12)
+    bench = Bench()
+    bench.context.source = source({f'm{{i="{n}"}}': [1.0] * 4 for n in range(9)})
+    node = VectorSelector("m", (Matcher("__name__", "=", "m"),))
+    found = scan.scan(node, scan.windows_of(node, 60_000, Grid(30_000, 30_000), bench.context), bench.context)
+    assert [(at.start, at.stop) for at, _ in scan.reads(found, bench.context)] == [(0, 2), (2, 5), (5, 8), (8, 9)]
+
+
+def test_fetched_samples_are_those_of_the_range_with_both_ends() -> None:
+    symbols = Symbols()
+    labels = LabelFrame.of([{"a": "1"}, {"a": "2"}], symbols)
+    starts = np.arange(6, dtype=np.int64)
+    samples = Samples(np.array([0, 4, 6]), np.array([10, 20, 30, 40, 20, 30]), np.arange(6.0), starts)
+    selection = FetchedSelection(RangeVector(labels, samples, np.zeros(2, dtype=np.bool_)), 20, 30)
+    both, second = selection.read(0, 2), selection.read(1, 2)
+    assert (both.offsets.tolist(), both.timestamps_ms.tolist()) == ([0, 2, 4], [20, 30, 20, 30])
+    assert both.values.tolist() == [1.0, 2.0, 4.0, 5.0]
+    assert both.start_timestamps_ms is not None and both.start_timestamps_ms.tolist() == [1, 2, 4, 5]
+    assert (second.offsets.tolist(), second.values.tolist()) == ([0, 2], [4.0, 5.0])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("sum(m @ 10)", True),
+        ("sum(m)", False),
+        ("topk(2, m @ 10)", True),
+        ("topk(2, m)", False),
+        ("topk(scalar(k), m @ 10)", False),
+        ("topk(scalar(k @ 10), m @ 10)", True),
+        ("m @ 10 + n @ 20", True),
+        ("m @ 10 + n", False),
+        ("m + n @ 10", False),
+        ("-(m @ 10)", True),
+        ("rate(m[5m] @ 10)", True),
+        ("rate(m[5m])", False),
+        ("rate(m[5m:1m] @ 10)", True),
+        ("timestamp(m @ 10)", True),
+        ("timestamp(m)", False),
+        ("timestamp(-m @ 10)", False),
+        ("time()", False),
+        ("vector(1)", True),
+        ('label_replace(m @ 10, "a", "b", "c", "d")', True),
+    ],
+)
+def test_what_is_the_same_at_every_step_is_known_by_its_parts(text: str, expected: bool) -> None:
+    assert bool(step_invariant(parse(text), Bench().context)) is expected
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 4, 5])
+def test_the_best_of_groups_are_chosen_whatever_the_sizes_of_the_groups(k: int) -> None:
+    data = source({f'm{{g="{g}",i="{i}"}}': [float(i)] for g, size in (("a", 4), ("b", 2)) for i in range(size)})
+    got = at(f"topk by (g) ({k}, m)", data, 0)
+    expected = {f'm{{g="{g}",i="{i}"}}': float(i) for g, size in (("a", 4), ("b", 2)) for i in range(size)[-k:] if k}
+    assert got == expected
+
+
+def test_making_answers_ready_compiles_their_kernels_and_those_of_the_order_of_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[str] = []
+    for module in (joining.label_order, series):
+        monkeypatch.setattr(module, "compile_kernels", lambda name=module.__name__: compiled.append(name))
+    results.warm()
+    assert sorted(name.rpartition(".")[2] for name in compiled) == ["label_order", "series"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -159,3 +161,55 @@ def test_the_state_is_written_by_one_thread_at_a_time(tmp_path: Path, monkeypatc
     sequencer.save()
     sequencer.close()
     assert writes == [True] * 5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"format": 99}, "it has format 99, this program reads"), ({"limit": "x"}, "Expected `int`, got `str`")],
+)
+def test_a_state_of_another_program_is_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    opened(tmp_path).close()
+    path = tmp_path / "state"
+    content = msgspec.json.decode(path.read_bytes()[8:]) | change
+    payload = msgspec.json.encode(content)
+    path.write_bytes(xxhash.xxh64_digest(payload) + payload)
+    with pytest.raises(ConfigError, match=words):
+        opened(tmp_path)
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match="file/log/state cannot be used: Not a directory"):
+        opened(tmp_path / "file" / "log")
+
+
+def test_a_disk_that_is_full_at_the_start_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Sequencer, *_: Any, **__: Any) -> None:
+        raise Unavailable("the disk is full")
+
+    monkeypatch.setattr(Sequencer, "_write", refuse)
+    with pytest.raises(ConfigError, match="the disk is full"):
+        opened(tmp_path)
+
+
+def test_half_of_the_reserved_range_is_low(tmp_path: Path) -> None:
+    sequencer = opened(tmp_path)
+    sequencer.start_segment()
+    sequencer.next = sequencer._limit - RESERVE_AHEAD // 2
+    assert not sequencer.running_low()
+    sequencer.next += 1
+    assert sequencer.running_low()
+
+
+def test_what_is_prepared_is_ready_and_no_more_is_reserved_than_needed(tmp_path: Path) -> None:
+    sequencer = opened(tmp_path)
+    sequencer.prepare(0)
+    assert len(sequencer.segments) == 1
+    limit = sequencer._limit
+    room = limit - sequencer.next
+    sequencer.prepare(room)
+    assert sequencer._limit == limit and sequencer.ready_for(room)
+    assert not sequencer.ready_for(room + 1)
+    sequencer.prepare(room + 1)
+    assert sequencer._limit == sequencer.next + room + 1 + RESERVE_AHEAD and sequencer.ready_for(room + 1)
+    assert len(sequencer.segments) == 1

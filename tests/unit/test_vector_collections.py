@@ -441,3 +441,101 @@ def test_older_list_never_gives_an_id_that_a_shard_has_seen(tmp_path: Path) -> N
     for path, content in zip(files(tmp_path), backup, strict=True):
         path.write_bytes(content)
     run(tmp_path, shards, look)
+
+
+# Waiting
+
+
+def test_list_that_is_not_made_in_time_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = Shards()
+    hidden = asyncio.Event()
+
+    async def fan_out(*_: Any, **__: Any) -> FanOut:
+        await hidden.wait()
+        raise Unavailable("never")
+
+    monkeypatch.setattr(shards, "fan_out", fan_out)
+
+    async def act(collections: Collections) -> None:
+        with pytest.raises(
+            Unavailable, match=r"must be made from what all shards have; that has taken longer than 0.1"
+        ):
+            await collections.known()
+
+    run(tmp_path, shards, act, timeout_ms=100)
+
+
+def test_why_collections_cannot_be_reconciled_is_told_once_for_each_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = Shards()
+    told: list[str] = []
+    reasons = ["a", "a", "a", "b", "b", "a"]
+    monkeypatch.setattr(module, "event", lambda level, text, **fields: told.append(f"{text}: {fields.get('why')}"))
+
+    async def reconcile(self: Collections) -> None:
+        if not reasons:
+            raise ValueError("a mistake")
+        raise Unavailable(reasons.pop(0))
+
+    monkeypatch.setattr(Collections, "_reconcile", reconcile)
+
+    async def act(collections: Collections) -> None:
+        await until(lambda: told[-2:] == ["reconciling collections failed: None"] * 2)
+
+    run(tmp_path, shards, act)
+    assert told[:3] == [f"collections cannot be reconciled yet: {reason}" for reason in "aba"]
+    assert set(told[3:]) == {"reconciling collections failed: None"}
+
+
+def test_what_is_found_is_taken_and_else_made(tmp_path: Path) -> None:
+    async def act(collections: Collections) -> None:
+        await collections.known()
+        made = await collections.find_or_create("a", 3, "l2", "f32")
+        assert (made.id, made.dimension, made.metric, made.storage) == (1, 3, "l2", "f32")
+        assert await collections.find_or_create("a", 7, "cosine", "i8") == made
+        assert names(collections) == ["a"]
+
+    run(tmp_path, Shards(), act)
+
+
+def test_drop_that_no_shard_answers_names_each_that_has_not(tmp_path: Path) -> None:
+    shards = Shards()
+
+    async def act(collections: Collections) -> None:
+        shards.hold(await make(collections))
+        ask = shards.fan_out
+
+        async def deaf(method: str, **options: Any) -> FanOut:
+            if method == "vector.drop":
+                raise Unavailable("nobody has answered")
+            return await ask(method, **options)
+
+        shards.fan_out = deaf  # type: ignore[method-assign]
+        shards.away = {1}
+        warnings = await collections.drop("a")
+        assert [warning.partition(" when it is back: ")[::2] for warning in warnings] == [
+            ("shard 0 drops its vectors of 'a'", "nobody has answered"),
+            ("shard 1 drops its vectors of 'a'", "it is down"),
+            ("shard 2 drops its vectors of 'a'", "nobody has answered"),
+        ]
+        assert names(collections) == [] and shards.holding(1) == [0, 1, 2]
+        shards.fan_out, shards.away = ask, set()  # type: ignore[method-assign]
+        await until(lambda: not shards.holding(1))
+
+    run(tmp_path, shards, act)
+
+
+def test_list_that_changed_while_it_was_compared_is_left_as_it_is(tmp_path: Path) -> None:
+    catalogue = Catalogue(tmp_path)
+    catalogue.load()
+    catalogue.rebuild([])
+    catalogue.give_above(7)
+    generation = catalogue.generation
+    stray = Collection(7, "stray", 3, "l2")
+    catalogue.create("a", 3, "l2", "f32", ())
+    with pytest.raises(Unavailable, match="has changed while it was compared"):
+        catalogue.reconcile([], [stray], generation)
+    assert [one.name for one in catalogue.all()] == ["a"]
+    catalogue.reconcile([], [stray], catalogue.generation)
+    assert [one.name for one in catalogue.all()] == ["a", "stray"] and catalogue.next_id == 9
