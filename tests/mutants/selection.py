@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from coverage import CoverageData
@@ -82,13 +83,8 @@ class Selection:
         """The most specific tests first; none when no test executes the line."""
         tests = self._executing(mutant)
         if not tests and has_kernels((self._tree / mutant.path).read_text()):
-            # A compiled kernel is not seen: the tests of the modules that call it are.
-            tests = {
-                test
-                for path in self.importers(mutant.path)
-                for own in self._lines.get(path, {}).values()
-                for test in own
-            }
+            # A compiled kernel is not seen: the tests of the lines that call it are.
+            tests = self._calling(mutant)
         chosen = self._most_specific(tests)
         always = [test for prefix, own in ALWAYS.items() if mutant.path.startswith(prefix) for test in own]
         if mutant.operator == "LeftOutCall" and "sync" in self._line(mutant):
@@ -120,6 +116,23 @@ class Selection:
             last = innermost.end_lineno or last
         return {test for line in range(first, last + 1) for test in by_line.get(line, ())}
 
+    def _calling(self, mutant: Mutant) -> set[str]:
+        """Of the lines that name the function with the mutant, or one that calls it and is not seen itself."""
+        tests: set[str] = set()
+        known: set[str] = set()
+        wanted = {(mutant.path, _function_at(self._tree / mutant.path, mutant.line))}
+        while wanted:
+            path, name = wanted.pop()
+            known.add(name)
+            for file in (path, *self.importers(path)):
+                for line in _naming(self._tree / file, name):
+                    own = self._lines.get(file, {}).get(line, set())
+                    tests |= own
+                    caller = _function_at(self._tree / file, line)
+                    if not own and caller and caller not in known:
+                        wanted.add((file, caller))
+        return tests
+
     def _most_specific(self, tests: Iterable[str]) -> list[str]:
         chosen: list[str] = []
         taken: Counter[str] = Counter()
@@ -140,6 +153,29 @@ def _is_field(tree: ast.Module, statement: ast.stmt) -> bool:
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     is_method = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
     return statement in classes or (not is_method and any(statement in node.body for node in classes))
+
+
+@cache
+def _function_at(path: Path, line: int) -> str:
+    """The name of the innermost function around a line, "" where there is none."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(functions, key=lambda node: node.lineno).name if functions else ""
+
+
+@cache
+def _naming(path: Path, name: str) -> set[int]:
+    """The first lines of the statements that use a name, also as an attribute."""
+    found: dict[tuple[int, int], int] = {}
+    for statement in ast.walk(ast.parse(path.read_text())):  # an outer one before those within
+        if isinstance(statement, ast.stmt):
+            for node in ast.walk(statement):
+                if name in (getattr(node, "id", ""), getattr(node, "attr", "")):
+                    found[node.lineno, node.col_offset] = statement.lineno  # type: ignore[attr-defined]
+    return set(found.values())
 
 
 def has_kernels(source: str) -> bool:

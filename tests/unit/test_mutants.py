@@ -132,6 +132,19 @@ def test_a_compiled_kernel_has_the_tests_of_those_who_import_it(tree: Path) -> N
     assert selection.tests_of(at("worker/kernel.py", 4)).tests == ["t.py::one"]
 
 
+def test_a_compiled_kernel_has_the_tests_of_those_who_call_it_also_by_way_of_another(tree: Path) -> None:
+    kernels = "from numba import njit\n\ndef inner():\n    return 1\n\ndef outer():\n    return inner()\n"
+    (tree / "worker" / "kernel.py").write_text(kernels)
+    (tree / "worker" / "user.py").write_text(
+        "from worker.kernel import outer\n\ndef use():\n    return (\n        outer()\n    )\n\n"
+        "def other():\n    pass\n"
+    )
+    contexts = {"t.py::used": {"worker/user.py": [4]}, "t.py::other": {"worker/user.py": [9]}}
+    selection = recorded(tree, contexts, {"t.py::used": 1.0, "t.py::other": 1.0})
+    assert selection.tests_of(at("worker/kernel.py", 4)).tests == ["t.py::used"]
+    assert selection.tests_of(at("worker/kernel.py", 7)).tests == ["t.py::used"]
+
+
 def test_a_test_that_failed_when_it_was_recorded_is_never_chosen(tree: Path) -> None:
     selection = recorded(tree, {"t.py::failed": {"worker/a.py": [1]}}, {})
     assert selection.tests_of(at("worker/a.py", 1)).tests == []

@@ -8,7 +8,8 @@ import pytest
 
 from coordinator.vectors import numbers
 from coordinator.vectors.merging import Hits, merge
-from coordinator.vectors.numbers import parse_arrays
+from coordinator.vectors.numbers import parse_arrays, walk_write
+from proto import vector_pb2
 from shared import wire
 from shared.messages.vectors import FoundBody, pack_blobs
 from shared.wire import Reply
@@ -145,3 +146,28 @@ def test_numbers_whose_rounding_is_in_doubt_are_left_to_it(text: str, monkeypatc
     flat, counts = parse_arrays([b"[7]", text.encode(), b"[8,9]"])
     assert left == [[1]] and counts.tolist() == [1, 1, 2]
     assert flat.tolist() == [7.0, *expected.tolist(), 8.0, 9.0]
+
+
+def test_the_fields_of_a_write_may_come_in_any_order() -> None:
+    name = vector_pb2.WriteRequest(collection="c").SerializeToString()
+    vectors = []
+    for number in range(3):
+        request = vector_pb2.WriteRequest()
+        vector = request.upsert_vectors.add(id=f"v{number}")
+        vector.attributes["vector"].vector_value.values.extend([number, number + 0.5])
+        vector.attributes["colour"].string_value = "red"
+        vectors.append(request.SerializeToString())
+    for body in (name + b"".join(vectors), vectors[0] + name + vectors[1] + vectors[2], b"".join(vectors) + name):
+        walked = walk_write(body, 3)
+        assert walked is not None
+        rows, (first, last) = walked
+        assert body[first:last] == b"c"
+        assert [body[row[2] : row[3]] for row in rows.tolist()] == [b"v0", b"v1", b"v2"]
+        assert [np.frombuffer(body[row[4] : row[5]], np.float32).tolist() for row in rows.tolist()] == [
+            [0.0, 0.5],
+            [1.0, 1.5],
+            [2.0, 2.5],
+        ]
+        assert rows[:, 6].tolist() == [1, 1, 1]
+        short = walk_write(body, 1)
+        assert short is not None and len(short[0]) == 2
