@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.vectors import decode, search
 from coordinator.vectors import filters as vector_filters
-from coordinator.vectors import search
 from coordinator.vectors.catalogue import Catalogue
 from coordinator.vectors.decode import Upserts, decode_json, write_from_json, write_from_protobuf
 from coordinator.vectors.numbers import parse_arrays
@@ -345,3 +345,24 @@ def test_attributes_that_are_no_plain_values_are_refused_in_protobuf() -> None:
     vector.attributes["x"].vector_value.values.extend([1.0])
     with pytest.raises(BadData, match=r"attributes\.x: a vector; it must be"):
         write_from_protobuf(request.SerializeToString())
+
+
+def test_arrays_that_are_no_json_are_named_by_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def label(place: int) -> str:
+        return f"vector {place}"
+
+    with pytest.raises(BadData, match=r"vector 1: .*; every component must be a finite 32-bit float"):
+        decode.numbers([b"[1]", b"[1,x"], label)
+
+    def refuse(arrays: object) -> None:
+        raise OverflowError
+
+    monkeypatch.setattr(decode, "parse_arrays", refuse)
+    with pytest.raises(BadData, match="vector 0 holds something that is not a number"):
+        decode.numbers([b"[1]"], label)
+    with pytest.raises(BadData, match="vector 1: component 2 is not a finite 32-bit float"):
+        decode.numbers([b"[1]", b"[1,-1.5," + b"9" * 309 + b"]"], label)
+    with pytest.raises(BadData, match="vector 0: component 0 is False; it must be a number"):
+        decode.numbers([b"[false]"], label)
+    with pytest.raises(BadData, match=r"vector 0 is \{\}; it must be an array of numbers"):
+        decode.numbers([b"{}"], label)
