@@ -167,3 +167,27 @@ def test_a_quantile_that_varies_names_each_of_its_values():
 )
 def test_quantiles_as_labels_look_like_openmetrics(value, text):
     assert quantile_text(float(value)) == text
+
+
+def test_buckets_of_several_histograms_may_come_in_any_order():
+    bench = Bench()
+    rows = []
+    for le, a, b in (("10", 4, 0), ("+Inf", 4, 8), ("9", 2, 0), ("100", 4, 8)):
+        rows += [({"__name__": "x", "job": "b", "le": le}, [b]), ({"__name__": "x", "job": "a", "le": le}, [a])]
+        rows += [({"__name__": "x", "job": "a", "le": f"no {le}"}, [99])]
+    answer = by_labels(call(bench, "histogram_quantile", 0.75, bench.matrix(*rows)))
+    assert answer == {
+        (("__name__", "x"), ("job", "a")): [9.5],
+        (("__name__", "x"), ("job", "b")): [77.5],
+    }
+    assert [text.partition("value of ")[2] for text in bench.remarks] == [
+        f'"no {le}" for metric name "x"' for le in ("10", "+Inf", "9", "100")
+    ]
+
+
+def test_of_series_without_a_bound_ten_are_remarked_on():
+    bench = Bench()
+    rows = [({"__name__": "x", "le": f"no {number}"}, [1]) for number in range(12)]
+    call(bench, "histogram_quantile", 0.5, bench.matrix(*rows))
+    assert len(bench.remarks) == 10
+    assert bench.remarks[9].endswith('"no 9" for metric name "x"')

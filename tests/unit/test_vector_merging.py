@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.vectors import numbers
 from coordinator.vectors.merging import Hits, merge
-from coordinator.vectors.numbers import parse_arrays, walk_write
+from coordinator.vectors.numbers import find_unusable, parse_arrays, walk_write
 from proto import vector_pb2
 from shared import wire
 from shared.messages.vectors import FoundBody, pack_blobs
@@ -171,3 +171,40 @@ def test_the_fields_of_a_write_may_come_in_any_order() -> None:
         assert rows[:, 6].tolist() == [1, 1, 1]
         short = walk_write(body, 1)
         assert short is not None and len(short[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("length", "is_usual"),
+    [
+        (b"\x01", True),
+        (b"\x81\x00", True),
+        (b"\x81\x80\x00", True),
+        (b"\x81\x80\x80\x80\x00", True),
+        (b"\x81\x80\x80\x80\x80\x00", False),
+        (b"\x81", False),
+        (b"\x03", False),
+        (b"\x02", False),
+    ],
+)
+def test_a_length_has_at_most_five_bytes_and_ends_within_the_body(length: bytes, is_usual: bool) -> None:
+    walked = walk_write(b"\x12" + length + b"c", 3)
+    assert (walked is not None) is is_usual
+    if walked is not None:
+        assert (len(walked[0]), walked[1]) == (0, (1 + len(length), 2 + len(length)))
+
+
+@pytest.mark.parametrize("body", [b"\x10\x01", b"\x0d\x00\x00\x00\x00", b"\x1a\x00", b"\x92\x01\x00"])
+def test_fields_that_are_not_of_a_write_are_left_to_the_general_parser(body: bytes) -> None:
+    assert walk_write(body, 3) is None
+    assert walk_write(b"", 3) is not None
+
+
+def test_the_first_vector_that_nothing_can_be_compared_with_is_found() -> None:
+    table = np.array([[1, 2, 3], [0, 0, 0], [0, np.nan, np.inf], [0, 0, -0.0]], np.float32)
+    assert find_unusable(table, lengths_matter=True) == (1, -1)
+    assert find_unusable(table, lengths_matter=False) == (2, 1)
+    assert find_unusable(table[2:], lengths_matter=True) == (0, 1)
+    assert find_unusable(table[3:], lengths_matter=True) == (0, -1)
+    assert find_unusable(table[3:], lengths_matter=False) is None
+    assert find_unusable(table[:1], lengths_matter=True) is None
+    assert find_unusable(np.array([[0, 0, 1e-30], [-np.inf, 0, 0]], np.float32), lengths_matter=True) == (1, 0)
