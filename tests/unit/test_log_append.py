@@ -246,6 +246,21 @@ async def test_a_batch_nobody_waits_for_is_not_sent_and_those_behind_it_are(tmp_
     assert starts(area.shards) == [[(0, 1)]]
 
 
+@pytest.mark.parametrize("fate", ["left", "expired"])
+async def test_batches_around_one_that_is_not_sent_share_a_message(tmp_path: Path, fate: str) -> None:
+    area = Appends(tmp_path, write_timeout_ms=10_000)
+    first, between, last = (area.appender._submit(Append(columns_of([b"k"], [b"v"]), False, "", 0)) for _ in range(3))
+    if fate == "left":
+        between.cancel()
+    else:
+        area.appender._queues[False].batches[1].expires = time.monotonic() - 1
+    assert await asyncio.gather(first, last) == [0, 1]
+    assert starts(area.shards) == [[(0, 1), (1, 1)]]
+    assert between.done()
+    if fate == "expired":
+        assert isinstance(between.exception(), DeadlineExceeded)
+
+
 # The sequencer's file, which is written in a thread
 
 
