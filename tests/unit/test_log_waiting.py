@@ -65,3 +65,21 @@ async def test_answers_that_have_come_are_not_kept() -> None:
         deadlines.add(answer)
         answer.set_result(1)
     assert len(deadlines._answers) == 1
+
+
+async def test_of_answers_that_come_out_of_order_each_that_does_not_come_is_an_error() -> None:
+    deadlines = Deadlines(0.05)
+    first, second, third = waiting().answer, waiting().answer, waiting().answer
+    deadlines.add(first)
+    second.set_result(7)
+    deadlines.add(second)
+    deadlines.add(third)
+    assert [answer for _, answer in deadlines._answers] == [first, second, third]
+    first.set_result(5)
+    fourth = waiting().answer
+    deadlines.add(fourth)
+    assert [answer for _, answer in deadlines._answers] == [third, fourth]
+    for answer in (third, fourth):
+        with pytest.raises(DeadlineExceeded):
+            await asyncio.wait_for(answer, 5)
+    assert not deadlines._answers
