@@ -8,6 +8,7 @@ import time
 import pytest
 
 from coordinator.log.columns import columns_of
+from coordinator.log.frontier import Frontier, Group
 from coordinator.log.records import Append
 from coordinator.log.waiting import FEW_BATCHES, SMALL_BYTES, SMALL_RECORDS, Deadlines, Queue, Waiting
 from shared.errors import DeadlineExceeded
@@ -83,3 +84,35 @@ async def test_of_answers_that_come_out_of_order_each_that_does_not_come_is_an_e
         with pytest.raises(DeadlineExceeded):
             await asyncio.wait_for(answer, 5)
     assert not deadlines._answers
+
+
+# What followers are told of
+
+
+@pytest.mark.parametrize("visibility", ["acked", "durable"])
+def test_numbers_that_no_group_told_of_are_a_gap_once_and_before_what_follows(visibility: str) -> None:
+    frontier = Frontier(visibility)
+    told: list[object] = []
+    frontier.publish, frontier.publish_gap = lambda group: told.append(group.start), lambda: told.append("gap")
+    frontier.begin_at(5, 5)
+    assert told == ["gap"]
+    frontier.show()
+    frontier.skip_to(5)
+    assert told == ["gap"]
+    for start in (5, 6):
+        group = Group(start, start + 1)
+        frontier.open(group)
+        frontier.close(group)
+        frontier.synced(start + 1)
+    assert told == ["gap", 5, 6]
+    frontier.skip_to(9)
+    frontier.synced(9)
+    assert told == ["gap", 5, 6, "gap"]
+    late = Group(9, 12)
+    frontier.open(late)
+    frontier.in_doubt = 7
+    frontier.show()
+    frontier.in_doubt = 8
+    frontier.show()
+    assert told == ["gap", 5, 6, "gap", "gap"]
+    assert frontier.visible == 8
