@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,9 +13,9 @@ from cosmic_ray.operators.operator import Example
 from coverage import CoverageData
 
 from tests.mutants.operators import OPERATORS
-from tests.mutants.recording import Recording
-from tests.mutants.sampling import GROUPS, Mutant, files, mutants_of, sample
-from tests.mutants.selection import CASES_MAX, SECONDS_MAX, Selection
+from tests.mutants.recording import Recording, environment
+from tests.mutants.sampling import GROUPS, ROOT, Mutant, files, mutants_of, sample
+from tests.mutants.selection import CASES_MAX, SECONDS_MAX, Selection, has_kernels
 
 EXAMPLES = [(name, example) for name, operator in OPERATORS.items() for example in operator.examples()]
 
@@ -171,3 +173,30 @@ def test_a_field_of_a_class_has_the_tests_of_its_file(tree: Path) -> None:
     (tree / "worker" / "a.py").write_text("class A:\n    size: int = 1\n\n    def f(self):\n        return 2\n")
     selection = recorded(tree, {"t.py::one": {"worker/a.py": [5]}}, {"t.py::one": 1.0})
     assert selection.tests_of(at("worker/a.py", 2)).tests == ["t.py::one"]
+
+
+PLAIN_KERNEL = """
+from numba import njit, types
+from tests.mutants import plain_kernels
+plain_kernels.pytest_configure()
+from shared.kernels import kernel
+inner = njit(cache=True)(lambda x: type(x).__name__)
+@kernel(types.int64(types.int64))
+def half(x):
+    return inner(x), x / 2
+print(half(3))
+"""
+
+
+def test_kernels_of_a_plain_group_run_as_python(tmp_path: Path) -> None:
+    env = environment(tmp_path / "tree", plain=True) | {"PYTHONPATH": str(ROOT)}
+    told = subprocess.run(
+        [sys.executable, "-c", PLAIN_KERNEL], env=env, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert told.stdout == "('int', 1.5)\n"
+    assert environment(tmp_path / "tree")["NUMBA_DISABLE_JIT"] == "0"
+
+
+def test_a_module_with_kernels_is_known_by_them() -> None:
+    assert has_kernels("@kernel\ndef f(): ...") and has_kernels("from shared.kernels import kernel")
+    assert not has_kernels("def kernel(): ...")
