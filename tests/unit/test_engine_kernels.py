@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
-from coordinator.queries import joining, results
+from coordinator.queries import evaluation, joining, results
 from coordinator.queries.fetched import FetchedSelection
+from coordinator.queries.merge import Terms
+from coordinator.queries.planner import Plan
 from shared.labels import LabelFrame, Symbols
 from shared.promql.ast import Matcher, VectorSelector
 from shared.promql.engine import kernels, scan, windows
@@ -200,3 +205,46 @@ def test_making_answers_ready_compiles_their_kernels_and_those_of_the_order_of_l
         monkeypatch.setattr(module, "compile_kernels", lambda name=module.__name__: compiled.append(name))
     results.warm()
     assert sorted(name.rpartition(".")[2] for name in compiled) == ["label_order", "series"]
+
+
+@pytest.mark.parametrize(("lookback_ms", "expected"), [(30_000, 2.0), (30_001, 2.0), (29_999, 1.0)])
+def test_a_smoothed_value_lies_between_samples_that_are_no_further_than_the_lookback(
+    lookback_ms: int, expected: float
+) -> None:
+    data = source({"m": [1.0, None, None, None, 5.0]})
+    assert at("m smoothed", data, 10, lookback_ms=lookback_ms) == {"m{}": expected}
+    assert at("m smoothed", data, 0, lookback_ms=lookback_ms) == {"m{}": 1.0}
+    assert at("m smoothed", data, 30, lookback_ms=30_000) == {}
+    assert at("m smoothed", data, 30, lookback_ms=30_001) == {"m{}": 4.0}
+
+
+def test_a_kernel_is_called_with_so_many_samples_and_steps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = source({"m": [1.0, 2.0, 3.0]})
+    expected = rows("sum_over_time(m[30s])", data, 0, 40, 10)
+    monkeypatch.setattr(windows, "KERNEL_WORK", 6)
+    steps: list[int] = []
+    parts = windows._parts
+
+    def noted(reading: windows.Reading) -> Iterator[windows.Reading]:
+        for part in parts(reading):
+            steps.append(part.windows.steps)
+            yield part
+
+    monkeypatch.setattr(windows, "_parts", noted)
+    assert rows("sum_over_time(m[30s])", data, 0, 40, 10) == expected
+    assert steps == [2, 2, 1]
+    steps.clear()
+    rows("sum_over_time(m[30s])", data, 0, 10, 10)
+    assert steps == []
+
+
+def test_every_query_that_warms_up_is_evaluated_on_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[tuple[str, int, bool]] = []
+    monkeypatch.setattr(results, "warm", lambda: None)
+
+    def noted(plan: Plan, replies: list[object], terms: Terms) -> None:
+        evaluated.append((plan.text, len(replies), time.monotonic() < terms.deadline < time.monotonic() + 100))
+
+    monkeypatch.setattr(evaluation, "evaluate_plan", noted)
+    evaluation.warm()
+    assert evaluated == [(text, 0, True) for text in evaluation.WARMING]
