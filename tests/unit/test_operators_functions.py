@@ -117,7 +117,9 @@ def test_dates_of_what_is_no_date_are_nan():
 
 def test_date_functions_without_an_argument_are_about_now():
     bench = Bench(2)
-    assert rows(call(bench, "minute")) == [({}, [0.0, 1.0])]
+    answer = call(bench, "minute")
+    assert rows(answer) == [({}, [0.0, 1.0])]
+    assert answer.drop_name.shape == (1,)
 
 
 def test_timestamp_of_what_is_no_selector_is_the_evaluations_time():
