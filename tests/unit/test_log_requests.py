@@ -259,6 +259,7 @@ def test_keys_and_values_have_so_many_bytes_and_the_longer_one_is_named() -> Non
         return json.dumps({"records": listed}).encode()
 
     assert parse(JSON, request((KEY_BYTES_MAX, 100)), settings).size_bytes == KEY_BYTES_MAX + 100
+    assert parse(JSON, request((1, 100), (2, 100)), settings).size_bytes == 203
     with pytest.raises(BadData, match=rf"`records\[1\].key` has {KEY_BYTES_MAX + 1} bytes; .* most {KEY_BYTES_MAX}"):
         parse(JSON, request((1, 1), (KEY_BYTES_MAX + 1, 1)), settings)
     for rest in (0, 100):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -207,3 +207,14 @@ def test_the_socket_is_used_by_one_thread_at_a_time(
     service.send(wire.encode_reply(_id(200), Reply(b"beat")))
     assert coordinator.hear()[0] == 200
     assert unlocked == []
+
+
+def test_a_service_closes_when_nobody_holds_its_queues(coordinator: Coordinator) -> None:
+    service = coordinator.service
+    closing = Thread(target=service.close)
+    with service._lock:
+        closing.start()
+        closing.join(0.1)
+        assert closing.is_alive() and not service._stopping
+    closing.join(WITHIN_S)
+    assert service._stopping

@@ -398,7 +398,7 @@ def test_new_directory_begins_with_an_empty_list_without_a_warning(
     assert check.check(tmp_path) == []
 
 
-def test_list_of_the_last_release_is_taken_over(tmp_path: Path) -> None:
+def test_list_of_the_last_release_is_taken_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shards = Shards()
     old = {
         "next_id": 4,
@@ -413,7 +413,9 @@ def test_list_of_the_last_release_is_taken_over(tmp_path: Path) -> None:
         assert collections.all() == [Collection(2, "a", 3, "l2", "f32", ("body",))]
         assert (await make(collections, "b")).id == 4
 
-    run(tmp_path, shards, look)
+    with caplog.at_level(logging.WARNING, "triptych"):
+        run(tmp_path, shards, look)
+    assert not any("mended" in record.message for record in caplog.records)
     assert all(catalogue_file.decode(path.read_bytes()).format == 2 for path in files(tmp_path))
 
 
@@ -539,3 +541,16 @@ def test_list_that_changed_while_it_was_compared_is_left_as_it_is(tmp_path: Path
     assert [one.name for one in catalogue.all()] == ["a"]
     catalogue.reconcile([], [stray], catalogue.generation)
     assert [one.name for one in catalogue.all()] == ["a", "stray"] and catalogue.next_id == 9
+
+
+def test_files_that_cannot_be_read_are_taken_to_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogue = Catalogue(tmp_path)
+    catalogue.load()
+    catalogue.rebuild([])
+    assert catalogue._disk_differs() is False
+
+    def unreadable(directory: Path) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr("coordinator.vectors.catalogue.copies_in", unreadable)
+    assert catalogue._disk_differs() is True

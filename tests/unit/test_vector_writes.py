@@ -20,6 +20,7 @@ from coordinator.vectors.answers import hits_protobuf, vector_json, vector_proto
 from coordinator.vectors.area import Entry, VectorArea
 from coordinator.vectors.decode import Upserts
 from coordinator.vectors.merging import Hits
+from coordinator.vectors.search import SearchRequest
 from proto import vector_pb2
 from shared import wire
 from shared.config import Settings
@@ -29,6 +30,7 @@ from shared.messages.vectors import (
     CollectionsReply,
     Count,
     IdsBody,
+    SearchBody,
     ShardCollections,
     WriteBody,
     floats,
@@ -292,6 +294,27 @@ async def test_a_search_that_is_held_for_company_ends_with_the_area(tmp_path: Pa
     await area.stop()
     async with asyncio.timeout(1):
         await cancelled.wait()
+
+
+async def test_a_search_says_how_many_shards_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = Shards()
+    area = await started(tmp_path, shards)
+    await area.write(upserts("a"))
+    asked: list[int] = []
+
+    async def fan_out(method: str, *, body: bytes, **_: Any) -> FanOut:
+        asked.append(wire.unpack(body, SearchBody).shards_asked)
+        raise Unavailable("nobody has answered")
+
+    monkeypatch.setattr(shards, "fan_out", fan_out)
+    request = SearchRequest("", np.ones(2, np.float32), [2], False, 1, (), None, 0, False, "", "")
+    for away in (set(), {2}, {0, 1}):
+        shards.away = away
+        with pytest.raises(Unavailable, match="nobody has answered"):
+            await area.search(request, partial=True)
+    assert asked == [3, 2, 1]
+    shards.away = set()
+    await area.stop()
 
 
 # Answers
