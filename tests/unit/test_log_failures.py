@@ -54,11 +54,13 @@ async def test_a_repeat_that_never_becomes_durable_is_past_its_deadline(log: Log
         assert await area.append(batch((b"k", b"1"), durable=True, producer="p", seq=1)) == first
 
 
-async def test_a_log_that_is_recovered_too_slowly_is_unavailable(log: Log) -> None:
+async def test_a_log_that_is_recovered_too_slowly_is_unavailable(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.log.recovery.RETRY_S", 0.02)
     log.links.fault = lambda method, shard: "lost" if method == "log.recover" else ""
     async with log.running() as area:
         with pytest.raises(Unavailable, match="the log is still being recovered after a start"):
             await area.recovery.wait_for([0])
+        assert not area.recovery.complete.is_set()
         log.links.fault = lambda method, shard: ""
         await asyncio.wait_for(area.recovery.complete.wait(), 5)
         await area.recovery.wait_for([0])
