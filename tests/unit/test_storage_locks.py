@@ -1,0 +1,366 @@
+"""What several threads may call at once waits for the lock that guards what it reads or changes."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.config import Settings
+from shared.labels import Symbols
+from shared.messages.log import Span
+from shared.messages.vectors import Collection
+from tests.unit.log_shard import OneShard
+from worker.damage import DamageReport
+from worker.logs import cursors, keeper
+from worker.series import patterns as patterns_module
+from worker.series.archive import Archive
+from worker.series.ingest import Rounds
+from worker.series.metadata import Metadata
+from worker.series.patterns import Patterns
+from worker.series.texts import TextTable
+from worker.storage import Store
+from worker.vectors import engine as engine_module
+from worker.vectors.ann import AnnIndex
+from worker.vectors.collection import WorkerCollection
+from worker.vectors.engine import Engine
+from worker.vectors.part import VectorPart
+from worker.vectors.text import TextIndex
+from worker.wal.log import LOG, SERIES, WriteAheadLog
+from worker.wal.register import Listing, Register
+
+TIMEOUT_S = 10.0
+EARLY_S = 0.05
+"""What does not wait has ended by then."""
+
+Act = Callable[[], object]
+
+
+def waits_for(lock: Any, act: Act) -> bool:
+    """Whether `act` ends only when the lock is free."""
+    with ThreadPoolExecutor(1) as pool:
+        with lock:
+            acting = pool.submit(act)
+            is_waiting = not wait([acting], EARLY_S).done
+        acting.result(TIMEOUT_S)
+        return is_waiting
+
+
+def waits_after(lock: Any, owner: object, name: str, monkeypatch: pytest.MonkeyPatch, act: Act) -> bool:
+    """Whether `act`, once the call `name` in it has ended, waits for the lock."""
+    call, called, may_end = getattr(owner, name), threading.Event(), threading.Event()
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        answer = call(*arguments, **options)
+        called.set()
+        assert may_end.wait(TIMEOUT_S)
+        return answer
+
+    monkeypatch.setattr(owner, name, slow)
+    with ThreadPoolExecutor(1) as pool:
+        acting = pool.submit(act)
+        assert called.wait(TIMEOUT_S)
+        with lock:
+            may_end.set()
+            is_waiting = not wait([acting], EARLY_S).done
+        acting.result(TIMEOUT_S)
+        return is_waiting
+
+
+def guard(monkeypatch: pytest.MonkeyPatch, lock: Any, owner: object, *names: str) -> Counter[str]:
+    """From now on a call of one of these fails while nobody has the lock. How often each was called."""
+    calls: Counter[str] = Counter()
+
+    def guarded(name: str) -> Callable[..., Any]:
+        original = getattr(owner, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            assert lock.locked(), f"{name} is called without the lock"
+            calls[name] += 1
+            return original(*arguments, **options)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(owner, name, guarded(name))
+    return calls
+
+
+# The log
+
+
+@pytest.fixture
+def log_shard(tmp_path: Path) -> Iterator[OneShard]:
+    shard = OneShard(tmp_path / "shard")
+    shard.append(0, [(b"k", b"a")], [(b"k", b"b")], closed=0)
+    shard.append(2, [(b"k", b"c")])
+    yield shard
+    shard.close()
+
+
+LOG_ACTS: dict[str, Callable[[OneShard], object]] = {
+    "view": lambda shard: shard.part.view(),
+    "has dropped": lambda shard: shard.part.has_dropped(0),
+    "answers of a producer": lambda shard: shard.part.producer_answers("p"),
+    "segments": lambda shard: shard.part.segments(),
+    "recovery": lambda shard: shard.part.recover(0, 0, 0),
+    "gathering": lambda shard: shard.part.gather(),
+    "flush": lambda shard: shard.part.flush(),
+    "taking back": lambda shard: shard.part.revoke(0, 0, [Span((0, 1))]),
+    "drop": lambda shard: shard.part.drop(1, 0),
+    "cursor": lambda shard: cursors.move(shard.part, "c", [], lambda: None),
+    "cursor removed": lambda shard: cursors.remove(shard.part, "c", lambda: None),
+}
+
+
+@pytest.mark.parametrize("name", LOG_ACTS)
+def test_what_reads_or_changes_the_log_waits_for_its_lock(log_shard: OneShard, name: str) -> None:
+    assert waits_for(log_shard.part.lock, lambda: LOG_ACTS[name](log_shard))
+
+
+@pytest.mark.parametrize("name", ["gathering", "flush", "taking back", "drop"])
+def test_what_changes_the_stored_log_waits_for_a_gathering(log_shard: OneShard, name: str) -> None:
+    assert waits_for(log_shard.part._gather_lock, lambda: LOG_ACTS[name](log_shard))
+
+
+def test_a_log_closes_when_the_gathering_has_ended(log_shard: OneShard) -> None:
+    assert waits_for(log_shard.part._gather_lock, log_shard.part.close)
+    log_shard.part.keeper.join(log_shard.part)  # to be closed once more
+
+
+def test_the_memory_of_a_log_is_used_under_its_lock_only(log_shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = log_shard.part
+    guarded = ("stage", "add", "split", "revoke", "drop", "groups")
+    calls = guard(monkeypatch, part.lock, part._memory, *guarded)
+    log_shard.append(3, [(b"k", b"d")])
+    part.revoke(0, 3, [Span((3, 4))])
+    part.recover(0, 0, 0)
+    part.drop(1, 0)
+    part.gather()
+    assert set(calls) == set(guarded)
+
+
+def test_what_was_gathered_is_shown_as_stored_under_the_lock(
+    log_shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert waits_after(log_shard.part.lock, log_shard.store, "write", monkeypatch, log_shard.part.gather)
+    assert log_shard.part._gathered == 2
+
+
+@pytest.mark.parametrize("act", ["join", "leave"])
+def test_a_keeper_takes_one_part_at_a_time(log_shard: OneShard, act: str) -> None:
+    own = keeper.Keeper(log_shard.log)
+    own.join(log_shard.part)
+    assert waits_for(own._lock, lambda: getattr(own, act)(log_shard.part))
+    for part in list(own._parts):
+        own.leave(part)
+
+
+def test_two_threads_do_not_make_two_keepers(log_shard: OneShard) -> None:
+    assert waits_for(keeper._keepers_lock, lambda: keeper.keeper_of(log_shard.log))
+
+
+# The write-ahead log
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> Iterator[WriteAheadLog]:
+    log = WriteAheadLog(tmp_path / "wal").open()
+    yield log
+    log.close()
+
+
+WAL_ACTS: dict[str, Callable[[WriteAheadLog], object]] = {
+    "write": lambda log: log.write([(log._streams[0, SERIES], [b"x"])]),
+    "stream": lambda log: log.stream(1, LOG),
+    "release": lambda log: log.release(log._streams[0, SERIES], 1),
+    "behind": lambda log: log.is_behind(log._streams[0, SERIES]),
+    "set aside": lambda log: log.set_aside((0, SERIES), [b"x"], "is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", WAL_ACTS)
+def test_what_uses_the_write_ahead_log_waits_for_its_lock(wal: WriteAheadLog, name: str) -> None:
+    wal.stream(0, SERIES)
+    assert waits_for(wal._lock, lambda: WAL_ACTS[name](wal))
+
+
+@pytest.mark.parametrize(("act", "arguments"), [("change", ()), ("catch_up", ()), ("note", (1, 2)), ("close", ())])
+def test_the_list_of_files_changes_once_at_a_time(tmp_path: Path, act: str, arguments: tuple[int, ...]) -> None:
+    register = Register(tmp_path, Listing(1, {1: 0}))
+    assert waits_for(register._lock, lambda: getattr(register, act)(*arguments))
+    if act != "close":
+        register.close()
+
+
+# The series
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    own = Store(tmp_path / "store")
+    yield own
+    own.close()
+
+
+@pytest.mark.parametrize("act", ["announce", "give_up", "forget", "changed"])
+def test_the_list_of_blocks_files_changes_once_at_a_time(store: Store, tmp_path: Path, act: str) -> None:
+    archive = Archive(store, Settings(), tmp_path)
+    arguments: dict[str, tuple[list[str], ...]] = {"changed": ([], []), "forget": ()}
+    assert waits_for(archive._lock, lambda: getattr(archive, act)(*arguments.get(act, (["a"],))))
+
+
+def test_what_is_forgotten_leaves_the_list_under_the_lock(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive(store, Settings(), tmp_path)
+    archive.announce(["a"])
+    archive.give_up(["a"])
+    assert waits_after(archive._lock, store, "write", monkeypatch, archive.forget)
+    assert not archive._left_over
+
+
+def test_metadata_is_one_threads_at_a_time(store: Store) -> None:
+    metadata = Metadata(store)
+    assert waits_for(metadata._lock, lambda: metadata.put([]))
+    assert waits_for(metadata._lock, lambda: metadata.find("m", 0))
+
+
+def test_the_expressions_seen_lately_are_one_threads_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns = Patterns()
+    assert waits_for(patterns._lock, lambda: patterns.get("a.*"))
+    assert waits_for(patterns._lock, lambda: patterns.get("a.*"))
+    assert waits_after(patterns._lock, patterns_module, "Pattern", monkeypatch, lambda: patterns.get("b.*"))
+
+
+def test_the_table_of_texts_is_one_threads_at_a_time() -> None:
+    table = TextTable()
+    assert waits_for(table._map_lock, lambda: table.codes(["a"]))
+    assert waits_for(table._map_lock, lambda: table.find("a"))
+
+
+def test_the_queue_of_commits_is_one_threads_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: Rounds[Any] = Rounds()
+
+    def announce() -> None:
+        with rounds.coming():
+            pass
+
+    assert waits_for(rounds._queue_lock, announce)
+    assert waits_for(rounds._queue_lock, lambda: rounds.add({}, TIMEOUT_S))
+    came = guard(monkeypatch, rounds._queue_lock, rounds._came, "notify_all")
+    rounds.add({}, TIMEOUT_S)
+    assert came["notify_all"] == 1
+    inside, may_leave = threading.Event(), threading.Event()
+
+    def come() -> None:
+        with rounds.coming():
+            inside.set()
+            assert may_leave.wait(TIMEOUT_S)
+
+    coming = threading.Thread(target=come)
+    coming.start()
+    assert inside.wait(TIMEOUT_S)
+    with rounds._queue_lock:
+        may_leave.set()
+        coming.join(EARLY_S)
+        assert (coming.is_alive(), rounds._coming) == (True, 1)
+    coming.join(TIMEOUT_S)
+    assert rounds._coming == 0
+
+
+# The vectors
+
+TEXT = Collection(1, "default", 4, "cosine", text=("words",))
+
+
+@pytest.fixture
+def vectors(tmp_path: Path, store: Store) -> WorkerCollection:
+    """With a vector, and one whose row is damaged."""
+    own = WorkerCollection(TEXT, tmp_path / "index", Settings(shards=1, workers=1))
+    own.attach(0, store, DamageReport())
+    own.upsert(0, [b"a", b"b"], np.ones((2, 4), np.float32), [b"", b""])
+    own._report(0, {b"b": "it is damaged"})
+    return own
+
+
+VECTOR_ACTS: dict[str, Callable[[WorkerCollection], object]] = {
+    "upsert": lambda own: own.upsert(0, [b"c"], np.ones((1, 4), np.float32), [b""]),
+    "delete": lambda own: own.delete(0, [b"a"]),
+    "leave": lambda own: own.leave(0, own._stores[0].batch()),
+    "detach": lambda own: own.detach(0),
+    "contents": lambda own: own.contents(0, [b"a", b"b"]),
+    "index step": lambda own: own.index_step(),
+    "compact": lambda own: list(own.compact()),
+    "save": lambda own: own.save(),
+}
+
+
+@pytest.mark.parametrize("name", VECTOR_ACTS)
+def test_what_reads_or_changes_a_collection_waits_for_its_lock(vectors: WorkerCollection, name: str) -> None:
+    assert waits_for(vectors._lock, lambda: VECTOR_ACTS[name](vectors))
+
+
+def test_vectors_are_loaded_under_the_lock_of_their_collection(
+    vectors: WorkerCollection, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = WorkerCollection(TEXT, tmp_path / "index", Settings(shards=1, workers=1))
+    calls = guard(monkeypatch, own._lock, own, "_restore", "_load_batch", "_report")
+    own.attach(0, store, DamageReport())
+    assert calls == {"_restore": 1, "_load_batch": 1, "_report": 1}
+
+
+def test_the_texts_of_vectors_are_one_threads_at_a_time() -> None:
+    texts = TextIndex(["words"])
+    for act in (lambda: texts.put(b"a", b""), lambda: texts.remove(b"a"), lambda: texts.search("words", "a", 1)):
+        assert waits_for(texts._lock, act)
+
+
+def test_a_graph_is_saved_and_loaded_by_one_thread_at_a_time(tmp_path: Path) -> None:
+    graph = AnnIndex(4, "cosine", "f32")
+    graph.add(np.arange(2), np.eye(2, 4, dtype=np.float32))
+    assert waits_for(graph._lock, lambda: graph.save(tmp_path / "graph"))
+    assert waits_for(graph._lock, lambda: graph.load(tmp_path / "graph", 2))
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    own = Engine(Settings(data=tmp_path, shards=1, workers=1))
+    yield own
+    own.stop()
+
+
+def test_the_engine_of_a_process_has_a_lock_for_what_it_knows(engine: Engine, store: Store) -> None:
+    damage = DamageReport()
+    assert waits_for(engine._lock, lambda: engine.join(0, store, damage, []))
+    assert waits_for(engine._lock, lambda: engine.open(0, damage, TEXT))
+    assert waits_for(engine._lock, lambda: engine.remove_left(7))
+    assert waits_for(engine._lock, lambda: engine.leave(0))
+    assert waits_for(engine._lock, engine.stop)
+    assert waits_for(engine_module._engines_lock, lambda: engine_module.engine_of(Symbols(), Settings()))
+
+
+def test_the_engine_begins_its_thread_under_its_lock(
+    engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = guard(monkeypatch, engine._lock, engine, "_find_or_make")
+    begun = guard(monkeypatch, engine._lock, engine_module.threading, "Thread")
+    engine.join(0, store, DamageReport(), [TEXT])
+    monkeypatch.undo()
+    assert (made["_find_or_make"], begun["Thread"]) == (1, 1)
+
+
+def test_the_list_of_a_shards_collections_is_one_threads_at_a_time(tmp_path: Path, store: Store) -> None:
+    settings = Settings(data=tmp_path, shards=1, workers=1)
+    part = VectorPart(store, settings, Symbols(), tmp_path / "0", DamageReport())
+    part.load()
+    assert waits_for(part._lock, part.collections)
+    assert waits_for(part._lock, lambda: part.open(TEXT))
+    assert waits_for(part._lock, lambda: part.drop(TEXT))
+    part.close()
