@@ -41,7 +41,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_manifest.py",
         "test_sample_writes.py",
         "test_series_*.py",
-        "test_storage.py",
+        "test_storage*.py",
         "test_store_*.py",
         "test_vector_*.py",
         "test_wal*.py",

@@ -1,0 +1,137 @@
+"""The arithmetic of exact search: candidates, their similarities and their order, against plain numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from worker.vectors import exact
+from worker.vectors.exact import TIE_SLACK, candidates
+from worker.vectors.ranking import best
+from worker.vectors.similarity import prepared, similarities
+
+METRICS = ["cosine", "dot", "l2"]
+QUERIES = 3
+
+
+def near_by_definition(vectors: np.ndarray, queries: np.ndarray, metric: str) -> np.ndarray:
+    """float64[q, n]."""
+    wide, asked = vectors.astype(np.float64), queries.astype(np.float64)
+    if metric == "l2":
+        return -np.sqrt(np.square(wide[None] - asked[:, None]).sum(axis=2))
+    return asked @ wide.T
+
+
+def made(count: int, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(vectors as they are compared, their lengths, queries); the lengths of the vectors differ by far."""
+    random = np.random.default_rng(count)
+    vectors = random.normal(size=(count, 5)) * random.uniform(0.1, 30, (count, 1))
+    compared = prepared(vectors.astype(np.float32), metric)
+    queries = prepared(random.normal(size=(QUERIES, 5)).astype(np.float32), metric)
+    return compared, np.sqrt(np.square(compared).sum(axis=1)), queries
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_similarities_are_those_of_the_definition(metric: str) -> None:
+    vectors, _, queries = made(9, metric)
+    index = np.array([[0, 3, -1], [8, 8, 1], [-1, -1, 2]])
+    expected = np.take_along_axis(near_by_definition(vectors, queries, metric), np.maximum(index, 0), axis=1)
+    expected = np.where(index < 0, -np.inf, expected)
+    np.testing.assert_allclose(similarities(vectors, index, queries, metric), expected, rtol=1e-6)
+    halves = vectors.astype(np.float16)
+    expected = np.where(
+        index < 0,
+        -np.inf,
+        np.take_along_axis(near_by_definition(halves, queries, metric), np.maximum(index, 0), axis=1),
+    )
+    np.testing.assert_allclose(similarities(halves, index, queries, metric), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_cosine_lies_within_one_whatever_rounding_does() -> None:
+    vectors = prepared(np.full((1, 7), 0.3, np.float32), "cosine")
+    index = np.zeros((1, 1), np.int64)
+    for sign in (1, -1):
+        [[near]] = similarities(np.float32(1.001 * sign) * vectors, index, vectors, "cosine")
+        assert near == sign
+    assert abs(similarities(2 * vectors, index, vectors, "dot")[0, 0]) > 1.9
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_the_length_of_a_vector_neither_overflows_nor_vanishes(scale: float) -> None:
+    given = np.array([[3, 0, -4], [0, -2, 0]], np.float32) * np.float32(scale)
+    np.testing.assert_allclose(prepared(given, "cosine"), [[0.6, 0, -0.8], [0, -1, 0]], rtol=1e-6)
+    assert prepared(given, "dot").tolist() == given.tolist()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    "rows", [np.arange(40), np.arange(7, 30), np.delete(np.arange(3, 40), [2, 9, 20]), np.array([1, 2, 19, 38])]
+)
+def test_products_order_as_similarities_do_whichever_rows_there_are(metric: str, rows: np.ndarray) -> None:
+    vectors, norms, queries = made(40, metric)
+    near = exact._products(vectors, norms, rows, queries, metric)
+    expected = near_by_definition(vectors, queries, metric)[:, rows]
+    if metric == "l2":  # the same up to the query's own length
+        expected = -0.5 * np.square(expected) + 0.5 * np.square(queries.astype(np.float64)).sum(axis=1)[:, None]
+    np.testing.assert_allclose(near, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_candidates_hold_the_nearest_and_few_more(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "BLOCK_CELLS_MAX", 0)  # blocks of 1,024 rows then
+    vectors, norms, queries = made(3000, metric)
+    rows = np.delete(np.arange(3000), [5, 1500, 2999])
+    looks: list[int] = []
+    found = candidates(vectors, norms, rows, queries, 4, metric, lambda: looks.append(1))
+    assert len(looks) == 3
+    assert found.shape[1] <= 4 + TIE_SLACK
+    near = near_by_definition(vectors, queries, metric)[:, rows]
+    for query in range(QUERIES):
+        nearest = rows[np.argsort(-near[query])[:4]]
+        assert set(nearest.tolist()) <= set(found[query].tolist())
+
+
+def test_all_that_are_equally_near_at_the_edge_stay_candidates() -> None:
+    vectors = np.ones((200, 3), np.float32)
+    vectors[50:60] = 3.0
+    vectors[60:70] = -1.0
+    queries = np.array([[1, 1, 1], [-1, -1, -1]], np.float32)
+    norms = np.sqrt(np.square(vectors).sum(axis=1))
+    found = candidates(vectors, norms, np.arange(200), queries, 15, "dot", lambda: None)
+    left_out = set(range(60, 70))
+    assert set(found[0].tolist()) - {-1} == set(range(200)) - left_out
+    assert set(found[1].tolist()) - {-1} == set(range(200)) - set(range(50, 60))
+    assert sorted(found[0][found[0] >= 0].tolist()) == sorted(set(found[0].tolist()) - {-1}), "each once"
+
+
+def test_fewer_rows_than_are_wanted_are_all_candidates() -> None:
+    vectors, norms, queries = made(10, "dot")
+    found = candidates(vectors, norms, np.array([2, 5]), queries, 3, "dot", lambda: None)
+    assert found.tolist() == [[2, 5]] * QUERIES
+    assert candidates(vectors, norms, np.zeros(0, np.int64), queries, 3, "dot", lambda: None).shape == (QUERIES, 0)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 7, 31, 64, 65, 100])
+def test_the_best_of_each_query_are_in_order(k: int) -> None:
+    random = np.random.default_rng(k)
+    near = random.permuted(np.tile(np.arange(64, dtype=np.float32), (4, 1)), axis=1)
+    near[1, 3:50] = -np.inf
+    near[2] = -np.inf
+    index = random.permuted(np.tile(np.arange(100, 164), (4, 1)), axis=1)
+    parts: list[Any] = best(near, index, k, [b"%03d" % row for row in range(200)]).parts()
+    for query, (rows, values) in enumerate(parts):
+        order = [place for place in np.argsort(-near[query]) if near[query, place] > -np.inf][:k]
+        assert (rows.tolist(), values.tolist()) == (index[query, order].tolist(), near[query, order].tolist())
+    assert [len(rows) for rows, _ in parts] == [min(k, 64), min(k, 17), 0, min(k, 64)]
+
+
+def test_equal_ones_are_in_order_of_their_ids_also_at_the_edge() -> None:
+    near = np.array([[1, 2, 2, 2, 0], [5, 4, 3, 2, 1]], np.float32)
+    index = np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
+    names = [b"e", b"d", b"b", b"c", b"a"]
+    ranking = best(near, index, 2, names)
+    assert ranking.rows.tolist() == [2, 3, 4, 3]
+    assert ranking.near.tolist() == [2, 2, 5, 4]
+    assert best(near, index, 4, names).rows.tolist() == [2, 3, 1, 0, 4, 3, 2, 1]
