@@ -8,18 +8,16 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from queue import SimpleQueue
 
+from tests.mutants import kernels
+from tests.mutants.reasons import EQUIVALENT, Reasons, line_of
 from tests.mutants.recording import CACHE, recordings
 from tests.mutants.running import NOTICED, Outcome, Runner, copy_tree
-from tests.mutants.sampling import GROUPS, ROOT, Mutant, all_of, sample
+from tests.mutants.sampling import GROUPS, Mutant, all_of, sample
 from tests.mutants.selection import Selection
-
-SURVIVORS = Path(__file__).with_name("survivors.toml")
 
 
 def main() -> int:
@@ -28,11 +26,14 @@ def main() -> int:
     if arguments.only:
         wanted = set(arguments.only)
         mutants = [mutant for group in arguments.groups for mutant in all_of(group) if mutant.name in wanted]
-    runners = [Runner(copy_tree(CACHE / str(number))) for number in range(arguments.jobs)]
     started = time.monotonic()
-    selection = Selection(runners[0].tree, recordings(runners[0].tree, arguments.groups))
+    kernels.compile_own()
+    runners = [Runner(copy_tree(CACHE / str(number))) for number in range(arguments.jobs)]
+    selection = Selection(runners[0].tree, recordings(runners[0].tree, arguments.groups, arguments.jobs))
     print(f"which tests execute which lines: {time.monotonic() - started:.0f} s", flush=True)
+    started = time.monotonic()
     outcomes = _try_all(mutants, runners, selection, arguments.seconds)
+    print(f"{len(outcomes)} mutants: {time.monotonic() - started:.0f} s", flush=True)
     for runner in runners:
         runner.close()
     return _report(outcomes, len(mutants), arguments)
@@ -72,31 +73,32 @@ def _try_all(mutants: list[Mutant], runners: list[Runner], selection: Selection,
 
 
 def _report(outcomes: list[Outcome], sampled: int, arguments: argparse.Namespace) -> int:
-    reasons = _reasons()
-    noticed = [o for o in outcomes if o.verdict in NOTICED]
+    """A mutant that is listed as equivalent, because nobody could see a difference, counts neither way; the share with
+    those that survived is told as well."""
+    reasons = Reasons()
+    verdicts = {outcome.mutant: _verdict(outcome, reasons) for outcome in outcomes}
     print(f"\nseed {arguments.seed}: {len(outcomes)} of {sampled} sampled mutants tried")
-    print(f"{'group':10} {'tried':>6} {'noticed':>8} {'survived':>9} {'untested':>9}")
+    print(f"{'group':10} {'tried':>6} {'noticed':>8} {'survived':>9} {'untested':>9} {'equivalent':>11}")
     for group in arguments.groups:
-        own = Counter(o.verdict for o in outcomes if o.mutant.group == group)
-        print(f"{group:10} {own.total():6} {own['killed'] + own['timeout']:8} {own['survived']:9} {own['untested']:9}")
-    for outcome in outcomes:
-        if outcome not in noticed:
-            line = (ROOT / outcome.mutant.path).read_text().splitlines()[outcome.mutant.line - 1].strip()
-            reason = reasons.get(
-                (outcome.mutant.path, outcome.mutant.operator, line), "no reason known: a test is missing"
-            )
-            print(f"{outcome.verdict} {outcome.mutant.name} line {outcome.mutant.line}: {line}\n    {reason}")
-    share = len(noticed) / len(outcomes) if outcomes else 0.0
-    print(f"{share:.0%} noticed, at least {arguments.least:.0%} wanted")
+        own = Counter(verdict for mutant, verdict in verdicts.items() if mutant.group == group)
+        row = f"{group:10} {own.total():6} {own['noticed']:8} {own['survived']:9} {own['untested']:9}"
+        print(f"{row} {own['equivalent']:11}")
+    for mutant, verdict in verdicts.items():
+        if verdict != "noticed":
+            print(f"{verdict} {mutant.name} line {mutant.line}: {line_of(mutant)}\n    {reasons.of(mutant)}")
+    total = Counter(verdicts.values())
+    noticed, counted = total["noticed"], len(outcomes) - total["equivalent"]
+    if total["equivalent"]:
+        print(f"{noticed / len(outcomes):.0%} noticed of all {len(outcomes)}, the equivalent ones among them")
+    share = noticed / counted if counted else 0.0
+    print(f"{share:.0%} noticed ({noticed} of {counted}), at least {arguments.least:.0%} wanted")
     return 0 if share >= arguments.least else 1
 
 
-def _reasons() -> dict[tuple[str, str, str], str]:
-    """(path, operator, text of the line) → why no test notices: see survivors.toml."""
-    if not SURVIVORS.exists():
-        return {}
-    entries = tomllib.loads(SURVIVORS.read_text()).get("survivor", [])
-    return {(entry["path"], entry["operator"], entry["line"]): entry["reason"] for entry in entries}
+def _verdict(outcome: Outcome, reasons: Reasons) -> str:
+    if outcome.verdict in NOTICED:
+        return "noticed"
+    return "equivalent" if reasons.of(outcome.mutant).startswith(EQUIVALENT) else outcome.verdict
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ gets wrong (a call that is left out, an error that is not raised, a lock that is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,10 @@ Position = tuple[tuple[int, int], tuple[int, int]]
 
 PLAIN_CALLS = {"event", "print"}
 """Calls that only tell what happened: leaving one out changes no behaviour that is promised."""
+
+
+_LOCK = re.compile(r"(?<![a-z])lock(ed)?(?![a-z])")
+"""`_gather_lock` and `_locked(path)`; not `blocks`."""
 
 
 class LeftOutCall(Operator):
@@ -51,7 +56,7 @@ class LeftOutLock(Operator):
 
     def mutation_positions(self, node: Any) -> Iterator[Position]:
         is_single = node.type == "with_stmt" and len(node.children) == 4
-        if is_single and "lock" in node.children[1].get_code().lower():
+        if is_single and _LOCK.search(node.children[1].get_code()):
             yield node.start_pos, node.children[2].end_pos
 
     def mutate(self, node: Any, index: int) -> Any:

@@ -10,26 +10,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import shared.kernel_cache
+from tests.mutants import kernels
+from tests.mutants.kernels import PACKAGES
 from tests.mutants.sampling import ROOT
 from tests.mutants.timing import VARIABLE
 
-_KERNELS = Path(os.environ[shared.kernel_cache.VARIABLE]).name
-"""`shared` has set it, and named it by the text of all kernels."""
 CACHE = ROOT / "build" / "mutants"
-PACKAGES = ("shared", "coordinator", "worker")
 RECORDED_TEST_TIMEOUT_S = 20
 """A test that takes longer, under coverage, is not used to try mutants."""
-FILES_AT_ONCE = 12
+FILES_AT_ONCE = 6
 """Files of tests recorded by one process: what is recorded is kept when a later one is stopped."""
 RECORDING_TIMEOUT_S = 1200.0
 
 TESTS: dict[str, tuple[str, ...]] = {
     "storage": (
         "test_durable.py",
+        "test_exchange.py",
         "test_group_sync.py",
         "test_log_counts.py",
         "test_log_part.py",
@@ -39,6 +39,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_log_segments_answer.py",
         "test_log_state.py",
         "test_manifest.py",
+        "test_rendered_answers.py",
         "test_sample_writes.py",
         "test_series_*.py",
         "test_storage*.py",
@@ -78,7 +79,7 @@ TESTS: dict[str, tuple[str, ...]] = {
 }
 """Group → files of tests, from tests/unit, that are about it."""
 
-SLOW = ("hypothesis", "twenty_seconds", "every_kind", "no_flipped_byte", "[cluster-")
+SLOW = ("twenty_seconds", "every_kind", "no_flipped_byte", "[cluster-")
 """Parts of the names of tests that try very many cases: what they find, an example finds in a hundredth of the time.
 And of those that only ask other processes: they execute no line that the recording sees."""
 
@@ -95,8 +96,9 @@ class Recording:
     seconds: dict[str, float]
 
 
-def recordings(tree: Path, groups: Iterable[str]) -> list[Recording]:
-    """Of all tests of these groups. Only files of tests that were not recorded with these sources before are run."""
+def recordings(tree: Path, groups: Iterable[str], jobs: int = 1) -> list[Recording]:
+    """Of all tests of these groups. Only files of tests that were not recorded with these sources before are run,
+    `jobs` processes at a time."""
     directory = CACHE / _digest(_supporting())
     directory.mkdir(parents=True, exist_ok=True)
     wanted = {path.relative_to(ROOT).as_posix(): _digest([path]) for path in test_files(groups)}
@@ -104,13 +106,18 @@ def recordings(tree: Path, groups: Iterable[str]) -> list[Recording]:
     have = {file for _, files in known for file in files}
     missing = wanted.keys() - have
     plain = {path.relative_to(ROOT).as_posix() for path in test_files(PLAIN)}
-    for files in (*_some(sorted(missing & plain)), *_some(sorted(missing - plain))):
+
+    def run(files: list[str]) -> None:
         name = f"{time.time_ns()}"
         env = environment(tree, plain=files[0] in plain)
         record(tree, files, directory / f"{name}.coverage", directory / f"{name}.times", env)
         times = json.loads((directory / f"{name}.times").read_text())
         entry = {"files": {file: wanted[file] for file in files}, "seconds": times}
         (directory / f"{name}.json").write_text(json.dumps(entry))
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for _ in pool.map(run, [*_some(sorted(missing & plain)), *_some(sorted(missing - plain))]):
+            pass
     known = _known(directory, wanted)
     return [
         Recording(data, {test: s for test, s in _seconds(data).items() if test.partition("::")[0] in files})
@@ -133,7 +140,7 @@ def record(tree: Path, tests: Iterable[str], data: Path, times: Path, env: dict[
     settings = data.with_suffix(".rc")
     settings.write_text(f"[run]\nrelative_files = true\nsource = {','.join(PACKAGES)}\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.mutants.timing"]
-    command += ["-p", "tests.mutants.plain_kernels"]
+    command += ["-p", "tests.mutants.plain_kernels", "-p", "tests.mutants.examples"]
     command += ["--cov", "--cov-context=test", f"--cov-config={settings}", "--cov-report=", "--tb=line"]
     command += [f"--timeout={RECORDED_TEST_TIMEOUT_S}", "-k", " and ".join(f"not {part}" for part in SLOW), *tests]
     own = {"COVERAGE_FILE": str(data), VARIABLE: str(times)}
@@ -148,7 +155,7 @@ def environment(tree: Path, *, plain: bool = False) -> dict[str, str]:
     return kept | {
         "TMPDIR": str(in_memory) if in_memory.is_dir() else tempfile.gettempdir(),
         "PYTHONPATH": str(tree),
-        "NUMBA_CACHE_DIR": str(tree.with_name(_KERNELS)),
+        "NUMBA_CACHE_DIR": str(tree.with_name(kernels.NAME)),
         "NUMBA_DISABLE_JIT": str(int(plain)),
         "TRIPTYCH_PROMQLTEST": os.environ.get("TRIPTYCH_PROMQLTEST") or str(ROOT.parent / "shared" / "promqltest"),
     }

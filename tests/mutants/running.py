@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants import kernels
 from tests.mutants.recording import PLAIN, environment
 from tests.mutants.sampling import ROOT, Mutant
 from tests.mutants.selection import Chosen, Selection, has_kernels
@@ -48,6 +49,7 @@ def copy_tree(directory: Path) -> Path:
         if name and (ROOT / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name)
+    kernels.take_over(tree, Path(environment(tree)["NUMBA_CACHE_DIR"]))
     return tree
 
 
@@ -86,18 +88,18 @@ class Runner:
         path = self.tree / mutant.path
         source, stat = path.read_text(), path.stat()
         plain = mutant.group in PLAIN
-        kernels = self._kernels(mutant, selection) if has_kernels(source) and not plain else None
+        compiled_kernels = self._kernels(mutant, selection) if has_kernels(source) and not plain else None
         try:
             path.write_text(mutant.apply(source))
-            timeout_s = _timeout_s(chosen) + (COMPILING_S if kernels else 0.0)
-            return self._run(tests, kernels, timeout_s, plain=plain)
+            timeout_s = _timeout_s(chosen) + (COMPILING_S if compiled_kernels else 0.0)
+            return self._run(tests, compiled_kernels, timeout_s, plain=plain)
         finally:
             path.write_text(source)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
             for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
                 compiled.unlink()
-            if kernels:
-                shutil.rmtree(kernels, ignore_errors=True)
+            if compiled_kernels:
+                shutil.rmtree(compiled_kernels, ignore_errors=True)
 
     def _kernels(self, mutant: Mutant, selection: Selection) -> Path:
         """A copy of the compiled kernels without those that the mutant may be in."""
@@ -111,11 +113,11 @@ class Runner:
                 file.unlink()
         return copy
 
-    def _run(self, tests: list[str], kernels: Path | None, timeout_s: float, *, plain: bool) -> tuple[str, str]:
+    def _run(self, tests: list[str], compiled: Path | None, timeout_s: float, *, plain: bool) -> tuple[str, str]:
         arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:cov", "--tb=no", "-rfE"]
-        arguments += ["-p", "tests.mutants.plain_kernels"]
+        arguments += ["-p", "tests.mutants.plain_kernels", "-p", "tests.mutants.examples"]
         arguments += [f"--timeout={TEST_TIMEOUT_S}", *tests]
-        env = environment(self.tree, plain=plain) | ({"NUMBA_CACHE_DIR": str(kernels)} if kernels else {})
+        env = environment(self.tree, plain=plain) | ({"NUMBA_CACHE_DIR": str(compiled)} if compiled else {})
         output = self.tree.with_name("output")
         status = self._zygote.run(self.tree, env, arguments, output, timeout_s)
         if status == "timeout":

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from coverage import CoverageData
 
-from tests.mutants.recording import PACKAGES, Recording
+from tests.mutants.kernels import PACKAGES
+from tests.mutants.recording import Recording
 from tests.mutants.sampling import Mutant
 
 TESTS_MAX = 60
