@@ -32,6 +32,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_exchange.py",
         "test_group_sync.py",
         "test_log_counts.py",
+        "test_log_methods.py",
         "test_log_part.py",
         "test_log_reading.py",
         "test_log_records.py",

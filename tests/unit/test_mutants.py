@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Example
 from coverage import CoverageData
 
+from tests.mutants.__main__ import _report
 from tests.mutants.operators import OPERATORS
+from tests.mutants.reasons import UNKNOWN, Reasons
 from tests.mutants.recording import Recording, environment
+from tests.mutants.running import Outcome
 from tests.mutants.sampling import GROUPS, ROOT, Mutant, files, mutants_of, sample
 from tests.mutants.selection import CASES_MAX, SECONDS_MAX, Selection, has_kernels
 
@@ -88,6 +92,46 @@ def test_a_sample_is_the_same_for_the_same_seed_and_spread_over_operators() -> N
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_place_of_a_group_exists(group: str) -> None:
     assert all(path.is_file() for path in files(group))
+
+
+def test_what_only_sounds_like_a_lock_is_none() -> None:
+    for text, is_lock in (("self._gather_lock", 1), ("_locked(path)", 1), ("decoding('blocks')", 0), ("block", 0)):
+        assert (mutate_code(f"with {text}:\n    x\n", OPERATORS["LeftOutLock"], 0) is not None) == is_lock
+
+
+# Reasons
+
+
+def test_a_reason_is_for_a_line_or_for_what_it_becomes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.mutants.reasons.ROOT", tmp_path)
+    first, second, third, *_ = in_file(tmp_path, "def f():\n    return 7, 8\n", monkeypatch)
+    entry = '[[survivor]]\npath = "module.py"\noperator = "NumberReplacer"\nline = "return 7, 8"\nreason = "%s"\n'
+    listed = tmp_path / "survivors.toml"
+    listed.write_text(entry % "any" + '\nbecomes = "return 6, 8"\n')
+    reasons = Reasons(listed)
+    assert [reasons.of(mutant) for mutant in (first, second, third)] == [UNKNOWN, "any", UNKNOWN]
+    listed.write_text(entry % "any")
+    assert Reasons(listed).of(third) == "any"
+
+
+def outcome(mutant: Mutant, verdict: str) -> Outcome:
+    return Outcome(mutant, verdict)
+
+
+def test_equivalent_mutants_count_neither_way_and_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tests.mutants.reasons.ROOT", tmp_path)
+    killed, timeout, other, alike, *_ = in_file(tmp_path, "def f():\n    return 7, 8\n", monkeypatch)
+    monkeypatch.setattr(Reasons, "of", lambda self, mutant: "equivalent: so" if mutant is alike else UNKNOWN)
+    outcomes = [outcome(killed, "killed"), outcome(timeout, "timeout"), outcome(other, "survived")]
+    arguments = Namespace(seed=1, groups=["storage"], least=0.6)
+    assert _report([*outcomes, outcome(alike, "survived")], 4, arguments) == 0
+    told = capsys.readouterr().out
+    assert "67% noticed (2 of 3)" in told and "50% noticed of all 4" in told
+    assert f"equivalent {alike.name}" in told
+    assert _report([*outcomes, outcome(alike, "killed")], 4, Namespace(seed=1, groups=["storage"], least=0.76)) == 1
+    assert "75% noticed (3 of 4)" in capsys.readouterr().out
 
 
 # Selection

@@ -36,6 +36,22 @@ def test_chunks_of_former_releases_are_read(data: str, values: list[float]) -> N
     assert found.tobytes() == np.array(values, dtype=np.float64).tobytes()
 
 
+@pytest.mark.parametrize("data", [OLD_INTEGERS, OLD_DOUBLES])
+@pytest.mark.parametrize("counts", [[3, 3, 1, 3], [2, 3, 1, 2], [3, 3, 1, 9], [3, 3, 1, 1]])
+def test_a_chunk_of_a_former_release_that_is_not_that_of_its_runs_is_refused(data: str, counts: list[int]) -> None:
+    with pytest.raises(ValueError, match="not as many numbers"):
+        chunks.decode(bytes.fromhex(data), np.array(counts), FIRSTS)
+
+
+@pytest.mark.parametrize("data", [OLD_INTEGERS, OLD_DOUBLES])
+@pytest.mark.parametrize("kind", [2, 255])
+def test_a_chunk_of_a_kind_that_no_release_wrote_is_refused(data: str, kind: int) -> None:
+    changed = bytearray(bytes.fromhex(data))
+    changed[1] = kind
+    with pytest.raises(ValueError, match=f"kind {kind}"):
+        chunks.decode(bytes(changed), COUNTS, FIRSTS)
+
+
 def test_a_chunk_of_a_later_release_is_refused() -> None:
     data = bytearray(chunks.encode(COUNTS, TIMES, np.zeros(9)))
     data[0] = 77

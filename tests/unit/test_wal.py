@@ -343,3 +343,36 @@ def test_a_directory_of_a_log_that_a_former_release_had_not_made_yet_is_made(tmp
     (base / "workers").write_text("2")
     layout.arrange(base, 2)
     assert layout.directory_of(base, 1).is_dir()
+
+
+# The header of a file
+
+
+@pytest.mark.parametrize("least_bytes", [0, record.SIZE_UNIT, 7 * record.SIZE_UNIT])
+def test_a_header_says_what_was_written_in_it(least_bytes: int) -> None:
+    header = record.file_header(7, least_bytes=least_bytes)
+    assert len(header) == record.FILE_HEADER_BYTES
+    expected = record.FileHeader(
+        is_empty=False, is_sound=True, version=record.VERSION, number=7, least_bytes=least_bytes
+    )
+    assert record.read_header(header + b"what follows") == expected
+    assert record.read_header(record.file_header(7, 1)).version == 1
+
+
+def test_zeros_are_an_empty_header_and_anything_else_is_not_sound() -> None:
+    header = record.file_header(7, least_bytes=record.SIZE_UNIT)
+    empty = record.FileHeader(is_empty=True, is_sound=False, version=0, number=0)
+    unsound = record.FileHeader(is_empty=False, is_sound=False, version=0, number=0)
+    assert [record.read_header(bytes(size)) for size in (0, 5, record.FILE_HEADER_BYTES)] == [empty] * 3
+    assert record.read_header(header[:-1]) == unsound
+    for at in range(record.FILE_HEADER_BYTES):
+        assert record.read_header(header[:at] + bytes([header[at] ^ 1]) + header[at + 1 :]) == unsound
+
+
+def test_the_beginning_of_a_header_is_told_from_anything_else() -> None:
+    header = record.file_header(7, least_bytes=3 * record.SIZE_UNIT)
+    for size in range(record.FILE_HEADER_BYTES + 1):
+        assert record.begins_header(7, header[:size].ljust(record.FILE_HEADER_BYTES, b"\0"))
+    assert not record.begins_header(8, header)
+    assert not record.begins_header(7, b"x" + header[1:])
+    assert not record.begins_header(7, header[:-1] + b"x")
