@@ -1,0 +1,147 @@
+"""Bounds and shares of what storage keeps: cursors in one answer, caches, when it is time to gather or to seal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.config import Settings
+from shared.messages.log import CursorMove
+from shared.messages.series import FamilyMetadata
+from tests.unit.log_shard import OneShard
+from tests.unit.test_series_blocks import Quiet
+from worker.logs import cursors
+from worker.logs import part as part_module
+from worker.series import metadata as metadata_module
+from worker.series.archive import Archive
+from worker.series.metadata import Metadata
+from worker.storage import Store
+from worker.wal import losses
+from worker.wal.losses import Loss
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    own = Store(tmp_path / "store")
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def log_shard(tmp_path: Path) -> Iterator[OneShard]:
+    own = OneShard(tmp_path / "log")
+    yield own
+    own.close()
+
+
+# The log
+
+
+def test_an_answer_has_a_bounded_number_of_a_cursors_positions(
+    log_shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cursors.move(log_shard.part, "c", [CursorMove(b"%d" % n, n, None) for n in range(4)], lambda: None)
+    cursors.move(log_shard.part, "d", [CursorMove(b"x", 9, None)], lambda: None)
+    for bound, count in ((3, 3), (4, 4), (5, 4)):
+        monkeypatch.setattr(cursors, "POSITIONS_MAX", bound)
+        assert cursors.read(log_shard.part, "c", None) == [(b"%d" % n, n) for n in range(count)]
+
+
+def test_fewer_records_make_a_gathering_due_where_keys_have_few_each(
+    log_shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_module, "GATHER_RECORDS_MIN", 2)
+    monkeypatch.setattr(part_module, "GATHER_ROWS", 4)
+    assert log_shard.part._records_due == part_module.GATHER_RECORDS
+    log_shard.append(0, [(b"k%d" % (n // 3), b"") for n in range(9)])
+    log_shard.append(9, [(b"k%d" % n, b"") for n in range(11)])
+    log_shard.part.gather()
+    assert log_shard.part._records_due == 4 * 9 // 3
+    assert not log_shard.part.is_large()
+    log_shard.append(20, [(b"k", b"")])
+    assert log_shard.part.is_large() and not log_shard.part.is_large(2)
+    log_shard.part.gather()
+    assert log_shard.part._records_due == 4
+
+
+def test_an_overdue_gathering_is_done_by_the_next_append(log_shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_module, "BEHIND_FACTOR", 2)
+    log_shard.part._records_due = 2
+    for group in range(4):
+        log_shard.append(group, [(b"k", b"")])
+        assert log_shard.part.view().gathered == 0
+    log_shard.append(4, [(b"k", b"")])
+    assert log_shard.part.view().gathered == 3
+    assert len(log_shard.read()) == 5
+
+
+@pytest.mark.parametrize(("bound", "kept"), [(1, {2}), (2, {1, 2}), (3, {0, 1, 2})])
+def test_so_many_revoked_groups_are_remembered_the_latest(
+    log_shard: OneShard, monkeypatch: pytest.MonkeyPatch, bound: int, kept: set[int]
+) -> None:
+    monkeypatch.setattr(part_module, "REVOKED_MAX", bound)
+    for group in range(3):
+        log_shard.part.revoke(0, group, [])
+    assert {group for group in range(3) if log_shard.append(group, [(b"k", b"")], closed=0)} == kept
+
+
+# The write-ahead log
+
+
+def test_what_was_set_aside_is_known_beside_files_that_were_not_finished(tmp_path: Path) -> None:
+    first, second = (Loss(f"wal/{name}", 1, 5, "is damaged", ((0, 1),)) for name in ("a", "b"))
+    losses.remember(tmp_path / "a", [first], [b"bytes"])
+    losses.remember(tmp_path / "b", [second], [])
+    losses.remember(tmp_path / "b", [second], [])
+    (tmp_path / "a.damaged.new").write_bytes(b"begun")
+    whole = sorted(tmp_path.glob("b*"))[0]
+    (tmp_path / "c.damaged").write_bytes(whole.read_bytes().replace(b"5", b"6", 1))
+    assert [own.losses for own in losses.known(tmp_path)][:2] == [(first,), (second,)]
+    [_, _, unknown] = losses.known(tmp_path)
+    [loss] = unknown.losses
+    assert "set aside as a whole" in loss.what and loss.streams is None and loss.concerns(5, 2)
+    assert (loss.offset, loss.end) == (0, len(whole.read_bytes()))
+    assert [first.concerns(*key) for key in ((0, 1), (1, 1), (0, 2))] == [True, False, False]
+    assert sorted(tmp_path.glob("a*"))[0].read_bytes().endswith(b"\nbytes")
+
+
+# The series
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "before_ms"), [(124, -1000), (125, 0), (1124, 0), (1125, 1000), (2124, 1000), (2125, 2000)]
+)
+def test_a_window_is_sealed_an_eighth_of_its_length_after_its_end(tmp_path: Path, now_ms: int, before_ms: int) -> None:
+    shard = Quiet(tmp_path)
+    assert shard.part._upkeep._before_ms(now_ms) == before_ms
+    shard.close()
+
+
+def test_each_shard_has_its_share_of_the_cache_of_decoded_blocks(store: Store, tmp_path: Path) -> None:
+    archive = Archive(store, Settings(block_cache_bytes=1000, shards=4), tmp_path)
+    archive._cache.put("a", 1, 250)
+    assert archive._cache.size_bytes == 250
+    archive._cache.put("b", 2, 251)
+    assert (archive._cache.get("a"), archive._cache.get("b")) == (1, None)
+
+
+def said(family: str, text: str = "") -> FamilyMetadata:
+    return FamilyMetadata(family, "counter", text, "")
+
+
+def test_what_has_no_room_leaves_out_itself_and_nothing_behind_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_module, "FAMILIES_MAX", 2)
+    own = Metadata(store)
+    assert own.put([said("a"), said("a"), said("b"), said("c"), said("a", "more"), said("d"), said("b")]) == 2
+    assert [(entry.family, entry.help) for entry in own.find("", 0)[0]] == [("a", ""), ("a", "more"), ("b", "")]
+    monkeypatch.setattr(metadata_module, "BYTES_MAX", own._bytes + 5)
+    assert own.put([said("b", "x" * 9), said("b", "xyz"), said("a", "z" * 9)]) == 2
+    again = Metadata(store)
+    again.load()
+    assert (again._bytes, again.find("b", 0)) == (own._bytes, ([said("b"), said("b", "xyz")], False))
+    assert own.find("", 1) == ([said("a"), said("a", "more")], True)
+    assert own.find("", 2)[1] is False and own.find("z", 0) == ([], False)
