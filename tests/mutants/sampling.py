@@ -120,7 +120,8 @@ def _passed_over(source: str) -> list[Span]:
     """Where no mutant is made.
 
     The module's constants are sizes, delays and magic numbers: another value is as right, as long as all use the same.
-    Assertions and annotations are there for the reader, decorators are options of compilers and of dataclasses.
+    Assertions, such as `zip(…, strict=True)`, and annotations are there for the reader, decorators are options of
+    compilers and of dataclasses.
     The text of an error or of a line in the log, and what tells of work (timings, events), is not what is promised.
     What compiles kernels ahead of their use passes any arguments to them.
     """
@@ -138,14 +139,19 @@ def _passed_over(source: str) -> list[Span]:
             nodes += [inner for inner in ast.walk(node) if isinstance(inner, ast.JoinedStr)]
         elif _tells_only(node):
             nodes.append(node)
+        elif isinstance(node, ast.Call) and _name(node.func) == "zip":
+            nodes += [keyword.value for keyword in node.keywords if keyword.arg == "strict"]
     return [_span(node) for node in nodes if node is not None]
 
 
 def _tells_only(node: ast.AST) -> bool:
-    """An assertion, a call that says what happened, or a branch for the checker of types."""
+    """An assertion, a call or branch that only says what happened, or a branch for the checker of types."""
     if isinstance(node, ast.Call):
         return _name(node.func) in PLAIN_CALLS
-    return isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING")
+    if isinstance(node, ast.If):
+        only_tells = not node.orelse and all(isinstance(own, ast.Expr) and _tells_only(own.value) for own in node.body)
+        return only_tells or _name(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.Assert)
 
 
 def _name(node: ast.expr) -> str:

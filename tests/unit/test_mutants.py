@@ -69,10 +69,17 @@ def test_nothing_is_changed_where_nothing_is_promised(tmp_path: Path, monkeypatc
         "def f(*, x: 1 = 2) -> 3:\n"
         "    assert x > 4\n"
         "    event(INFO, 'told', size=x + 5)\n"
+        "    if x > 7:\n"
+        "        event(INFO, 'told')\n"
+        "    zip(a, b, strict=True)\n"
         "    raise ValueError(f'{x + 6} is too many')\n"
     )
     mutants = in_file(tmp_path, source, monkeypatch)
-    assert {(mutant.operator, mutant.line) for mutant in mutants} == {("NumberReplacer", 5), ("LeftOutRaise", 8)}
+    assert {(mutant.operator, mutant.line) for mutant in mutants} == {
+        ("NumberReplacer", 5),
+        ("LeftOutCall", 10),
+        ("LeftOutRaise", 11),
+    }
 
 
 def test_a_mutant_is_named_by_its_place_among_all_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

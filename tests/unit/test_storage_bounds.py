@@ -19,7 +19,10 @@ from worker.series.archive import Archive
 from worker.series.metadata import Metadata
 from worker.storage import Store
 from worker.wal import losses
+from worker.wal.files import Files
 from worker.wal.losses import Loss
+from worker.wal.record import FILE_HEADER_BYTES
+from worker.wal.register import Listing, Register
 
 
 @pytest.fixture
@@ -105,6 +108,22 @@ def test_what_was_set_aside_is_known_beside_files_that_were_not_finished(tmp_pat
     assert (loss.offset, loss.end) == (0, len(whole.read_bytes()))
     assert [first.concerns(*key) for key in ((0, 1), (1, 1), (0, 2))] == [True, False, False]
     assert sorted(tmp_path.glob("a*"))[0].read_bytes().endswith(b"\nbytes")
+
+
+def test_two_files_are_kept_to_be_used_again_if_they_are_whole(tmp_path: Path) -> None:
+    own = Files(tmp_path, 1000, Register(tmp_path, Listing(1, {})), 1)
+    try:
+        own._spares.clear()
+        paths = [tmp_path / f"{number:08d}.wal" for number in range(5, 10)]
+        for path, size in zip(paths, (999, 1000, 1000, 1000, 0), strict=True):
+            path.write_bytes(b"x" * size)
+            own.keep_spare(path)
+        assert list(own._spares) == paths[1:3]
+        assert [path.exists() for path in paths] == [False, True, True, False, False]
+        head = paths[1].read_bytes()[: FILE_HEADER_BYTES + 1]
+        assert head == bytes(FILE_HEADER_BYTES) + b"x", "known for what it is also when the list is lost"
+    finally:
+        own.close()
 
 
 # The series

@@ -1,0 +1,138 @@
+"""Sub-queries over the shards of a worker: what is no sub-query is refused, and samples are read in batches that share
+one budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shared import wire
+from shared.errors import Internal, TriptychError
+from shared.labels import Symbols
+from shared.messages.query import Evaluate, Evaluated, SubQuery
+from shared.promql.engine.context import EvalContext
+from shared.promql.model import Grid, RangeVector
+from shared.wire import Request
+from tests.unit.test_series_blocks import Quiet
+from tests.unit.test_series_part import m
+from worker.series import evaluation, query
+from worker.series.select import ShardSource
+
+SERIES = 7
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Iterator[Quiet]:
+    """Each series has as many samples as its number says, and one more."""
+    own = Quiet(tmp_path)
+    own.write([(m(i=str(i)), [(1000 * t, float(i)) for t in range(1, i + 2)]) for i in range(SERIES)])
+    yield own
+    own.close()
+
+
+def evaluated(shard: Quiet, *subqueries: tuple[str, str], samples_max: int = 1000, **options: Any) -> Any:
+    """(the answer, its frames, the reply's warnings and timings)."""
+    asked = tuple(SubQuery(text, mode, 0, 9000, 1000) for text, mode in subqueries)  # type: ignore[arg-type]
+    body = wire.pack(Evaluate(0, 9000, 1000, 5000, samples_max, asked, **options))
+    own: Any = {4: SimpleNamespace(series=shard.part)}
+    reply = query.run(own, Request("query.evaluate", (4,), time.monotonic() + 10, body))
+    return wire.unpack(reply.body, Evaluated), reply
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        ("1", "value", "no vector"),
+        ("m", "partial", "no aggregation"),
+        ("m", "relabelled", "no aggregation"),
+        ("m", "samples", "range selector"),
+        ("(sum(m))", "samples", "range selector"),
+    ],
+)
+def test_what_is_no_sub_query_of_its_kind_is_refused(shard: Quiet, text: str, mode: str, why: str) -> None:
+    with pytest.raises(Internal, match=why):
+        evaluation._answer(
+            SubQuery(text, mode, 0, 9000, 1000),  # type: ignore[arg-type]
+            "arrays",
+            context(shard),
+        )
+
+
+def context(shard: Quiet) -> Any:
+    source = ShardSource([shard.part])
+    return EvalContext(
+        source,
+        Symbols(shard.symbols),
+        Grid(0, 9000, 1000),
+        lookback_ms=5000,
+        deadline=time.monotonic() + 10,
+        samples_left=1000,
+        cancelled=lambda: False,
+    )
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, SERIES, 100])
+def test_samples_are_read_in_batches_of_series(shard: Quiet, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(evaluation, "SERIES_PER_READ", at_once)
+    own = context(shard)
+    checks: list[int] = []
+    monkeypatch.setattr(type(own), "check", lambda self: checks.append(1))
+    found = evaluation._samples(evaluation.parser.parse("m[1m]"), own.query_grid, own)
+    assert isinstance(found, RangeVector)
+    by_series = {}
+    for row in range(found.labels.size):
+        first, last = found.samples.offsets[row : row + 2].tolist()
+        name = dict(found.labels.labels(row))["i"]
+        by_series[name] = list(
+            zip(
+                found.samples.timestamps_ms[first:last].tolist(),
+                found.samples.values[first:last].tolist(),
+                strict=True,
+            )
+        )
+    assert by_series == {str(i): [(1000 * t, float(i)) for t in range(1, i + 2)] for i in range(SERIES)}
+    assert len(checks) >= -(-SERIES // at_once)
+    assert own.samples_read == sum(range(1, SERIES + 1))
+    nothing = evaluation._samples(evaluation.parser.parse("nothing[1m]"), own.query_grid, own)
+    assert (nothing.labels.size, len(nothing.samples.values)) == (0, 0)
+
+
+def test_the_budget_of_samples_is_one_for_all_sub_queries(shard: Quiet) -> None:
+    total = sum(range(1, SERIES + 1))
+    answer, reply = evaluated(shard, ("m[1m]", "samples"), ("m[1m]", "samples"), samples_max=2 * total)
+    assert [own.samples_read for own in answer.answers] == [total, total]
+    assert reply.timings_ms["evaluate"] > 0 and reply.warnings == []
+    with pytest.raises(TriptychError, match="samples"):
+        evaluated(shard, ("m[1m]", "samples"), ("m[1m]", "samples"), samples_max=2 * total - 1)
+
+
+def test_an_answer_says_which_shard_lacks_what(shard: Quiet) -> None:
+    shard.seal()
+    [block, *_] = shard.part.layers().blocks
+    shard.part.set_aside(block, "it is wrong")
+    _, reply = evaluated(shard, ("m", "value"))
+    [text] = reply.warnings
+    assert text.startswith("shard 4: block ") and "it is wrong" in text
+
+
+@pytest.mark.parametrize(
+    ("weight", "bytes_max", "form", "is_text"),
+    [
+        (0, 1 << 30, "matrix", True),
+        (0, 1 << 30, "arrays", False),
+        (1 << 30, 1 << 30, "matrix", False),
+        (0, 10, "matrix", False),
+    ],
+)
+def test_a_value_is_rendered_where_that_is_asked_for_and_worth_it(
+    shard: Quiet, monkeypatch: pytest.MonkeyPatch, weight: int, bytes_max: int, form: str, is_text: bool
+) -> None:
+    monkeypatch.setattr(evaluation, "TEXT_WEIGHT_MIN", weight)
+    monkeypatch.setattr(evaluation, "TEXT_BYTES_MAX", bytes_max)
+    answer, _ = evaluated(shard, ("m", "value"), form=form)
+    assert (answer.answers[0].shape.kind == "text") is is_text

@@ -1,0 +1,236 @@
+"""What answers about vectors show, and the snapshots and rows that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import xxhash
+
+from shared import wire
+from shared.messages import vectors as messages
+from shared.messages.vectors import Collection, Condition, SearchBody, pack_blobs, unpack_blobs
+from shared.wire import Reply
+from tests.unit.test_vector_part import COSINE, OneShard
+from worker.vectors import engine as engine_module
+from worker.vectors import fields, part, snapshot
+from worker.vectors.columns import Column
+from worker.vectors.runs import build
+
+EYE = np.eye(8, dtype=np.float32)
+ATTRIBUTES = [{"n": 1, "word": "one"}, {"n": 2}, {}]
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Iterator[OneShard]:
+    """The ids a, b and c; the first vector is the nearest to itself, then they follow in order."""
+    opened = OneShard(tmp_path)
+    opened.write(["a", "b", "c"], np.array([EYE[0], EYE[0] + EYE[1], EYE[1]]), ATTRIBUTES)
+    yield opened
+    opened.close()
+
+
+def shown(frames: Any) -> tuple[list[str], list[dict], int]:
+    """(ids, attributes, vectors) of the frames from the ids on."""
+    names, packed = unpack_blobs(*frames[:2]), unpack_blobs(*frames[2:4])
+    attributes = [msgspec.msgpack.decode(own) if own else {} for own in packed]
+    return [name.decode() for name in names], attributes, len(frames[4]) // 32
+
+
+def searched(shard: OneShard, k: int = 3, **options: Any) -> tuple[list[int], list[str], list[dict], int]:
+    queries = np.array([EYE[0], EYE[1]])
+    reply: Reply = shard.call("vector.search", SearchBody(COSINE, k, exact=True, **options), frames=[queries.tobytes()])
+    counts = np.frombuffer(reply.frames[0], np.int32).tolist()
+    assert len(reply.frames[1]) == 4 * sum(counts)
+    return counts, *shown(reply.frames[2:])
+
+
+def got(shard: OneShard, *ids: str, **options: Any) -> tuple[list[str], list[dict], int]:
+    asked = pack_blobs([name.encode() for name in ids])
+    reply: Reply = shard.call("vector.get", messages.IdsBody(COSINE, **options), part=asked)
+    names, attributes, vectors = shown(reply.frames)
+    assert wire.unpack(reply.body, messages.Count).count == len(names)
+    return names, attributes, vectors
+
+
+def test_a_search_shows_the_fields_that_are_asked_for(shard: OneShard) -> None:
+    names = ["a", "b", "c", "c", "b", "a"]
+    one, two, three = ATTRIBUTES
+    assert searched(shard) == ([3, 3], names, [one, two, three, three, two, one], 6)
+    assert searched(shard, k=1, fields=("word", "vector")) == ([1, 1], ["a", "c"], [{"word": "one"}, {}], 2)
+    assert searched(shard, k=1, fields=("n",)) == ([1, 1], ["a", "c"], [{"n": 1}, {}], 0)
+    assert searched(shard, k=1, fields=()) == ([1, 1], ["a", "c"], [], 0)
+
+
+def test_an_id_that_is_deleted_after_the_search_is_left_out_of_what_is_shown(
+    shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = shard.vectors.engine.find(1)
+    assert own is not None
+    contents_of = own.contents_of
+
+    def one_is_gone(names: list[bytes], shards: list[int]) -> list[tuple[bytes, bytes] | None]:
+        return [None if name == b"b" else found for name, found in zip(names, contents_of(names, shards), strict=True)]
+
+    monkeypatch.setattr(own, "contents_of", one_is_gone)
+    assert searched(shard, k=2)[:2] == ([1, 1], ["a", "c"])
+    assert searched(shard, k=3)[:2] == ([2, 2], ["a", "c", "c", "a"])
+    assert searched(shard, k=2, fields=())[:2] == ([2, 2], ["a", "b", "c", "b"])
+
+
+def test_vectors_are_got_by_their_ids_and_missing_ones_left_out(shard: OneShard) -> None:
+    assert got(shard, "c", "x", "a") == (["c", "a"], [{}, ATTRIBUTES[0]], 2)
+    assert got(shard, "a", "b", fields=("n",)) == (["a", "b"], [{"n": 1}, {"n": 2}], 0)
+    assert got(shard, "a", fields=()) == (["a"], [{}], 0)
+    assert got(shard) == ([], [], 0)
+    unknown = shard.call("vector.get", messages.IdsBody(Collection(9, "z", 8, "dot")), part=pack_blobs([b"a"]))
+    assert shown(unknown.frames) == ([], [], 0)
+
+
+def test_fields_are_chosen_from_what_there_is() -> None:
+    packed = msgspec.msgpack.encode({"a": 1, "b": 2})
+    assert fields.chosen(packed, None) == packed
+    assert fields.chosen(packed, ()) == b""
+    assert fields.chosen(b"", ("a",)) == b""
+    assert msgspec.msgpack.decode(fields.chosen(packed, ("b", "c"))) == {"b": 2}
+
+
+def test_rows_are_estimated_by_the_index_of_a_field() -> None:
+    texts, numbers = Column(), Column()
+    texts.put(range(5), list("abcab"))
+    numbers.put(range(5), [0, 1, 2, 0, 1])
+    index = build({"text": texts, "number": numbers}, 5)
+
+    def estimated(field: str, op: str, *values: Any) -> int:
+        column = texts if field == "text" else numbers
+        return index.estimate(Condition(op, field, values), column)
+
+    assert [estimated("text", "eq", "a"), estimated("text", "in", "a", "c"), estimated("text", "eq", "z")] == [2, 3, 0]
+    assert [estimated("text", "lt", "b"), estimated("number", "lt", "b"), estimated("none", "lt", "b")] == [5, 0, 0]
+    assert [estimated("number", "lt", 2), estimated("number", "gte", 1), estimated("number", "eq", 0)] == [4, 3, 2]
+
+
+# Snapshots
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """The directory of a snapshot."""
+    own = OneShard(tmp_path)
+    own.write(["a", "b"], EYE[:2], [{"n": 1}, {}])
+    own.wait_indexed()
+    own.close()
+    return tmp_path / "vector-index" / "000001" / "0"
+
+
+def rewrite(path: Path, change: Callable[[Any], None]) -> None:
+    """Change the list of rows, with a checksum that is right."""
+    listed = msgspec.msgpack.decode((path / snapshot.ROWS).read_bytes()[8:], type=snapshot._List)
+    change(listed)
+    body = msgspec.msgpack.encode(listed)
+    (path / snapshot.ROWS).write_bytes(xxhash.xxh3_64_digest(body) + body)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("format", 3, "of format 3"),
+        ("versions", bytes(24), "24 bytes of versions"),
+        ("lengths", bytes(9), "16 bytes of versions"),
+        ("joined", b"abc", "3 bytes, and their lengths say others"),
+        ("highest", {0: 2, 1: 5}, r"shards \[0, 1\]"),
+        ("index_checksum", 7, "fails its checksum"),
+        ("attributes_checksum", 7, "fails its checksum"),
+    ],
+)
+def test_a_snapshot_that_contradicts_itself_is_not_used(saved: Path, field: str, value: Any, why: str) -> None:
+    assert snapshot.verified(saved).format == snapshot.FORMAT
+    rewrite(saved, lambda listed: setattr(listed, field, value))
+    with pytest.raises(ValueError, match=why):
+        snapshot.verified(saved)
+    assert snapshot.read(saved.parent, 0, COSINE) is None
+
+
+def test_a_snapshot_of_another_collection_or_shard_is_not_used(saved: Path) -> None:
+    assert snapshot.read(saved.parent, 0, COSINE) is not None
+    assert snapshot.read(saved.parent, 0, msgspec.structs.replace(COSINE, name="other")) is None
+    assert snapshot.read(saved.parent, 1, COSINE) is None
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"highest":{"0":2},"checksum":""}', b'{"highest":{}}'])
+def test_a_list_of_shards_that_is_damaged_is_refused_and_its_snapshot_removed(saved: Path, content: bytes) -> None:
+    (saved / snapshot.SHARDS).write_bytes(content)
+    with pytest.raises(ValueError, match=snapshot.SHARDS):
+        snapshot.shards_of(saved)
+    assert snapshot.read(saved.parent, 0, COSINE) is None
+    assert not saved.exists()
+
+
+def test_a_list_of_rows_in_another_form_is_refused(saved: Path) -> None:
+    body = msgspec.msgpack.encode({"format": 4})
+    (saved / snapshot.ROWS).write_bytes(xxhash.xxh3_64_digest(body) + body)
+    with pytest.raises(ValueError, match="another format"):
+        snapshot.verified(saved)
+
+
+# A shard's collections
+
+
+@pytest.mark.parametrize("key", [b"1", b"2"])
+def test_a_description_that_makes_no_sense_is_said_and_the_others_are_loaded(tmp_path: Path, key: bytes) -> None:
+    shard = OneShard(tmp_path)
+    shard.write(["a"], EYE[:1])
+    other = Collection(3, "other", 8, "dot")
+    shard.write(["b"], EYE[:1], into=other)
+    batch = shard.store.batch()
+    wrong = b"\xc1" if key == b"1" else msgspec.msgpack.encode(COSINE)
+    batch.put(part.META, part.KNOWN + key, wrong)
+    shard.store.write(batch)
+    shard.reopen()
+    [text] = shard.damage.texts("vector")
+    assert key.decode() in text and ("it says collection 1" in text) == (key == b"2")
+    assert shard.ids(EYE[0], 1, other) == ["b"]
+    assert shard.ids(EYE[0], 1) == ([] if key == b"1" else ["a"])
+    shard.write(["c"], EYE[:1])  # brings its description, and its vectors are found again
+    assert sorted(shard.ids(EYE[0], 2)) == ["a", "c"]
+    shard.close()
+
+
+def test_a_drop_of_what_never_came_here_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = OneShard(tmp_path)
+    durable: list[bool] = []
+    write = shard.store.write
+    monkeypatch.setattr(
+        shard.store, "write", lambda batch, **options: durable.append(options["durable"]) or write(batch, **options)
+    )
+    for _ in range(2):
+        shard.vectors.drop(COSINE)
+    assert durable == [True]
+    shard.reopen()
+    assert shard.vectors.collections().dropped == [1]
+    shard.close()
+
+
+def test_a_shard_whose_loading_failed_is_forgotten_and_may_come_again(shard: OneShard) -> None:
+    shard.vectors.unload()
+    assert shard.vectors.engine._stores == {}
+    assert shard.vectors.counts()["vectors"] == 0
+    shard.vectors.load()
+    assert shard.ids(EYE[0], 1) == ["a"]
+
+
+def test_an_index_whose_saving_fails_stops_no_other(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard.write(["z"], EYE[:1], into=Collection(2, "other", 8, "dot"))
+    asked: list[int] = []
+
+    def save(self: engine_module.WorkerCollection) -> None:
+        asked.append(self.collection.id)
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(engine_module.WorkerCollection, "save", save)
+    shard.vectors.close()
+    assert sorted(asked) == [1, 2]
