@@ -9,8 +9,8 @@ import pytest
 
 from worker.series import compaction
 from worker.series.blocks import Block
-from worker.series.compaction import BLOCKS_MERGED_MIN
-from worker.series.layers import Layers, Tombstone, closure
+from worker.series.compaction import BLOCKS_MERGED_MIN, LEVELS, WIDE_BLOCKS_MAX, WIDER
+from worker.series.layers import Layers, Tombstone, closure, reading_order
 
 WINDOW_MS = 1000
 LATER_MS = 100 * WINDOW_MS
@@ -100,3 +100,82 @@ def test_blocks_of_one_generation_are_merged_without_the_others_of_it() -> None:
 def test_what_is_merged_with_them_draws_in_what_it_shares_times_with() -> None:
     first, second, third, fourth = block(10, 20, 2), block(18, 30, 6), block(30, 50, 4), block(50, 60, 3)
     assert closure([first, second], [first, second, third, fourth]) == [first, second, third, fourth]
+
+
+# When and what, at the edges
+
+
+@pytest.mark.parametrize(
+    ("latest_ms", "count", "merged"),
+    [(20, BLOCKS_MERGED_MIN, True), (20, BLOCKS_MERGED_MIN - 1, False), (999, 4, True)],
+)
+def test_so_many_blocks_of_a_window_are_merged_at_once(latest_ms: int, count: int, merged: bool) -> None:
+    blocks = [block(10, latest_ms, generation) for generation in range(count)]
+    for own in blocks:
+        own.row.created_ms = LATER_MS
+    assert chosen(*blocks) == (blocks if merged else [])
+
+
+@pytest.mark.parametrize(("quiet_ms", "count", "merged"), [(1000, 2, False), (1001, 2, True), (5000, 1, False)])
+def test_two_of_a_narrow_window_are_merged_when_nothing_was_added_for_its_length(
+    quiet_ms: int, count: int, merged: bool
+) -> None:
+    blocks = [block(10, 20, generation) for generation in range(count)]
+    blocks[-1].row.created_ms = LATER_MS - quiet_ms
+    assert chosen(*blocks) == (blocks if merged else [])
+
+
+@pytest.mark.parametrize(("now_ms", "merged"), [(999, False), (1000, True)])
+def test_a_window_is_merged_when_it_has_ended(now_ms: int, merged: bool) -> None:
+    blocks = [block(0, 999, generation) for generation in range(BLOCKS_MERGED_MIN)]
+    assert compaction.choose(Layers(blocks=tuple(blocks)), WINDOW_MS, now_ms) == (blocks if merged else [])
+
+
+@pytest.mark.parametrize(("level", "width"), [(level, WINDOW_MS * WIDER**level) for level in range(LEVELS)])
+def test_blocks_of_a_wider_window_are_merged_when_there_are_so_many(level: int, width: int) -> None:
+    later_ms = 3 * WINDOW_MS * WIDER**LEVELS
+    for earliest, latest in ((width, 2 * width - 1), (0, width - 1)):
+        blocks = [block(earliest, latest, generation) for generation in range(BLOCKS_MERGED_MIN)]
+        assert compaction.choose(Layers(blocks=tuple(blocks)), WINDOW_MS, later_ms) == blocks
+        few = Layers(blocks=tuple(blocks[1:]))
+        assert compaction.choose(few, WINDOW_MS, later_ms) == (blocks[1:] if level == 0 else [])
+
+
+def test_blocks_wider_than_every_window_are_merged_when_there_are_so_many() -> None:
+    width = WINDOW_MS * WIDER ** (LEVELS - 1)
+    wide = [block(width - 1, width, generation) for generation in range(BLOCKS_MERGED_MIN)]
+    assert chosen(*wide) == wide
+    assert chosen(*wide[1:]) == []
+    within = [block(2 * width, 3 * width - 1, generation) for generation in (7, 8, 9)]
+    assert chosen(*wide[1:], *within) == [], "these are of windows that have not ended"
+
+
+def test_wide_blocks_are_merged_over_others_only_when_there_are_very_many() -> None:
+    width = WINDOW_MS * WIDER ** (LEVELS - 1)
+    wide = [block(width - 1, width, 2 * number) for number in range(WIDE_BLOCKS_MAX)]
+    between = [block(width - 1, width - 1, 2 * number + 1) for number in range(WIDE_BLOCKS_MAX)]
+    everything = sorted([*wide, *between], key=lambda own: own.row.generation)
+    merged = chosen(*everything)
+    assert merged == everything[:-1], "up to the highest generation of the wide ones"
+    assert chosen(*(own for own in everything if own is not wide[0])) == []
+
+
+@pytest.mark.parametrize(
+    ("edges", "expected"),
+    [
+        ([(0, 9, 2), (10, 19, 1)], [0, 1]),
+        ([(0, 9, 2), (9, 19, 1)], [1, 0]),
+        ([(0, 9, 1), (9, 19, 2)], [0, 1]),
+        ([(0, 9, 2), (5, 19, 2)], [0, 1]),
+        ([(0, 30, 3), (5, 9, 4), (20, 25, 2)], [2, 0, 1]),
+        ([(0, 5, 3), (4, 30, 4), (20, 25, 4)], [0, 1, 2]),
+        ([(0, 5, 9), (4, 30, 9), (31, 35, 1)], [0, 1, 2]),
+        ([(0, 5, 3), (6, 30, 1), (20, 25, 2)], [0, 1, 2]),
+    ],
+)
+def test_blocks_are_read_by_time_unless_a_later_write_would_come_first(
+    edges: list[tuple[int, int, int]], expected: list[int]
+) -> None:
+    blocks = [block(*own) for own in edges]
+    for order in (blocks, blocks[::-1]):
+        assert list(reading_order(order)) == [blocks[number] for number in expected]
