@@ -106,7 +106,7 @@ def test_samples_younger_than_the_window_stay_in_memory_and_in_the_journal(shard
     shard.seal(1000)
     expected = {A: [(1, 1.0), (2, 2.0), (1000, 3.0), (1001, 4.0)]}
     assert shard.samples() == expected
-    assert shard.part.layers().blocks[0].row.samples == 2
+    assert [own.row.samples for own in shard.part.layers().blocks] == [2]
     assert shard.journal() == 2
     shard.reopen()
     assert shard.samples() == expected

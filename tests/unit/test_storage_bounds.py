@@ -80,6 +80,28 @@ def test_an_overdue_gathering_is_done_by_the_next_append(log_shard: OneShard, mo
     assert len(log_shard.read()) == 5
 
 
+@pytest.mark.parametrize(
+    ("is_behind", "is_large", "done"),
+    [
+        (False, False, []),
+        (False, True, ["gather"]),
+        (True, False, ["gather", "flush"]),
+        (True, True, ["gather", "flush"]),
+    ],
+)
+def test_a_log_is_flushed_for_the_sake_of_the_write_ahead_log_and_gathered_when_it_is_large(
+    log_shard: OneShard, monkeypatch: pytest.MonkeyPatch, is_behind: bool, is_large: bool, done: list[str]
+) -> None:
+    part, asked = log_shard.part, list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(part.wal, "is_behind", lambda: is_behind)
+        patch.setattr(part, "is_large", lambda times=1: is_large)
+        patch.setattr(part, "gather", lambda: asked.append("gather"))
+        patch.setattr(part, "flush", lambda: asked.append("flush"))
+        part.keep_up()
+    assert asked == done
+
+
 @pytest.mark.parametrize(("bound", "kept"), [(1, {2}), (2, {1, 2}), (3, {0, 1, 2})])
 def test_so_many_revoked_groups_are_remembered_the_latest(
     log_shard: OneShard, monkeypatch: pytest.MonkeyPatch, bound: int, kept: set[int]

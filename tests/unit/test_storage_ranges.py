@@ -230,3 +230,20 @@ def test_the_batches_within_a_span_are_taken_back_and_no_others(log_shard: OneSh
     assert log_shard.part.counts()["records"] == len(left)
     log_shard.restart()
     assert [number for number, _, _ in log_shard.read()] == left
+
+
+@pytest.mark.parametrize("is_gathered", [False, True])
+def test_what_is_taken_back_is_no_longer_counted_whatever_stays_beside_it(tmp_path: Path, is_gathered: bool) -> None:
+    own = OneShard(tmp_path)
+    own.append(0, [(b"a", b"first"), (b"b", b"second")])
+    before = own.part.segments()
+    own.append(2, [(b"a", b"third"), (b"c", b"fourth")])
+    if is_gathered:
+        own.part._closed = 4
+        own.part.gather()
+    own.part.revoke(0, 2, [Span((2, 4))])
+    assert own.part.segments() == before
+    assert own.read() == [(0, b"a", b"first"), (1, b"b", b"second")]
+    own.restart()
+    assert own.part.segments() == before
+    own.close()

@@ -15,6 +15,7 @@ from worker.vectors import attributes as attributes_module
 from worker.vectors import collection as module
 from worker.vectors.attributes import Attributes
 from worker.vectors.collection import WorkerCollection
+from worker.vectors.table import Table
 
 NOW_S = 1000.0
 
@@ -154,3 +155,16 @@ def test_an_index_of_attributes_is_due_when_there_is_so_much_more(monkeypatch: p
         index: Any = SimpleNamespace(size=indexed)
         own._index = index
         assert own.index_due(size) is due
+
+
+@pytest.mark.parametrize("length", [1, 5, 200])
+def test_the_memory_of_rows_counts_their_ids(length: int) -> None:
+    def memory(count: int) -> int:
+        table = Table(Collection(1, "c", 4, "dot"))
+        names = [b"%0*d" % (length, number) for number in range(count)]
+        versions = np.arange(1, count + 1, dtype=np.uint64)
+        table.append(names, np.ones((count, 4), np.float32), versions, 0, [b""] * count, ())
+        return table.memory_bytes
+
+    a_row = 4 * 4 + 4 + 1 + 2 + 8
+    assert memory(7) - memory(3) == 4 * (a_row + length + 141)
