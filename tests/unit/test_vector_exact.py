@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from worker.vectors import exact
+from worker.vectors import exact, search
 from worker.vectors.exact import TIE_SLACK, candidates
 from worker.vectors.ranking import best
 from worker.vectors.similarity import prepared, similarities
@@ -91,6 +91,24 @@ def test_candidates_hold_the_nearest_and_few_more(metric: str, monkeypatch: pyte
     for query in range(QUERIES):
         nearest = rows[np.argsort(-near[query])[:4]]
         assert set(nearest.tolist()) <= set(found[query].tolist())
+
+
+@pytest.mark.parametrize(
+    ("cells", "blocks"), [(0, 4), (3 * 1024, 4), (3 * 1025, 4), (3 * 1366, 3), (3 * 2048, 2), (1 << 20, 1)]
+)
+def test_so_many_similarities_are_held_at_once(cells: int, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "BLOCK_CELLS_MAX", cells)
+    vectors, norms, queries = made(4096, "dot")
+    looks: list[int] = []
+    candidates(vectors, norms, np.arange(4096), queries, 4, "dot", lambda: looks.append(1))
+    assert len(looks) == blocks
+
+
+@pytest.mark.parametrize(("measured", "k"), [(0, 1), (0, 10), (0, 40), (50, 10), (50, 11), (50, 160)])
+def test_more_candidates_are_kept_where_more_are_wanted(measured: int, k: int) -> None:
+    least = measured or search.EXPANSION
+    expected = least * max(1.0, k / search.K_MEASURED) ** search.DEPTH_POWER
+    assert expected <= search.expansion_of(measured, k) < expected + 1
 
 
 def test_all_that_are_equally_near_at_the_edge_stay_candidates() -> None:
