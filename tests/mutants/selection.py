@@ -15,9 +15,9 @@ from tests.mutants.kernels import PACKAGES
 from tests.mutants.recording import Recording
 from tests.mutants.sampling import Mutant
 
-TESTS_MAX = 60
+TESTS_MAX = 90
 """Tests run for one mutant: the most specific ones, those that execute the fewest lines."""
-FILE_TESTS_MAX = 12
+FILE_TESTS_MAX = 24
 """Of one file of tests, so that several kinds of tests take part."""
 CASES_MAX = 3
 """Of one parametrised test."""

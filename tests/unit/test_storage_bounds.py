@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from shared.messages.log import CursorMove
 from shared.messages.series import FamilyMetadata
 from tests.unit.log_shard import OneShard
 from tests.unit.test_series_blocks import Quiet
-from worker.logs import cursors
+from worker.logs import cursors, keeper
 from worker.logs import part as part_module
 from worker.series import metadata as metadata_module
 from worker.series.archive import Archive
@@ -23,6 +24,8 @@ from worker.wal.files import Files
 from worker.wal.losses import Loss
 from worker.wal.record import FILE_HEADER_BYTES
 from worker.wal.register import Listing, Register
+
+TIMEOUT_S = 10.0
 
 
 @pytest.fixture
@@ -78,6 +81,27 @@ def test_an_overdue_gathering_is_done_by_the_next_append(log_shard: OneShard, mo
     log_shard.append(4, [(b"k", b"")])
     assert log_shard.part.view().gathered == 3
     assert len(log_shard.read()) == 5
+
+
+def test_what_was_written_and_nobody_syncs_is_synced_soon_and_once(
+    log_shard: OneShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = threading.Event()
+    monkeypatch.setattr(log_shard.log, "sync", synced.set)
+    own = log_shard.part.keeper
+    own.written()
+    assert synced.wait(TIMEOUT_S)
+    synced.clear()
+    own.wake()
+    assert not synced.wait(3 * keeper.SYNC_AFTER_S)
+
+
+def test_a_record_of_what_was_taken_back_is_kept_until_its_group_is_gathered(log_shard: OneShard) -> None:
+    for group in range(3):
+        log_shard.part.revoke(0, group, [])
+    log_shard.part._closed = 1
+    log_shard.part.gather()
+    assert [group for group, _ in log_shard.part._memory.revocations] == [1, 2]
 
 
 @pytest.mark.parametrize(
