@@ -158,6 +158,15 @@ def test_an_exchange_of_logs_that_a_crash_has_cut_is_no_loss(data: Path) -> None
     start(data)
 
 
+def test_logs_that_cannot_be_read_are_an_error_that_names_them(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    monkeypatch.setattr(identity, "read", fails)
+    with pytest.raises(ConfigError, match=f"{data}/wal, the write-ahead log, cannot be used: .* the disk fails"):
+        layout.prepare(data, 2, cluster_of(data))
+
+
 def test_lost_files_of_a_log_are_refused_and_it_begins_anew_only_where_its_identity_is_removed(data: Path) -> None:
     own = data / "wal/0001"
     for path in own.iterdir():

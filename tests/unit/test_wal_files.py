@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from shared.errors import ConfigError, Unavailable
 from tests.unit.wal_images import SMALL, files_with_records, held, killed, opened, payload, written
 from worker.wal import layout, reading, record
-from worker.wal.log import LOG, SERIES, WriteAheadLog
+from worker.wal.log import LOG, RECOVERY_FREE_BYTES, SERIES, WriteAheadLog
 from worker.wal.register import Register
 
 pytestmark = [
@@ -421,3 +422,19 @@ def test_a_file_says_up_to_where_it_was_synced(tmp_path: Path) -> None:
     end_of_second = (second & (1 << 40) - 1) + record.HEADER_BYTES + 8
     assert marks == [record.FILE_HEADER_BYTES, record.FILE_HEADER_BYTES, end_of_second]
     assert [bytes(payload) for _, payload in content.tail] == [b"three"]
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "is_recoverable"), [(RECOVERY_FREE_BYTES, True), (RECOVERY_FREE_BYTES - 1024, False)]
+)
+def test_a_log_that_failed_is_opened_again_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int, is_recoverable: bool
+) -> None:
+    own = WriteAheadLog(tmp_path / "wal", file_bytes=SMALL).open()
+    free = SimpleNamespace(f_bavail=free_bytes // 1024, f_frsize=1024)
+    monkeypatch.setattr(os, "statvfs", lambda directory: free)
+    assert not own.recoverable(), "it has not failed"
+    own._failed = "the disk was full"
+    assert own.recoverable() == is_recoverable
+    own._failed = ""
+    own.close()
