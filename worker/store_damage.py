@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -15,6 +16,8 @@ DECODING_ERRORS = (struct.error, IndexError, KeyError, TypeError, ValueError, ms
 _LOCKED = ("IO error: While lock file: ", "IO error: lock hold by current process")
 _DAMAGED = ("Corruption: ", "IO error: No such file or directory")
 _FAILED = "IO error: "
+_FAILED_OUTSIDE = re.compile(r"\(os error \d+\)$")
+"""How errors end of the library's own file beside RocksDB's, which it writes whenever it opens a store."""
 
 
 class StoreLocked(OSError):
@@ -40,7 +43,8 @@ def of_opening(path: Path, error: Exception) -> OSError:
     text = str(error)
     if text.startswith(_LOCKED):
         return StoreLocked(text)
-    if text.startswith(_FAILED) and not text.startswith(_DAMAGED):
+    is_of_disk = text.startswith(_FAILED) and not text.startswith(_DAMAGED)
+    if is_of_disk or _FAILED_OUTSIDE.search(text):
         return OSError(f"the store {path} could not be opened: {text}")
     return StoreDamaged(f"the store {path} cannot be opened: {text}")
 

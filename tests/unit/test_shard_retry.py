@@ -113,8 +113,15 @@ def test_a_shard_that_could_not_be_loaded_has_everything_when_it_is_tried_again(
         data.close()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IO error: While fsync: 0000/store/MANIFEST-000012: Input/output error",
+        "Input/output error (os error 5)",  # of the library's own file
+    ],
+)
 def test_a_store_that_the_disk_does_not_let_open_is_not_damaged_and_opens_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     Store(tmp_path / "store").close()
 
@@ -122,13 +129,25 @@ def test_a_store_that_the_disk_does_not_let_open_is_not_damaged_and_opens_later(
         list_cf = staticmethod(storage.Rdict.list_cf)
 
         def __init__(self, *_: Any, **__: Any) -> None:
-            raise Exception("IO error: While fsync: 0000/store/MANIFEST-000012: Input/output error")
+            raise Exception(text)
 
     with monkeypatch.context() as failing:
         failing.setattr(storage, "Rdict", Failing)
         with pytest.raises(OSError, match=r"could not be opened: .*Input/output error") as raised:
             Store(tmp_path / "store")
     assert not isinstance(raised.value, StoreDamaged)
+    Store(tmp_path / "store").close()
+
+
+def test_a_store_whose_library_cannot_write_its_own_file_is_not_damaged_and_opens_later(tmp_path: Path) -> None:
+    Store(tmp_path / "store").close()
+    own = tmp_path / "store" / "rocksdict-config.json"
+    own.unlink()
+    own.mkdir()
+    with pytest.raises(OSError, match=r"could not be opened: .*\(os error \d+\)") as raised:
+        Store(tmp_path / "store")
+    assert not isinstance(raised.value, StoreDamaged)
+    own.rmdir()
     Store(tmp_path / "store").close()
 
 
