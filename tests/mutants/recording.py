@@ -145,7 +145,10 @@ def record(tree: Path, tests: Iterable[str], data: Path, times: Path, env: dict[
     command += ["--cov", "--cov-context=test", f"--cov-config={settings}", "--cov-report=", "--tb=line"]
     command += [f"--timeout={RECORDED_TEST_TIMEOUT_S}", "-k", " and ".join(f"not {part}" for part in SLOW), *tests]
     own = {"COVERAGE_FILE": str(data), VARIABLE: str(times)}
-    subprocess.run(command, cwd=tree, env=env | own, timeout=RECORDING_TIMEOUT_S, check=False)
+    with open(data.with_suffix(".log"), "wb") as log:
+        subprocess.run(
+            command, cwd=tree, env=env | own, timeout=RECORDING_TIMEOUT_S, check=False, stdout=log, stderr=log
+        )
 
 
 def environment(tree: Path, *, plain: bool = False) -> dict[str, str]:
