@@ -166,6 +166,21 @@ def test_files_written_in_this_start_are_used_again(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_file_that_an_earlier_start_has_made_ready_is_used(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    ready = tmp_path / "00000050.wal"
+    ready.write_bytes(bytes(SMALL))
+    inode = ready.stat().st_ino
+    log = opened(tmp_path)
+    stream = log.stream(0, LOG)
+    for _ in range(2 * SMALL // 900):
+        stream.write([b"x" * 900])
+    used = {path.name: path.stat().st_ino for path in files_with_records(tmp_path)}
+    log.close()
+    assert inode in used.values()
+    assert ready.name not in used
+
+
 def fail_sync(_: int) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
