@@ -117,3 +117,13 @@ def test_a_chunk_that_lacks_bytes_is_refused(cut: int) -> None:
     data = chunks.encode(COUNTS, TIMES, values)
     with pytest.raises(ValueError):
         chunks.decode(data[:-cut], COUNTS, FIRSTS)
+
+
+@pytest.mark.parametrize("counts", [[3, 2], [2, 3], [1, 3, 2], [3, 3, 2, 2]])
+def test_a_run_that_is_the_beginning_of_its_neighbour_keeps_its_own_length(counts: list[int]) -> None:
+    times = np.concatenate([np.array([10, 20, 35])[:count] for count in counts])
+    values = np.arange(len(times)) / 7
+    data = chunks.encode(np.array(counts), times, values)
+    found_times, found = chunks.decode(data, np.array(counts), np.full(len(counts), 10))
+    assert found_times.tolist() == times.tolist()
+    assert found.tolist() == values.tolist()

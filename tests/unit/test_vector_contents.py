@@ -18,6 +18,7 @@ from shared.wire import Reply
 from tests.unit.test_vector_part import COSINE, OneShard
 from worker.vectors import engine as engine_module
 from worker.vectors import fields, part, snapshot
+from worker.vectors.attributes import Attributes
 from worker.vectors.columns import Column
 from worker.vectors.runs import build
 
@@ -234,3 +235,15 @@ def test_an_index_whose_saving_fails_stops_no_other(shard: OneShard, monkeypatch
     monkeypatch.setattr(engine_module.WorkerCollection, "save", save)
     shard.vectors.close()
     assert sorted(asked) == [1, 2]
+
+
+def test_a_field_that_no_row_has_is_unknown_where_it_is_compared_and_not_where_it_is_asked_for() -> None:
+    attributes = Attributes()
+    attributes.append(0, [msgspec.msgpack.encode({"n": 1})])
+
+    def of(condition: Condition) -> set[str]:
+        return attributes.unknown(condition)
+
+    assert of(Condition("eq", "n", (1,))) == of(Condition("exists", "none")) == set()
+    both = Condition("and", children=(Condition("eq", "none", (1,)), Condition("exists", "nothing")))
+    assert of(both) == {"none"}
