@@ -11,7 +11,7 @@ run: $(VENV)/.installed  ## install what is missing and start the cluster on 127
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
 
 test: $(VENV)/.installed-test  ## install what is missing and run the whole test suite, a file at a time in each of TEST_JOBS
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
