@@ -166,6 +166,33 @@ def test_a_deletion_reaches_what_a_broken_block_has_when_it_comes_back(shard: Qu
     assert [points for points in shard.samples().values() if points] == []
 
 
+@pytest.mark.parametrize("is_full_at_the_start", [False, True])
+def test_a_deletion_that_a_full_disk_has_cut_brings_no_older_value_back(
+    shard: Quiet, monkeypatch: pytest.MonkeyPatch, is_full_at_the_start: bool
+) -> None:
+    seal_all(shard, (1, 1.0))
+    shard.write([(m(job="a"), [(1, 2.0), (2, 2.0)])])
+    assert shard.samples() == {A: [(1, 2.0), (2, 2.0)]}
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Unavailable("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(Store, "write", refuse)
+        with pytest.raises(Unavailable):
+            shard.part.delete([[Matcher("job", "=", "a")]], 0, 9, TIMEOUT_S)
+        if is_full_at_the_start:
+            shard.reopen()
+            assert [points for points in shard.samples().values() if points] == []
+    for _ in range(2):
+        shard.reopen()
+        assert [points for points in shard.samples().values() if points] == []
+    shard.write([(m(job="a"), [(1, 3.0)])])
+    shard.seal()
+    shard.reopen()
+    assert shard.samples() == {A: [(1, 3.0)]}
+
+
 def test_series_are_not_forgotten_while_a_block_is_missing_or_set_aside(shard: Quiet) -> None:
     shard.write([(m(job=str(i)), [(1, 1.0)]) for i in range(20)])
     shard.seal()

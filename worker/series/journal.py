@@ -225,9 +225,9 @@ class Journal:
             released = self._latest.popleft()[2]
         self._wal.release(released + 1)
 
-    def records(self) -> Iterator[tuple[Record, Frame]]:
-        """All that is not sealed, in order, each with its bytes. Sets `next_sequence`. Records that cannot be read are
-        left out, set aside and known as damage."""
+    def records(self) -> Iterator[tuple[int, Record, Frame]]:
+        """All that is not sealed, in order: (sequence, record, its bytes). Sets `next_sequence`. Records that cannot be
+        read are left out, set aside and known as damage."""
         self._latest.clear()
         for sequence, position, record, payload in self._read():
             if sequence < self.sealed.cut:
@@ -237,7 +237,7 @@ class Journal:
             self._latest.append((sequence, record.latest_ms, position))
             if isinstance(record, Written) and sequence < self.sealed.sequence:
                 record = record.since(self.sealed.before_ms)
-            yield record, payload
+            yield sequence, record, payload
 
     def _read(self) -> Iterator[tuple[int, int, Record, Frame]]:
         """(sequence, position in the log, record, its bytes)."""

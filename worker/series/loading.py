@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.errors import Unavailable
+from shared.telemetry import event
 from shared.wire import Frame
 from shared.xxh64 import hash_slices
+from worker.series.archive import Archive
 from worker.series.columns import Column
 from worker.series.head import Head
 from worker.series.index import Index
 from worker.series.journal import Deletion, Journal
+from worker.series.layers import Layers, Tombstone
 from worker.series.postings import Ids
 from worker.series.registry import Registry
+from worker.storage import Store
 from worker.store_damage import StoreDamaged
 
 
 @dataclass(slots=True)
 class Unknown:
-    """What the journal says of series that the store does not have: the highest id, how many samples, the records."""
+    """What the journal says of series that the store does not have: the highest id, how many samples, the records.
+    Beside it all `deletions` of the journal."""
 
     highest_id: int = -1
     samples: int = 0
     records: list[Frame] = field(default_factory=list)
+    deletions: list[Tombstone] = field(default_factory=list)
 
 
 def load_labels(registry: Registry, index: Index, permanent: Column, memory: Lock) -> None:
@@ -40,9 +49,10 @@ def load_labels(registry: Registry, index: Index, permanent: Column, memory: Loc
 
 
 def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock) -> Unknown:
-    """Build the head from the journal, without what is of series that are not among the `known` permanent ids."""
+    """Build the head from the journal, without what is of series that are not among the `known` permanent ids. What the
+    deletions say of blocks is for the caller."""
     unknown = Unknown()
-    for record, payload in journal.records():
+    for sequence, record, payload in journal.records():
         own = numbers_of(known, record.series)
         is_known = own >= 0
         if not is_known.all():
@@ -50,6 +60,8 @@ def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock)
             unknown.records.append(payload)
         with memory:
             if isinstance(record, Deletion):
+                ids = record.series.astype(np.int32).tobytes()
+                unknown.deletions.append(Tombstone(sequence, record.start_ms, record.end_ms, ids))
                 head.delete(own[is_known], record.start_ms, record.end_ms)
                 continue
             rows, times_ms, values = np.repeat(own, record.counts), record.times_ms, record.values
@@ -59,6 +71,29 @@ def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock)
                 rows, times_ms, values = rows[kept], times_ms[kept], values[kept]
             head.append(rows, times_ms, values)
     return unknown
+
+
+def carry_out(
+    deletions: Sequence[Tombstone], layers: Layers, archive: Archive, store: Store, *, durable: bool
+) -> Layers:
+    """The layers, of which the blocks have lost what the journal says was deleted. A deletion that a crash or a full
+    disk has cut is only in the journal: without this, a value that had been overwritten would be back. Raises
+    StoreDamaged."""
+    known = {own.sequence for own in layers.tombstones}
+    missing = tuple(own for own in deletions if own.sequence not in known and layers.needs(own))
+    if not missing:
+        return layers
+    batch = store.batch()
+    for tombstone in missing:
+        archive.put_tombstone(batch, tombstone)
+    try:
+        store.write(batch, durable=durable)
+    except StoreDamaged:
+        raise
+    except Unavailable as error:
+        # The store takes no more until it is opened anew, and the journal is not released before.
+        event(logging.WARNING, "deletions are not in the store yet", reason=str(error))
+    return replace(layers, tombstones=(*layers.tombstones, *missing))
 
 
 def numbers_of(known: NDArray[np.int64], permanent: NDArray[np.int64]) -> Ids:

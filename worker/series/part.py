@@ -30,7 +30,7 @@ from worker.series.index import Index
 from worker.series.ingest import Committed, Rounds, Turn
 from worker.series.journal import Deletion, Entry, Journal, Written
 from worker.series.layers import Layers, Tombstone
-from worker.series.loading import load_labels, replay
+from worker.series.loading import carry_out, load_labels, replay
 from worker.series.lookup import Lookup
 from worker.series.metadata import Metadata
 from worker.series.patterns import Patterns
@@ -121,6 +121,7 @@ class SeriesPart:
                 f"the journal has {unknown_series.samples} samples of series the store does not have, ids up to "
                 f"{unknown_series.highest_id}: they are missing",
             )
+        self._layers = carry_out(unknown_series.deletions, layers, self.archive, self._store, durable=self.is_synced)
         unknown = unknown_series.highest_id
         if not self._registry.knows_given:
             unknown = max([unknown, *(int(block.directory().ids.max(initial=-1)) for block in blocks)])

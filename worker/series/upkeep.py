@@ -112,7 +112,7 @@ class Upkeep:
         except CorruptBlock as error:
             event(logging.ERROR, "series not swept", reason=str(error))
             return
-        found += [record.series for record, _ in journal.records()]
+        found += [record.series for _, record, _ in journal.records()]
         alive = np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
         gone = registry.sweep(alive)
         batch = self._store.batch()
