@@ -176,7 +176,7 @@ def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
     if count is None or (not there and not (directory.parent / "wal").exists()):
         return
     for number in sorted(set(range(count)) - there):
-        depends = "all data of the shard; a start makes it anew, empty"
+        depends = "all data of the shard: a start refuses"
         yield Finding(f"shards/{number:04d}", "it is missing", depends, _RESTORE)
     for number in sorted(there - set(range(count))):
         what = f"the manifest has {count} shards, 0 to {count - 1}"

@@ -132,9 +132,7 @@ def _of_layout(data: Path, base: Path) -> Iterator[Finding]:
         directory = layout.directory_of(base, worker)
         if not directory.exists():
             own = ", ".join(str(shard) for shard in sorted(shards) if shard % workers == worker)
-            depends = (
-                f"what shards {own} had acknowledged and not put into stores and blocks yet; a start does not notice"
-            )
+            depends = f"what shards {own} had acknowledged and not put into stores and blocks yet: a start refuses"
             yield Finding(directory.relative_to(data).as_posix(), "it is missing", depends, "restore it from a copy")
 
 

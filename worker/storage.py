@@ -210,9 +210,11 @@ class Store:
 
     def _mark_files(self) -> None:
         """The same, when the store may have written files."""
-        with suppress(OSError, ValueError), self._writing:  # it is about to change them
-            self._marker.manifest = store_manifest.synced(self._path, self._marker.manifest)
-            self._mark()
+        with suppress(OSError, ValueError):  # it is about to change them
+            manifest = store_manifest.synced(self._path, self._marker.manifest)
+            with self._writing:
+                self._marker.manifest = manifest
+                self._mark()
 
     def _fsync(self) -> None:
         """The fsync of `sync`, for all who wait for it."""

@@ -52,6 +52,11 @@ class Tombstone(msgspec.Struct, frozen=True):
     end_ms: int
     ids: bytes
 
+    @classmethod
+    def of(cls, sequence: int, series: Ids, start_ms: int, end_ms: int) -> Tombstone:
+        """That of a deletion which is the journal's record `sequence`."""
+        return cls(sequence, start_ms, end_ms, series.astype(np.int32).tobytes())
+
     def covers(self, permanent: Ids) -> NDArray[np.bool_]:
         """bool[n]: which series it is about."""
         return np.isin(permanent, np.frombuffer(self.ids, dtype=np.int32))

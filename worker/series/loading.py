@@ -27,13 +27,13 @@ from worker.store_damage import StoreDamaged
 
 
 @dataclass(slots=True)
-class Unknown:
-    """What the journal says of series that the store does not have: the highest id, how many samples, the records.
-    Beside it all `deletions` of the journal."""
+class Replayed:
+    """What is left to do with the journal: its `deletions`, and what it says of series that the store does not have,
+    the highest id, how many samples, the records."""
 
-    highest_id: int = -1
-    samples: int = 0
-    records: list[Frame] = field(default_factory=list)
+    unknown_id: int = -1
+    unknown_samples: int = 0
+    unknown_records: list[Frame] = field(default_factory=list)
     deletions: list[Tombstone] = field(default_factory=list)
 
 
@@ -48,29 +48,28 @@ def load_labels(registry: Registry, index: Index, permanent: Column, memory: Loc
                 raise StoreDamaged(f"a store is damaged: a series below id {registry.next_id} is twice in it")
 
 
-def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock) -> Unknown:
+def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock) -> Replayed:
     """Build the head from the journal, without what is of series that are not among the `known` permanent ids. What the
     deletions say of blocks is for the caller."""
-    unknown = Unknown()
+    replayed = Replayed()
     for sequence, record, payload in journal.records():
         own = numbers_of(known, record.series)
         is_known = own >= 0
         if not is_known.all():
-            unknown.highest_id = max(unknown.highest_id, int(record.series[~is_known].max()))
-            unknown.records.append(payload)
+            replayed.unknown_id = max(replayed.unknown_id, int(record.series[~is_known].max()))
+            replayed.unknown_records.append(payload)
         with memory:
             if isinstance(record, Deletion):
-                ids = record.series.astype(np.int32).tobytes()
-                unknown.deletions.append(Tombstone(sequence, record.start_ms, record.end_ms, ids))
+                replayed.deletions.append(Tombstone.of(sequence, record.series, record.start_ms, record.end_ms))
                 head.delete(own[is_known], record.start_ms, record.end_ms)
                 continue
             rows, times_ms, values = np.repeat(own, record.counts), record.times_ms, record.values
             if not is_known.all():
                 kept = rows >= 0
-                unknown.samples += len(rows) - int(np.count_nonzero(kept))
+                replayed.unknown_samples += len(rows) - int(np.count_nonzero(kept))
                 rows, times_ms, values = rows[kept], times_ms[kept], values[kept]
             head.append(rows, times_ms, values)
-    return unknown
+    return replayed
 
 
 def carry_out(

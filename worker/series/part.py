@@ -114,15 +114,15 @@ class SeriesPart:
         self._series_saved = self._series_staged = len(self._index)
         with self._memory:
             self._head.extend(len(self._index))
-        unknown_series = replay(self.journal, self._head, self._permanent.rows(), self._memory)
-        if unknown_series.samples:
+        replayed = replay(self.journal, self._head, self._permanent.rows(), self._memory)
+        if replayed.unknown_samples:
             self.journal.set_aside(
-                unknown_series.records,
-                f"the journal has {unknown_series.samples} samples of series the store does not have, ids up to "
-                f"{unknown_series.highest_id}: they are missing",
+                replayed.unknown_records,
+                f"the journal has {replayed.unknown_samples} samples of series the store does not have, ids up to "
+                f"{replayed.unknown_id}: they are missing",
             )
-        self._layers = carry_out(unknown_series.deletions, layers, self.archive, self._store, durable=self.is_synced)
-        unknown = unknown_series.highest_id
+        self._layers = carry_out(replayed.deletions, layers, self.archive, self._store, durable=self.is_synced)
+        unknown = replayed.unknown_id
         if not self._registry.knows_given:
             unknown = max([unknown, *(int(block.directory().ids.max(initial=-1)) for block in blocks)])
         self._registry.next_id = max(self._registry.next_id, unknown + 1)
@@ -172,7 +172,7 @@ class SeriesPart:
             self._refuse_overrun()  # what is left of a series is written anew
             permanent = self._permanent.data[ids]
             sequence = self.journal.write(Deletion(permanent, start_ms, end_ms), durable=self.is_synced)
-            tombstone = Tombstone(sequence, start_ms, end_ms, permanent.astype(np.int32).tobytes())
+            tombstone = Tombstone.of(sequence, permanent, start_ms, end_ms)
             kept = self._layers.needs(tombstone)
             if kept:
                 batch = self._store.batch()
