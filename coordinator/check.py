@@ -23,7 +23,17 @@ import msgspec
 
 from coordinator.log import sequencer
 from shared import identity
-from shared.data_files import LEFT_OVER, SET_ASIDE, UNKNOWN, Finding, LogFacts, WorkersReport, files_in, kind_of
+from shared.data_files import (
+    LEFT_OVER,
+    SET_ASIDE,
+    UNKNOWN,
+    Finding,
+    LogFacts,
+    WorkersReport,
+    files_in,
+    kind_of,
+    numbered,
+)
 from shared.manifest import HOLDS_DATA, NAME, VERSION, Manifest, copy_of
 
 WELL, DAMAGED, CANNOT_CHECK = 0, 1, 2
@@ -172,7 +182,7 @@ def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
 
 def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
     """The directories of the shards against the manifest's number."""
-    there = {int(path.name) for path in directory.glob("*") if _is_numbered(path)}
+    there = {int(path.name) for path in numbered(directory)}
     if count is None or (not there and not (directory.parent / "wal").exists()):
         return
     for number in sorted(set(range(count)) - there):
@@ -186,9 +196,7 @@ def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
 def _check_identities(data: Path) -> Iterator[Finding]:
     """That each directory of a shard and of a log is the one that belongs there, and says so."""
     cluster_id = _cluster_of(data)
-    named = [
-        (path, kind) for folder, kind in _NAMED for path in sorted((data / folder).glob("*")) if _is_numbered(path)
-    ]
+    named = [(path, kind) for folder, kind in _NAMED for path in numbered(data / folder)]
     have = any((path / identity.NAME).exists() for path, _ in named)  # former releases had none
     if have and not any(folder.exists() for folder in data.glob("wal*")):
         depends = "records that were acknowledged and not in stores and blocks yet: a start refuses"
@@ -211,10 +219,6 @@ def _check_identities(data: Path) -> Iterator[Finding]:
             what += f", and this is cluster {cluster_id}" if cluster_id not in (None, found[0]) else ""
             remedy = "put each directory back where it was"
             yield Finding(directory.relative_to(data).as_posix(), what, "everything: a start refuses", remedy)
-
-
-def _is_numbered(path: Path) -> bool:
-    return path.name.isdigit() and path.is_dir()
 
 
 def _cluster_of(data: Path) -> str | None:

@@ -73,6 +73,11 @@ def kind_of(path: str) -> str:
     return next((kind for kind, pattern in _PATTERNS.items() if pattern.fullmatch(path)), UNKNOWN)
 
 
+def numbered(folder: Path) -> list[Path]:
+    """The directories in it whose names are numbers, those of shards and of logs, in order."""
+    return sorted(path for path in folder.glob("*") if path.name.isdigit() and path.is_dir())
+
+
 def files_in(data: Path) -> Iterator[str]:
     """Paths of all that is not a directory, in order. Raises OSError."""
     for path in sorted(data.rglob("*")):

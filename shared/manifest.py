@@ -17,6 +17,7 @@ import xxhash
 
 from shared import identity
 from shared.config import Settings
+from shared.data_files import numbered
 from shared.durable import DIRECTORY_MODE, FILE_MODE, make_directory, write_atomically
 from shared.errors import ConfigError
 from shared.telemetry import event
@@ -147,7 +148,7 @@ def shard_directory(data: Path, shard: int) -> Path:
 
 def shard_directories(data: Path) -> list[Path]:
     """Those that are there, by number."""
-    return sorted(path for path in (data / "shards").glob("*") if path.name.isdigit() and path.is_dir())
+    return numbered(data / "shards")
 
 
 def _keep_copy(path: Path, manifest: Manifest) -> None:

@@ -17,6 +17,7 @@ from shared.catalogue_file import DIRECTORY, copies_in, newest
 from shared.data_files import Finding, WorkersReport
 from shared.durable import DAMAGED
 from shared.errors import ConfigError
+from shared.manifest import shard_directories
 from worker import shard_check
 from worker.store_damage import StoreLocked
 from worker.vectors import check as vectors
@@ -39,7 +40,7 @@ def check(data: Path) -> WorkersReport:
     found = [*_of_log(data, base), *_of_layout(data, base), *_of_vectors(data)]
     listed = _listed(data)
     facts = []
-    for path in sorted(path for path in (data / "shards").glob("*") if path.name.isdigit() and path.is_dir()):
+    for path in shard_directories(data):
         shard = int(path.name)
         own, log_facts = shard_check.check(data, shard, records.get(shard, {}), listed)
         found += own

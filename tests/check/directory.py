@@ -26,10 +26,7 @@ def fill(directory: Path) -> Path:
     """Start a cluster below `directory`, write in all areas, stop it; returns the data directory."""
     cluster = Cluster(directory, SHARDS, WORKERS, SETTINGS)
     try:
-        cluster.start()
-        _samples(cluster)
-        _records(cluster)
-        _vectors(cluster)
+        _start_and_write(cluster)
         cluster.stop()
         give_up = time.monotonic() + WITHIN_S
         while shard_with_runs(directory / "data") is None:
@@ -59,13 +56,17 @@ def kill(directory: Path) -> Path:
     """As `fill`, once, and then every process is killed."""
     cluster = Cluster(directory, SHARDS, WORKERS, SETTINGS)
     try:
-        cluster.start()
-        _samples(cluster)
-        _records(cluster)
-        _vectors(cluster)
+        _start_and_write(cluster)
     finally:
         cluster.kill()
     return directory / "data"
+
+
+def _start_and_write(cluster: Cluster) -> None:
+    cluster.start()
+    _samples(cluster)
+    _records(cluster)
+    _vectors(cluster)
 
 
 def _samples(cluster: Cluster, count: int = 100) -> None:

@@ -8,6 +8,8 @@ import logging
 import os
 import re
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -206,6 +208,26 @@ def test_a_shard_is_opened_when_its_identity_cannot_be_written(
     assert "identity not written" in caplog.text
     assert not list(data.glob("*/*/identity"))
     start(data)
+
+
+def test_one_thread_at_a_time_writes_identities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = WorkerProcess("worker", [0, 1], settings(tmp_path), "ipc://unused", "0af3", os.getpid())
+    inside, most = 0, 0
+
+    def slow(*_: object) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.05)
+        inside -= 1
+
+    monkeypatch.setattr(identity, "claim", slow)
+    threads = [threading.Thread(target=process._claim, args=(shard,)) for shard in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
 
 
 def test_an_identity_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

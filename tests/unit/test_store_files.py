@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,36 @@ def test_a_marker_says_of_a_manifest_only_what_was_synced(tmp_path: Path, monkey
     own.sync()
     assert len(synced) == 1, "nothing has changed"
     own.close()
+
+
+def test_a_write_does_not_wait_for_the_sync_of_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Store(tmp_path / "store")
+    begun, let_go = threading.Event(), threading.Event()
+
+    def hangs(descriptor: int) -> None:
+        begun.set()
+        assert let_go.wait(10)
+
+    def put(key: bytes) -> None:
+        batch = own.batch()
+        batch.put("meta", key, b"value")
+        own.write(batch)
+
+    put(b"first")
+    monkeypatch.setattr(os, "fsync", hangs)
+    flushing = threading.Thread(target=own.flush, args=("meta",))
+    writing = threading.Thread(target=put, args=(b"second",))
+    flushing.start()
+    assert begun.wait(10)
+    writing.start()
+    writing.join(5)
+    was_written = not writing.is_alive()
+    let_go.set()
+    for thread in (flushing, writing):
+        thread.join()
+    monkeypatch.undo()
+    own.close()
+    assert was_written
 
 
 def test_a_marker_asks_for_no_manifest_that_could_not_be_synced(

@@ -14,6 +14,7 @@ from pathlib import Path
 import xxhash
 
 from shared import identity
+from shared.data_files import numbered
 from shared.durable import DAMAGED, make_directory, rename, write_atomically, write_synced
 from shared.errors import ConfigError
 from shared.manifest import shard_directories
@@ -33,7 +34,7 @@ def directory_of(base: Path, worker: int) -> Path:
 
 def directories(base: Path) -> list[Path]:
     """Those of all workers, by number."""
-    return sorted(path for path in base.glob("*") if path.name.isdigit() and path.is_dir())
+    return numbered(base)
 
 
 def prepare(data: Path, workers: int, cluster_id: str) -> None:
