@@ -34,7 +34,7 @@ from shared.data_files import (
     kind_of,
     numbered,
 )
-from shared.manifest import HOLDS_DATA, NAME, VERSION, Manifest, copy_of
+from shared.manifest import HOLDS_DATA, NAME, Manifest, copy_of
 
 WELL, DAMAGED, CANNOT_CHECK = 0, 1, 2
 """Exit codes."""
@@ -133,25 +133,16 @@ def _read_manifest(data: Path, path: Path, findings: list[Finding]) -> Manifest 
         depends, remedy = "nothing, as long as the manifest itself is whole", "nothing: the next start writes it anew"
     try:
         content = path.read_bytes()
-        manifest, is_current = Manifest.decode(content)
-        if is_current and content != manifest.encode():
+        manifest = Manifest.decode(content)
+        if content != manifest.encode():
             raise ValueError("it is not as it was written")
     except FileNotFoundError:
-        if path == data / NAME or _has_version(data / NAME, VERSION):
-            findings.append(Finding(name, "it is missing", depends, remedy))
+        findings.append(Finding(name, "it is missing", depends, remedy))
         return None
     except ValueError as error:
         findings.append(Finding(name, str(error), depends, remedy))
         return None
     return manifest
-
-
-def _has_version(path: Path, version: int) -> bool:
-    """Former releases kept no copy of the manifest."""
-    try:
-        return bool(json.loads(path.read_bytes())["version"] >= version)
-    except (OSError, ValueError, KeyError, TypeError):
-        return True
 
 
 def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
@@ -197,7 +188,7 @@ def _check_identities(data: Path) -> Iterator[Finding]:
     """That each directory of a shard and of a log is the one that belongs there, and says so."""
     cluster_id = _cluster_of(data)
     named = [(path, kind) for folder, kind in _NAMED for path in numbered(data / folder)]
-    have = any((path / identity.NAME).exists() for path, _ in named)  # former releases had none
+    have = any((path / identity.NAME).exists() for path, _ in named)  # one is written once a directory has been used
     if have and not any(folder.exists() for folder in data.glob("wal*")):
         depends = "records that were acknowledged and not in stores and blocks yet: a start refuses"
         yield Finding("wal", "it is missing", depends, _RESTORE)
@@ -223,7 +214,7 @@ def _check_identities(data: Path) -> Iterator[Finding]:
 
 def _cluster_of(data: Path) -> str | None:
     with suppress(OSError, ValueError):
-        return Manifest.decode((data / NAME).read_bytes())[0].cluster_id
+        return Manifest.decode((data / NAME).read_bytes()).cluster_id
     return None
 
 

@@ -93,9 +93,3 @@ class ShardError(_message.Message):
     shard: int
     reason: str
     def __init__(self, shard: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
-
-class CancelRequest(_message.Message):
-    __slots__ = ("request_id",)
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    request_id: bytes
-    def __init__(self, request_id: _Optional[bytes] = ...) -> None: ...

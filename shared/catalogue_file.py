@@ -18,8 +18,7 @@ from shared.messages.vectors import Collection
 
 DIRECTORY = "vector"
 NAMES = ("collections.json", "collections.copy.json")
-FORMAT = 2
-"""1 had no checksum, no generation and no copy; it is read, and written anew."""
+FORMAT = 1
 
 
 class CatalogueContent(msgspec.Struct, frozen=True):
@@ -30,21 +29,19 @@ class CatalogueContent(msgspec.Struct, frozen=True):
     collections: list[Collection]
     dropped: list[Collection] = []
     generation: int = 0
-    format: int = 1
+    format: int = FORMAT
     checksum: str = ""
 
     def encode(self) -> bytes:
-        plain = msgspec.json.encode(msgspec.structs.replace(self, format=FORMAT, checksum=""))
-        checksum = xxhash.xxh3_64_hexdigest(plain)
-        return msgspec.json.encode(msgspec.structs.replace(self, format=FORMAT, checksum=checksum))
+        checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
+        return msgspec.json.encode(msgspec.structs.replace(self, checksum=checksum))
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A copy that cannot be used. `is_there` tells a damaged file from a missing one."""
+    """A copy that cannot be used."""
 
     why: str
-    is_there: bool
 
 
 def decode(content: bytes) -> CatalogueContent:
@@ -53,12 +50,9 @@ def decode(content: bytes) -> CatalogueContent:
         found = msgspec.json.decode(content, type=CatalogueContent)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
-    if found.format > FORMAT:
-        raise ValueError(f"it has format {found.format}; this program reads formats up to {FORMAT}")
-    if found.format == 1:
-        if found.checksum or found.generation:
-            raise ValueError("it has a checksum, which format 1 had not")
-    elif found.encode() != content:
+    if found.format != FORMAT:
+        raise ValueError(f"it has format {found.format}, and this program reads format {FORMAT}")
+    if found.encode() != content:
         raise ValueError("its checksum does not match its content")
     given = [collection.id for collection in (*found.collections, *found.dropped)]
     if len(set(given)) != len(given) or max(given, default=0) >= found.next_id:
@@ -74,9 +68,9 @@ def copies_in(directory: Path) -> dict[Path, CatalogueContent | Lost]:
         try:
             copies[path] = decode(path.read_bytes())
         except FileNotFoundError:
-            copies[path] = Lost("it is missing", is_there=False)
+            copies[path] = Lost("it is missing")
         except ValueError as error:
-            copies[path] = Lost(str(error), is_there=True)
+            copies[path] = Lost(str(error))
     return copies
 
 

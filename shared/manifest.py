@@ -8,6 +8,7 @@ import logging
 import os
 import tempfile
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,17 @@ from shared.durable import DIRECTORY_MODE, FILE_MODE, make_directory, write_atom
 from shared.errors import ConfigError
 from shared.telemetry import event
 
-VERSION = 2
-"""1 had no checksum; it is read, and written anew."""
+FORMAT = 1
+"""Of everything in the data directory. How the next is introduced: docs/design.md, "Format of the data directory"."""
 NAME = "manifest.json"
 HOLDS_DATA = ("shards", "wal", "sequencer", "vector", "vector-index")
 """Directories that are made after the manifest: where one of them is, there was one."""
 SOCKET_PATH_BYTES_MAX = 100
 """A Unix socket's path has room for 107 bytes; longer data directories get a short one in the temporary directory."""
+
+
+class NewerFormat(ValueError):
+    """The data directory is in a format that a later release has introduced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +42,40 @@ class Manifest:
     shards: int
 
     def encode(self) -> bytes:
-        content = {"version": VERSION, "cluster_id": self.cluster_id, "shards": self.shards}
-        return json.dumps({**content, "checksum": self._checksum()}).encode()
-
-    def _checksum(self) -> str:
-        return xxhash.xxh3_64_hexdigest(f"{VERSION} {self.cluster_id} {self.shards}".encode())
+        fields = {"format": FORMAT, "cluster_id": self.cluster_id, "shards": self.shards}
+        return json.dumps({**fields, "checksum": _checksum(fields)}).encode()
 
     @staticmethod
-    def decode(content: bytes) -> tuple[Manifest, bool]:
-        """(the manifest, whether it is in the form of this release). Raises ValueError that says what is wrong."""
+    def decode(content: bytes) -> Manifest:
+        """Raises ValueError that says what is wrong, NewerFormat."""
         fields: Any = json.loads(content)
-        if not isinstance(fields, dict) or not isinstance(fields.get("version"), int):
-            raise ValueError("it has no version")
-        version = fields["version"]
-        if version > VERSION:
-            raise ValueError(f"it has version {version}, and this program reads versions up to {VERSION}")
-        names = {"version", "cluster_id", "shards", *(["checksum"] if version > 1 else [])}
-        if set(fields) != names:
+        if not isinstance(fields, dict) or not isinstance(fields.get("format"), int):
+            raise ValueError("it has no format")
+        # First, and the same in every format: a flipped bit must not pass for a newer one.
+        if fields.pop("checksum", None) != _checksum(fields):
+            raise ValueError("its checksum does not match its content")
+        if fields["format"] > FORMAT:
+            raise NewerFormat(f"it has format {fields['format']}, and this program reads format {FORMAT}")
+        names = {"format", "cluster_id", "shards"}
+        if set(fields) != names or fields["format"] != FORMAT:
             raise ValueError(f"it has the fields {', '.join(sorted(fields))} instead of {', '.join(sorted(names))}")
         manifest = Manifest(fields["cluster_id"], fields["shards"])
         if not isinstance(manifest.cluster_id, str) or not isinstance(manifest.shards, int):
             raise ValueError("its fields are of other types")
-        if version > 1 and fields["checksum"] != manifest._checksum():
-            raise ValueError("its checksum does not match its content")
-        return manifest, version == VERSION
+        return manifest
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    """Of all fields but the checksum itself."""
+    return xxhash.xxh3_64_hexdigest(json.dumps(fields, sort_keys=True).encode())
 
 
 def open_manifest(settings: Settings) -> Manifest:
     """The manifest of `settings.data`, written when the directory is new. A copy is kept in `shards/`.
 
     Coordinator and supervisor may both be first, so a lock is held meanwhile. Raises ConfigError when the directory
-    cannot be used, holds data without a manifest, was made with another number of shards, or has the directory of
-    another shard or cluster in a shard's place.
+    cannot be used, is in a newer format, holds data without a manifest, was made with another number of shards, or has
+    the directory of another shard or cluster in a shard's place.
     """
     path = settings.data / NAME
     try:
@@ -103,12 +110,11 @@ def _read_or_write(path: Path, settings: Settings) -> Manifest:
         write_atomically(path, manifest.encode())
         return manifest
     try:
-        manifest, is_current = Manifest.decode(path.read_bytes())
+        return Manifest.decode(path.read_bytes())
+    except NewerFormat as error:
+        raise ConfigError(f"{path}: {error}; start the release that wrote it, or use another TRIPTYCH_DATA") from error
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}); {_remedy(path)}") from error
-    if not is_current:
-        write_atomically(path, manifest.encode())
-    return manifest
 
 
 def _refuse_without(path: Path) -> None:
@@ -124,11 +130,8 @@ def _remedy(path: Path) -> str:
         Manifest.decode(copy.read_bytes())
     except (OSError, ValueError):
         shards = sum(entry.name.isdigit() for entry in copy.parent.glob("*"))
-        version_1 = json.dumps({"version": 1, "cluster_id": _cluster_of(copy.parent), "shards": shards})
-        return (
-            "restore it from a backup, or write it anew with the number of shards this directory was made with; "
-            f"from what is in {copy.parent} that would be {version_1}"
-        )
+        content = Manifest(_cluster_of(copy.parent), shards).encode().decode()
+        return f"restore it from a backup, or write it anew; from what is in {copy.parent} that would be {content}"
     return f"restore it from its copy: cp {copy} {path}"
 
 
@@ -158,10 +161,12 @@ def _keep_copy(path: Path, manifest: Manifest) -> None:
     copy = copy_of(path)
     missing = [own for n in range(manifest.shards) if not (own := shard_directory(path.parent, n)).is_dir()]
     try:
-        kept, _ = Manifest.decode(copy.read_bytes())
+        kept = Manifest.decode(copy.read_bytes())
     except FileNotFoundError:
         _refuse_without_shards(path)
         make_directory(copy.parent)
+    except NewerFormat as error:
+        raise ConfigError(f"{copy}: {error}; start the release that wrote it") from error
     except ValueError as error:
         event(logging.ERROR, "the manifest's copy is damaged and is written anew", file=str(copy), reason=str(error))
     else:

@@ -43,12 +43,12 @@ from worker.store_marker import WRITES, Claim, Marker
 
 __all__ = ["FAMILIES", "Batch", "Store", "StoreDamaged", "StoreLocked"]
 
-FAMILIES = ("meta", "series", "journal", "blocks", "log", "vectors", "attributes")
+FAMILIES = ("meta", "series", "blocks", "log", "vectors")
 WRITE_BUFFER_BYTES = 16 << 20
 STREAM_BUFFER_BYTES = 4 << 20
 """Of the families that are written in the order of their keys and not read again until the next start: a larger buffer
 would save them no work, and a worker has them for every shard."""
-STREAMS = ("journal", "series")
+STREAMS = ("series",)
 COUNT_BUFFER_BYTES = 1 << 20
 """Of the library's own family, which has one row. It is in every write, and what is in its buffer keeps log files."""
 LOG_FILES_BYTES_MAX = 256 << 20

@@ -17,11 +17,11 @@ class StoreReader:
     def __init__(self, path: Path, db: Rdict, families: list[str], writes: int) -> None:
         self.path = path
         self.writes = writes
-        """How many the store says it has had; 0 also where a former release did not count them."""
+        """How many the store says it has had."""
         self._families: dict[str, Any] = {name: db.get_column_family(name) for name in families}
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """None also where there is no such family: former releases had fewer."""
+        """None also where there is no such family: a first start that is killed has not made all of them."""
         if family not in self._families:
             return None
         try:

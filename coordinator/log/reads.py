@@ -32,9 +32,6 @@ class Selection:
     key: bytes | None
     prefix: bytes = b""
 
-    def matches(self, key: bytes) -> bool:
-        return key.startswith(self.prefix) if self.key is None else key == self.key
-
 
 class Warnings:
     """What the answers to a read lack because it is damaged on disk: each text once, in the order they came."""

@@ -54,9 +54,9 @@ class Catalogue:
         self._take(content)
         self.is_known = True
         for path, copy in copies.items():
-            if isinstance(copy, Lost) and content.format > 1:
+            if isinstance(copy, Lost):
                 event(logging.WARNING, "one list of collections is mended from the other", file=path, why=copy.why)
-        if any(copy != content for copy in copies.values()) or content.format == 1:
+        if any(copy != content for copy in copies.values()):
             self.in_doubt = True
             try:
                 self.settle()

@@ -2,7 +2,7 @@
 
 A commit has a record for each of some shards: samples as packed columns, 20 bytes each. It is written and synced
 
-- to the stores: a row of family `journal` in the RocksDB of each shard, whose syncs wait for the disk side by side;
+- to the stores: a row of family `series` in the RocksDB of each shard, whose syncs wait for the disk side by side;
 - to a file: all records with one gathering write behind a checksum each, at the end of a file that grows;
 - to the log: `worker.wal`, whose files are full of zeros before they are written.
 
@@ -60,7 +60,7 @@ def in_stores(directory: Path, record: bytes) -> None:
         def commit(number: int, value: bytes) -> None:
             for store in stores:
                 batch = store.batch()
-                batch.put("journal", number.to_bytes(8, "big"), value)
+                batch.put("series", number.to_bytes(8, "big"), value)
                 store.write(batch)
             for wait in [pool.submit(store.sync) for store in stores]:
                 wait.result()

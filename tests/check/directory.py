@@ -26,7 +26,7 @@ def fill(directory: Path) -> Path:
     """Start a cluster below `directory`, write in all areas, stop it; returns the data directory."""
     cluster = Cluster(directory, SHARDS, WORKERS, SETTINGS)
     try:
-        _start_and_write(cluster)
+        start_and_write(cluster)
         cluster.stop()
         give_up = time.monotonic() + WITHIN_S
         while shard_with_runs(directory / "data") is None:
@@ -56,13 +56,14 @@ def kill(directory: Path) -> Path:
     """As `fill`, once, and then every process is killed."""
     cluster = Cluster(directory, SHARDS, WORKERS, SETTINGS)
     try:
-        _start_and_write(cluster)
+        start_and_write(cluster)
     finally:
         cluster.kill()
     return directory / "data"
 
 
-def _start_and_write(cluster: Cluster) -> None:
+def start_and_write(cluster: Cluster) -> None:
+    """Leave it running, with data in all areas, some of it in blocks."""
     cluster.start()
     _samples(cluster)
     _records(cluster)

@@ -282,21 +282,3 @@ def test_vectors_of_an_unknown_collection_are_damage(copy: Path) -> None:
 def test_more_shards_than_the_manifest_has_are_damage(copy: Path) -> None:
     shutil.copytree(copy / "shards/0000", copy / "shards/0007")
     assert "shards/0007" in check.check(copy).damaged_paths
-
-
-def test_directory_of_a_former_release_is_well(copy: Path) -> None:
-    """Without checksums and copies, as before there were any."""
-    manifest = json.loads((copy / "manifest.json").read_bytes())
-    (copy / "manifest.json").write_text(
-        json.dumps({"version": 1, "cluster_id": manifest["cluster_id"], "shards": manifest["shards"]})
-    )
-    (copy / "shards/manifest.json").unlink()
-    collections = json.loads((copy / "vector/collections.json").read_bytes())
-    kept = {name: collections[name] for name in ("next_id", "collections")}
-    (copy / "vector/collections.json").write_text(json.dumps(kept))
-    (copy / "vector/collections.copy.json").unlink()
-    shutil.rmtree(copy / "wal")
-    for path in copy.glob("shards/*/identity"):
-        path.unlink()
-    report = check.check(copy)
-    assert not report.damage, report.damage

@@ -61,7 +61,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def cluster_of(data: Path) -> str:
-    return manifest.Manifest.decode((data / manifest.NAME).read_bytes())[0].cluster_id
+    return manifest.Manifest.decode((data / manifest.NAME).read_bytes()).cluster_id
 
 
 def test_what_is_said_is_read() -> None:

@@ -462,8 +462,6 @@ def test_a_key_is_on_one_shard_and_a_prefix_on_all() -> None:
     made._links = cast(Any, SimpleNamespace(shards=4))
     assert made._shards(EVERY) == [0, 1, 2, 3]
     assert len(made._shards(MIDDLE)) == 1
-    assert (MIDDLE.matches(b"k"), MIDDLE.matches(b"kk")) == (True, False)
-    assert (Selection(None, b"k").matches(b"kk"), Selection(None, b"k").matches(b"j")) == (True, False)
 
 
 def test_warnings_are_kept_once_each_and_the_rest_counted() -> None:

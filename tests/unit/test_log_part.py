@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from shared.config import Settings
@@ -15,11 +14,10 @@ from shared.errors import Internal, Unavailable
 from shared.hashing import hash64
 from shared.labels import Symbols
 from shared.log_blocks import block_of
-from shared.messages.log import Batch, Range
+from shared.messages.log import Batch
 from tests.unit.log_shard import OneShard, Record
-from worker.logs import entries, part, reading, rows, writing
-from worker.logs.former import _snapshot
-from worker.logs.gathering import RUN_BYTES_MAX, RUN_RECORDS_MAX, put_runs
+from worker.logs import part, rows, writing
+from worker.logs.gathering import RUN_BYTES_MAX, RUN_RECORDS_MAX
 from worker.logs.messages import Message, Revocation, read
 from worker.logs.part import LogPart
 from worker.logs.runs import unpacked
@@ -349,56 +347,6 @@ def test_shards_of_a_worker_share_one_write_and_one_sync(tmp_path: Path, monkeyp
         own.close()
         own.store.close()
     log.close()
-
-
-# Data directories of before
-
-
-def write_as_before(shard: OneShard, group: int, records: list[Record], gathered: bool) -> None:
-    """What an append of the former format has left in the store."""
-    changes = shard.store.batch()
-    batches = (Batch(group, len(records), (0,), "p", group),)
-    numbers = range(group, group + len(records))
-    joined = b"".join(map(rows.sequence_bytes, numbers))
-    entry = entries.SingleGroup(0, batches, joined, [key for key, _ in records])
-    changes.put("log", rows.entry(0, group), msgspec.msgpack.encode(entry))
-    if not gathered:
-        changes.put("log", rows.values(0, group), msgspec.msgpack.encode([value for _, value in records]))
-    else:
-        snapshot = _snapshot([(n, key, value) for n, (key, value) in zip(numbers, records, strict=True)])
-        put_runs(changes, 0, snapshot, snapshot.grouped(snapshot.rows(0, 1 << 63)))
-    size = sum(len(key) + len(value) for key, value in records)
-    old = msgspec.msgpack.decode(shard.store.get("meta", rows.totals(0)) or msgspec.msgpack.encode((0, 0, group)))
-    totals = old[0] + len(records), old[1] + size, old[2]
-    changes.put("meta", rows.totals(0), msgspec.msgpack.encode(totals))
-    changes.put("meta", rows.producer("p", group), msgspec.msgpack.encode((group, len(records))))
-    shard.store.write(changes)
-
-
-def test_a_directory_of_the_former_format_is_read_and_gone_on_with(shard: OneShard) -> None:
-    for group in range(0, 60, 10):
-        write_as_before(shard, group, named(10, start=group), gathered=group < 30)
-    shard.restart()
-    expected = [(n, b"k%d" % (n % 10 % 3), b"%d" % n) for n in range(60)]
-    assert shard.read() == expected
-    assert list(shard.store.scan("log", rows.VALUES, rows.after(rows.VALUES))) == []
-    assert list(shard.store.scan("meta", b"log/", b"log0")) == []
-    assert shard.part.counts() == {"records": 60}
-    assert [answer[1] for answer in shard.part.producer_answers("p")] == list(range(0, 60, 10))
-    assert shard.part.recover(60, 40, 0)[0] == 60
-    assert [group.group for group in shard.part.recover(60, 40, 0)[2]] == [50, 40]
-    shard.part.revoke(0, 50, [(50, 60)])
-    shard.part.revoke(0, 10, [(10, 20)])
-    left = expected[:10] + expected[20:50]
-    assert shard.read() == left
-    assert "given up" in shard.append(59, named(1))[0]
-    shard.append(60, named(10, start=60), closed=70)
-    shard.part.gather()
-    shard.restart()
-    assert shard.read() == [*left, *((n, b"k%d" % (n % 10 % 3), b"%d" % n) for n in range(60, 70))]
-    assert shard.part.counts() == {"records": 50}
-    page = reading.merge(shard.part, Range(0, 0, 25, 63), b"", 1000, lambda: None)
-    assert page.records.sequences.tolist() == [*range(25, 50), *range(60, 63)]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -13,6 +13,10 @@ from shared.config import Settings
 from shared.errors import ConfigError
 
 
+def with_checksum(fields):
+    return json.dumps({**fields, "checksum": manifest._checksum(fields)} if isinstance(fields, dict) else fields)
+
+
 def test_a_manifest_is_written_once_and_read_again(tmp_path):
     settings = Settings(data=tmp_path / "data", shards=3)
     assert manifest.open_manifest(settings) == manifest.open_manifest(settings)
@@ -34,15 +38,17 @@ def test_a_damaged_manifest_is_refused(tmp_path):
     "fields",
     [
         [],
-        {"version": "1", "cluster_id": "abc", "shards": 8},
-        {"version": 1, "cluster_id": 7, "shards": 8},
-        {"version": 1, "cluster_id": "abc", "shards": "8"},
-        {"version": 1, "cluster_id": "abc", "shards": 8, "checksum": ""},
-        {"version": 2, "cluster_id": "abc", "shards": 8},
+        {"cluster_id": "abc", "shards": 8},
+        {"format": "1", "cluster_id": "abc", "shards": 8},
+        {"format": 0, "cluster_id": "abc", "shards": 8},
+        {"format": 1, "cluster_id": 7, "shards": 8},
+        {"format": 1, "cluster_id": "abc", "shards": "8"},
+        {"format": 1, "cluster_id": "abc", "shards": 8, "workers": 2},
+        {"format": 1, "cluster_id": "abc"},
     ],
 )
 def test_a_manifest_of_other_fields_or_types_is_damaged(tmp_path, fields):
-    (tmp_path / "manifest.json").write_text(json.dumps(fields))
+    (tmp_path / "manifest.json").write_text(with_checksum(fields))
     with pytest.raises(ConfigError, match=r"is damaged \(it"):
         manifest.open_manifest(Settings(data=tmp_path))
 
@@ -95,18 +101,22 @@ def test_a_byte_of_the_manifest_that_was_flipped_is_refused(tmp_path):
                 manifest.open_manifest(settings)
 
 
-def test_a_manifest_without_a_checksum_is_read_and_written_anew(tmp_path):
-    path = tmp_path / "manifest.json"
-    path.write_text('{"version": 1, "cluster_id": "abc", "shards": 8}')
-    assert manifest.open_manifest(Settings(data=tmp_path)) == manifest.Manifest("abc", 8)
-    assert json.loads(path.read_text())["version"] == manifest.VERSION
-    assert manifest.copy_of(path).read_bytes() == path.read_bytes()
-
-
-def test_a_newer_manifest_is_refused_naming_both_versions(tmp_path):
-    (tmp_path / "manifest.json").write_text('{"version": 9, "cluster_id": "abc", "shards": 8}')
-    with pytest.raises(ConfigError, match=f"version 9, and this program reads versions up to {manifest.VERSION}"):
+def test_a_manifest_without_a_checksum_is_damaged(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"format": 1, "cluster_id": "abc", "shards": 8}')
+    with pytest.raises(ConfigError, match="its checksum does not match"):
         manifest.open_manifest(Settings(data=tmp_path))
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "shards/manifest.json"])
+def test_a_newer_format_is_refused_naming_both_and_left_as_it_is(tmp_path, name):
+    settings = Settings(data=tmp_path)
+    manifest.open_manifest(settings)
+    path = tmp_path / name
+    content = with_checksum({"format": 9, "cluster_id": "abc", "regions": 3})
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=f"{path}: it has format 9, and this program reads format 1; start the rel"):
+        manifest.open_manifest(settings)
+    assert path.read_text() == content
 
 
 @pytest.mark.parametrize("name", manifest.HOLDS_DATA)

@@ -15,42 +15,6 @@ COUNTS = np.array([3, 3, 1, 2])
 TIMES = np.array([10, 20, 35, 10, 20, 35, -5, 7, 7000])
 FIRSTS = np.array([10, 10, -5, 7])
 
-OLD_INTEGERS = (
-    "010100002000000021000000030000004070636f210300c104010402000000100028000000000000006c00050000086d0070636f210300430204"
-    "010408000000100008000000000000002400103254760800"
-)
-OLD_DOUBLES = (
-    "010000002000000062000000030000004070636f210300c104010402000000100028000000000000006c00050000086d0070636f210300430204"
-    "0106080000003300c0ffffffffffffff1fa0000000000000f8bf36000000000000e0ff03004f0810000000000000000000000000000200000000"
-    "00000100000000006000000000000020000000000000090000000000a00200"
-)
-
-
-@pytest.mark.parametrize(
-    ("data", "values"),
-    [(OLD_INTEGERS, [1, 2, 3, 4, 5, 6, 7, 8, 9]), (OLD_DOUBLES, [1.5, 2, 3, 4, np.nan, 6, 7, -0.0, 9])],
-)
-def test_chunks_of_former_releases_are_read(data: str, values: list[float]) -> None:
-    times, found = chunks.decode(bytes.fromhex(data), COUNTS, FIRSTS)
-    assert times.tolist() == TIMES.tolist()
-    assert found.tobytes() == np.array(values, dtype=np.float64).tobytes()
-
-
-@pytest.mark.parametrize("data", [OLD_INTEGERS, OLD_DOUBLES])
-@pytest.mark.parametrize("counts", [[3, 3, 1, 3], [2, 3, 1, 2], [3, 3, 1, 9], [3, 3, 1, 1]])
-def test_a_chunk_of_a_former_release_that_is_not_that_of_its_runs_is_refused(data: str, counts: list[int]) -> None:
-    with pytest.raises(ValueError, match="not as many numbers"):
-        chunks.decode(bytes.fromhex(data), np.array(counts), FIRSTS)
-
-
-@pytest.mark.parametrize("data", [OLD_INTEGERS, OLD_DOUBLES])
-@pytest.mark.parametrize("kind", [2, 255])
-def test_a_chunk_of_a_kind_that_no_release_wrote_is_refused(data: str, kind: int) -> None:
-    changed = bytearray(bytes.fromhex(data))
-    changed[1] = kind
-    with pytest.raises(ValueError, match=f"kind {kind}"):
-        chunks.decode(bytes(changed), COUNTS, FIRSTS)
-
 
 def test_a_chunk_of_a_later_release_is_refused() -> None:
     data = bytearray(chunks.encode(COUNTS, TIMES, np.zeros(9)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 
 from shared.promql.ast import Matcher
 from tests.unit.test_series_blocks import FAR_MS, Quiet
-from tests.unit.test_series_chunks import COUNTS, OLD_DOUBLES, OLD_INTEGERS, TIMES
 from tests.unit.test_series_part import EVERYTHING, m
 from worker.series import blocks as blocks_module
 from worker.series.blocks import Block, BlockRow, BlockWriter, CorruptBlock
@@ -23,8 +21,8 @@ from worker.series.verify import check_blocks
 PLACES = 500
 
 
-def present(directory: Path, monkeypatch: pytest.MonkeyPatch) -> BlockRow:
-    """A block of three chunks of today's format, constants, whole numbers and fractions in it."""
+def three_chunks(directory: Path, monkeypatch: pytest.MonkeyPatch) -> BlockRow:
+    """A block of three chunks, constants, whole numbers and fractions in it."""
     monkeypatch.setattr(blocks_module, "CHUNK_SAMPLES", 400)
     writer = BlockWriter(directory, 1)
     generator = np.random.default_rng(1)
@@ -33,24 +31,10 @@ def present(directory: Path, monkeypatch: pytest.MonkeyPatch) -> BlockRow:
     return writer.finish()
 
 
-def former(directory: Path, monkeypatch: pytest.MonkeyPatch) -> BlockRow:
-    """A block with a chunk of each kind of the former format."""
-    old = iter([bytes.fromhex(OLD_INTEGERS), bytes.fromhex(OLD_DOUBLES)])
-    monkeypatch.setattr(blocks_module.chunks, "encode", lambda *_: next(old))
-    monkeypatch.setattr(blocks_module, "CHUNK_SAMPLES", 9)
-    writer = BlockWriter(directory, 1)
-    for first in (0, 4):
-        writer.add(np.arange(first, first + 4), COUNTS, TIMES, np.zeros(9))
-    row = writer.finish()
-    monkeypatch.undo()
-    return row
-
-
-@pytest.mark.parametrize("write", [present, former])
 def test_a_flipped_byte_anywhere_in_a_block_is_refused_and_found_by_the_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, pytest.MonkeyPatch], BlockRow]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = write(tmp_path, monkeypatch)
+    row = three_chunks(tmp_path, monkeypatch)
     block = Block(row, tmp_path, DecodedCache(0))
     whole = block.path.read_bytes()
     assert len(whole) == row.size_bytes
@@ -80,11 +64,8 @@ def test_a_flipped_byte_anywhere_in_a_block_is_refused_and_found_by_the_check(
         assert checked.samples_good == 0 and str(size) in checked.damage[0].reason
 
 
-@pytest.mark.parametrize("write", [present, former])
-def test_times_between_are_never_taken_from_a_damaged_chunk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, pytest.MonkeyPatch], BlockRow]
-) -> None:
-    row = write(tmp_path, monkeypatch)
+def test_times_between_are_never_taken_from_a_damaged_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = three_chunks(tmp_path, monkeypatch)
     block = Block(row, tmp_path, DecodedCache(0))
     whole = block.path.read_bytes()
     block.path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
@@ -95,7 +76,7 @@ def test_times_between_are_never_taken_from_a_damaged_chunk(
 def test_the_check_names_the_series_and_times_of_the_damaged_chunk_and_counts_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = present(tmp_path, monkeypatch)
+    row = three_chunks(tmp_path, monkeypatch)
     path = tmp_path / (row.name + ".block")
     whole = path.read_bytes()
     path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
@@ -110,7 +91,7 @@ def test_the_check_names_the_series_and_times_of_the_damaged_chunk_and_counts_th
 def test_the_check_lists_files_that_no_row_names_and_rows_without_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = present(tmp_path, monkeypatch)
+    row = three_chunks(tmp_path, monkeypatch)
     (tmp_path / (row.name + ".block")).rename(tmp_path / "orphan.block")
     for name in ("a.writing", "b.block", "c.block.damaged"):
         (tmp_path / name).touch()

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-import xxhash
 
 from shared import wire
 from shared.errors import DeadlineExceeded, Unavailable
@@ -104,50 +103,6 @@ def test_a_deletion_concerns_older_layers_of_its_times(generation: int, start: i
 
 
 # The journal
-
-
-def old_row(kind: int = 1, version: int = 2, damage: int = 0) -> bytes:
-    content = b"".join(
-        (np.array([5, 7]).tobytes(), np.array([1.0, 2.0]).tobytes(), np.array([3, 1, 1, 1], np.int32).tobytes())
-    )
-    check = (xxhash.xxh64_intdigest(content) & 0xFFFF) ^ damage
-    return journal._OLD_HEADER.pack(kind, version, check, 2, 2) + content
-
-
-def test_a_row_of_a_former_journal_is_read() -> None:
-    found = journal.decode_old(old_row())
-    assert isinstance(found, Written)
-    assert (found.series.tolist(), found.counts.tolist()) == ([3, 1], [1, 1])
-    assert (found.times_ms.tolist(), found.values.tolist()) == ([5, 7], [1.0, 2.0])
-
-
-@pytest.mark.parametrize(
-    ("row", "why"),
-    [
-        (old_row(version=1), "version 1"),
-        (old_row(version=3), "version 3"),
-        (old_row(damage=1), "checksum"),
-        (old_row(kind=3), "kind 3"),
-    ],
-)
-def test_a_row_of_a_former_journal_that_makes_no_sense_is_refused(row: bytes, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        journal.decode_old(row)
-
-
-def test_a_former_journal_is_replayed_without_the_rows_that_make_no_sense(shard: Quiet) -> None:
-    shard.write([(m(job="a"), [(1, 1.0)]), (m(job="b"), [(1, 1.0)]), (m(job="c"), [(1, 1.0)])])
-    shard.write([(m(job="d"), [(1, 1.0)])])
-    shard.seal()
-    first = shard.part.journal.sealed.cut
-    batch = shard.store.batch()
-    for at, row in enumerate((old_row(damage=1), old_row(), old_row(version=9))):
-        batch.put("journal", journal._KEY.pack(first + at), row)
-    shard.store.write(batch)
-    shard.reopen()
-    assert shard.samples(Matcher("job", "=", "b"))[B] == [(1, 1.0), (7, 2.0)]
-    [text] = shard.part._damage.texts("series")
-    assert "2 records of samples cannot be read" in text and "checksum" in text
 
 
 def test_samples_since_a_time_keep_their_series() -> None:

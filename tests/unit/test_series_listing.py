@@ -16,11 +16,8 @@ from shared.messages.series import ListAnswer, SelectRequest, TextsAnswer
 from shared.promql.ast import Matcher
 from shared.wire import Request, pack, unpack
 from tests.unit.test_series_blocks import Quiet
-from tests.unit.test_series_chunks import COUNTS as OLD_COUNTS
-from tests.unit.test_series_chunks import FIRSTS as OLD_FIRSTS
-from tests.unit.test_series_chunks import OLD_INTEGERS
 from tests.unit.test_series_part import TIMEOUT_S, m
-from worker.series import blocks, chunks
+from worker.series import blocks
 from worker.series.blocks import Block, BlockWriter
 from worker.series.cache import DecodedCache
 from worker.series.methods import METHODS
@@ -99,12 +96,6 @@ def test_long_runs_and_many_chunks_are_looked_into_exactly(shard: Quiet) -> None
             assert listed(shard, start, end) == {
                 job for job, times in expected.items() if any(start <= t <= end for t in times)
             }
-
-
-def test_chunks_of_former_releases_say_which_runs_have_a_time_between() -> None:
-    found = chunks.between(bytes.fromhex(OLD_INTEGERS), OLD_COUNTS, OLD_FIRSTS, 11, 20)
-    assert found.tolist() == [True, True, False, False]
-    assert chunks.between(bytes.fromhex(OLD_INTEGERS), OLD_COUNTS, OLD_FIRSTS, 8, 9).tolist() == [False] * 4
 
 
 @pytest.mark.parametrize("method", ["series.list", "series.labels", "series.values"])

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -24,7 +23,7 @@ from worker.damage import DamageReport
 from worker.series import part as part_module
 from worker.series import retention, upkeep
 from worker.series.archive import LEFT_OVER
-from worker.series.blocks import BlockRow, BlockWriter
+from worker.series.blocks import BlockWriter
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.retention import SETTLE_MS, WallClock
 from worker.series.seal import WINDOWS_MAX
@@ -241,19 +240,6 @@ def test_files_are_private_and_on_the_disk_before_a_row_names_them(
     [block] = shard.files()
     assert stat.S_IMODE(block.stat().st_mode) == 0o600
     assert stat.S_IMODE(block.parent.stat().st_mode) == 0o700
-
-
-def test_rows_of_former_releases_are_read(shard: Quiet) -> None:
-    seal_all(shard, (1, 1.0))
-    [(key, value)] = shard.store.scan("blocks", b"block/")
-    fields = msgspec.msgpack.decode(value)
-    del fields["cleaned"]
-    batch = shard.store.batch()
-    batch.put("blocks", key, msgspec.msgpack.encode(fields))
-    shard.store.write(batch)
-    shard.reopen()
-    assert shard.samples() == {A: [(1, 1.0)]}
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(fields), type=BlockRow).cleaned == 0
 
 
 # What waits for what.

@@ -12,7 +12,7 @@ import pytest
 from shared.messages.log import Range, Span
 from shared.promql.model import Samples
 from tests.unit.log_shard import OneShard
-from tests.unit.test_series_chunks import COUNTS, FIRSTS, OLD_DOUBLES, TIMES
+from tests.unit.test_series_chunks import COUNTS, FIRSTS, TIMES
 from worker.logs import reading
 from worker.series import blocks as blocks_module
 from worker.series import chunks
@@ -111,9 +111,8 @@ def test_a_deletion_takes_its_range_and_nothing_beside_it(start: int, end: int) 
     assert head.samples == sum(map(len, left))
 
 
-@pytest.mark.parametrize("data", ["today's", "former"])
-def test_a_chunk_says_of_every_range_which_runs_have_a_time(data: str) -> None:
-    packed = bytes.fromhex(OLD_DOUBLES) if data == "former" else chunks.encode(COUNTS, TIMES, np.zeros(9))
+def test_a_chunk_says_of_every_range_which_runs_have_a_time() -> None:
+    packed = chunks.encode(COUNTS, TIMES, np.zeros(9))
     runs = np.split(TIMES, np.cumsum(COUNTS)[:-1])
     edges = [-6, -5, -4, 9, 10, 11, 19, 20, 21, 35, 36, 6, 7, 8, 6999, 7000, 7001]
     for start, end in itertools.product(edges, edges):

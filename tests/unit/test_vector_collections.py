@@ -398,27 +398,6 @@ def test_new_directory_begins_with_an_empty_list_without_a_warning(
     assert check.check(tmp_path) == []
 
 
-def test_list_of_the_last_release_is_taken_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    shards = Shards()
-    old = {
-        "next_id": 4,
-        "collections": [
-            {"id": 2, "name": "a", "dimension": 3, "metric": "l2", "storage": "f32", "text": ["body"]},
-        ],
-    }
-    (tmp_path / "vector").mkdir()
-    files(tmp_path)[0].write_bytes(msgspec.json.encode(old))
-
-    async def look(collections: Collections) -> None:
-        assert collections.all() == [Collection(2, "a", 3, "l2", "f32", ("body",))]
-        assert (await make(collections, "b")).id == 4
-
-    with caplog.at_level(logging.WARNING, "triptych"):
-        run(tmp_path, shards, look)
-    assert not any("mended" in record.message for record in caplog.records)
-    assert all(catalogue_file.decode(path.read_bytes()).format == 2 for path in files(tmp_path))
-
-
 def test_older_list_never_gives_an_id_that_a_shard_has_seen(tmp_path: Path) -> None:
     """The list was restored from an old backup: what the shards had since is found again."""
     shards = Shards()

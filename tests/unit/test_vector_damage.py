@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from shared import wire
-from shared.config import Settings
 from shared.errors import NotFound, Unavailable
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition
 from tests.unit.test_vector_part import COSINE, OneShard
 from tests.unit.test_vector_shards import COLLECTION, Worker, worker
 from tests.unit.test_vector_snapshots import ask, put
-from worker.damage import DamageReport
 from worker.storage import Batch, Store
 from worker.vectors import runs, stored_rows
 from worker.vectors.attributes import Attributes
-from worker.vectors.collection import WorkerCollection
 from worker.vectors.part import KNOWN
 
 EYE = np.eye(8, dtype=np.float32)
@@ -213,28 +209,3 @@ def test_indexed_integers_are_compared_with_a_fraction(monkeypatch: pytest.Monke
             assert (rows.mask(condition, 5000) == mask).all(), (op, edge)
             assert rows._estimate(condition, rows._index) == np.count_nonzero(mask)
     assert not rows.mask(Condition("eq", "n", (2.5,)), 5000).any()
-
-
-def test_the_highest_version_of_vectors_from_before_it_was_kept_is_on_the_disk_when_they_are_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind = Collection(3, "c", 2, "dot")
-    store = Store(tmp_path / "store")
-    batch = store.batch()
-    for version in (4, 9):
-        row = version.to_bytes(stored_rows.VERSION_BYTES, "little") + np.ones(2, np.float32).tobytes()
-        batch.put(stored_rows.FAMILY, stored_rows.prefix(3) + b"%d" % version, row)
-    store.write(batch)
-    durable: list[bool] = []
-    write = store.write
-
-    def written(changes: Any, **options: Any) -> None:
-        durable.append(options.get("durable", False))
-        write(changes, **options)
-
-    monkeypatch.setattr(store, "write", written)
-    for _ in range(2):  # the second finds what the first has kept, and writes nothing
-        WorkerCollection(kind, tmp_path / "index", Settings(shards=1, workers=1)).attach(0, store, DamageReport())
-        assert stored_rows.highest_version(store, 3) == 9
-    assert durable == [True]
-    store.close()

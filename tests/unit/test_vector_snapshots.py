@@ -19,7 +19,7 @@ from shared.wire import Request
 from tests.unit.test_vector_part import COSINE, OneShard, clustered
 from tests.unit.test_vector_shards import COLLECTION, TABLE, Worker, worker
 from worker.damage import DamageReport
-from worker.storage import Store
+from worker.storage import Store, StoreDamaged
 from worker.vectors import attributes as attributes_module
 from worker.vectors import check, snapshot, stored_rows
 from worker.vectors.ann import AnnIndex
@@ -214,18 +214,24 @@ def test_index_file_of_another_dimension_or_of_more_rows_is_refused(tmp_path: Pa
         AnnIndex(16, "cosine", "f32").load(tmp_path / "file", 5)
 
 
-def test_data_written_before_the_highest_version_was_kept_gets_it_at_the_first_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kept", "why"),
+    [(None, "it says 0, and a vector has version 2"), ((1).to_bytes(8, "little"), "says 1"), (b"2", "bytes")],
+)
+def test_a_store_whose_highest_version_is_below_a_vectors_is_refused(
+    tmp_path: Path, kept: bytes | None, why: str
+) -> None:
     shard = OneShard(tmp_path)
     shard.write(["a", "b"], np.eye(8)[:2])
     assert stored_rows.highest_version(shard.store, COSINE.id) == 2
     batch = shard.store.batch()
-    batch.delete(stored_rows.META, stored_rows.HIGHEST + b"1")
+    if kept is None:
+        batch.delete(stored_rows.META, stored_rows.HIGHEST + b"1")
+    else:
+        batch.put(stored_rows.META, stored_rows.HIGHEST + b"1", kept)
     shard.store.write(batch)
-    shard.reopen()
-    assert stored_rows.highest_version(shard.store, COSINE.id) == 2
-    shard.write(["c"], np.eye(8)[2:3])
-    assert stored_rows.highest_version(shard.store, COSINE.id) == 3
-    shard.close()
+    with pytest.raises(StoreDamaged, match=why):
+        shard.reopen()
 
 
 def test_dropped_collections_snapshot_is_removed_also_when_a_worker_wrote_it_late(tmp_path: Path) -> None:

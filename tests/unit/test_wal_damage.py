@@ -6,11 +6,9 @@ import errno
 import os
 import random
 import shutil
-import struct
 from pathlib import Path
 
 import pytest
-import xxhash
 
 from shared.errors import ConfigError, Unavailable
 from tests.unit.wal_images import SMALL, files_with_records, flip, held, killed, opened, payload, written
@@ -47,52 +45,6 @@ def test_a_flipped_bit_in_a_files_header_loses_nothing_and_is_said(tmp_path: Pat
     assert everything(log) == expected(20)
     assert log.losses_of(0) == []
     assert set_aside(tmp_path) == [path.name + ".damaged"]
-    log.close()
-
-
-@pytest.mark.parametrize("at", [0, 8, 12, 20, 63])
-def test_a_flipped_bit_in_a_header_of_a_log_of_a_former_release_loses_nothing(tmp_path: Path, at: int) -> None:
-    as_former_release(written(tmp_path, 20), tmp_path)
-    path = files_with_records(tmp_path)[0]
-    flip(path, at)
-    log = opened(tmp_path)
-    assert everything(log) == expected(20)
-    log.close()
-
-
-def as_former_release(log: WriteAheadLog, directory: Path) -> None:
-    """Have the log in the form of version 1: no list, no marks."""
-    log.close()
-    for path in reading.paths_of(directory):
-        content = bytearray(path.read_bytes())
-        header = record.read_header(content)
-        if header.is_sound:
-            content[: record.FILE_HEADER_BYTES] = record.file_header(header.number, 1)
-        for found in list(record.scan(int(path.stem), memoryview(bytes(content)))):
-            assert isinstance(found, record.Found)
-            content[found.offset + 28 : found.offset + 32] = bytes(4)
-            check = xxhash.xxh32_intdigest(bytes(content[found.offset + 8 : found.offset + 32]))
-            content[found.offset + 4 : found.offset + 8] = struct.pack("<I", check)
-        path.write_bytes(content)
-    (directory / register.NAME).unlink()
-
-
-def test_a_log_of_a_former_release_is_read_and_goes_on(tmp_path: Path) -> None:
-    as_former_release(written(tmp_path, 20), tmp_path)
-    log = written(tmp_path, 10, first=20)
-    assert log.losses_of(0) == []
-    log.close()
-    again = opened(tmp_path)
-    assert everything(again) == expected(30)
-    again.close()
-
-
-def test_damage_in_a_log_of_a_former_release_is_said(tmp_path: Path) -> None:
-    as_former_release(written(tmp_path, 20), tmp_path)
-    path = files_with_records(tmp_path)[0]
-    flip(path, record.FILE_HEADER_BYTES + record.HEADER_BYTES + 1)
-    log = opened(tmp_path)
-    assert [area for area, _ in log.losses_of(0)] == [LOG]
     log.close()
 
 

@@ -417,14 +417,6 @@ def test_an_exchange_whose_new_directory_is_lost_goes_on_with_the_old_one(tmp_pa
     log.close()
 
 
-def test_the_number_of_workers_of_a_former_release_is_read_and_written_anew(tmp_path: Path) -> None:
-    base = tmp_path / "wal"
-    layout.arrange(base, 3)
-    (base / layout.WORKERS).write_text("3")
-    layout.arrange(base, 3)
-    assert (base / layout.WORKERS).read_bytes() == layout.encode_workers(3)
-
-
 def test_a_file_says_up_to_where_it_was_synced(tmp_path: Path) -> None:
     log = opened(tmp_path)
     stream = log.stream(0, LOG)

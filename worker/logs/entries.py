@@ -1,8 +1,7 @@
 """Entries: which records were gathered together, in the order of their numbers.
 
 What one gathering takes in of a segment is one row of the store: its groups with their batches, and of each record the
-number and the key. Prefix scans read them, and the recovery after a crash. Rows of data directories of before are
-single groups; they are read as well.
+number and the key. Prefix scans read them, and the recovery after a crash.
 """
 
 from __future__ import annotations
@@ -32,19 +31,7 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
     keys: list[bytes]
 
 
-class SingleGroup(msgspec.Struct, frozen=True, array_like=True):
-    """A row of before: `sequences` (big-endian) and `keys` of its records."""
-
-    settled: int
-    batches: tuple[Batch, ...]
-    sequences: bytes
-    keys: list[bytes]
-
-
 _ENTRY = msgspec.msgpack.Decoder(_Entry)
-SINGLE_GROUP = msgspec.msgpack.Decoder(SingleGroup)
-_SINGLE_GROUP_MARK = 0x94
-"""What the msgpack array of its four fields begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +60,7 @@ class Entry:
         return Entry(self.settled, groups, self.numbers[kept], self.codes[kept], self.keys)
 
 
-def unpacked(row: bytes, value: bytes) -> Entry:
-    if value[0] == _SINGLE_GROUP_MARK:
-        single = SINGLE_GROUP.decode(value)
-        groups = [(rows.sequence_of(row), single.batches)]
-        numbers = np.frombuffer(single.sequences, ">u8").astype(np.uint64)
-        return Entry(single.settled, groups, numbers, np.arange(len(numbers), dtype=np.uint32), single.keys)
+def unpacked(value: bytes) -> Entry:
     entry = _ENTRY.decode(value)
     numbers = np.frombuffer(entry.sequences, "<u8").astype(np.uint64, copy=False)
     return Entry(entry.settled, entry.groups, numbers, np.frombuffer(entry.codes, "<u4"), entry.keys)
@@ -92,9 +74,9 @@ def scan(store: Store, segments: tuple[int, int], start: int, end: int) -> Itera
         first = max(row, rows.entry(segments[0], 0))
         break
     for row, value in store.scan("log", first, rows.entry(segments[1], end)):
-        yield row, unpacked(row, value)
+        yield row, unpacked(value)
 
 
 def newest_first(store: Store) -> Iterator[tuple[bytes, Entry]]:
     for row, value in store.scan("log", rows.ENTRY, rows.after(rows.ENTRY), reverse=True):
-        yield row, unpacked(row, value)
+        yield row, unpacked(value)

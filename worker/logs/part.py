@@ -23,7 +23,7 @@ from shared.errors import Unavailable
 from shared.labels import Symbols
 from shared.messages.log import SEQUENCE_MAX, HeldGroup, HeldSegment, Span
 from worker.damage import DamageReport
-from worker.logs import entries, former, removal, rows
+from worker.logs import entries, removal, rows
 from worker.logs.gathering import answer_rows, put, remembered
 from worker.logs.keeper import keeper_of
 from worker.logs.memory import Memory
@@ -105,14 +105,10 @@ class LogPart:
         self._closing = False
 
     def load(self) -> None:
-        former.bring_up(self.store)
         for key, value in self.store.scan("log", rows.TOTALS, rows.after(rows.TOTALS)):
             self._stored[int.from_bytes(key[len(rows.TOTALS) :], "big")] = Totals(*_TOTALS.decode(value))
         self._totals = dict(self._stored)
-        newest = next(entries.newest_first(self.store), None)
-        gathered = self.store.get("log", rows.GATHERED)
-        # Data directories of before have everything in the store, and no mark.
-        self._gathered = int.from_bytes(gathered, "big") if gathered else newest[1].above if newest else 0
+        self._gathered = int.from_bytes(self.store.get("log", rows.GATHERED) or b"", "big")
         self._dropped = int.from_bytes(self.store.get("log", rows.DROPPED) or b"", "big")
         self._closed = self._gathered
         for position, payload in self.wal.records():

@@ -12,7 +12,7 @@ from worker.logs.runs import unpacked
 from worker.storage import Batch as Changes
 from worker.storage import Store
 
-DROPPED = (rows.RUN, rows.ENTRY, rows.VALUES)
+DROPPED = (rows.RUN, rows.ENTRY)
 
 
 def put_revocation(changes: Changes, store: Store, segment: int, group: int, spans: Sequence[Span]) -> tuple[int, int]:
@@ -43,7 +43,7 @@ def put_revocation(changes: Changes, store: Store, segment: int, group: int, spa
 def _entry_of(store: Store, segment: int, group: int) -> tuple[bytes, Entry] | None:
     first, last = rows.entry(segment, 0), rows.entry(segment, group) + b"\0"
     for row, value in store.scan("log", first, last, reverse=True):
-        entry = entries.unpacked(row, value)
+        entry = entries.unpacked(value)
         return (row, entry) if any(number == group for number, _ in entry.groups) else None
     return None
 

@@ -1,14 +1,14 @@
 """Keys of the log's rows in the store.
 
 Family "log" holds runs of records, `r · segment · key · first sequence`, and entries, `e · segment · first group`.
-(Data directories of before may hold the values of groups that were not gathered, `v · segment · group`.) The log key
-is escaped (00 → 00 FF) and ended by 00 00, which keeps the order of the keys and makes no key the prefix of another, so
-one key's records of a segment are one range of rows, ascending by sequence. Dropping a segment is three ranges.
+The log key is escaped (00 → 00 FF) and ended by 00 00, which keeps the order of the keys and makes no key the prefix of
+another, so one key's records of a segment are one range of rows, ascending by sequence. Dropping a segment is two
+ranges.
 
 Beside them are, under `log/`, the totals of each segment, the answers producers were given, and two marks: every group
-below the one is in this store or nowhere, every segment below the other has been dropped. (Data directories of before
-have totals and answers in family "meta".) All this is one family because a family is written out as a whole, so that
-after a crash the mark and what it tells of fit. Family "meta" holds the cursors, under `log/` too.
+below the one is in this store or nowhere, every segment below the other has been dropped. All this is one family
+because a family is written out as a whole, so that after a crash the mark and what it tells of fit. Family "meta" holds
+the cursors, under `log/` too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from shared.messages.log import SEQUENCE_BYTES
 
 RUN = b"r"
 ENTRY = b"e"
-VALUES = b"v"
 TOTALS = b"log/totals/"
 GATHERED = b"log/gathered"
 DROPPED = b"log/dropped"
@@ -78,7 +77,7 @@ def key_of(run: bytes) -> bytes:
 
 
 def sequence_of(row: bytes) -> int:
-    """Of a run (its first record), an entry or values (their group)."""
+    """Of a run (its first record) or an entry (its first group)."""
     return int.from_bytes(row[-SEQUENCE_BYTES:], "big")
 
 
@@ -88,10 +87,6 @@ def segment_of(row: bytes) -> int:
 
 def entry(segment: int, group: int) -> bytes:
     return ENTRY + segment_bytes(segment) + sequence_bytes(group)
-
-
-def values(segment: int, group: int) -> bytes:
-    return VALUES + segment_bytes(segment) + sequence_bytes(group)
 
 
 def totals(segment: int) -> bytes:

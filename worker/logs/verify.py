@@ -99,7 +99,7 @@ def _check_segment(reader: StoreReader, number: int, found: LogRows) -> None:
     segment = _Segment()
     for row, value in reader.scan("log", *_range(rows.ENTRY, number)):
         try:
-            entry = entries.unpacked(row, value)
+            entry = entries.unpacked(value)
             _check_order(entry.numbers)
             if len(entry.numbers) != len(entry.codes) or int(entry.codes.max(initial=0)) >= max(1, len(entry.keys)):
                 raise ValueError(
@@ -110,10 +110,9 @@ def _check_segment(reader: StoreReader, number: int, found: LogRows) -> None:
             continue
         found.above = max(found.above, entry.above, int(entry.numbers.max(initial=0)) + 1)
         found.records += len(entry.numbers)
-        if reader.get("log", rows.VALUES + row[len(rows.ENTRY) :]) is None:  # else they are not in runs yet
-            segment.named.append(entry.numbers)
-            codes = np.array([segment.key(key) for key in entry.keys], np.int64)
-            segment.named_keys.append(codes[entry.codes] if len(codes) else codes)
+        segment.named.append(entry.numbers)
+        codes = np.array([segment.key(key) for key in entry.keys], np.int64)
+        segment.named_keys.append(codes[entry.codes] if len(codes) else codes)
     for row, value in reader.scan("log", *_range(rows.RUN, number)):
         try:
             run = runs.unpacked(value)

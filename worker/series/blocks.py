@@ -62,7 +62,7 @@ class BlockRow(msgspec.Struct, frozen=True):
     directory_at: int
     directory_hash: int
     created_ms: int
-    cleaned: int = 0
+    cleaned: int
     """Deletions before this sequence of the journal have been carried out in it, beside those before `generation`."""
 
     @property

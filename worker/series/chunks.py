@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from pcodec import ChunkConfig, standalone
 
 from shared.kernels import kernel
-from worker.series import chunks_old
 
 CHUNK_SAMPLES = 65_536
 """Long enough for pcodec's statistics (a header is some 30 bytes), short enough to decode in a millisecond."""
@@ -30,7 +29,7 @@ format: a reader finds the runs by the same number."""
 _HEADER = struct.Struct("<BBHIIIII")
 """Version, whether the constants are integers, zero, bytes of the times, of the constants, of the integers together, of
 the doubles together, number of times."""
-_VERSION = 2
+_VERSION = 1
 _CONFIG = ChunkConfig()
 
 _INTS = types.Array(types.int64, 1, "C")
@@ -147,8 +146,6 @@ def decode(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """(times_ms int64[n], values float64[n]) of a chunk whose checksum is right; `counts` and `firsts` (first times)
     are its runs'. Raises ValueError where it makes no sense all the same."""
-    if data[0] == chunks_old.VERSION:
-        return chunks_old.decode(data, counts, firsts)
     version, whole_constants, _, *sizes, used = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise ValueError(f"chunk version {version} is not known to this release")
@@ -190,10 +187,6 @@ def between(data: bytes, counts: NDArray[np.int64], firsts: NDArray[np.int64], s
     ValueError as `decode` does."""
     inside = np.zeros(len(counts), dtype=np.bool_)
     bounds = np.concatenate(([0], np.cumsum(counts)))
-    if data[0] == chunks_old.VERSION:
-        times = chunks_old.decode(data, counts, firsts)[0]
-        hits = np.concatenate(([0], np.cumsum((times >= start_ms) & (times <= end_ms))))
-        return hits[bounds[1:]] > hits[bounds[:-1]]
     version, _, _, times_bytes, *_, used = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise ValueError(f"chunk version {version} is not known to this release")

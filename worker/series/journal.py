@@ -2,7 +2,6 @@
 
 Its records are in the write-ahead log of the process. Each is either samples or a deletion, of series by permanent ids.
 Records are columns, not the request's bytes: a tenth of the size, and replaying them is one kernel call each.
-Data directories of former releases have records in the store, in family "journal"; they are the older ones.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from shared.telemetry import event
@@ -30,13 +28,10 @@ _HEADER = struct.Struct("<BBHIQQ")
 """Kind, version, unused, number of runs or ids, of samples, sequence: 24 bytes, so that the columns are aligned."""
 _RANGE = struct.Struct("<qq")
 _SAMPLES, _DELETION = 1, 2
-_VERSION = 3
-_OLD_HEADER = struct.Struct("<BBHIQ")
-_OLD_VERSION = 2
+_VERSION = 1
 _KEY = struct.Struct(">Q")
 SEALED = b"series/sealed"
 _NEXT = b"series/sequence"
-_IN_STORE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +100,11 @@ def decode(data: Frame) -> tuple[int, Record]:
     kind, version, _, runs, samples, sequence = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise ValueError(f"version {version} is not known to this release")
-    return sequence, _columns(kind, data, _HEADER.size, runs, samples)
-
-
-def decode_old(data: bytes) -> Record:
-    """A row of the store, as former releases wrote it. Raises ValueError, struct.error."""
-    kind, version, check, runs, samples = _OLD_HEADER.unpack_from(data)
-    if version != _OLD_VERSION:
-        raise ValueError(f"version {version} is not known to this release")
-    if check != xxhash.xxh64_intdigest(memoryview(data)[_OLD_HEADER.size :]) & 0xFFFF:
-        raise ValueError("its checksum is wrong")
-    return _columns(kind, data, _OLD_HEADER.size, runs, samples)
-
-
-def _columns(kind: int, data: Frame, at: int, runs: int, samples: int) -> Record:
+    at = _HEADER.size
     if kind == _DELETION:
         start_ms, end_ms = _RANGE.unpack_from(data, at)
         series = np.frombuffer(data, dtype=np.int32, count=runs, offset=at + _RANGE.size)
-        return Deletion(series.astype(np.int64), start_ms, end_ms)
+        return sequence, Deletion(series.astype(np.int64), start_ms, end_ms)
     if kind != _SAMPLES:
         raise ValueError(f"kind {kind} is not known to this release")
     times = np.frombuffer(data, dtype=np.int64, count=samples, offset=at)
@@ -130,7 +112,7 @@ def _columns(kind: int, data: Frame, at: int, runs: int, samples: int) -> Record
     at += 16 * samples
     series = np.frombuffer(data, dtype=np.int32, count=runs, offset=at)
     counts = np.frombuffer(data, dtype=np.int32, count=runs, offset=at + 4 * runs)
-    return Written(series.astype(np.int64), counts.astype(np.int64), times, values)
+    return sequence, Written(series.astype(np.int64), counts.astype(np.int64), times, values)
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -210,7 +192,6 @@ class Journal:
         needed = (own for own, latest_ms, _ in list(self._latest) if own >= sequence or latest_ms >= before_ms)
         sealed = Sealed(sequence, before_ms, min(next(needed, sequence), sequence))
         batch.put("meta", SEALED, msgspec.msgpack.encode(sealed))
-        batch.delete_range("journal", _KEY.pack(0), _KEY.pack(sealed.cut))
         return sealed
 
     def remember(self, batch: Batch) -> None:
@@ -242,12 +223,6 @@ class Journal:
     def _read(self) -> Iterator[tuple[int, int, Record, Frame]]:
         """(sequence, position in the log, record, its bytes)."""
         unreadable: list[tuple[Frame, Exception]] = []
-        for key, value in self._store.scan("journal", _KEY.pack(self.sealed.cut)):
-            (sequence,) = _KEY.unpack(key)
-            try:
-                yield sequence, _IN_STORE, decode_old(value), value
-            except (ValueError, struct.error) as error:
-                unreadable.append((value, error))
         for position, payload in self._wal.records():
             try:
                 sequence, record = decode(payload)

@@ -122,10 +122,7 @@ class SeriesPart:
                 f"{replayed.unknown_id}: they are missing",
             )
         self._layers = carry_out(replayed.deletions, layers, self.archive, self._store, durable=self.is_synced)
-        unknown = replayed.unknown_id
-        if not self._registry.knows_given:
-            unknown = max([unknown, *(int(block.directory().ids.max(initial=-1)) for block in blocks)])
-        self._registry.next_id = max(self._registry.next_id, unknown + 1)
+        self._registry.next_id = max(self._registry.next_id, replayed.unknown_id + 1)
         self._upkeep.start()
 
     def counts(self) -> dict[str, int]:

@@ -36,14 +36,13 @@ Labels = tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
 
 
 class Registry:
-    """The series rows of one shard. `next_id` is that of the next series to be saved, once `load` has ended;
-    `knows_given` tells whether it is sure to be above all that were ever given: releases before did not say."""
+    """The series rows of one shard. `next_id` is that of the next series to be saved, above all that were ever given,
+    once `load` has ended."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.next_id = 0
         self.rows = 0
-        self.knows_given = True
 
     def put(self, batch: Batch, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         """The series with ids from `next_id` on: label_bytes[offsets[i]:offsets[i + 1]]. Raises Unavailable when there
@@ -82,11 +81,8 @@ class Registry:
 
     def _check_given(self) -> None:
         given = self._store.get("meta", GIVEN)
-        self.knows_given = given is not None
-        if given is None:
-            return
         with self._store.decoding("meta", GIVEN):
-            (end,) = _KEY.unpack(given)
+            (end,) = (0,) if given is None else _KEY.unpack(given)
         if end != self.next_id:
             text = f"the rows of its series end at id {self.next_id}, and ids were given up to {end}"
             raise StoreDamaged(f"the store {self._store.path} is damaged: {text}")

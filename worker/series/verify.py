@@ -76,8 +76,8 @@ def series_rows(reader: StoreReader) -> SeriesRows:
         except DECODING_ERRORS as error:
             wrong.append(_nonsense("series", key, error))
     given = reader.get("meta", registry.GIVEN)
-    if given is not None and given != end.to_bytes(8, "big"):
-        text = f"ids were given up to {int.from_bytes(given, 'big')}"
+    if (given or bytes(8)) != end.to_bytes(8, "big"):
+        text = f"ids were given up to {int.from_bytes(given or b'', 'big')}"
         wrong.append(f"the rows of its series end at id {end}, and {text}")
     sealed, blocks = Sealed(), []
     saved = reader.get("meta", journal.SEALED)

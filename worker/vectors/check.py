@@ -96,8 +96,8 @@ def _check_collection(reader: StoreReader, number: int, collection: Collection |
         name, why = next(iter(wrong.items()))
         yield f"{len(wrong)} vectors of {collection.name!r} are damaged, such as {name!r}: {why}"
     kept = reader.get(stored_rows.META, stored_rows.HIGHEST + str(number).encode())
-    if kept is not None and int.from_bytes(kept, "little") < highest:
-        version = int.from_bytes(kept, "little")
+    version = 0 if kept is None else int.from_bytes(kept, "little")
+    if version < highest:
         yield f"the highest version of {collection.name!r} is {version}, and a vector has {highest}"
 
 
@@ -109,8 +109,6 @@ def check_collections(data: Path) -> Iterator[Finding]:
     is_whole = whole is not None
     is_new = not any((directory / name).exists() for name in NAMES)
     for path, content in copies.items():
-        if whole is not None and whole.format == 1 and path.name == NAMES[1] and not path.exists():
-            continue  # there was no copy in that format
         if isinstance(content, Lost) and not is_new:
             depends = "nothing: the other copy is whole, and the next start writes this one anew"
             if not is_whole:

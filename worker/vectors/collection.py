@@ -132,10 +132,7 @@ class WorkerCollection:
         with self._lock:
             self._awaited.discard(shard)
             self._report(shard, wrong)
-            if self._highest[shard] > highest:  # written before the highest version was kept
-                kept = store.batch()
-                stored_rows.put_highest(kept, self.collection.id, self._highest[shard])
-                store.write(kept, durable=True)
+            stored_rows.check_highest(store, self.collection.id, highest, self._highest[shard])
 
     def _report(self, shard: int, wrong: Mapping[bytes, str]) -> None:
         """These vectors of a shard are left out of answers from now on, which say so."""

@@ -33,8 +33,7 @@ from worker.vectors.ann import AnnIndex
 from worker.vectors.attributes import Attributes
 from worker.vectors.table import View
 
-FORMAT = 4
-"""3 did not keep the highest versions: its snapshots are built anew."""
+FORMAT = 1
 READ_BYTES = 4 << 20
 ROWS, SHARDS = "rows", "shards"
 

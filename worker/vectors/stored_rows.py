@@ -38,9 +38,21 @@ def put_highest(batch: Batch, collection_id: int, version: int) -> None:
 
 
 def highest_version(store: Store, collection_id: int) -> int:
-    """The highest version ever given in this shard; 0 when it is not known: then no snapshot of it may be used."""
-    value = store.get(META, HIGHEST + str(collection_id).encode())
-    return int.from_bytes(value, "little") if value is not None and len(value) == VERSION_BYTES else 0
+    """The highest version ever given in this shard, 0 when none was. Raises StoreDamaged."""
+    key = HIGHEST + str(collection_id).encode()
+    value = store.get(META, key)
+    with store.decoding(META, key):
+        if value is not None and len(value) != VERSION_BYTES:
+            raise ValueError(f"it has {len(value)} bytes instead of {VERSION_BYTES}")
+    return 0 if value is None else int.from_bytes(value, "little")
+
+
+def check_highest(store: Store, collection_id: int, kept: int, seen: int) -> None:
+    """Raises StoreDamaged when a vector has a version above the highest one that was kept."""
+    key = HIGHEST + str(collection_id).encode()
+    with store.decoding(META, key):
+        if seen > kept:
+            raise ValueError(f"it says {kept}, and a vector has version {seen}")
 
 
 def forget(batch: Batch, collection_id: int) -> None:

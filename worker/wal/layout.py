@@ -73,7 +73,7 @@ def arrange(base: Path, workers: int) -> None:
 
     Records of shards that have another worker now are written anew beside, and the directories exchanged; a crash
     leaves the one or the other. Raises ConfigError when the directory cannot be used or a newer release has written
-    it, Unavailable when a worker of a former start still has its log.
+    it, Unavailable when a worker of an earlier start still has its log.
     """
     try:
         _finish_exchange(base)
@@ -91,14 +91,9 @@ def arrange(base: Path, workers: int) -> None:
 
 
 def _have_all(base: Path, workers: int) -> None:
-    """Raises ConfigError when the directory of a log is gone. Former releases wrote no checksum, and made a directory
-    when its worker first ran."""
+    """Raises ConfigError when the directory of a log is gone."""
     missing = [own for worker in range(workers) if not (own := directory_of(base, worker)).is_dir()]
-    if (base / WORKERS).read_bytes() != encode_workers(workers):
-        for directory in missing:
-            make_directory(directory)
-        write_atomically(base / WORKERS, encode_workers(workers))
-    elif missing:
+    if missing:
         raise ConfigError(
             f"{missing[0]} is missing, with the records that its worker's shards had acknowledged and not stored; "
             f"restore it from a copy of the data directory, or accept the loss and have it begin anew: "
@@ -116,8 +111,8 @@ def read_workers(path: Path) -> int | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    text = content.split(b" ")[0].strip()
-    if text.isdigit() and content in (text, encode_workers(int(text))):
+    text = content.split(b" ")[0]
+    if text.isdigit() and content == encode_workers(int(text)):
         return int(text)
     raise ValueError(f"{path} is damaged; remove it to have the records dealt out to the workers anew")
 

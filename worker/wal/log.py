@@ -129,7 +129,8 @@ class WriteAheadLog:
         self._begin(own.first())
         written = self._used[-1]
         for record_found, payload in (item for content in found.used for item in content.tail):
-            pieces, size = record.frames(written.number, record_found.shard, record_found.area, [payload])
+            area = record_found.area
+            pieces, size = record.frames(written.number, record_found.shard, area, [payload], self._synced)
             _write_all(written.descriptor, pieces, self._offset)
             self._hold(written, record_found, payload, self._offset)
             self._offset += size

@@ -70,13 +70,6 @@ class Survey:
             for start, end in content.cut:
                 event(logging.WARNING, "write-ahead log cut", file=str(content.path), at=start, bytes=end - start)
 
-    def all_losses(self) -> Iterator[Loss]:
-        yield from self.losses
-        for content in self.used:
-            yield from content.losses
-        for path in self.unknown:
-            yield Loss(losses.name_of(path), 0, path.stat().st_size, "it is no file of this log, and is set aside")
-
 
 def paths_of(directory: Path) -> list[Path]:
     """The files of a log, by number."""
@@ -115,7 +108,7 @@ def survey(directory: Path) -> Survey:
         data = _mapped(path)
         header = record.read_header(data)
         _refuse_newer(path, header)
-        if found.listing is None and header.version > 1 and not is_list_lost:
+        if found.listing is None and header.is_sound and not is_list_lost:
             _lost_list(found, "the list of files is missing")
             is_list_lost = True
         number = number_of(path)
@@ -145,12 +138,10 @@ def _lost_list(found: Survey, why: str) -> None:
 
 def _is_used(listing: Listing | None, number: int, header: record.FileHeader, data: memoryview) -> bool:
     if listing is not None:
-        # A release that knew no list may have gone on here.
-        return number in listing.ends or (header.version == 1 and header.number == number > listing.highest)
+        return number in listing.ends
     if header.is_sound and header.number == number:
         return True
-    # Releases without a list have zeros in the header of what they released. Anything else there is damage, if the
-    # records that follow name this file.
+    # The list is lost: a header that is neither sound nor empty is damaged, if the records behind it name this file.
     return not header.is_empty and next(record.scan(number, data), None) is not None
 
 
@@ -181,7 +172,7 @@ def _leave_out_copies(used: list[Content]) -> None:
     it, a tail that is whole in the next file is read there, and a copy that was not finished is left out."""
     for content, following in itertools.pairwise(used):
         mark = max((found.synced for found, _ in content.records), default=0)
-        tail = [own for own in content.records if mark and own[0].offset >= mark]
+        tail = [own for own in content.records if own[0].offset >= mark]
         copies = following.records[: len(tail)]
         if not tail or not copies or any(_what(a) != _what(b) for a, b in zip(tail, copies, strict=False)):
             continue
@@ -214,12 +205,9 @@ def _read(content: Content, known_end: int, is_last: bool, power: Power) -> None
         broken.append((at, known_end, None))
     elif not known_end and len(content.data) < least_bytes:
         broken.append((at, least_bytes, None))
-    last_whole = max((found.offset for found, _ in content.records), default=0)
     mark = max((found.synced for found, _ in content.records), default=record.FILE_HEADER_BYTES)
-    content.synced = known_end or (max(mark, record.FILE_HEADER_BYTES) if is_last else at)
-    # Releases without marks may have left a record that a crash has cut in any of their files, but only the last one.
-    whole_below = content.synced if known_end or mark else last_whole
-    unsynced = [(start, end) for start, end, _ in broken if start >= whole_below]
+    content.synced = known_end or (mark if is_last else at)
+    unsynced = [(start, end) for start, end, _ in broken if start >= content.synced]
     if unsynced and power == "lost":
         hole = unsynced[0][0]
         content.records = [own for own in content.records if own[0].offset < hole]

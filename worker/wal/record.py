@@ -27,9 +27,7 @@ _LENGTH = struct.Struct("<I")
 """The last of these: what is known without it is the header's beginning."""
 MAGIC = 0x4C415754
 FILE_MAGIC = b"TRPTYWAL"
-VERSION = 3
-"""2 does not say in a file's header how long it is (0 there). 1 has no synced mark in its records (0 as well), and no
-list of the files in use beside it."""
+VERSION = 1
 FILE_HEADER_BYTES = 64
 SIZE_UNIT = 1024
 HEADER_BYTES = _HEAD.size
@@ -67,19 +65,19 @@ class Damage:
 @dataclass(frozen=True, slots=True)
 class FileHeader:
     """`is_empty`: all zeros, as before a file is begun and when it is released. Not `is_sound`: something else than a
-    header that any version of this program wrote; `version` and `number` are 0 then."""
+    header, of whatever version; `version` and `number` are 0 then."""
 
     is_empty: bool
     is_sound: bool
     version: int
     number: int
     least_bytes: int = 0
-    """The file has so many at least, unless it was cut off; 0 when that is not known."""
+    """The file has so many at least, unless it was cut off."""
 
 
-def frames(number: int, shard: int, area: int, payload: Sequence[Frame], synced: int = 0) -> tuple[list[Frame], int]:
+def frames(number: int, shard: int, area: int, payload: Sequence[Frame], synced: int) -> tuple[list[Frame], int]:
     """The record's bytes, as pieces for one gathering write, and how many they are. `synced`: see `Found`."""
-    assert synced % ALIGNMENT == 0
+    assert synced >= FILE_HEADER_BYTES and synced % ALIGNMENT == 0
     digest = xxhash.xxh3_64()
     length = 0
     for piece in payload:

@@ -27,7 +27,7 @@ MAGIC = b"TRPTYLST"
 COPY_BYTES = 1 << 16
 _HEAD = struct.Struct("<8sIIQ")
 """Magic, version, number of entries, how many changes came before; the checksum of all the rest lies in front. The
-first entry is the highest number and the boot, which former releases left 0."""
+first entry is the highest number and the boot."""
 _ENTRY = struct.Struct("<QQ")
 _CHECKSUM = struct.Struct("<Q")
 FILES_MAX = (COPY_BYTES - _CHECKSUM.size - _HEAD.size - _ENTRY.size) // _ENTRY.size
