@@ -238,6 +238,16 @@ def test_count_values_counts_texts_of_values():
     }
 
 
+def test_count_values_drops_the_name_of_a_group_if_one_of_its_series_does():
+    bench = Bench()
+    matrix = bench.matrix(({"__name__": "m", "a": "1"}, [6]), ({"__name__": "m", "a": "2"}, [6]))
+    for drops, expected in (([False, False], False), ([False, True], True), ([True, True], True)):
+        matrix.drop_name = np.array(drops)
+        assert aggregate(bench, "count_values", matrix, "v", by=["__name__"]).drop_name.tolist() == [expected]
+    matrix.drop_name = np.array([True, True])
+    assert aggregate(bench, "count_values", matrix, "__name__", by=["a"]).drop_name.tolist() == [False, False]
+
+
 def test_count_values_may_write_over_a_label_it_groups_by():
     bench = Bench()
     matrix = bench.matrix(({"j": "a", "g": "p"}, [6]), ({"j": "b", "g": "p"}, [6]), ({"j": "c", "g": "q"}, [6]))

@@ -10,6 +10,7 @@ import pytest
 
 from shared.errors import NotExecutable
 from shared.promql.ast import Binary, Matching, VectorSelector
+from shared.promql.engine import rows as engine_rows
 from shared.promql.engine.binary import evaluate_binary
 from shared.promql.model import Matrix, Scalar
 from tests.unit.operators_setup import Bench, by_labels, rows
@@ -46,6 +47,16 @@ def test_arithmetic_has_the_special_cases_of_c99(left, op, right, expected):
     value = operate(bench, op, bench.scalar(left), bench.scalar(right))
     assert isinstance(value, Scalar)
     np.testing.assert_equal(value.values, [expected])
+
+
+def test_series_that_become_one_drop_its_name_if_one_of_them_does():
+    bench = Bench(2)
+    matrix = bench.matrix(({"__name__": "m"}, [1, None]), ({"__name__": "m"}, [None, 2]), ({"__name__": "n"}, [3, 3]))
+    for drops, expected in (([False] * 3, [False, False]), ([True, False, False], [True, False])):
+        matrix.drop_name = np.array(drops)
+        united = engine_rows.united(matrix)
+        assert (united.values[0].tolist(), united.present.all()) == ([1, 2], True)
+        assert united.drop_name.tolist() == expected
 
 
 def test_a_comparison_of_scalars_answers_0_or_1():

@@ -159,6 +159,16 @@ def test_a_store_that_takes_no_writes_refuses_and_recovers(store, monkeypatch):
     assert store.get("log", b"k") == b"v"
 
 
+def test_a_store_that_stops_writes_for_longer_than_one_that_slows_them_is_not_refused_yet(store, monkeypatch):
+    monkeypatch.setattr(storage, "HOLD_UP_S", 0.02)
+    states = [STOPPED] * 12  # of which two are asked for in each round of HOLD_UP_POLL_S at most
+    store._db = Held(store._db, *states, FREE)
+    started = time.monotonic()
+    put(store, (b"k", b"v"))
+    assert time.monotonic() - started > 0.02
+    assert store.get("log", b"k") == b"v"
+
+
 def test_the_store_knows_the_properties_it_is_asked_for(store):
     assert [store._db.property_int_value(name) for name in (STOPPED, DELAYED)] == [0, 0]
 
