@@ -70,7 +70,9 @@ def main() -> None:
             cluster.kill()  # so that the write-ahead log holds records
         with tarfile.open(target, "w:xz") as archive:
             for part in ("data", ANSWERS):
-                archive.add(directory / part, part, filter=lambda entry: None if entry.name.startswith("data/run") else entry)
+                archive.add(
+                    directory / part, part, filter=lambda entry: None if entry.name.startswith("data/run") else entry
+                )
 
 
 if __name__ == "__main__":
