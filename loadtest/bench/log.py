@@ -1,5 +1,5 @@
 """The log's speed over HTTP on a cluster of its own, beside Redis Streams and NATS JetStream where they are installed:
-`python -m loadtest.bench.log`; writes docs/benchmarks-log.md when all parts are measured.
+`python -m loadtest.bench.log`; writes docs/benchmarks/log.md when all parts are measured.
 
 100-byte values over 1,000 keys; the load generator shares the machine's cores.
 """
@@ -25,7 +25,7 @@ from loadtest.bench.log_rivals import RIVALS
 from tests.cluster.cluster import ROOT, Cluster
 
 PARTS = ("append", "single", "scan", "follow", "keys", "memory")
-REPORT = ROOT / "docs" / "benchmarks-log.md"
+REPORT = ROOT / "docs" / "benchmarks" / "log.md"
 RECORDS_EACH = 10
 RECORDS_A_REQUEST = 1000
 MEMORY_STEPS = 10

@@ -1,6 +1,6 @@
 """Vectors: Triptych over HTTP beside usearch and hnswlib in process and Chroma's server, on the same data.
 
-    python -m loadtest.bench.vector [--seconds 3] [--rounds 5] [--quick] [--write docs/benchmarks-vector.md]
+    python -m loadtest.bench.vector [--seconds 3] [--rounds 5] [--quick] [--write docs/benchmarks/vectors.md]
 
 The data is seeded, recall@10 is against brute force. A cluster of 8 shards in 2 workers is started in a temporary
 directory; the load generator runs on the same cores. What is compared is measured in turns, some rounds of all, and
@@ -26,7 +26,7 @@ from loadtest.bench.vector_service import Service
 
 COMMAND = "python -m loadtest.bench.vector"
 RECALL_LEAST = 0.95
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks-vector.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "vectors.md"
 WARM_UP_S = 1.0
 
 

@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench.metrics`: the servers in turn under the same load, one table, docs/benchmarks.md.
+"""`python -m loadtest.bench.metrics`: the servers in turn under the same load, one table, docs/benchmarks/metrics.md.
 
 Every server gets the same encoded bytes over loopback, starts with an empty directory and is alone on the machine while
 it is measured. A write counts as done when it is answered: Triptych answers when the samples are on the disk (fsync),

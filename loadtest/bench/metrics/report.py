@@ -1,4 +1,4 @@
-"""The figures as one table: on the screen, and in docs/benchmarks.md."""
+"""The figures as one table: on the screen, and in docs/benchmarks/metrics.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 
 from loadtest.bench.metrics.servers import Prometheus, Server, Triptych, VictoriaMetrics
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "benchmarks.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "benchmarks" / "metrics.md"
 BEGIN = "<!-- metrics: written by python -m loadtest.bench.metrics -->"
 END = "<!-- end of metrics -->"
 
@@ -121,7 +121,7 @@ def facts(kinds: Sequence[type[Server]], load: float) -> str:
 
 
 def write_document(text: str) -> None:
-    """Put the section into docs/benchmarks.md, in the place of the last one; the rest of the page stays."""
+    """Put the section into docs/benchmarks/metrics.md, in the place of the last one; the rest of the page stays."""
     page = DOCUMENT.read_text() if DOCUMENT.exists() else "# Benchmarks\n\n"
     section = f"{BEGIN}\n{text}{END}\n"
     before, found, after = page.partition(BEGIN)
