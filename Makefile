@@ -64,7 +64,7 @@ simulate: $(VENV)/.installed-test  ## 100,000 histories of the log's protocol, t
 mutants: $(VENV)/.installed-test  ## small mistakes put into the code, sampled by SEED, COUNT of them: what share the tests notice
 	$(BIN)/python -m tests.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),60) --seconds $(or $(SECONDS),3600) --least $(or $(LEAST),0.8)
 
-bench: $(VENV)/.installed-load  ## metrics beside Prometheus and VictoriaMetrics; writes docs/benchmarks.md
+bench: $(VENV)/.installed-load  ## metrics beside Prometheus and VictoriaMetrics; writes docs/benchmarks/metrics.md
 	$(BIN)/python -m loadtest.bench.metrics
 
 bench-smoke: $(VENV)/.installed-load

@@ -24,7 +24,7 @@ from shared.errors import ConfigError
 from shared.telemetry import event
 
 FORMAT = 1
-"""Of everything in the data directory. How the next is introduced: docs/design.md, "Format of the data directory"."""
+"""Of everything in the data directory. Its next: docs/internals/storage.md#format-of-the-data-directory."""
 NAME = "manifest.json"
 HOLDS_DATA = ("shards", "wal", "sequencer", "vector", "vector-index")
 """Directories that are made after the manifest: where one of them is, there was one."""

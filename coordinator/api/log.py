@@ -1,4 +1,4 @@
-"""The log area's endpoints; docs/log.md describes them."""
+"""The log area's endpoints; docs/guide/log.md describes them."""
 
 from __future__ import annotations
 

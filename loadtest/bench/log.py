@@ -1,5 +1,5 @@
 """The log's speed over HTTP on a cluster of its own, beside Redis Streams and NATS JetStream where they are installed:
-`python -m loadtest.bench.log`; writes docs/benchmarks-log.md when all parts are measured.
+`python -m loadtest.bench.log`; writes docs/benchmarks/log.md when all parts are measured.
 
 100-byte values over 1,000 keys; the load generator shares the machine's cores.
 """
@@ -25,7 +25,7 @@ from loadtest.bench.log_rivals import RIVALS
 from tests.cluster.cluster import ROOT, Cluster
 
 PARTS = ("append", "single", "scan", "follow", "keys", "memory")
-REPORT = ROOT / "docs" / "benchmarks-log.md"
+REPORT = ROOT / "docs" / "benchmarks" / "log.md"
 RECORDS_EACH = 10
 RECORDS_A_REQUEST = 1000
 MEMORY_STEPS = 10
@@ -184,19 +184,22 @@ class Bench:
 def report(bench: Bench) -> str:
     table = "\n".join(f"| {row.work} | {row.measured} | {row.target} |" for row in bench.rows)
     options = bench.options
-    return f"""# The log's speed
+    return f"""# Benchmark: the log
+
+After this page you know how fast the log is, beside Redis Streams and NATS JetStream.
 
 `make bench-log`, 100-byte values over 1,000 keys, 8 shards, over loopback; medians of {options.runs} runs of
 {options.seconds:g} s. Measured on {time.strftime("%Y-%m-%d")}, {os.cpu_count()} cores ({platform.machine()}), which
 the load generator shares; load average of the machine {bench.load_before:.1f} at the start, {os.getloadavg()[0]:.1f} at
-the end. Command: `python -m loadtest.bench.log {" ".join(sys.argv[1:])}`.
+the end. Command: `{" ".join(["python -m loadtest.bench.log", *sys.argv[1:]])}`.
 
 | work | measured | target |
 |---|---|---|
 {table}
 
-The rivals are measured between the runs of the first rows, so that what else the machine does meets all of them; only
-ratios within one table mean something on a machine that is not idle. CPU is that of all processes of the cluster.
+The rivals are measured between the runs of the first rows, so that other work on the machine disturbs all of them
+alike. On a machine that is not idle, only ratios within one table are meaningful. CPU is the processor time of all
+processes of the cluster.
 """
 
 

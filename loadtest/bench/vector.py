@@ -1,6 +1,6 @@
 """Vectors: Triptych over HTTP beside usearch and hnswlib in process and Chroma's server, on the same data.
 
-    python -m loadtest.bench.vector [--seconds 3] [--rounds 5] [--quick] [--write docs/benchmarks-vector.md]
+    python -m loadtest.bench.vector [--seconds 3] [--rounds 5] [--quick] [--write docs/benchmarks/vectors.md]
 
 The data is seeded, recall@10 is against brute force. A cluster of 8 shards in 2 workers is started in a temporary
 directory; the load generator runs on the same cores. What is compared is measured in turns, some rounds of all, and
@@ -26,7 +26,7 @@ from loadtest.bench.vector_service import Service
 
 COMMAND = "python -m loadtest.bench.vector"
 RECALL_LEAST = 0.95
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks-vector.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "vectors.md"
 WARM_UP_S = 1.0
 
 
@@ -83,7 +83,7 @@ def _hnswlib(data: Data, wanted: float) -> Hnswlib | None:
 
 
 def rows(of: Compared, rates: dict[str, float], delays: dict[str, float], restart: float) -> list[Row]:
-    """The issue's table."""
+    """The table of one data set."""
 
     def met(*held: bool) -> str:
         return "yes" if all(held) else "no"
@@ -94,7 +94,7 @@ def rows(of: Compared, rates: dict[str, float], delays: dict[str, float], restar
     indexed, p99 = own.indexed / usearch.add, delays["p99_busy"] / delays["p99_idle"]
     searched = (
         f"{rates['search']:,.0f}/s, recall {own.recall:.3f}; usearch {rates['usearch']:,.0f}/s, recall "
-        f"{usearch.recall:.3f} ({one:.2f} ×), with as few candidates as have the service's recall "
+        f"{usearch.recall:.3f} ({one:.2f} ×), with the fewest candidates that reach the service's recall "
         f"{rates['usearch least']:,.0f}/s ({least:.2f} ×)"
     )
     added = f"{own.indexed:.1f} s; usearch {usearch.add:.1f} s ({indexed:.2f} ×)"
@@ -155,10 +155,10 @@ def section(data: Data, seconds: float, rounds: int) -> str:
     text += [f"| {row.work} | {row.target} | {row.measured} | {row.met} |" for row in table]
     text += [
         "",
-        f"Expansion {own.expansion} in each of 2 workers (measured by them); usearch in process {USEARCH_DEFAULT}, its "
-        f"own, and {compared.usearch.least}, the least with which its recall is the service's. Processor time of a "
-        f"single search: coordinator {rates['coordinator_us']:,.0f} µs, workers {rates['workers_us']:,.0f} µs "
-        f"together. {own.bytes:,.0f} bytes of memory a vector.",
+        f"Expansion: {own.expansion} in each of 2 workers, as they measured it; usearch in process {USEARCH_DEFAULT}, "
+        f"its default, and {compared.usearch.least}, the lowest with which it reaches the service's recall. Processor "
+        f"time of a single search: coordinator {rates['coordinator_us']:,.0f} µs, workers {rates['workers_us']:,.0f} "
+        f"µs together. {own.bytes:,.0f} bytes of memory a vector.",
         "",
     ]
     for entry in text:
@@ -172,8 +172,8 @@ def unstructured(data: Data, seconds: float, rounds: int) -> str:
         usearch = Usearch(data, _alike(own.recall))
         rate = median(own.searches(seconds)["search"] for _ in range(rounds))
         text = (
-            f"## {data.name}\n\nWithout structure every point is about as far as any other, and a graph needs far more "
-            f"candidates. By default (expansion {own.expansion} in each worker, as measured by them): {rate:,.0f} "
+            f"## {data.name}\n\nIn data without structure all distances are about equal, and a graph needs far more "
+            f"candidates. By default (expansion {own.expansion} in each worker, as they measured it): {rate:,.0f} "
             f"searches/s by 8 connections, recall {own.recall:.3f}; usearch in process at expansion {usearch.least} "
             f"{usearch.one(usearch.least):,.0f}/s on one core, recall {usearch.least_recall:.3f}; all indexed after "
             f"{own.indexed:.0f} s, usearch {usearch.add:.0f} s.\n"
@@ -194,11 +194,12 @@ def main() -> None:
         return
     head = (
         "# Benchmark: vectors\n\n"
+        "After this page you know how fast vectors are written and searched, beside usearch, hnswlib and Chroma.\n\n"
         f"`{COMMAND}`, {datetime.date.today().isoformat()}, {os.cpu_count()} cores shared with the load generator "
         f"(load average at the start {os.getloadavg()[0]:.1f}). A cluster of 8 shards in 2 workers, over HTTP; recall "
         "is of the 10 nearest, against brute force. Rates and delays are medians of "
-        f"{options.rounds} rounds of {options.seconds:g} s, in each of which all that is compared was measured in "
-        "turn; upserts and indexing were measured once. What is met is said of this run.\n"
+        f"{options.rounds} rounds of {options.seconds:g} s. In each round, all systems were measured in turn. Upserts "
+        "and indexing were measured once. The column `met` is about this run.\n"
     )
     sections = [head]
     for count, dimension in ((100_000, 128), (50_000, 384)):

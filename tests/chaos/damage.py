@@ -14,7 +14,7 @@ from worker.wal import record
 @dataclass(frozen=True, slots=True)
 class Harm:
     """What was done to a file. `records`: (area, payload) of the records of the write-ahead log that it hit;
-    `is_silent`: the log cannot tell it from a write that a crash has cut ("Torn or damaged", docs/design.md);
+    `is_silent`: the log cannot tell it from a write that a crash has cut (docs/internals/storage.md#torn-or-damaged);
     `loses_file`: what the file has may be left out as a whole, with a warning."""
 
     text: str

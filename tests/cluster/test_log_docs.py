@@ -1,4 +1,4 @@
-"""The examples of docs/log.md do what the page says."""
+"""The examples of docs/guide/log.md do what the page says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Enough(Exception):
 
 @pytest.fixture
 def examples(cluster: Cluster) -> dict[str, Any]:
-    page = (ROOT / "docs" / "log.md").read_text()
+    page = (ROOT / "docs" / "guide" / "log.md").read_text()
     names: dict[str, Any] = {}
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(code.replace("http://localhost:9090", cluster.url), names)

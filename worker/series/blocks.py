@@ -5,7 +5,7 @@ from when to when, and in which chunk. The row that makes a file a block is in t
 directory's place and checksum; the directory has the chunks' checksums. Nothing is read when a block is opened.
 
 Files and not rows of the store: a file is written once, where a store writes its log, a table, and that table again at
-each of its own compactions (see docs/metrics-storage.md for the figures).
+each of its own compactions (see docs/internals/metrics.md for the figures).
 """
 
 from __future__ import annotations

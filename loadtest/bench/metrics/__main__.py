@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench.metrics`: the servers in turn under the same load, one table, docs/benchmarks.md.
+"""`python -m loadtest.bench.metrics`: the servers in turn under the same load, one table, docs/benchmarks/metrics.md.
 
 Every server gets the same encoded bytes over loopback, starts with an empty directory and is alone on the machine while
 it is measured. A write counts as done when it is answered: Triptych answers when the samples are on the disk (fsync),
@@ -131,21 +131,23 @@ class Bench:
             "\n" + NOTES.format(runs=self.runs, times=self.times),
         ]
         if equal:
-            lines.append(f"- Largest relative difference of answers that must be equal, seen: {max(equal):.1g}.\n")
+            lines.append(f"- Largest relative difference between answers that must be equal: {max(equal):.1g}.\n")
         return "".join(lines)
 
 
 NOTES = """\
-- Medians of {runs} runs with an empty directory each (new series: one run); queries: of {times} repetitions a run.
-- A request carries 2,000 samples, one of each of 2,000 series, snappy and protobuf.
-- Triptych acknowledges a write when it is on the disk (fsync); Prometheus and VictoriaMetrics when it is in memory or
-  the page cache, where the loss of power takes it.
-- The load generator sends requests encoded beforehand, from threads that wait for their sockets; its part of the two
-  cores is the same for all.
+- Figures are medians of {runs} runs, each with an empty directory (new series: one run). Queries are medians of {times}
+  repetitions in each run.
+- A request carries 2,000 samples, one for each of 2,000 series, in protobuf and snappy.
+- Triptych acknowledges a write when it is on the disk (fsync). Prometheus and VictoriaMetrics acknowledge it when it is
+  in memory or the page cache, where it does not survive a loss of power.
+- The load generator sends requests that were encoded beforehand, from threads that wait for their sockets. It uses the
+  same part of the two cores for all servers.
 - Caches of query results are off (VictoriaMetrics: `-search.disableCache`, `nocache=1`).
-- Before queries are timed, all samples are in answers. The answers are compared: `sum(m)` and the single series in all
-  servers, the others between Triptych and Prometheus, to 1e-6. VictoriaMetrics's `rate` is another function by design.
-  Evaluation times lie between samples, since Prometheus 2 counts a sample on a window's left edge.
+- Queries are timed after all samples have appeared in answers. The answers are compared to 1e-6: `sum(m)` and the
+  single series between all servers, the others between Triptych and Prometheus. VictoriaMetrics's `rate` is another
+  function by design. Evaluation times lie between samples, because Prometheus 2 counts a sample on the left edge of a
+  window.
 """
 
 

@@ -1,4 +1,4 @@
-"""The figures as one table: on the screen, and in docs/benchmarks.md."""
+"""The figures as one table: on the screen, and in docs/benchmarks/metrics.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 
 from loadtest.bench.metrics.servers import Prometheus, Server, Triptych, VictoriaMetrics
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "benchmarks.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "benchmarks" / "metrics.md"
 BEGIN = "<!-- metrics: written by python -m loadtest.bench.metrics -->"
 END = "<!-- end of metrics -->"
 
@@ -112,8 +112,8 @@ def facts(kinds: Sequence[type[Server]], load: float) -> str:
     memory = psutil.virtual_memory().total / (1 << 30)
     lines = [
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores shared with the load generator, {memory:.0f} GiB of "
-        f"memory, Python {platform.python_version()}. Load average of the machine when it began: {load:.1f} (on an "
-        "idle one it is below 0.5; other work disturbs processor times less than the rest).",
+        f"memory, Python {platform.python_version()}. Load average of the machine at the start: {load:.1f} (an idle "
+        "machine has less than 0.5; other work affects processor times less than the other figures).",
         "",
         *(f"- {kind.name}: {kind.version()}" for kind in kinds),
     ]
@@ -121,8 +121,8 @@ def facts(kinds: Sequence[type[Server]], load: float) -> str:
 
 
 def write_document(text: str) -> None:
-    """Put the section into docs/benchmarks.md, in the place of the last one; the rest of the page stays."""
-    page = DOCUMENT.read_text() if DOCUMENT.exists() else "# Benchmarks\n\n"
+    """Put the section into docs/benchmarks/metrics.md, in the place of the last one; the rest of the page stays."""
+    page = DOCUMENT.read_text() if DOCUMENT.exists() else "# Benchmark: metrics\n\n"
     section = f"{BEGIN}\n{text}{END}\n"
     before, found, after = page.partition(BEGIN)
     rest = after.partition(END + "\n")[2]
