@@ -73,6 +73,7 @@ def test_step_invariant_subtree_is_read_once() -> None:
         "bottomk(3, m)",
         "group by (a) (m @ 50)",
         "sum(timestamp(m))",
+        "sum(start_timestamp(m))",
         "sum(absent_series)",
     ],
 )

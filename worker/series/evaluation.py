@@ -11,7 +11,7 @@ from shared.errors import Internal
 from shared.labels import Symbols
 from shared.messages.query import Evaluate, Evaluated, Form, Shape, SubAnswer, SubQuery
 from shared.promql import exchange, parser
-from shared.promql.ast import Aggregate, Expr, MatrixSelector, Paren
+from shared.promql.ast import Aggregate, Expr, MatrixSelector, without_parens
 from shared.promql.engine import partial, query
 from shared.promql.engine.batches import evaluate_partial
 from shared.promql.engine.context import EvalContext
@@ -62,7 +62,7 @@ def answer(
 
 def _answer(subquery: SubQuery, form: Form, context: EvalContext) -> tuple[Shape, list[Frame]]:
     grid = Grid(subquery.start_ms, subquery.end_ms, subquery.step_ms)
-    expr = _bare(parser.resolve_durations(parser.parse(subquery.text), context.query_grid))
+    expr = without_parens(parser.resolve_durations(parser.parse(subquery.text), context.query_grid))
     if subquery.mode == "samples":
         return exchange.encode(_samples(expr, grid, context))
     if subquery.mode == "value":
@@ -123,9 +123,3 @@ def _samples(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:
     joined = exchange.joined(parts)
     assert isinstance(joined, RangeVector)
     return joined
-
-
-def _bare(expr: Expr) -> Expr:
-    while isinstance(expr, Paren):
-        expr = expr.expr
-    return expr

@@ -24,6 +24,7 @@ from shared.promql.engine import evaluator, partial, windows
 from shared.promql.engine.aggregate import evaluate_aggregate
 from shared.promql.engine.context import Batch, EvalContext
 from shared.promql.engine.partial import Partial
+from shared.promql.functions import FUNCTIONS, Scope
 from shared.promql.model import Grid, Matrix, Scalar, String
 
 BATCH_CELLS = 1 << 18
@@ -34,13 +35,6 @@ BATCH_SERIES = 1 << 14
 
 STREAMED = frozenset({"sum", "avg", "count", "min", "max", "group", "stddev", "stdvar", "topk", "bottomk"})
 """Aggregations whose partial form is smaller than what they aggregate."""
-
-PER_SERIES = frozenset(
-    {"abs", "ceil", "floor", "round", "sqrt", "exp", "ln", "log2", "log10", "sgn", "clamp", "clamp_min", "clamp_max"}
-    | {"deg", "rad", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"}
-    | {"day_of_month", "day_of_week", "day_of_year", "days_in_month", "hour", "minute", "month", "year", "timestamp"}
-)
-"""Functions of one instant vector that look at one series at a time."""
 
 SCALAR_OPERATORS = frozenset({"+", "-", "*", "/", "%", "^", "atan2", "==", "!=", ">", "<", ">=", "<="})
 
@@ -103,18 +97,22 @@ def leaf(expr: Expr) -> VectorSelector | None:
             return expr
         case Paren() | Unary():
             return leaf(expr.expr)
-        case Call() if expr.func in windows.RANGE_FUNCTIONS and expr.func != "absent_over_time":
-            index, ranged = windows.range_argument(expr)
-            if not all(constant(argument) for i, argument in enumerate(expr.args) if i != index):
-                return None
-            return leaf(ranged.expr) if isinstance(ranged, Subquery) else ranged.vector
-        case Call() if expr.func in PER_SERIES and expr.args:
-            return leaf(expr.args[0]) if all(map(constant, expr.args[1:])) else None
+        case Call() if FUNCTIONS[expr.func].scope is Scope.ONE and expr.args:
+            return _leaf_of_call(expr)
         case Binary() if expr.op in SCALAR_OPERATORS:
             for scalar, other in ((expr.lhs, expr.rhs), (expr.rhs, expr.lhs)):
                 if types.type_of(scalar) is ValueType.SCALAR and constant(scalar):
                     return leaf(other)
     return None
+
+
+def _leaf_of_call(call: Call) -> VectorSelector | None:
+    if not FUNCTIONS[call.func].takes_range:
+        return leaf(call.args[0]) if all(map(constant, call.args[1:])) else None
+    index, ranged = windows.range_argument(call)
+    if not all(constant(argument) for i, argument in enumerate(call.args) if i != index):
+        return None
+    return leaf(ranged.expr) if isinstance(ranged, Subquery) else ranged.vector
 
 
 def constant(expr: Expr) -> bool:

@@ -22,18 +22,14 @@ from shared.promql.ast import (
     Subquery,
     Unary,
     VectorSelector,
+    without_parens,
 )
 from shared.promql.engine import batches, binary, scan, windows
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
 from shared.promql.engine.invariance import broadcast, step_invariant
+from shared.promql.functions import FUNCTIONS
 from shared.promql.model import Grid, Matrix, Scalar, String, Value
-
-SAMPLE_TIME_FUNCTIONS = frozenset({"timestamp", "start_timestamp"})
-"""Functions that, over a plain selector, ask about the selected samples instead of their values."""
-
-UNEVALUATED_ARGUMENTS = {"info": 1}
-"""Functions whose arguments from this index on are not values: `info`'s second is a set of matchers."""
 
 
 def evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
@@ -101,20 +97,14 @@ def _unary(node: Unary, value: Value) -> Value:
 
 
 def _call(node: Call, grid: Grid, context: EvalContext) -> Value:
-    if node.func in SAMPLE_TIME_FUNCTIONS and node.args:
-        selector = _unwrapped(node.args[0])
+    signature = FUNCTIONS.get(node.func)
+    if signature is None:
+        raise Internal(f"function {node.func} has no implementation")
+    if signature.of_samples and node.args:
+        selector = without_parens(node.args[0])
         if isinstance(selector, VectorSelector):
             return scan.sample_times(node.func, selector, grid, context)
-    if node.func in windows.RANGE_FUNCTIONS:
+    if signature.takes_range:
         return windows.evaluate_range_function(node, grid, context)
-    function = INSTANT_FUNCTIONS.get(node.func)
-    if function is None:
-        raise Internal(f"function {node.func} has no implementation")
-    evaluated = node.args[: UNEVALUATED_ARGUMENTS.get(node.func, len(node.args))]
-    return function(node, [evaluate(argument, grid, context) for argument in evaluated], grid, context)
-
-
-def _unwrapped(expr: Expr) -> Expr:
-    while isinstance(expr, Paren):
-        expr = expr.expr
-    return expr
+    arguments = [evaluate(argument, grid, context) for argument in node.args[: signature.unevaluated_from]]
+    return INSTANT_FUNCTIONS[node.func](node, arguments, grid, context)

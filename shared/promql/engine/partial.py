@@ -20,6 +20,7 @@ from shared.promql.engine import aggregation_kernels as kernels
 from shared.promql.engine import parameters, selection
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.rows import in_order, stack, united, without_empty
+from shared.promql.functions import ORDERING_AGGREGATORS
 from shared.promql.model import Bool, Float, Grid, Matrix, Value
 
 Planes = dict[str, Float]
@@ -101,7 +102,7 @@ def merge(
 ) -> Matrix:
     """The aggregation's answer from the contributions of batches and shards, all on one symbol table."""
     whole = combine(node, partials, param, context)
-    if node.op in ("topk", "bottomk"):
+    if node.op in ORDERING_AGGREGATORS:
         chosen = without_empty(_series(whole))
         return selection.by_value(node, chosen) if grid.steps == 1 else chosen
     if node.op == "quantile":

@@ -13,12 +13,14 @@ import numpy as np
 
 from shared.errors import BadData, NotExecutable
 from shared.labels import METRIC_NAME, LabelFrame
-from shared.promql.ast import Call, Expr, MatrixSelector, Paren, Subquery
+from shared.promql import types
+from shared.promql.ast import Call, Expr, MatrixSelector, Subquery, without_parens
 from shared.promql.engine import evaluator, kernels, kernels_extended, kernels_moments, scan, subquery
 from shared.promql.engine.context import EvalContext, resolved
+from shared.promql.engine.functions.vectors import absent_labels
 from shared.promql.engine.numbers import general
 from shared.promql.engine.scan import NO_FLAGS, Windows
-from shared.promql.functions import EXTENDED_RANGE_FUNCTIONS
+from shared.promql.functions import FUNCTIONS
 from shared.promql.model import Bool, Float, Grid, Int, Matrix, RangeVector, Samples
 
 KERNEL_WORK = 1 << 28
@@ -136,16 +138,13 @@ RANGE_FUNCTIONS: dict[str, Callable[[Reading], None]] = {
 }
 """The functions whose argument is a range vector."""
 
-NAME_KEEPING = frozenset({"first_over_time", "last_over_time"})
-
 
 def range_argument(node: Call) -> tuple[int, MatrixSelector | Subquery]:
     """Which argument of a range function is the range vector, without its parentheses."""
     for index, argument in enumerate(node.args):
-        while isinstance(argument, Paren):
-            argument = argument.expr
-        if isinstance(argument, MatrixSelector | Subquery):
-            return index, argument
+        ranged = without_parens(argument)
+        if isinstance(ranged, MatrixSelector | Subquery):
+            return index, ranged
     raise NotExecutable(f"expected a range vector in call to function {node.func!r}")
 
 
@@ -163,7 +162,7 @@ def evaluate_range_function(node: Call, grid: Grid, context: EvalContext) -> Mat
     for rows, samples in pieces:
         reading = _reading(ranged, samples, windows, values[rows], present[rows], parameters, grid, context)
         overlapping[rows] = _run(RANGE_FUNCTIONS[node.func], reading, context)
-    if node.func not in NAME_KEEPING:
+    if not FUNCTIONS[node.func].keeps_name:
         drop_name = np.ones_like(drop_name)
     matrix = scan.seen_only(labels, values, present, drop_name)
     _remark(node, node.args[index], matrix, parameters, labels.take(overlapping), context)
@@ -265,7 +264,7 @@ def _parts(reading: Reading) -> Iterator[Reading]:
 def _absent(
     ranged: MatrixSelector | Subquery, grid: Grid, windows: Windows, pieces: Pieces, context: EvalContext
 ) -> Matrix:
-    """1 at the steps where no series has a sample, with the labels that the selector's equalities tell."""
+    """1 at the steps where no series has a sample."""
     seen = np.zeros(grid.steps, dtype=np.bool_)
     for _, samples in pieces:
         shape = (len(samples.offsets) - 1, grid.steps)
@@ -274,35 +273,14 @@ def _absent(
         reading = _reading(ranged, samples, windows, np.empty(shape), present, [], grid, context)
         _run(RANGE_FUNCTIONS["present_over_time"], reading, context)
         seen |= present.any(axis=0)
-    labels = LabelFrame.of([_equalities(ranged)], context.symbols)
+    labels = LabelFrame.of([absent_labels(ranged)], context.symbols)
     return scan.seen_only(labels, np.ones((1, grid.steps)), ~seen.reshape(1, -1), np.zeros(1, dtype=np.bool_))
 
 
-def _equalities(ranged: MatrixSelector | Subquery) -> dict[str, str]:
-    """Labels an absent series would have: matched by `=`, and by nothing after that."""
-    if not isinstance(ranged, MatrixSelector):
-        return {}
-    labels: dict[str, str] = {}
-    equal: set[str] = set()
-    for matcher in ranged.vector.matchers:
-        if matcher.name == METRIC_NAME:
-            continue
-        if matcher.op == "=" and matcher.name not in equal:
-            labels[matcher.name] = matcher.value
-            equal.add(matcher.name)
-        else:
-            labels.pop(matcher.name, None)
-    return labels
-
-
 def _refuse_extension(func: str, ranged: MatrixSelector | Subquery) -> None:
-    if not isinstance(ranged, MatrixSelector):
-        return
-    for modifier, used in (("anchored", ranged.vector.anchored), ("smoothed", ranged.vector.smoothed)):
-        allowed = EXTENDED_RANGE_FUNCTIONS[modifier]
-        if used and func not in allowed:
-            names = ", ".join(sorted(allowed))
-            raise NotExecutable(f"{modifier} modifier can only be used with: {names} - not with {func}")
+    message = types.extension_refusal(func, ranged)
+    if message is not None:
+        raise NotExecutable(message)
 
 
 def _remark(
