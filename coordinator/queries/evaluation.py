@@ -17,6 +17,7 @@ from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.query import Evaluated, Form
 from shared.promql.ast import ValueType
+from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid
 from shared.promql.positions import line_column
 from shared.wire import pack, unpack
@@ -31,7 +32,6 @@ SHARDS_SHARE = 0.9
 """Of a query's time, what the workers get, so that there is time left to answer without those that are late."""
 REMARKS_MAX = 10
 """Warnings, and infos, listed in an answer, as in Prometheus."""
-TIMED_OUT = "query timed out in expression evaluation"
 
 WARMING = (
     "sum(vector(1)) + avg(vector(1)) + stddev(vector(1)) + max(vector(1)) + count(vector(1))",

@@ -2,8 +2,8 @@
 
 A series lives in one shard, placed by its whole label set. A subtree is `LOCAL` when its value over all shards is the
 union of its values over each: every output series comes from one input series. It is `RELABELLED` when it is local but
-for label functions on its top, `CONSTANT` when it reads no series, and `GLOBAL` otherwise. docs/promql.md has the table
-of all node kinds.
+for label functions on its top, `CONSTANT` when it reads no series, and `GLOBAL` otherwise. What a function must
+see is its `scope` in `shared.promql.functions`; docs/promql.md has the table of all node kinds.
 """
 
 from __future__ import annotations

@@ -20,13 +20,11 @@ from shared.messages.query import Evaluate, Evaluated, Form
 from shared.promql import exchange
 from shared.promql.ast import MatrixSelector, Remote
 from shared.promql.engine import partial, query
-from shared.promql.engine.context import EvalContext
+from shared.promql.engine.context import TOO_MANY_SAMPLES, EvalContext
 from shared.promql.engine.evaluator import evaluate
 from shared.promql.model import Annotations, Grid, Matrix, RangeVector, Value
 from shared.promql.rendering.series import SeriesWriter
 from shared.wire import Frame
-
-TOO_MANY_SAMPLES = "query processing would load too many samples into memory in query execution"
 
 
 @dataclass(frozen=True, slots=True)

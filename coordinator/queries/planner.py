@@ -235,4 +235,4 @@ def _reach(expr: Expr, grid: Grid, clock: EvalContext) -> Grid:
     """The time range that a range selector reads for all of the grid, as its two ends."""
     assert isinstance(expr, MatrixSelector)
     windows = windows_of(expr.vector, resolved(expr.range), grid, clock)
-    return Grid(windows.first - windows.range_ms - windows.before_ms + 1, windows.last + windows.after_ms)
+    return Grid(windows.read_start_ms, windows.read_end_ms)

@@ -26,10 +26,8 @@ from shared.promql.ast import (
     without_parens,
 )
 from shared.promql.functions import AGGREGATORS, FUNCTIONS, functions_with
+from shared.promql.operators import COMPARISONS, SET_OPERATORS
 from shared.promql.positions import Fault
-
-COMPARISONS: Final = frozenset({"==", "!=", "<", "<=", ">", ">="})
-SET_OPERATORS: Final = frozenset({"and", "or", "unless"})
 
 _NAMES: Final = {
     ValueType.SCALAR: "scalar",

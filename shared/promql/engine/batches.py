@@ -26,6 +26,7 @@ from shared.promql.engine.context import Batch, EvalContext
 from shared.promql.engine.partial import Partial
 from shared.promql.functions import FUNCTIONS, Scope
 from shared.promql.model import Grid, Matrix, Scalar, String
+from shared.promql.operators import SCALAR_OPERATORS
 
 BATCH_CELLS = 1 << 18
 """Series × steps of a batch: 2 MB of values, which stay in the processor's cache from one operator to the next."""
@@ -35,8 +36,6 @@ BATCH_SERIES = 1 << 14
 
 STREAMED = frozenset({"sum", "avg", "count", "min", "max", "group", "stddev", "stdvar", "topk", "bottomk"})
 """Aggregations whose partial form is smaller than what they aggregate."""
-
-SCALAR_OPERATORS = frozenset({"+", "-", "*", "/", "%", "^", "atan2", "==", "!=", ">", "<", ">=", "<="})
 
 
 def aggregate(node: Aggregate, grid: Grid, context: EvalContext) -> Matrix:

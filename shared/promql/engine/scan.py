@@ -32,7 +32,8 @@ NO_FLAGS = np.zeros(0, dtype=np.bool_)
 class Windows:
     """The windows (end - range_ms, end] of a grid's steps, end = first + k * step; step 0 repeats one window.
 
-    `before_ms` and `after_ms` are how much further samples are of use (anchored and smoothed selectors).
+    `before_ms` and `after_ms` are how much further samples are of use (anchored and smoothed selectors). All windows
+    together read the samples with read_start_ms ≤ t ≤ read_end_ms.
     """
 
     first: int
@@ -45,6 +46,14 @@ class Windows:
     @property
     def last(self) -> int:
         return self.first + self.step * max(self.steps - 1, 0)
+
+    @property
+    def read_start_ms(self) -> int:
+        return self.first - self.range_ms - self.before_ms + 1
+
+    @property
+    def read_end_ms(self) -> int:
+        return self.last + self.after_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +79,7 @@ def scan(node: VectorSelector, windows: Windows, context: EvalContext) -> Scan:
     batch = context.batch if context.batch is not None and context.batch.selector is node else None
     selection = batch.selection if batch is not None else None
     if selection is None:
-        start = windows.first - windows.range_ms - windows.before_ms + 1
-        end = windows.last + windows.after_ms
-        selection = context.source.select(node.matchers, start, end, context.symbols)
+        selection = context.source.select(node.matchers, windows.read_start_ms, windows.read_end_ms, context.symbols)
     if batch is None:
         return Scan(selection.labels, selection, 0)
     batch.selection = selection
