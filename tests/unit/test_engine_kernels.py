@@ -14,7 +14,7 @@ from coordinator.queries.merge import Terms
 from coordinator.queries.planner import Plan
 from shared.labels import LabelFrame, Symbols
 from shared.promql.ast import Matcher, VectorSelector
-from shared.promql.engine import kernels, scan, windows
+from shared.promql.engine import kernels, range_functions, scan
 from shared.promql.engine.invariance import step_invariant
 from shared.promql.model import Grid, RangeVector, Samples
 from shared.promql.parser import parse
@@ -133,7 +133,7 @@ def test_overlapping_start_times_are_remarked_on_however_much_is_read_at_once(mo
     expected = remarks("increase(m_total[1m])", overlapping, 20)
     assert len(expected) == 1 and "overlaps" in expected[0][0]
     assert remarks("increase(m_total[1m])", apart, 20) == []
-    monkeypatch.setattr(windows, "KERNEL_WORK", 1)
+    monkeypatch.setattr(range_functions, "KERNEL_WORK", 1)
     assert remarks("increase(m_total[1m])", overlapping, 20) == expected
     assert remarks("increase(m_total[1m])", apart, 20) == []
 
@@ -221,16 +221,16 @@ def test_a_smoothed_value_lies_between_samples_that_are_no_further_than_the_look
 def test_a_kernel_is_called_with_so_many_samples_and_steps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     data = source({"m": [1.0, 2.0, 3.0]})
     expected = rows("sum_over_time(m[30s])", data, 0, 40, 10)
-    monkeypatch.setattr(windows, "KERNEL_WORK", 6)
+    monkeypatch.setattr(range_functions, "KERNEL_WORK", 6)
     steps: list[int] = []
-    parts = windows._parts
+    parts = range_functions._parts
 
-    def noted(reading: windows.Reading) -> Iterator[windows.Reading]:
+    def noted(reading: range_functions.Reading) -> Iterator[range_functions.Reading]:
         for part in parts(reading):
             steps.append(part.windows.steps)
             yield part
 
-    monkeypatch.setattr(windows, "_parts", noted)
+    monkeypatch.setattr(range_functions, "_parts", noted)
     assert rows("sum_over_time(m[30s])", data, 0, 40, 10) == expected
     assert steps == [2, 2, 1]
     steps.clear()

@@ -7,7 +7,7 @@ import pytest
 from shared.labels import Symbols
 from shared.promql import parser
 from shared.promql.ast import Aggregate, Subquery
-from shared.promql.engine import batches, partial, subquery
+from shared.promql.engine import batches, evaluator, partial, subquery
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.query import finish, instant, range_query
 from shared.promql.model import Grid, Matrix, RangeVector
@@ -90,8 +90,8 @@ def test_batches_of_series_change_no_answer(text: str, monkeypatch: pytest.Monke
     assert isinstance(node, Aggregate) and batches.leaf(node.expr) is not None
     grid = Grid(0, 60_000, 10_000)
     context = EvalContext(data, Symbols(), grid)
-    part = batches.evaluate_partial(node, grid, context)
-    param = batches._param(node, grid, context)
+    part = evaluator.evaluate_partial(node, grid, context)
+    param = evaluator._param(node, grid, context)
     value = finish(partial.merge(node, [part], param, grid, context), grid)
     assert isinstance(value, Matrix)
     assert {named(value, i) for i in range(value.labels.size)} == set(whole)

@@ -6,7 +6,7 @@ import pytest
 
 from shared.promql.ast import ValueType
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
-from shared.promql.engine.windows import RANGE_FUNCTIONS
+from shared.promql.engine.range_functions import RANGE_FUNCTIONS
 from shared.promql.functions import ALIASES, FUNCTIONS, Scope, Signature, functions_with
 
 SERIES_TYPES = (ValueType.VECTOR, ValueType.MATRIX)

@@ -13,9 +13,8 @@ from shared.messages.query import Evaluate, Evaluated, Form, Shape, SubAnswer, S
 from shared.promql import exchange, parser
 from shared.promql.ast import Aggregate, Expr, MatrixSelector, without_parens
 from shared.promql.engine import partial, query
-from shared.promql.engine.batches import evaluate_partial
 from shared.promql.engine.context import EvalContext
-from shared.promql.engine.evaluator import evaluate, evaluate_vector
+from shared.promql.engine.evaluator import evaluate, evaluate_partial, evaluate_vector
 from shared.promql.model import Grid, Matrix, RangeVector, Source
 from shared.promql.rendering.series import SAMPLE_BYTES_MAX, SeriesWriter
 from shared.wire import Frame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from shared.promql import types
@@ -20,10 +20,10 @@ from shared.promql.ast import (
     ValueType,
     VectorSelector,
 )
-from shared.promql.engine import evaluator, partial, windows
-from shared.promql.engine.aggregate import evaluate_aggregate
+from shared.promql.engine import partial
 from shared.promql.engine.context import Batch, EvalContext
 from shared.promql.engine.partial import Partial
+from shared.promql.engine.range_functions import range_argument
 from shared.promql.functions import FUNCTIONS, Scope
 from shared.promql.model import Grid, Matrix, Scalar, String
 from shared.promql.operators import SCALAR_OPERATORS
@@ -38,40 +38,33 @@ STREAMED = frozenset({"sum", "avg", "count", "min", "max", "group", "stddev", "s
 """Aggregations whose partial form is smaller than what they aggregate."""
 
 
-def aggregate(node: Aggregate, grid: Grid, context: EvalContext) -> Matrix:
-    """The value of an aggregation, by way of its partial form where its series come in batches."""
-    if node.op in STREAMED and leaf(node.expr) is not None:
-        param = _param(node, grid, context)
-        return partial.merge(node, list(_partials(node, param, grid, context)), param, grid, context)
-    value = evaluator.evaluate_vector(node.expr, grid, context)
-    return evaluate_aggregate(node, value, _param(node, grid, context), grid, context)
+EvaluateVector = Callable[[Expr, Grid, EvalContext], Matrix]
+"""How an expression that is an instant vector is evaluated."""
 
 
-def evaluate_partial(node: Aggregate, grid: Grid, context: EvalContext) -> Partial:
-    """The partial form of an aggregation over this source's series."""
-    param = _param(node, grid, context)
-    return partial.combine(node, list(_partials(node, param, grid, context)), param, context)
+def batched_selector(node: Aggregate) -> VectorSelector | None:
+    """The selector whose series come in batches; None where the aggregation takes all of its series at once."""
+    return leaf(node.expr) if node.op in STREAMED else None
 
 
-def _param(node: Aggregate, grid: Grid, context: EvalContext) -> Scalar | String | None:
-    if node.param is None:
-        return None
-    value = evaluator.evaluate(node.param, grid, context)
-    assert isinstance(value, Scalar | String), "the type check admits scalars and strings as parameters"
-    return value
-
-
-def _partials(node: Aggregate, param: Scalar | String | None, grid: Grid, context: EvalContext) -> Iterator[Partial]:
-    selector = leaf(node.expr) if node.op in STREAMED else None
+def partials(
+    node: Aggregate,
+    param: Scalar | String | None,
+    grid: Grid,
+    context: EvalContext,
+    evaluate_vector: EvaluateVector,
+) -> Iterator[Partial]:
+    """The partial form of an aggregation over each batch of its series."""
+    selector = batched_selector(node)
     if selector is None:
-        yield partial.partial(node, evaluator.evaluate_vector(node.expr, grid, context), param, grid, context)
+        yield partial.partial(node, evaluate_vector(node.expr, grid, context), param, grid, context)
         return
     steps = max(grid.steps, 1)
     cells = 0
     batch = Batch(selector, size=max(1, min(BATCH_SERIES, BATCH_CELLS // steps)))
     while batch.first == 0 or batch.first < batch.total:
         with _restricted(batch, context):
-            value = evaluator.evaluate_vector(node.expr, grid, context)
+            value = evaluate_vector(node.expr, grid, context)
         part = partial.partial(node, value, param, grid, context)
         cells += part.present.size
         context.reserve(cells)
@@ -108,7 +101,7 @@ def leaf(expr: Expr) -> VectorSelector | None:
 def _leaf_of_call(call: Call) -> VectorSelector | None:
     if not FUNCTIONS[call.func].takes_range:
         return leaf(call.args[0]) if all(map(constant, call.args[1:])) else None
-    index, ranged = windows.range_argument(call)
+    index, ranged = range_argument(call)
     if not all(constant(argument) for i, argument in enumerate(call.args) if i != index):
         return None
     return leaf(ranged.expr) if isinstance(ranged, Subquery) else ranged.vector

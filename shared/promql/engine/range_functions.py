@@ -1,4 +1,4 @@
-"""Range vectors, and the functions over them.
+"""Functions of range vectors.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/functions/. The arithmetic is in the kernels; here is
 which kernel computes which function, over which windows, and what is remarked.
@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shared.errors import BadData, NotExecutable
+from shared.errors import NotExecutable
 from shared.labels import METRIC_NAME, LabelFrame
 from shared.promql import types
 from shared.promql.ast import Call, Expr, MatrixSelector, Subquery, without_parens
-from shared.promql.engine import evaluator, kernels, kernels_extended, kernels_moments, scan, subquery
-from shared.promql.engine.context import EvalContext, resolved
+from shared.promql.engine import kernels, kernels_extended, kernels_moments, scan
+from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.vectors import absent_labels
 from shared.promql.engine.numbers import general
+from shared.promql.engine.range_vectors import RangeSeries
 from shared.promql.engine.scan import NO_FLAGS, Windows
 from shared.promql.functions import FUNCTIONS
-from shared.promql.model import Bool, Float, Grid, Int, Matrix, RangeVector, Samples
+from shared.promql.model import Bool, Float, Grid, Int, Matrix, Samples
 
 KERNEL_WORK = 1 << 28
 """Samples × steps in one call of a kernel: the worst case takes about a second, after which the deadline is checked."""
@@ -148,61 +149,26 @@ def range_argument(node: Call) -> tuple[int, MatrixSelector | Subquery]:
     raise NotExecutable(f"expected a range vector in call to function {node.func!r}")
 
 
-def evaluate_range_function(node: Call, grid: Grid, context: EvalContext) -> Matrix:
-    """The value of a call in RANGE_FUNCTIONS. Raises NotExecutable for parameters out of their domain."""
+def evaluate_range_function(
+    node: Call, series: RangeSeries, parameters: list[Float], grid: Grid, context: EvalContext
+) -> Matrix:
+    """The value of a call in RANGE_FUNCTIONS over its range vector, `series`. `parameters`: float64[steps] each, the
+    other arguments in order. Raises NotExecutable for parameters out of their domain."""
     index, ranged = range_argument(node)
     _refuse_extension(node.func, ranged)
-    others = [argument for i, argument in enumerate(node.args) if i != index]
-    parameters = [evaluator.evaluate_scalar(argument, grid, context).values for argument in others]
-    labels, windows, drop_name, pieces = _samples(ranged, grid, context)
     if node.func == "absent_over_time":
-        return _absent(ranged, grid, windows, pieces, context)
+        return _absent(ranged, series, grid, context)
+    labels, drop_name = series.labels, series.drop_name
     values, present = scan.empty(labels.size, grid.steps, context)
     overlapping = np.zeros(labels.size, dtype=np.bool_)
-    for rows, samples in pieces:
-        reading = _reading(ranged, samples, windows, values[rows], present[rows], parameters, grid, context)
+    for rows, samples in series.reads:
+        reading = _reading(ranged, samples, series.windows, values[rows], present[rows], parameters, grid, context)
         overlapping[rows] = _run(RANGE_FUNCTIONS[node.func], reading, context)
     if not FUNCTIONS[node.func].keeps_name:
         drop_name = np.ones_like(drop_name)
     matrix = scan.seen_only(labels, values, present, drop_name)
     _remark(node, node.args[index], matrix, parameters, labels.take(overlapping), context)
     return matrix
-
-
-def range_vector(node: MatrixSelector | Subquery, grid: Grid, context: EvalContext) -> RangeVector:
-    """The samples of a range vector at one instant; series without any are left out."""
-    if grid.steps != 1:
-        raise BadData('invalid expression type "range vector" for range query, must be Scalar or instant Vector')
-    labels, windows, drop_name, pieces = _samples(node, grid, context)
-    parts = [_cut(samples, windows) for _, samples in pieces]
-    counts = np.concatenate([np.diff(part.offsets) for part in parts] or [np.zeros(0, dtype=np.int64)])
-    seen = counts > 0
-    offsets = np.concatenate([[0], np.cumsum(counts[seen])]).astype(np.int64)
-    times = np.concatenate([part.timestamps_ms for part in parts] or [np.zeros(0, dtype=np.int64)])
-    values = np.concatenate([part.values for part in parts] or [np.zeros(0)])
-    return RangeVector(labels.take(seen), Samples(offsets, times, values), drop_name[seen])
-
-
-def _cut(samples: Samples, windows: Windows) -> Samples:
-    inside = (samples.timestamps_ms > windows.first - windows.range_ms) & (samples.timestamps_ms <= windows.first)
-    offsets = np.concatenate([[0], np.cumsum(inside)])[samples.offsets]
-    return Samples(offsets, samples.timestamps_ms[inside], samples.values[inside])
-
-
-Pieces = Iterator[tuple[slice, Samples]]
-
-
-def _samples(
-    ranged: MatrixSelector | Subquery, grid: Grid, context: EvalContext
-) -> tuple[LabelFrame, Windows, Bool, Pieces]:
-    """(labels, windows, drop_name, samples of some series at a time) of a range vector."""
-    if isinstance(ranged, MatrixSelector):
-        windows = scan.windows_of(ranged.vector, resolved(ranged.range), grid, context)
-        found = scan.scan(ranged.vector, windows, context)
-        return found.labels, windows, np.zeros(found.labels.size, dtype=np.bool_), scan.reads(found, context)
-    windows = subquery.windows_of(ranged, grid, context)
-    labels, samples, drop_name = subquery.evaluate_subquery(ranged, grid, context)
-    return labels, windows, drop_name, iter([(slice(0, labels.size), samples)])
 
 
 def _reading(
@@ -261,16 +227,14 @@ def _parts(reading: Reading) -> Iterator[Reading]:
             )
 
 
-def _absent(
-    ranged: MatrixSelector | Subquery, grid: Grid, windows: Windows, pieces: Pieces, context: EvalContext
-) -> Matrix:
+def _absent(ranged: MatrixSelector | Subquery, series: RangeSeries, grid: Grid, context: EvalContext) -> Matrix:
     """1 at the steps where no series has a sample."""
     seen = np.zeros(grid.steps, dtype=np.bool_)
-    for _, samples in pieces:
+    for _, samples in series.reads:
         shape = (len(samples.offsets) - 1, grid.steps)
         context.reserve(shape[0] * shape[1])
         present = np.zeros(shape, dtype=np.bool_)
-        reading = _reading(ranged, samples, windows, np.empty(shape), present, [], grid, context)
+        reading = _reading(ranged, samples, series.windows, np.empty(shape), present, [], grid, context)
         _run(RANGE_FUNCTIONS["present_over_time"], reading, context)
         seen |= present.any(axis=0)
     labels = LabelFrame.of([absent_labels(ranged)], context.symbols)
