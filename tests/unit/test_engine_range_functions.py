@@ -10,7 +10,17 @@ import pytest
 from numba import types
 
 from shared.errors import NotExecutable
-from shared.promql.engine import kernels, kernels_extended, kernels_moments, range_functions
+from shared.promql.engine import range_functions
+from shared.promql.engine.kernels import (
+    counters,
+    extended,
+    extremes,
+    moments,
+    order_statistics,
+    tallies,
+    trends,
+    windows,
+)
 from shared.promql.engine.warm import compile_kernels
 from tests.memory_source import MemorySource
 from tests.unit.engine_answers import STALE, at, remarks, rows, source
@@ -245,7 +255,7 @@ def signatures(item: Any) -> set[tuple[types.Type, ...]]:
 
 def test_warming_up_compiles_every_kernel_for_one_signature() -> None:
     compile_kernels()
-    modules = (kernels, kernels_moments, kernels_extended)
+    modules = (windows, counters, tallies, extremes, extended, moments, trends, order_statistics)
     compiled = [item for module in modules for item in vars(module).values() if hasattr(item, "nopython_signatures")]
     warm = [len(item.nopython_signatures) for item in compiled]
     alone("rate(m[1m])", source({"m": [1, 2]}), 10)

@@ -15,8 +15,8 @@ import numpy as np
 from shared.errors import NotExecutable
 from shared.labels import METRIC_NAME, LabelFrame, Rows, row_ids
 from shared.promql.ast import Binary, Matching
-from shared.promql.engine.aggregation_kernels import count_groups
 from shared.promql.engine.context import EvalContext
+from shared.promql.engine.kernels.aggregation import count_groups
 from shared.promql.engine.rows import name_dropped, no_series, stack, take, united, without_empty
 from shared.promql.model import Bool, Float, Int, Matrix
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from shared.labels import LabelFrame, Rows, concat, row_ids
 from shared.promql.ast import Aggregate
-from shared.promql.engine import aggregation_kernels as kernels
 from shared.promql.engine import parameters, selection
 from shared.promql.engine.context import EvalContext
+from shared.promql.engine.kernels import aggregation
 from shared.promql.engine.rows import in_order, stack, united, without_empty
 from shared.promql.functions import ORDERING_AGGREGATORS
 from shared.promql.model import Bool, Float, Grid, Matrix, Value
@@ -152,7 +152,7 @@ def _added(a: Float, b: Float, compensation: Float) -> tuple[Float, Float]:
 
 def _reduce_sum(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
     counts = np.zeros(planes["sum"].shape, dtype=np.int64)
-    kernels.sum_groups(values, present, ids, planes["sum"], planes["compensation"], counts)
+    aggregation.sum_groups(values, present, ids, planes["sum"], planes["compensation"], counts)
     return counts
 
 
@@ -162,7 +162,7 @@ def _merge_sum(a: Planes, b: Planes) -> Planes:
 
 
 def _reduce_average(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
-    kernels.average_groups(
+    aggregation.average_groups(
         values, present, ids, planes["sum"], planes["compensation"], planes["count"], planes["scaled"]
     )
     return planes["count"]
@@ -172,7 +172,7 @@ def _merge_average(a: Planes, b: Planes) -> Planes:
     """Sums add up, at the smaller scale if one is there already or their sum would overflow."""
     scaled = (a["scaled"] > 0) | (b["scaled"] > 0) | np.isinf(a["sum"] + b["sum"])
     sums, compensations = (
-        [side[name] * np.where(scaled & (side["scaled"] == 0), kernels.SCALE, 1.0) for side in (a, b)]
+        [side[name] * np.where(scaled & (side["scaled"] == 0), aggregation.SCALE, 1.0) for side in (a, b)]
         for name in ("sum", "compensation")
     )
     total, compensation = _added(sums[0], sums[1], compensations[0] + compensations[1])
@@ -182,11 +182,11 @@ def _merge_average(a: Planes, b: Planes) -> Planes:
 
 def _average(planes: Planes) -> Float:
     mean = planes["sum"] / planes["count"] + planes["compensation"] / planes["count"]
-    return mean * np.where(planes["scaled"] > 0, 1.0 / kernels.SCALE, 1.0)
+    return mean * np.where(planes["scaled"] > 0, 1.0 / aggregation.SCALE, 1.0)
 
 
 def _reduce_moments(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
-    kernels.moment_groups(values, present, ids, planes["count"], planes["mean"], planes["squares"])
+    aggregation.moment_groups(values, present, ids, planes["count"], planes["mean"], planes["squares"])
     return planes["count"]
 
 
@@ -206,7 +206,7 @@ def _merge_moments(a: Planes, b: Planes) -> Planes:
 def _reduce_extremes(greatest: bool) -> Callable[[Float, Bool, Rows, Planes], np.ndarray]:
     def reduce(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
         counts = np.zeros(planes["extreme"].shape, dtype=np.int64)
-        kernels.extreme_groups(values, present, ids, greatest, planes["extreme"], counts)
+        aggregation.extreme_groups(values, present, ids, greatest, planes["extreme"], counts)
         return counts
 
     return reduce
@@ -214,7 +214,7 @@ def _reduce_extremes(greatest: bool) -> Callable[[Float, Bool, Rows, Planes], np
 
 def _reduce_count(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
     counts = np.zeros(planes["count"].shape, dtype=np.int64)
-    kernels.count_groups(present, ids, counts)
+    aggregation.count_groups(present, ids, counts)
     planes["count"][:] = counts
     return counts
 

@@ -15,9 +15,10 @@ from shared.errors import NotExecutable
 from shared.labels import METRIC_NAME, LabelFrame
 from shared.promql import types
 from shared.promql.ast import Call, Expr, MatrixSelector, Subquery, without_parens
-from shared.promql.engine import kernels, kernels_extended, kernels_moments, scan
+from shared.promql.engine import scan
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.vectors import absent_labels
+from shared.promql.engine.kernels import counters, extended, extremes, moments, order_statistics, tallies, trends
 from shared.promql.engine.numbers import general
 from shared.promql.engine.range_vectors import RangeSeries
 from shared.promql.engine.scan import NO_FLAGS, Windows
@@ -61,22 +62,22 @@ class Reading:
 def _counter(op: int) -> Callable[[Reading], None]:
     def run(reading: Reading) -> None:
         starts, began, overlaps = scan.counter_starts(reading.samples)
-        if op in (kernels.RATE, kernels.INCREASE, kernels.IRATE):
+        if op in (counters.RATE, counters.INCREASE, counters.IRATE):
             reading.overlapping_starts = bool(overlaps.any())
         if reading.windows.before_ms:
-            kernels_extended.increases(
+            extended.increases(
                 op, reading.smoothed, *reading.series, *reading.edges, reading.lookback_ms, reading.out, reading.present
             )
             return
-        kernels.counters(op, *reading.series, began, starts, *reading.edges, reading.out, reading.present)
+        counters.counters(op, *reading.series, began, starts, *reading.edges, reading.out, reading.present)
 
     return run
 
 
 def _tally(op: int) -> Callable[[Reading], None]:
     def run(reading: Reading) -> None:
-        began = scan.counter_starts(reading.samples)[1] if op == kernels.RESETS else NO_FLAGS
-        kernels.tallies(
+        began = scan.counter_starts(reading.samples)[1] if op == tallies.RESETS else NO_FLAGS
+        tallies.tallies(
             op, *reading.series, began, *reading.edges, reading.windows.before_ms, reading.out, reading.present
         )
 
@@ -84,18 +85,18 @@ def _tally(op: int) -> Callable[[Reading], None]:
 
 
 def _extreme(op: int) -> Callable[[Reading], None]:
-    return lambda r: kernels.extremes(op, *r.series, *r.edges, r.out, r.present)
+    return lambda r: extremes.extremes(op, *r.series, *r.edges, r.out, r.present)
 
 
 def _moment(op: int) -> Callable[[Reading], None]:
-    return lambda r: kernels_moments.moments(op, *r.series, *r.edges, r.out, r.present)
+    return lambda r: moments.moments(op, *r.series, *r.edges, r.out, r.present)
 
 
 def _trend(op: int) -> Callable[[Reading], None]:
     def run(r: Reading) -> None:
         a = r.parameters[0] if r.parameters else np.zeros(r.windows.steps)
         b = r.parameters[-1] if r.parameters else a
-        kernels_moments.trends(op, *r.series, *r.edges, r.now, r.now_step, a, b, r.out, r.present)
+        trends.trends(op, *r.series, *r.edges, r.now, r.now_step, a, b, r.out, r.present)
 
     return run
 
@@ -103,39 +104,39 @@ def _trend(op: int) -> Callable[[Reading], None]:
 def _order(op: int) -> Callable[[Reading], None]:
     def run(r: Reading) -> None:
         q = r.parameters[0] if r.parameters else np.full(r.windows.steps, 0.5)
-        kernels_moments.order_statistics(op, *r.series, *r.edges, q, r.out, r.present)
+        order_statistics.order_statistics(op, *r.series, *r.edges, q, r.out, r.present)
 
     return run
 
 
 RANGE_FUNCTIONS: dict[str, Callable[[Reading], None]] = {
-    "rate": _counter(kernels.RATE),
-    "increase": _counter(kernels.INCREASE),
-    "delta": _counter(kernels.DELTA),
-    "irate": _counter(kernels.IRATE),
-    "idelta": _counter(kernels.IDELTA),
-    "changes": _tally(kernels.CHANGES),
-    "resets": _tally(kernels.RESETS),
-    "count_over_time": _tally(kernels.COUNT),
-    "present_over_time": _tally(kernels.PRESENT),
-    "absent_over_time": _tally(kernels.PRESENT),
-    "first_over_time": _tally(kernels.FIRST),
-    "last_over_time": _tally(kernels.LAST),
-    "ts_of_first_over_time": _tally(kernels.FIRST_TIME),
-    "ts_of_last_over_time": _tally(kernels.LAST_TIME),
-    "min_over_time": _extreme(kernels.MIN),
-    "max_over_time": _extreme(kernels.MAX),
-    "ts_of_min_over_time": _extreme(kernels.MIN_TIME),
-    "ts_of_max_over_time": _extreme(kernels.MAX_TIME),
-    "sum_over_time": _moment(kernels_moments.SUM),
-    "avg_over_time": _moment(kernels_moments.AVG),
-    "stddev_over_time": _moment(kernels_moments.STDDEV),
-    "stdvar_over_time": _moment(kernels_moments.STDVAR),
-    "deriv": _trend(kernels_moments.DERIV),
-    "predict_linear": _trend(kernels_moments.PREDICT),
-    "double_exponential_smoothing": _trend(kernels_moments.SMOOTH),
-    "quantile_over_time": _order(kernels_moments.QUANTILE),
-    "mad_over_time": _order(kernels_moments.MAD),
+    "rate": _counter(counters.RATE),
+    "increase": _counter(counters.INCREASE),
+    "delta": _counter(counters.DELTA),
+    "irate": _counter(counters.IRATE),
+    "idelta": _counter(counters.IDELTA),
+    "changes": _tally(tallies.CHANGES),
+    "resets": _tally(tallies.RESETS),
+    "count_over_time": _tally(tallies.COUNT),
+    "present_over_time": _tally(tallies.PRESENT),
+    "absent_over_time": _tally(tallies.PRESENT),
+    "first_over_time": _tally(tallies.FIRST),
+    "last_over_time": _tally(tallies.LAST),
+    "ts_of_first_over_time": _tally(tallies.FIRST_TIME),
+    "ts_of_last_over_time": _tally(tallies.LAST_TIME),
+    "min_over_time": _extreme(extremes.MIN),
+    "max_over_time": _extreme(extremes.MAX),
+    "ts_of_min_over_time": _extreme(extremes.MIN_TIME),
+    "ts_of_max_over_time": _extreme(extremes.MAX_TIME),
+    "sum_over_time": _moment(moments.SUM),
+    "avg_over_time": _moment(moments.AVG),
+    "stddev_over_time": _moment(moments.STDDEV),
+    "stdvar_over_time": _moment(moments.STDVAR),
+    "deriv": _trend(trends.DERIV),
+    "predict_linear": _trend(trends.PREDICT),
+    "double_exponential_smoothing": _trend(trends.SMOOTH),
+    "quantile_over_time": _order(order_statistics.QUANTILE),
+    "mad_over_time": _order(order_statistics.MAD),
 }
 """The functions whose argument is a range vector."""
 

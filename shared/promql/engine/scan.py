@@ -14,8 +14,9 @@ import numpy as np
 from shared.errors import Internal
 from shared.labels import LabelFrame
 from shared.promql.ast import VectorSelector
-from shared.promql.engine import kernels, kernels_extended
 from shared.promql.engine.context import EvalContext, resolved
+from shared.promql.engine.kernels.extended import smoothed_at
+from shared.promql.engine.kernels.windows import last_in_window
 from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, Selection
 
 READ_SERIES = 256
@@ -143,12 +144,12 @@ def _instant(node: VectorSelector, grid: Grid, context: EvalContext, func: str |
     for rows, samples in reads(found, context, keep_stale=not node.smoothed):
         s = samples
         if node.smoothed:
-            kernels_extended.smoothed_at(
+            smoothed_at(
                 s.offsets, s.timestamps_ms, s.values, windows.first, windows.step, lookback_ms, values[rows],
                 present[rows],
             )  # fmt: skip
             continue
-        kernels.last_in_window(
+        last_in_window(
             s.offsets, s.timestamps_ms, s.values.view(np.int64), _column(func, s), STALE_NAN_BITS, windows.first,
             windows.step, lookback_ms, values[rows], present[rows],
         )  # fmt: skip

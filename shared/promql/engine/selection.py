@@ -14,8 +14,8 @@ from shared import labels as label_sets
 from shared.hashing import hash64
 from shared.labels import METRIC_NAME, LabelFrame, Rows
 from shared.promql.ast import Aggregate
-from shared.promql.engine.aggregation_kernels import quantile_groups, select_groups
 from shared.promql.engine.context import EvalContext
+from shared.promql.engine.kernels.aggregation import quantile_groups, select_groups
 from shared.promql.engine.numbers import plain
 from shared.promql.engine.rows import take, without_empty
 from shared.promql.model import Bool, Float, Int, Matrix

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from shared.kernels import compile_declared
-from shared.promql.engine import functions, kernels, kernels_extended, partial
+from shared.promql.engine import functions, partial
+from shared.promql.engine.kernels.extended import smoothed_at
+from shared.promql.engine.kernels.windows import last_in_window
 from shared.promql.engine.range_functions import RANGE_FUNCTIONS, Reading
 from shared.promql.engine.scan import Windows
 from shared.promql.model import STALE_NAN_BITS, Samples
@@ -25,5 +27,5 @@ def compile_kernels() -> None:
         for function in RANGE_FUNCTIONS.values():
             function(reading)
     edges = (samples.offsets, times)
-    kernels.last_in_window(*edges, values.view(np.int64), values, STALE_NAN_BITS, 0, 1, 1, out, present)
-    kernels_extended.smoothed_at(*edges, values, 0, 1, 1, out, present)
+    last_in_window(*edges, values.view(np.int64), values, STALE_NAN_BITS, 0, 1, 1, out, present)
+    smoothed_at(*edges, values, 0, 1, 1, out, present)
