@@ -19,9 +19,10 @@ from shared.labels import Symbols
 from shared.messages.query import Evaluate, Evaluated, Form
 from shared.promql import exchange
 from shared.promql.ast import MatrixSelector, Remote
-from shared.promql.engine import partial, query
+from shared.promql.engine import partial
 from shared.promql.engine.context import TOO_MANY_SAMPLES, EvalContext
 from shared.promql.engine.evaluator import evaluate
+from shared.promql.engine.finishing import finish
 from shared.promql.model import Annotations, Grid, Matrix, RangeVector, Value
 from shared.promql.rendering.series import SeriesWriter
 from shared.wire import Frame
@@ -95,7 +96,7 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]
         values.append(_merge(leaf, parts, context, fetched))
     _gather_remarks(plan, replies, context.annotations)
     context.remote = values
-    value = query.finish(evaluate(plan.root, terms.grid, context), terms.grid)
+    value = finish(evaluate(plan.root, terms.grid, context))
     peak = cells + (exchange.cells(value) if isinstance(value, Matrix | RangeVector) else terms.grid.steps)
     return Merged(value, context.annotations, samples_read, peak)
 
@@ -150,7 +151,7 @@ def _joined(parts: Sequence[exchange.Shipped], terms: Terms, context: EvalContex
             shown += part.shown
         else:
             assert isinstance(part, Matrix | RangeVector)
-            value = query.finish(part, terms.grid)
+            value = finish(part)
             assert isinstance(value, Matrix | RangeVector)
             if value.labels.size:
                 rows = value.labels.sort_order()

@@ -30,8 +30,9 @@ from shared.promql.ast import (
     ValueType,
     VectorSelector,
 )
-from shared.promql.engine import batches, evaluator, parameters, query, range_functions, scan
+from shared.promql.engine import batches, evaluator, parameters, range_functions, scan
 from shared.promql.engine.context import resolved
+from shared.promql.engine.finishing import finish
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
 from shared.promql.engine.functions.info import info_selector
 from shared.promql.engine.functions.labels import GROUPS_MAX
@@ -232,10 +233,10 @@ def test_a_range_vector_whose_series_became_equal_is_refused() -> None:
     bench = Bench()
     labels = LabelFrame.of([{"__name__": "a", "x": "1"}, {"__name__": "b", "x": "1"}], bench.context.symbols)
     samples = Samples(np.array([0, 1, 2]), np.array([0, 0]), np.array([1.0, 2.0]))
-    kept = query.finish(RangeVector(labels, samples, np.zeros(2, dtype=np.bool_)), bench.grid)
+    kept = finish(RangeVector(labels, samples, np.zeros(2, dtype=np.bool_)))
     assert isinstance(kept, RangeVector) and kept.labels.size == 2
     with pytest.raises(NotExecutable, match=SAME_LABELS):
-        query.finish(RangeVector(labels, samples, np.ones(2, dtype=np.bool_)), bench.grid)
+        finish(RangeVector(labels, samples, np.ones(2, dtype=np.bool_)))
 
 
 # Selectors

@@ -9,7 +9,8 @@ from shared.promql import parser
 from shared.promql.ast import Aggregate, Subquery
 from shared.promql.engine import batches, evaluator, partial, subquery
 from shared.promql.engine.context import EvalContext
-from shared.promql.engine.query import finish, instant, range_query
+from shared.promql.engine.finishing import finish
+from shared.promql.local import instant, range_query
 from shared.promql.model import Grid, Matrix, RangeVector
 from tests.unit.engine_answers import at, named, rows, source
 
@@ -92,7 +93,7 @@ def test_batches_of_series_change_no_answer(text: str, monkeypatch: pytest.Monke
     context = EvalContext(data, Symbols(), grid)
     part = evaluator.evaluate_partial(node, grid, context)
     param = evaluator._param(node, grid, context)
-    value = finish(partial.merge(node, [part], param, grid, context), grid)
+    value = finish(partial.merge(node, [part], param, grid, context))
     assert isinstance(value, Matrix)
     assert {named(value, i) for i in range(value.labels.size)} == set(whole)
 

@@ -12,9 +12,10 @@ from shared.labels import Symbols
 from shared.messages.query import Evaluate, Evaluated, Form, Shape, SubAnswer, SubQuery
 from shared.promql import exchange, parser
 from shared.promql.ast import Aggregate, Expr, MatrixSelector, without_parens
-from shared.promql.engine import partial, query
+from shared.promql.engine import partial
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.evaluator import evaluate, evaluate_partial, evaluate_vector
+from shared.promql.engine.finishing import finish
 from shared.promql.model import Grid, Matrix, RangeVector, Source
 from shared.promql.rendering.series import SAMPLE_BYTES_MAX, SeriesWriter
 from shared.wire import Frame
@@ -83,7 +84,7 @@ def _rendered(value: Matrix | RangeVector, form: Form, grid: Grid, context: Eval
         return None
     if cells * SAMPLE_BYTES_MAX > TEXT_BYTES_MAX:
         return None
-    finished = query.finish(value, grid)
+    finished = finish(value)
     assert isinstance(finished, Matrix | RangeVector)
     writer = SeriesWriter(finished, finished.labels.sort_order(), grid, instant=form == "vector")
     if writer.bytes_max > TEXT_BYTES_MAX:
