@@ -64,12 +64,12 @@ class Question:
         deadline = time.monotonic() + self.timeout_ms / 1000 - spent_s
         return Terms(self.grid, self.lookback_ms, self.samples_max, deadline, self.cancelled.is_set, form)
 
-    def form(self, made: Plan) -> Form:
+    def form(self, query_plan: Plan) -> Form:
         """What the answer's series may be rendered as where they are: text cannot be put into another order any more,
         and where not all are shown most of it would be for nothing."""
-        if self.limit or (made.keeps_order and not self.is_range):
+        if self.limit or (query_plan.keeps_order and not self.is_range):
             return "arrays"
-        return "matrix" if self.is_range or made.type is ValueType.MATRIX else "vector"
+        return "matrix" if self.is_range or query_plan.type is ValueType.MATRIX else "vector"
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ async def planned(question: Question) -> Plan:
 
 
 async def conclude(
-    question: Question, made: Plan, links: Links, then: Callable[[Conclusion], T], *, careful: bool = False
+    question: Question, query_plan: Plan, links: Links, then: Callable[[Conclusion], T], *, careful: bool = False
 ) -> T:
     """Ask the workers and evaluate; what `then` makes of the conclusion, in the same thread.
 
@@ -100,31 +100,31 @@ async def conclude(
     Raises NotExecutable, BadData; DeadlineExceeded when the timeout has elapsed; Unavailable when no shard answers, or
     one does not and the question asks for all.
     """
-    terms = question.terms("arrays" if careful else question.form(made))
+    terms = question.terms("arrays" if careful else question.form(query_plan))
     prepared_at = time.perf_counter()
-    fan_out = await _ask(question, made, terms, links)
+    fan_out = await _ask(question, query_plan, terms, links)
     answered_at = time.perf_counter()
 
     def merge() -> T:
         started_at = time.perf_counter()
-        merged, shards = _merge(made, fan_out, terms)
+        merged, shards = _merge(query_plan, fan_out, terms)
         timings = {
             "queryPreparationTime": prepared_at - question.asked_at,
             "shardsTime": answered_at - prepared_at,
             "execQueueTime": started_at - answered_at,
             "mergeTime": time.perf_counter() - started_at,
         }
-        return then(Conclusion(made, merged, fan_out.warnings(), shards, timings))
+        return then(Conclusion(query_plan, merged, fan_out.warnings(), shards, timings))
 
     try:
         return await in_thread(merge, question)
     except SeriesBecameEqual:
-        made = await in_thread(lambda: plan(question.text, question.grid, relabel=False), question)
-        return await conclude(question, made, links, then, careful=True)
+        query_plan = await in_thread(lambda: plan(question.text, question.grid, relabel=False), question)
+        return await conclude(question, query_plan, links, then, careful=True)
 
 
-async def _ask(question: Question, made: Plan, terms: Terms, links: Links) -> FanOut:
-    if not made.leaves:
+async def _ask(question: Question, query_plan: Plan, terms: Terms, links: Links) -> FanOut:
+    if not query_plan.leaves:
         return FanOut([], {})
     left_s = terms.deadline - time.monotonic()
     if left_s <= 0:
@@ -133,7 +133,7 @@ async def _ask(question: Question, made: Plan, terms: Terms, links: Links) -> Fa
     give_up_at = time.monotonic() + left_s * SHARDS_SHARE - 0.01
     try:
         fan_out = await links.fan_out(
-            "query.evaluate", body=pack(message(made, terms)), timeout_s=left_s * SHARDS_SHARE
+            "query.evaluate", body=pack(message(query_plan, terms)), timeout_s=left_s * SHARDS_SHARE
         )
     except Unavailable as error:
         if time.monotonic() >= give_up_at:
@@ -144,7 +144,7 @@ async def _ask(question: Question, made: Plan, terms: Terms, links: Links) -> Fa
     return fan_out
 
 
-def _merge(made: Plan, fan_out: FanOut, terms: Terms) -> tuple[Merged, list[dict[str, Any]]]:
+def _merge(query_plan: Plan, fan_out: FanOut, terms: Terms) -> tuple[Merged, list[dict[str, Any]]]:
     replies, shards = [], []
     for answer in fan_out.answers:
         evaluated = unpack(answer.reply.body, Evaluated)
@@ -162,7 +162,7 @@ def _merge(made: Plan, fan_out: FanOut, terms: Terms) -> tuple[Merged, list[dict
                 ],
             }
         )
-    return evaluate_plan(made, replies, terms), shards
+    return evaluate_plan(query_plan, replies, terms), shards
 
 
 def _seconds(ms: float) -> float:
@@ -192,12 +192,12 @@ def warm() -> None:
 
 def remark_texts(annotations: Annotations, level: str, text: str) -> list[str]:
     """The warnings or infos of a query with their positions in its text: `… (1:7)`."""
-    found = [remark for remark in annotations.items.values() if remark.level == level]
-    found.sort(key=lambda remark: (-1 if remark.offset is None else remark.offset, remark.text))
+    remarks = [remark for remark in annotations.items.values() if remark.level == level]
+    remarks.sort(key=lambda remark: (-1 if remark.offset is None else remark.offset, remark.text))
     texts = []
-    for remark in found[:REMARKS_MAX]:
+    for remark in remarks[:REMARKS_MAX]:
         at = "" if remark.offset is None else " ({}:{})".format(*line_column(text, remark.offset))
         texts.append(remark.text + at)
-    if len(found) > REMARKS_MAX:
-        texts.append(f"{len(found) - REMARKS_MAX} more {level} annotations omitted")
+    if len(remarks) > REMARKS_MAX:
+        texts.append(f"{len(remarks) - REMARKS_MAX} more {level} annotations omitted")
     return texts

@@ -43,10 +43,10 @@ class Localities:
         self._known: dict[int, tuple[Expr, Locality]] = {}
 
     def of(self, expr: Expr) -> Locality:
-        held = self._known.get(id(expr))
-        if held is None:
-            held = self._known[id(expr)] = (expr, self._find(expr))
-        return held[1]
+        memo = self._known.get(id(expr))
+        if memo is None:
+            memo = self._known[id(expr)] = (expr, self._find(expr))
+        return memo[1]
 
     def _find(self, expr: Expr) -> Locality:
         match expr:

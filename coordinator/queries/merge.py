@@ -115,8 +115,8 @@ def _decoded(
             parts.append(exchange.decode(answer.shape, frames[at:last], symbols))
             seen.append(exchange.hashes_of(answer.shape, frames[at:last]))
             at = last
-    for own in hashes:
-        together = np.concatenate(own) if own else np.zeros(0, dtype=np.uint64)
+    for leaf_hashes in hashes:
+        together = np.concatenate(leaf_hashes) if leaf_hashes else np.zeros(0, dtype=np.uint64)
         if len(np.unique(together)) != len(together):
             raise SeriesBecameEqual
     return leaves
@@ -143,11 +143,11 @@ def _merge(leaf: Leaf, parts: Sequence[exchange.Shipped], context: EvalContext, 
 def _joined(parts: Sequence[exchange.Shipped], terms: Terms, context: EvalContext) -> tuple[Joined, int]:
     """(The answer's series from workers of which some have rendered theirs; how many numbers they show)."""
     assert terms.form != "arrays"
-    own, shown = [], 0
+    joined_parts, shown = [], 0
     for part in parts:
         context.check()
         if isinstance(part, exchange.Rendered):
-            own.append(received(part))
+            joined_parts.append(received(part))
             shown += part.shown
         else:
             assert isinstance(part, Matrix | RangeVector)
@@ -155,9 +155,9 @@ def _joined(parts: Sequence[exchange.Shipped], terms: Terms, context: EvalContex
             assert isinstance(value, Matrix | RangeVector)
             if value.labels.size:
                 rows = value.labels.sort_order()
-                own.append(written(SeriesWriter(value, rows, terms.grid, instant=terms.form == "vector")))
+                joined_parts.append(written(SeriesWriter(value, rows, terms.grid, instant=terms.form == "vector")))
                 shown += exchange.cells(value)
-    return Joined(own, terms.form), shown
+    return Joined(joined_parts, terms.form), shown
 
 
 def _gather_remarks(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]]], annotations: Annotations) -> None:

@@ -77,7 +77,7 @@ def _decode_text(shape: Shape, frames: Sequence[Frame]) -> Rendered:
     cuts = np.cumsum(shape.series)[:-1]
     ends, label_ends = (np.split(np.require(_array(frame, np.int64), requirements="A"), cuts) for frame in frames[:2])
     data = [_array(frame, np.uint8) for frame in frames[2:]]
-    return Rendered([Text(*own) for own in zip(data, ends, label_ends, strict=False)], shape.cells, shape.shown)
+    return Rendered([Text(*arrays) for arrays in zip(data, ends, label_ends, strict=False)], shape.cells, shape.shown)
 
 
 def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:

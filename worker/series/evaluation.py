@@ -52,11 +52,11 @@ def answer(
             cancelled=cancelled,
         )
         started = time.perf_counter()
-        shape, own = _answer(subquery, message.form, context)
+        shape, answer_frames = _answer(subquery, message.form, context)
         left = context.samples_left
         elapsed_ms = (time.perf_counter() - started) * 1000
         answers.append(SubAnswer(shape, exchange.remarks(context.annotations), context.samples_read, elapsed_ms))
-        frames += own
+        frames += answer_frames
     return Evaluated(tuple(answers)), frames
 
 

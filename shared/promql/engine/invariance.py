@@ -26,10 +26,10 @@ from shared.promql.model import Matrix, Scalar, Value
 
 def step_invariant(expr: Expr, context: EvalContext) -> bool:
     """Whether every step of `expr` has the same value; remembered per node in the context."""
-    held = context.invariant.get(id(expr))
-    if held is None:
-        held = context.invariant[id(expr)] = (expr, _step_invariant(expr, context))
-    return held[1]
+    memo = context.invariant.get(id(expr))
+    if memo is None:
+        memo = context.invariant[id(expr)] = (expr, _step_invariant(expr, context))
+    return memo[1]
 
 
 def _step_invariant(expr: Expr, context: EvalContext) -> bool:

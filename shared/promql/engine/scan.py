@@ -88,18 +88,18 @@ def scan(node: VectorSelector, windows: Windows, context: EvalContext) -> Scan:
     return Scan(selection.labels.take(slice(batch.first, last)), selection, batch.first)
 
 
-def reads(found: Scan, context: EvalContext, *, keep_stale: bool = False) -> Iterator[tuple[slice, Samples]]:
+def reads(selected: Scan, context: EvalContext, *, keep_stale: bool = False) -> Iterator[tuple[slice, Samples]]:
     """The samples of a scan, some series at a time, with the rows they belong to.
 
     Staleness markers are left out unless `keep_stale`. Counts the samples against the query's budget and checks its
     deadline before every read.
     """
-    batch = context.batch if context.batch is not None and context.batch.selection is found.selection else None
+    batch = context.batch if context.batch is not None and context.batch.selection is selected.selection else None
     row, size = 0, READ_SERIES if batch is None or not batch.read_size else batch.read_size
-    while row < found.labels.size:
+    while row < selected.labels.size:
         context.check()
-        last = min(row + size, found.labels.size)
-        samples = found.selection.read(found.first + row, found.first + last)
+        last = min(row + size, selected.labels.size)
+        samples = selected.selection.read(selected.first + row, selected.first + last)
         context.charge(len(samples.values))
         yield slice(row, last), samples if keep_stale else without_stale(samples)
         size = max(1, READ_SAMPLES * (last - row) // max(len(samples.values), 1))
@@ -112,13 +112,13 @@ def without_stale(samples: Samples) -> Samples:
     stale = samples.values.view(np.int64) == STALE_NAN_BITS
     if not stale.any():
         return samples
-    kept = ~stale
+    is_kept = ~stale
     starts = samples.start_timestamps_ms
     return Samples(
-        np.concatenate([[0], np.cumsum(kept)])[samples.offsets],
-        samples.timestamps_ms[kept],
-        samples.values[kept],
-        None if starts is None else starts[kept],
+        np.concatenate([[0], np.cumsum(is_kept)])[samples.offsets],
+        samples.timestamps_ms[is_kept],
+        samples.values[is_kept],
+        None if starts is None else starts[is_kept],
     )
 
 
@@ -139,9 +139,9 @@ def sample_times(func: str, node: VectorSelector, grid: Grid, context: EvalConte
 def _instant(node: VectorSelector, grid: Grid, context: EvalContext, func: str | None) -> Matrix:
     lookback_ms = context.lookback_ms
     windows = windows_of(node, lookback_ms, grid, context)
-    found = scan(node, windows, context)
-    values, present = empty(found.labels.size, grid.steps, context)
-    for rows, samples in reads(found, context, keep_stale=not node.smoothed):
+    selected = scan(node, windows, context)
+    values, present = empty(selected.labels.size, grid.steps, context)
+    for rows, samples in reads(selected, context, keep_stale=not node.smoothed):
         s = samples
         if node.smoothed:
             smoothed_at(
@@ -155,7 +155,7 @@ def _instant(node: VectorSelector, grid: Grid, context: EvalContext, func: str |
         )  # fmt: skip
     if node.smoothed and func is not None:
         values[:] = (windows.first + windows.step * np.arange(grid.steps)) / 1000.0 if func == "timestamp" else 0.0
-    return seen_only(found.labels, values, present, np.zeros(found.labels.size, dtype=np.bool_))
+    return seen_only(selected.labels, values, present, np.zeros(selected.labels.size, dtype=np.bool_))
 
 
 def _column(func: str | None, samples: Samples) -> Float:

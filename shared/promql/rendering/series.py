@@ -320,5 +320,5 @@ def _write_samples(
 
 def compile_kernels() -> None:
     """Compile the kernels of this module, or load them from the cache on disk."""
-    for own in (_write_times, _write_matrix, _write_samples):
-        own.compile()
+    for declared in (_write_times, _write_matrix, _write_samples):
+        declared.compile()

@@ -175,15 +175,15 @@ class _Join:
         layer = _layers(identity[order])
         for k in range(int(layer.max()) + 1 if len(layer) else 0):
             of_layer = order[layer == k]
-            held = winners[identity[of_layer]]
-            at = np.arange(held.shape[1])
-            known = info.present[of_layer] & (held != NONE)
-            times, held_times = info.values[of_layer], info.values[held, at]
-            if (known & (times == held_times)).any():
-                row, step = (int(i[0]) for i in np.nonzero(known & (times == held_times)))
-                self._refuse((int(held[row, step]), int(of_layer[row])), times[row, step])
-            newer = info.present[of_layer] & (~known | (times > held_times))
-            winners[identity[of_layer]] = np.where(newer, of_layer[:, np.newaxis], held)
+            newest = winners[identity[of_layer]]
+            at = np.arange(newest.shape[1])
+            known = info.present[of_layer] & (newest != NONE)
+            times, newest_times = info.values[of_layer], info.values[newest, at]
+            if (known & (times == newest_times)).any():
+                row, step = (int(i[0]) for i in np.nonzero(known & (times == newest_times)))
+                self._refuse((int(newest[row, step]), int(of_layer[row])), times[row, step])
+            newer = info.present[of_layer] & (~known | (times > newest_times))
+            winners[identity[of_layer]] = np.where(newer, of_layer[:, np.newaxis], newest)
         return winners
 
     def _refuse(self, rows: tuple[int, int], time_s: float) -> None:
@@ -237,14 +237,14 @@ class _Join:
             return part
         labels = part.labels
         for name in filter(self._condition.wants, self._info.labels.columns):
-            own = labels.column(name)
+            base_codes = labels.column(name)
             added = np.zeros(labels.size, dtype=np.int32)
             for info_rows in fitting:
                 codes = np.where(info_rows != NONE, self._info.labels.columns[name][info_rows], np.int32(0))
-                if ((own == 0) & (added != 0) & (codes != 0) & (added != codes)).any():
+                if ((base_codes == 0) & (added != 0) & (codes != 0) & (added != codes)).any():
                     raise NotExecutable(f"conflicting label: {name}")
                 added = np.where(codes != 0, codes, added)
-            labels = labels.with_column(name, np.where(own != 0, own, added))
+            labels = labels.with_column(name, np.where(base_codes != 0, base_codes, added))
         return Matrix(labels, part.values, part.present, part.drop_name)
 
 

@@ -33,10 +33,10 @@ def _template(replacement: str, names: dict[str, int], groups: int) -> Template:
     """`$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, another `$` stands for itself."""
     parts: Template = []
     at = 0
-    for found in _REFERENCE.finditer(replacement):
-        parts.append(replacement[at : found.start()])
-        at = found.end()
-        name = found[1] or found[2]
+    for reference in _REFERENCE.finditer(replacement):
+        parts.append(replacement[at : reference.start()])
+        at = reference.end()
+        name = reference[1] or reference[2]
         if name is None:
             parts.append("$")
         elif name.isascii() and name.isdigit():
@@ -70,10 +70,10 @@ def _label_replace(call: Call, args: list[Value], grid: Grid, context: EvalConte
     replaced = np.zeros(len(codes), dtype=np.int32)
     matched = np.zeros(len(codes), dtype=np.bool_)
     for i, value in enumerate(symbols.texts(codes)):
-        found = pattern.fullmatch(value)
-        if found is not None:
+        match = pattern.fullmatch(value)
+        if match is not None:
             matched[i] = True
-            replaced[i] = symbols.code(_expand(template, found))
+            replaced[i] = symbols.code(_expand(template, match))
     changed = matched[inverse]
     column = np.where(changed, replaced[inverse], matrix.labels.column(target))
     return _relabelled(matrix, target, column, changed)

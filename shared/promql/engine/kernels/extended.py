@@ -36,9 +36,9 @@ def smoothed_at(
         for k in range(out.shape[1]):
             t = first + k * step
             hi = advance(timestamps, hi, end, t)
-            found = hi > offsets[s] and timestamps[hi - 1] > t - lookback_ms
-            present[s, k] = found
-            if not found:
+            is_present = hi > offsets[s] and timestamps[hi - 1] > t - lookback_ms
+            present[s, k] = is_present
+            if not is_present:
                 continue
             if timestamps[hi - 1] < t and hi < end and timestamps[hi] <= t + lookback_ms:
                 out[s, k] = between(timestamps, values, hi, t, False)

@@ -53,7 +53,7 @@ def last_in_window(
         for k in range(out.shape[1]):
             t = first + k * step
             hi = advance(timestamps, hi, end, t)
-            found = hi > offsets[s] and timestamps[hi - 1] > t - range_ms and bits[hi - 1] != stale
-            present[s, k] = found
-            if found:
+            is_present = hi > offsets[s] and timestamps[hi - 1] > t - range_ms and bits[hi - 1] != stale
+            present[s, k] = is_present
+            if is_present:
                 out[s, k] = column[hi - 1]
