@@ -17,7 +17,7 @@ from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.query import Evaluated, Form
 from shared.promql.ast import ValueType
-from shared.promql.engine.context import TIMED_OUT
+from shared.promql.engine.context import LOOKBACK_MS, TIMED_OUT
 from shared.promql.model import Annotations, Grid
 from shared.promql.positions import line_column
 from shared.wire import pack, unpack
@@ -186,7 +186,7 @@ def warm() -> None:
     results.warm()
     grid = Grid(0, 60_000, 60_000)
     for text in WARMING:
-        terms = Terms(grid, 300_000, 1000, time.monotonic() + 60)
+        terms = Terms(grid, LOOKBACK_MS, 1000, time.monotonic() + 60)
         evaluate_plan(plan(text, grid), [], terms)
 
 

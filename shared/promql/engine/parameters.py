@@ -57,7 +57,12 @@ def warn_of_quantiles(values: Float, offset: int | None, context: EvalContext) -
     """Remark on quantiles (float64[steps]) outside [0, 1]."""
     bad = np.unique(values[~((values >= 0.0) & (values <= 1.0))])
     for value in bad[:REMARKS_MAX]:
-        context.annotations.warn(f"quantile value should be between 0 and 1, got {general(float(value))}", offset)
+        context.annotations.warn(quantile_remark(value), offset)
+
+
+def quantile_remark(value: float) -> str:
+    """The text of the warning about a quantile outside [0, 1]."""
+    return f"quantile value should be between 0 and 1, got {general(float(value))}"
 
 
 def label_name(param: Value | None) -> str:

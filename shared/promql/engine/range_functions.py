@@ -19,7 +19,7 @@ from shared.promql.engine import scan
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.vectors import absent_labels
 from shared.promql.engine.kernels import counters, extended, extremes, moments, order_statistics, tallies, trends
-from shared.promql.engine.numbers import general
+from shared.promql.engine.parameters import quantile_remark
 from shared.promql.engine.range_vectors import RangeSeries
 from shared.promql.engine.scan import NO_FLAGS, Windows
 from shared.promql.functions import FUNCTIONS
@@ -270,7 +270,7 @@ def _remark(
     evaluated = [parameter[matrix.present.any(axis=0)] for parameter in parameters]
     if node.func == "quantile_over_time":
         for q in np.unique(evaluated[0][~((evaluated[0] >= 0) & (evaluated[0] <= 1))]):
-            annotations.warn(f"quantile value should be between 0 and 1, got {general(float(q))}", node.args[0].span[0])
+            annotations.warn(quantile_remark(q), node.args[0].span[0])
     if node.func == "double_exponential_smoothing":
         for kind, factors in zip(("smoothing", "trend"), evaluated, strict=True):
             bad = factors[~((factors > 0) & (factors < 1))]

@@ -53,6 +53,17 @@ def in_order(ids: Rows, first: Rows) -> tuple[Rows, Rows]:
     return rank[ids], first[by_appearance]
 
 
+def layers(ids: Rows) -> Rows:
+    """int64[n]: how many earlier rows are of each row's group, so that layer k has at most one row of a group.
+    `ids`: int64[n], the group of each row."""
+    order = np.argsort(ids, kind="stable")
+    sorted_ids = ids[order]
+    starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
+    layer = np.empty(len(ids), dtype=np.int64)
+    layer[order] = np.arange(len(ids)) - np.repeat(starts, np.diff(np.append(starts, len(ids))))
+    return layer
+
+
 def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None = None) -> Matrix:
     """Make one series of the series with equal label sets, as one series may be when it is made of several.
 

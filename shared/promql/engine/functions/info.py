@@ -31,7 +31,7 @@ from shared.promql.engine import scan
 from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.functions.arguments import Function, bare, vector
 from shared.promql.engine.matching import label_text
-from shared.promql.engine.rows import stack, take, united, without_empty
+from shared.promql.engine.rows import layers, stack, take, united, without_empty
 from shared.promql.model import Grid, Matrix, Value
 from shared.promql.regex import compile_pattern
 
@@ -172,7 +172,7 @@ class _Join:
         info = self._info
         winners = np.full((identities, info.present.shape[1]), NONE, dtype=np.int64)
         order = rows[np.argsort(identity[rows], kind="stable")]
-        layer = _layers(identity[order])
+        layer = layers(identity[order])
         for k in range(int(layer.max()) + 1 if len(layer) else 0):
             of_layer = order[layer == k]
             newest = winners[identity[of_layer]]
@@ -207,7 +207,7 @@ class _Join:
         ids, first = row_ids(columns, len(owner))
         combination[varying] = identities + ids.reshape(len(varying), steps)
         cells = owner[first] * steps + first % steps
-        layer = _layers(owner[first])
+        layer = layers(owner[first])
         for k in range(int(layer.max()) + 1 if len(layer) else 0):
             context.check()
             yield self._part(combination, cells[layer == k])
@@ -246,11 +246,6 @@ class _Join:
                 added = np.where(codes != 0, codes, added)
             labels = labels.with_column(name, np.where(base_codes != 0, base_codes, added))
         return Matrix(labels, part.values, part.present, part.drop_name)
-
-
-def _layers(owners: Rows) -> Rows:
-    """How many earlier entries have each entry's owner; `owners` ascend."""
-    return np.arange(len(owners)) - np.searchsorted(owners, owners)
 
 
 FUNCTIONS: dict[str, Function] = {"info": _info}
