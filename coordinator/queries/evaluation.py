@@ -1,4 +1,5 @@
-"""One query from plan to finished value: workers asked, answers merged in a thread, time and remarks accounted for."""
+"""One query from plan to finished value: asks the workers, merges their answers in a thread, and gathers times and
+remarks."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ from shared.wire import pack, unpack
 T = TypeVar("T")
 
 THREADS = 4
-"""Merges and renderings at once: what is hot in them runs outside the interpreter lock."""
+"""Merges and renderings at the same time: their hot parts run outside the interpreter lock."""
 INLINE_TEXT_MAX = 500
 """Characters of a query that may be parsed on the event loop; longer ones are parsed in a thread."""
 SHARDS_SHARE = 0.9
-"""Of a query's time, what the workers get, so that there is time left to answer without those that are late."""
+"""The share of a query's time that the workers get; the rest is for answering without those that are late."""
 REMARKS_MAX = 10
 """Warnings, and infos, listed in an answer, as in Prometheus."""
 
@@ -45,7 +46,7 @@ _THREADS = ThreadPoolExecutor(THREADS, thread_name_prefix="query")
 
 @dataclass(slots=True)
 class Question:
-    """A query and what it is asked under; `limit`: series shown at most, 0: all; `asked_at` is of
+    """A query and its parameters. `limit`: the most series that are shown, 0 for all; `asked_at` is of
     `time.perf_counter()`."""
 
     text: str
@@ -65,8 +66,8 @@ class Question:
         return Terms(self.grid, self.lookback_ms, self.samples_max, deadline, self.cancelled.is_set, form)
 
     def form(self, query_plan: Plan) -> Form:
-        """What the answer's series may be rendered as where they are: text cannot be put into another order any more,
-        and where not all are shown most of it would be for nothing."""
+        """The form in which workers may send the answer's series. Text cannot be sorted any other way later, and would
+        mostly be wasted where not all series are shown; then arrays are asked for."""
         if self.limit or (query_plan.keeps_order and not self.is_range):
             return "arrays"
         return "matrix" if self.is_range or query_plan.type is ValueType.MATRIX else "vector"
@@ -74,7 +75,8 @@ class Question:
 
 @dataclass(slots=True)
 class Conclusion:
-    """A query's value with all that is told beside it. `shards`: worker, shards, times and samples of each answer."""
+    """A query's value, with the warnings, times and counts that go with it. `shards`: worker, shards, times and samples
+    of each answer."""
 
     plan: Plan
     merged: Merged
@@ -93,9 +95,9 @@ async def planned(question: Question) -> Plan:
 async def conclude(
     question: Question, query_plan: Plan, links: Links, then: Callable[[Conclusion], T], *, careful: bool = False
 ) -> T:
-    """Ask the workers and evaluate; what `then` makes of the conclusion, in the same thread.
+    """Ask the workers and evaluate; returns what `then` makes of the conclusion, called in the same thread.
 
-    `careful`: nothing is done in the workers that takes series of different workers to be different.
+    `careful`: workers do nothing that relies on their series being different from those of other workers.
 
     Raises NotExecutable, BadData; DeadlineExceeded when the timeout has elapsed; Unavailable when no shard answers, or
     one does not and the question asks for all.
@@ -170,7 +172,8 @@ def _seconds(ms: float) -> float:
 
 
 async def in_thread(call: Callable[[], T], question: Question) -> T:
-    """`call`'s result. Cancelled while waiting, the evaluation stops at its next look at the deadline."""
+    """The result of `call`, run in a thread. If the wait is cancelled, the evaluation stops when it next checks its
+    deadline."""
     try:
         return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
     except asyncio.CancelledError:
@@ -179,7 +182,7 @@ async def in_thread(call: Callable[[], T], question: Question) -> T:
 
 
 def warm() -> None:
-    """Make the grammar's tables and load the kernels that answers need, so that no client waits for them.
+    """Build the grammar's tables and load the kernels that answers need, so that no client waits for them.
 
     Takes 0.5 s, and some seconds more the first time after an installation; not for the event loop.
     """

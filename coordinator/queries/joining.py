@@ -1,4 +1,4 @@
-"""Series that the workers rendered, put into one order by copying their text."""
+"""Puts series that the workers rendered into one order by copying their text."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from shared.promql.rendering.series import Bytes, SeriesWriter, Text
 
 
 class SeriesBecameEqual(Exception):
-    """Series of different workers have the same label set, which only one place can judge: the query has to be asked
-    again in a way that brings them together."""
+    """Series of different workers have the same label set. Only a process that has both can say whether they may become
+    one, so the query must be asked again in a way that brings them together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A worker's series in the order of their label sets: `texts`, made or let go of as they are taken. `heads` are the
-    same series, of which only the text of the labels is of interest."""
+    """A worker's series in the order of their label sets: `texts`, each rendered or released when it is taken. `heads`
+    are the same series, read only for the text of their labels."""
 
     heads: Sequence[Text]
     texts: Iterator[Text]
@@ -150,7 +150,7 @@ _INTS = types.Array(types.int64, 1, "C", readonly=True)
 def _place(data: Any, starts: Any, ends: Any, places: Any, out: Any) -> None:
     """Copy each data[starts[i]:ends[i]] to out[places[i]:]."""
     for i in range(len(starts)):
-        # Indices without a sign are not looked at whether they count from the end: ten times the speed.
+        # Unsigned indices spare the check whether an index counts from the end: ten times the speed.
         begin, to = np.uint64(starts[i]), np.uint64(places[i])
         for at in range(np.uint64(ends[i] - starts[i])):
             out[to + at] = data[begin + at]

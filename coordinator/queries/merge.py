@@ -30,8 +30,8 @@ from shared.wire import Frame
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a query is evaluated under. `deadline` is of `time.monotonic()`. `form`: what is made of the value; anything
-    but arrays only where all its series are shown, in the order of their label sets."""
+    """The conditions of an evaluation. `deadline` is of `time.monotonic()`. `form`: the form of the workers' values,
+    which is text only where the answer shows all series in the order of their label sets."""
 
     grid: Grid
     lookback_ms: int
@@ -43,7 +43,8 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The finished value of a query; `samples_read` by the workers, `samples_peak` held here at once at most."""
+    """The finished value of a query. `samples_read`: by the workers; `samples_peak`: the most that were in this
+    process's memory at once."""
 
     value: Value | Joined
     annotations: Annotations
@@ -59,7 +60,7 @@ def message(plan: Plan, terms: Terms) -> Evaluate:
         if leaf.grid(clock).steps > terms.samples_max:
             raise NotExecutable(TOO_MANY_SAMPLES)
     grid = terms.grid
-    # What is only joined here is the answer already.
+    # Where the coordinator only joins, the workers' values are already the answer.
     form = terms.form if isinstance(plan.root, Remote) and plan.leaves[0].mode == "value" else "arrays"
     return Evaluate(grid.start_ms, grid.end_ms, grid.step_ms, terms.lookback_ms, terms.samples_max, subqueries, form)
 
@@ -141,7 +142,7 @@ def _merge(leaf: Leaf, parts: Sequence[exchange.Shipped], context: EvalContext, 
 
 
 def _joined(parts: Sequence[exchange.Shipped], terms: Terms, context: EvalContext) -> tuple[Joined, int]:
-    """(The answer's series from workers of which some have rendered theirs; how many numbers they show)."""
+    """(The series of the answer, some or all of them rendered by workers; how many numbers they show)."""
     assert terms.form != "arrays"
     joined_parts, shown = [], 0
     for part in parts:
