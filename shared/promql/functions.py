@@ -33,7 +33,7 @@ class Scope(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The types of a function's arguments and value, and what evaluating a call takes.
+    """A function's types, and the facts that decide how a call is planned and evaluated.
 
     `variadic` 0: exactly `args`; n > 0: the last type comes 0 to n times; -1: any number of times.
     `depends_on_time`: the value may differ between steps even where the values of the arguments do not.

@@ -53,7 +53,7 @@ class Batch:
 
 @dataclass
 class EvalContext:
-    """One evaluation's surroundings; used by one thread at a time.
+    """The source, limits and remarks of one evaluation; used by one thread at a time.
 
     `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
     `remote[i]` is the value of the leaf `Remote(i)`; `samples_left` counts down, `samples_read` up.
@@ -71,7 +71,7 @@ class EvalContext:
     samples_read: int = 0
     batch: Batch | None = None
     invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
-    """Memo of `invariance.step_invariant`: id of a node → (the node, so that its id stays its own; the answer)."""
+    """Memo of `invariance.step_invariant`: id of a node → (the node, so that no other gets its id; the answer)."""
 
     def check(self) -> None:
         """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled."""
@@ -87,7 +87,7 @@ class EvalContext:
         self.reserve(0)
 
     def reserve(self, cells: int) -> None:
-        """Ask for a matrix of `cells` values. Raises NotExecutable if it alone is more than what the budget leaves."""
+        """Ask for a matrix of `cells` values. Raises NotExecutable if it alone exceeds what is left of the budget."""
         if cells > self.samples_left:
             raise NotExecutable(TOO_MANY_SAMPLES)
 

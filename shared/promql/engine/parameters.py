@@ -17,7 +17,8 @@ INT64_MAX = 9223372036854774784.0
 """The largest float64 that is an int64."""
 
 REMARKS_MAX = 10
-"""Distinct bad values remarked on: one that changes at every step must not make a remark a step."""
+"""Distinct bad values that are remarked on, so that a value that changes at every step does not cause as many remarks.
+"""
 
 
 def scalar_of(param: Value | None) -> Float:

@@ -1,4 +1,4 @@
-"""Aggregations in parts: what one batch of series, or one shard, contributes, and how contributions become the answer.
+"""Aggregations in parts: the contribution of one batch of series or one shard, and how contributions become the answer.
 
 A partial holds the groups' label sets and planes of float64[groups, steps]; where a group has no sample the planes hold
 what changes nothing when merged. Operators that need values instead of a reduction (quantile, topk, …) have a partial
@@ -53,7 +53,7 @@ SERIES_OPERATORS = frozenset({"topk", "bottomk", "limitk", "limit_ratio", "quant
 
 
 def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, context: EvalContext) -> Partial:
-    """The contribution of the series `value`. Raises NotExecutable for a parameter that is not one."""
+    """The contribution of the series `value`. Raises NotExecutable for an invalid parameter."""
     if node.op in SERIES_OPERATORS:
         matrix = _candidates(node, value, param, context)
         return Partial(matrix.labels, {"value": matrix.values}, matrix.present, matrix.drop_name)
@@ -169,7 +169,7 @@ def _reduce_average(values: Float, present: Bool, ids: Rows, planes: Planes) -> 
 
 
 def _merge_average(a: Planes, b: Planes) -> Planes:
-    """Sums add up, at the smaller scale if one is there already or their sum would overflow."""
+    """Sums add up, at the smaller scale where one of them has it already or where the total would overflow."""
     scaled = (a["scaled"] > 0) | (b["scaled"] > 0) | np.isinf(a["sum"] + b["sum"])
     sums, compensations = (
         [side[name] * np.where(scaled & (side["scaled"] == 0), aggregation.SCALE, 1.0) for side in (a, b)]

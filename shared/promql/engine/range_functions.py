@@ -1,7 +1,7 @@
 """Functions of range vectors.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/functions/. The arithmetic is in the kernels; here is
-which kernel computes which function, over which windows, and what is remarked.
+Source: https://prometheus.io/docs/prometheus/latest/querying/functions/. The kernels do the arithmetic; this module
+says which kernel computes which function, and adds the remarks.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
 
 @dataclass(slots=True)
 class Reading:
-    """One call of a kernel: some series' samples over windows, and where the answers go.
+    """One call of a kernel: the samples of some series, their windows, and the arrays for the answers.
 
     `out`: float64[n, steps], `present`: bool[n, steps]; `parameters`: float64[steps] each, the scalar arguments in
-    order; `now`, `now_step`: the evaluation times in ms, which `@` and `offset` do not move.
+    order; `now`, `now_step`: the evaluation times in ms, which `@` and `offset` do not change.
     """
 
     samples: Samples
@@ -202,7 +202,7 @@ def _run(function: Callable[[Reading], None], reading: Reading, context: EvalCon
 
 
 def _parts(reading: Reading) -> Iterator[Reading]:
-    """The reading one series at a time, and that some steps at a time."""
+    """The reading cut into single series, and each series into runs of steps."""
     offsets = reading.samples.offsets
     for row in range(len(offsets) - 1):
         begin, end = int(offsets[row]), int(offsets[row + 1])

@@ -65,9 +65,9 @@ def layers(ids: Rows) -> Rows:
 
 
 def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None = None) -> Matrix:
-    """Make one series of the series with equal label sets, as one series may be when it is made of several.
+    """Make one series of all series with equal label sets.
 
-    `occupied` (bool[n, steps], by default the presence) says where a series counts for the check.
+    `occupied` (bool[n, steps], by default the presence) says at which steps a series counts for the check.
     Raises NotExecutable with `message` if two of them are at the same step.
     """
     ids, first = matrix.labels.unique()

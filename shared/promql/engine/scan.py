@@ -23,7 +23,7 @@ READ_SERIES = 256
 """Series in a selector's first read, before it is known how many samples a series has."""
 
 READ_SAMPLES = 1 << 19
-"""Samples a read aims at: 8 MB of timestamps and values stay near the processor's cache."""
+"""Samples that a read aims at: 8 MB of timestamps and values stay near the processor's cache."""
 
 NO_STARTS = np.zeros(0, dtype=np.int64)
 NO_FLAGS = np.zeros(0, dtype=np.bool_)
@@ -33,8 +33,8 @@ NO_FLAGS = np.zeros(0, dtype=np.bool_)
 class Windows:
     """The windows (end - range_ms, end] of a grid's steps, end = first + k * step; step 0 repeats one window.
 
-    `before_ms` and `after_ms` are how much further samples are of use (anchored and smoothed selectors). All windows
-    together read the samples with read_start_ms ≤ t ≤ read_end_ms.
+    `before_ms` and `after_ms`: how far beyond a window its samples are used too (anchored and smoothed selectors). All
+    windows together use the samples with read_start_ms ≤ t ≤ read_end_ms.
     """
 
     first: int

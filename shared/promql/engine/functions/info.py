@@ -40,7 +40,7 @@ IDENTIFYING = ("instance", "job")
 
 DEFAULT_NAME = Matcher(METRIC_NAME, "=", "target_info")
 ANY_INFO = Matcher(METRIC_NAME, "=~", ".+_info")
-"""What info metrics are called where the query only says which are not meant."""
+"""The names of info metrics where the query only excludes some."""
 
 NONE = -1
 
@@ -90,7 +90,7 @@ def _path_to_selector(expr: Expr) -> list[VectorSelector | Subquery]:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """The selector's matchers: those of the info metrics' names, and those of the labels wanted (all, if none)."""
+    """The selector's matchers: those of the info metrics' names, and those of the wanted labels (none: all labels)."""
 
     names: tuple[Matcher, ...]
     data: tuple[Matcher, ...]
@@ -213,7 +213,7 @@ class _Join:
             yield self._part(combination, cells[layer == k])
 
     def _part(self, combination: Rows, cells: Rows) -> Matrix:
-        """Series of identities that have one of the combinations seen at `cells`, where they have it."""
+        """The series of identities that have one of the combinations at `cells`, present where they have it."""
         identities, steps = combination.shape
         cell_of = np.full(identities, NONE, dtype=np.int64)
         cell_of[cells // steps] = cells

@@ -1,4 +1,4 @@
-"""Functions between scalars and vectors, and about whether there is a vector at all.
+"""Functions between scalars and vectors, and `absent`.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/.
 """

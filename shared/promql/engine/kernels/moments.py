@@ -29,7 +29,7 @@ def add(term: float, total: float, lost: float) -> tuple[float, float]:
 
 @kernel
 def mean(values: Float, lo: int, hi: int) -> float:
-    """Compensated mean; from where the sum overflows on, incremental."""
+    """Compensated mean, which becomes incremental where the sum would overflow."""
     total = values[lo]
     lost = 0.0
     for i in range(lo + 1, hi):

@@ -1,7 +1,7 @@
 """Quantiles of windows, and the median distance from the median.
 
-Shapes as in `windows`. The window is kept sorted: only samples that enter or leave it cost anything, each of them the
-move of at most a window's length of values.
+Shapes as in `windows`. The window is kept sorted, so the cost is that of samples that enter or leave it: each moves at
+most a window's length of values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions told by a window's ends, and by how much is counted between them.
+"""Functions that need only a window's first and last samples and a count between them.
 
 Shapes as in `windows`.
 """
@@ -28,7 +28,7 @@ def tallies(
     out: Float,
     present: Bool,
 ) -> None:
-    """COUNT … RESETS: what prefix counts and the window's ends tell.
+    """COUNT, PRESENT, FIRST, LAST, FIRST_TIME, LAST_TIME, CHANGES, RESETS.
 
     `anchor_ms` > 0 takes the last sample at or before the window's start, if not older than that, into the window,
     provided that the window has a sample.

@@ -5,8 +5,8 @@ within a series, `values` float64[m]; `out` float64[n, steps] and `present` bool
 of step k is the samples with end - range_ms < t ≤ end, end = first + k * step; step 0 repeats one window. Both edges
 only move forward, so the cost is samples + steps for every kernel that does not say otherwise.
 
-What is returned follows https://prometheus.io/docs/prometheus/latest/querying/functions/. Every kernel has one type
-signature and an integer opcode instead of variants, because compiling is what the first start waits for.
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/. Every kernel has one type signature and an
+integer opcode instead of variants, because the first start waits for every variant that is compiled.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numba import njit
 from shared.promql.model import Bool, Float, Int
 
 EXACT_INTEGER = 2.0**53
-"""Sums of integers below this magnitude are exact in any order, so a difference of prefix sums is, too."""
+"""Sums of integers below this magnitude are exact in any order, and so are differences of prefix sums."""
 
 kernel = njit(cache=True, nogil=True, error_model="numpy")
-"""Compiled on first use and kept on disk; releases the GIL; a division by zero is Inf or NaN, as in the language."""
+"""Compiled on first use and kept on disk; releases the interpreter lock; division by zero gives Inf or NaN."""
 
 
 @kernel
@@ -45,7 +45,7 @@ def last_in_window(
 ) -> None:
     """The newest sample of each window unless it is a staleness marker.
 
-    `bits`: int64[m], the samples' bits; `column`: float64[m], what to answer of the sample.
+    `bits`: int64[m], the bits of the values; `column`: float64[m], the answer for each sample.
     """
     for s in range(out.shape[0]):
         end = offsets[s + 1]
