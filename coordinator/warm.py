@@ -1,4 +1,5 @@
-"""Has kernels compiled, or loaded from the cache on disk, while the coordinator serves already."""
+"""Compiles the kernels, or loads them from the disk cache, in the background while the coordinator already serves
+requests."""
 
 from __future__ import annotations
 

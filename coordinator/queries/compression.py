@@ -1,7 +1,7 @@
 """A long body as one gzip member whose pieces are compressed in several threads.
 
-Compressing takes longer than making the answer. Every piece is deflated on its own, with the bytes before it as its
-dictionary, up to a byte boundary; deflated pieces one after the other are one deflate stream (RFC 1951, RFC 1952).
+Compressing an answer takes longer than producing it. Each piece is deflated on its own, up to a byte boundary, with the
+bytes before it as its dictionary; the deflated pieces in a row are one deflate stream (RFC 1951, RFC 1952).
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ def compressed(pieces: Iterator[bytes | memoryview]) -> Iterator[bytes]:
 
 
 def _deflated(piece: bytes | memoryview, before: bytes) -> bytes:
-    """A piece as deflate blocks that end at a byte. `before`: up to a window of what comes before it."""
+    """A piece as deflate blocks that end at a byte boundary. `before`: the bytes before it, at most one window."""
     deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=before)
     return deflate.compress(piece) + deflate.flush(zlib.Z_SYNC_FLUSH)

@@ -1,4 +1,5 @@
-"""One query from plan to finished value: workers asked, answers merged in a thread, time and remarks accounted for."""
+"""One query from plan to finished value: asks the workers, merges their answers in a thread, and gathers times and
+remarks."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.query import Evaluated, Form
 from shared.promql.ast import ValueType
+from shared.promql.engine.context import LOOKBACK_MS, TIMED_OUT
 from shared.promql.model import Annotations, Grid
 from shared.promql.positions import line_column
 from shared.wire import pack, unpack
@@ -24,14 +26,13 @@ from shared.wire import pack, unpack
 T = TypeVar("T")
 
 THREADS = 4
-"""Merges and renderings at once: what is hot in them runs outside the interpreter lock."""
+"""Merges and renderings at the same time: their hot parts run outside the interpreter lock."""
 INLINE_TEXT_MAX = 500
 """Characters of a query that may be parsed on the event loop; longer ones are parsed in a thread."""
 SHARDS_SHARE = 0.9
-"""Of a query's time, what the workers get, so that there is time left to answer without those that are late."""
+"""The share of a query's time that the workers get; the rest is for answering without those that are late."""
 REMARKS_MAX = 10
 """Warnings, and infos, listed in an answer, as in Prometheus."""
-TIMED_OUT = "query timed out in expression evaluation"
 
 WARMING = (
     "sum(vector(1)) + avg(vector(1)) + stddev(vector(1)) + max(vector(1)) + count(vector(1))",
@@ -45,7 +46,7 @@ _THREADS = ThreadPoolExecutor(THREADS, thread_name_prefix="query")
 
 @dataclass(slots=True)
 class Question:
-    """A query and what it is asked under; `limit`: series shown at most, 0: all; `asked_at` is of
+    """A query and its parameters. `limit`: the most series that are shown, 0 for all; `asked_at` is of
     `time.perf_counter()`."""
 
     text: str
@@ -64,17 +65,18 @@ class Question:
         deadline = time.monotonic() + self.timeout_ms / 1000 - spent_s
         return Terms(self.grid, self.lookback_ms, self.samples_max, deadline, self.cancelled.is_set, form)
 
-    def form(self, made: Plan) -> Form:
-        """What the answer's series may be rendered as where they are: text cannot be put into another order any more,
-        and where not all are shown most of it would be for nothing."""
-        if self.limit or (made.keeps_order and not self.is_range):
+    def form(self, query_plan: Plan) -> Form:
+        """The form in which workers may send the answer's series. Text cannot be sorted any other way later, and would
+        mostly be wasted where not all series are shown; then arrays are asked for."""
+        if self.limit or (query_plan.keeps_order and not self.is_range):
             return "arrays"
-        return "matrix" if self.is_range or made.type is ValueType.MATRIX else "vector"
+        return "matrix" if self.is_range or query_plan.type is ValueType.MATRIX else "vector"
 
 
 @dataclass(slots=True)
 class Conclusion:
-    """A query's value with all that is told beside it. `shards`: worker, shards, times and samples of each answer."""
+    """A query's value, with the warnings, times and counts that go with it. `shards`: worker, shards, times and samples
+    of each answer."""
 
     plan: Plan
     merged: Merged
@@ -91,40 +93,40 @@ async def planned(question: Question) -> Plan:
 
 
 async def conclude(
-    question: Question, made: Plan, links: Links, then: Callable[[Conclusion], T], *, careful: bool = False
+    question: Question, query_plan: Plan, links: Links, then: Callable[[Conclusion], T], *, careful: bool = False
 ) -> T:
-    """Ask the workers and evaluate; what `then` makes of the conclusion, in the same thread.
+    """Ask the workers and evaluate; returns what `then` makes of the conclusion, called in the same thread.
 
-    `careful`: nothing is done in the workers that takes series of different workers to be different.
+    `careful`: workers do nothing that relies on their series being different from those of other workers.
 
     Raises NotExecutable, BadData; DeadlineExceeded when the timeout has elapsed; Unavailable when no shard answers, or
     one does not and the question asks for all.
     """
-    terms = question.terms("arrays" if careful else question.form(made))
+    terms = question.terms("arrays" if careful else question.form(query_plan))
     prepared_at = time.perf_counter()
-    fan_out = await _ask(question, made, terms, links)
+    fan_out = await _ask(question, query_plan, terms, links)
     answered_at = time.perf_counter()
 
     def merge() -> T:
         started_at = time.perf_counter()
-        merged, shards = _merge(made, fan_out, terms)
+        merged, shards = _merge(query_plan, fan_out, terms)
         timings = {
             "queryPreparationTime": prepared_at - question.asked_at,
             "shardsTime": answered_at - prepared_at,
             "execQueueTime": started_at - answered_at,
             "mergeTime": time.perf_counter() - started_at,
         }
-        return then(Conclusion(made, merged, fan_out.warnings(), shards, timings))
+        return then(Conclusion(query_plan, merged, fan_out.warnings(), shards, timings))
 
     try:
         return await in_thread(merge, question)
     except SeriesBecameEqual:
-        made = await in_thread(lambda: plan(question.text, question.grid, relabel=False), question)
-        return await conclude(question, made, links, then, careful=True)
+        query_plan = await in_thread(lambda: plan(question.text, question.grid, relabel=False), question)
+        return await conclude(question, query_plan, links, then, careful=True)
 
 
-async def _ask(question: Question, made: Plan, terms: Terms, links: Links) -> FanOut:
-    if not made.leaves:
+async def _ask(question: Question, query_plan: Plan, terms: Terms, links: Links) -> FanOut:
+    if not query_plan.leaves:
         return FanOut([], {})
     left_s = terms.deadline - time.monotonic()
     if left_s <= 0:
@@ -133,7 +135,7 @@ async def _ask(question: Question, made: Plan, terms: Terms, links: Links) -> Fa
     give_up_at = time.monotonic() + left_s * SHARDS_SHARE - 0.01
     try:
         fan_out = await links.fan_out(
-            "query.evaluate", body=pack(message(made, terms)), timeout_s=left_s * SHARDS_SHARE
+            "query.evaluate", body=pack(message(query_plan, terms)), timeout_s=left_s * SHARDS_SHARE
         )
     except Unavailable as error:
         if time.monotonic() >= give_up_at:
@@ -144,7 +146,7 @@ async def _ask(question: Question, made: Plan, terms: Terms, links: Links) -> Fa
     return fan_out
 
 
-def _merge(made: Plan, fan_out: FanOut, terms: Terms) -> tuple[Merged, list[dict[str, Any]]]:
+def _merge(query_plan: Plan, fan_out: FanOut, terms: Terms) -> tuple[Merged, list[dict[str, Any]]]:
     replies, shards = [], []
     for answer in fan_out.answers:
         evaluated = unpack(answer.reply.body, Evaluated)
@@ -162,7 +164,7 @@ def _merge(made: Plan, fan_out: FanOut, terms: Terms) -> tuple[Merged, list[dict
                 ],
             }
         )
-    return evaluate_plan(made, replies, terms), shards
+    return evaluate_plan(query_plan, replies, terms), shards
 
 
 def _seconds(ms: float) -> float:
@@ -170,7 +172,8 @@ def _seconds(ms: float) -> float:
 
 
 async def in_thread(call: Callable[[], T], question: Question) -> T:
-    """`call`'s result. Cancelled while waiting, the evaluation stops at its next look at the deadline."""
+    """The result of `call`, run in a thread. If the wait is cancelled, the evaluation stops when it next checks its
+    deadline."""
     try:
         return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
     except asyncio.CancelledError:
@@ -179,25 +182,25 @@ async def in_thread(call: Callable[[], T], question: Question) -> T:
 
 
 def warm() -> None:
-    """Make the grammar's tables and load the kernels that answers need, so that no client waits for them.
+    """Build the grammar's tables and load the kernels that answers need, so that no client waits for them.
 
     Takes 0.5 s, and some seconds more the first time after an installation; not for the event loop.
     """
     results.warm()
     grid = Grid(0, 60_000, 60_000)
     for text in WARMING:
-        terms = Terms(grid, 300_000, 1000, time.monotonic() + 60)
+        terms = Terms(grid, LOOKBACK_MS, 1000, time.monotonic() + 60)
         evaluate_plan(plan(text, grid), [], terms)
 
 
 def remark_texts(annotations: Annotations, level: str, text: str) -> list[str]:
     """The warnings or infos of a query with their positions in its text: `… (1:7)`."""
-    found = [remark for remark in annotations.items.values() if remark.level == level]
-    found.sort(key=lambda remark: (-1 if remark.offset is None else remark.offset, remark.text))
+    remarks = [remark for remark in annotations.items.values() if remark.level == level]
+    remarks.sort(key=lambda remark: (-1 if remark.offset is None else remark.offset, remark.text))
     texts = []
-    for remark in found[:REMARKS_MAX]:
+    for remark in remarks[:REMARKS_MAX]:
         at = "" if remark.offset is None else " ({}:{})".format(*line_column(text, remark.offset))
         texts.append(remark.text + at)
-    if len(found) > REMARKS_MAX:
-        texts.append(f"{len(found) - REMARKS_MAX} more {level} annotations omitted")
+    if len(remarks) > REMARKS_MAX:
+        texts.append(f"{len(remarks) - REMARKS_MAX} more {level} annotations omitted")
     return texts

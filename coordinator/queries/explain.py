@@ -39,8 +39,8 @@ def _node(expr: Expr, plan: Plan, clock: EvalContext) -> dict[str, Any]:
     children = []
     for field in fields(expr):
         if field.name in CHILDREN:
-            held = getattr(expr, field.name)
-            children += [child for child in (held if isinstance(held, tuple) else (held,)) if child is not None]
+            value = getattr(expr, field.name)
+            children += [child for child in (value if isinstance(value, tuple) else (value,)) if child is not None]
     if children:
         node["children"] = [_node(child, plan, clock) for child in children]
     return node

@@ -51,13 +51,13 @@ class FetchedSelection:
     def read(self, first: int, last: int) -> Samples:
         samples = self.vector.samples
         offsets = samples.offsets[first : last + 1]
-        held = slice(int(offsets[0]), int(offsets[-1]))
-        times, values, starts = samples.timestamps_ms[held], samples.values[held], samples.start_timestamps_ms
+        span = slice(int(offsets[0]), int(offsets[-1]))
+        times, values, starts = samples.timestamps_ms[span], samples.values[span], samples.start_timestamps_ms
         inside = (times >= self.start_ms) & (times <= self.end_ms)
         kept = np.concatenate([[0], np.cumsum(inside, dtype=np.int64)])
         return Samples(
             kept[offsets - offsets[0]],
             times[inside],
             values[inside],
-            None if starts is None else starts[held][inside],
+            None if starts is None else starts[span][inside],
         )

@@ -1,4 +1,4 @@
-"""Series that the workers rendered, put into one order by copying their text."""
+"""Puts series that the workers rendered into one order by copying their text."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from shared.promql.rendering.series import Bytes, SeriesWriter, Text
 
 
 class SeriesBecameEqual(Exception):
-    """Series of different workers have the same label set, which only one place can judge: the query has to be asked
-    again in a way that brings them together."""
+    """Series of different workers have the same label set. Only a process that has both can say whether they may become
+    one, so the query must be asked again in a way that brings them together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A worker's series in the order of their label sets: `texts`, made or let go of as they are taken. `heads` are the
-    same series, of which only the text of the labels is of interest."""
+    """A worker's series in the order of their label sets: `texts`, each rendered or released when it is taken. `heads`
+    are the same series, read only for the text of their labels."""
 
     heads: Sequence[Text]
     texts: Iterator[Text]
@@ -61,10 +61,10 @@ class Joined:
 
     def __init__(self, parts: Sequence[Part], form: Form) -> None:
         self.form = form
-        held = [part for part in parts if part.series]
-        self.series = sum(part.series for part in held)
-        self._texts = [part.texts for part in held]
-        self._places = _places([part.heads for part in held]) if len(held) > 1 else []
+        non_empty = [part for part in parts if part.series]
+        self.series = sum(part.series for part in non_empty)
+        self._texts = [part.texts for part in non_empty]
+        self._places = _places([part.heads for part in non_empty]) if len(non_empty) > 1 else []
 
     def chunks(self) -> Iterator[memoryview]:
         """The elements of a JSON array, with the commas between them, in pieces of about one worker's text."""
@@ -114,9 +114,9 @@ class _Cursor:
         """The series at the places first ≤ i < last, none of them beyond the reach: (their places from `first`, where
         each starts and ends in the bytes; the bytes)."""
         low, high = np.searchsorted(self._places, (first, last))
-        own = slice(int(low) - self._first, int(high) - self._first)
-        taken = self._places[low:high] - first, self._starts[own], self._text.ends[own], self._text.data
-        if own.stop == self._text.series and high < len(self._places):
+        rows = slice(int(low) - self._first, int(high) - self._first)
+        taken = self._places[low:high] - first, self._starts[rows], self._text.ends[rows], self._text.data
+        if rows.stop == self._text.series and high < len(self._places):
             self._first += self._text.series
             self._text = next(self._texts)
             self._starts = self._text.starts()
@@ -125,14 +125,14 @@ class _Cursor:
 
 def _places(heads: Sequence[Sequence[Text]]) -> list[Int]:
     """For each worker int64[its series]: where in the answer they stand. Raises SeriesBecameEqual."""
-    lengths = [text.label_ends - text.starts() for own in heads for text in own]
+    lengths = [text.label_ends - text.starts() for texts in heads for text in texts]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
     keys = np.empty(offsets[-1], dtype=np.uint8)
     at = 0
-    for text in (text for own in heads for text in own):
+    for text in (text for texts in heads for text in texts):
         _place(text.data, text.starts(), text.label_ends, offsets[at : at + text.series], keys)
         at += text.series
-    bounds = np.cumsum([0, *(sum(text.series for text in own) for own in heads)])
+    bounds = np.cumsum([0, *(sum(text.series for text in texts) for texts in heads)])
     runs = [np.arange(first, last) for first, last in pairwise(bounds.tolist())]
     order = label_order.merged(keys, offsets, runs)
     if order is None:
@@ -150,7 +150,7 @@ _INTS = types.Array(types.int64, 1, "C", readonly=True)
 def _place(data: Any, starts: Any, ends: Any, places: Any, out: Any) -> None:
     """Copy each data[starts[i]:ends[i]] to out[places[i]:]."""
     for i in range(len(starts)):
-        # Indices without a sign are not looked at whether they count from the end: ten times the speed.
+        # Unsigned indices spare the check whether an index counts from the end: ten times the speed.
         begin, to = np.uint64(starts[i]), np.uint64(places[i])
         for at in range(np.uint64(ends[i] - starts[i])):
             out[to + at] = data[begin + at]

@@ -1,4 +1,5 @@
-"""The order of series by label set, found from the text of their labels: to merge sorted answers, none is decoded."""
+"""The order of series by label set, found by comparing the text of their labels, so that merging sorted answers decodes
+none of them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _INTS = types.Array(types.int64, 1, "C", readonly=True)
 
 _QUOTE, _BACKSLASH = np.uint8(ord('"')), np.uint8(ord("\\"))
 _END = -1
-"""The end of a name or value is less than any character."""
+"""The end of a name or value sorts before any character."""
 
 
 @njit(forceinline=True)
@@ -101,10 +102,10 @@ def _merge_two(keys: Any, offsets: Any, one: Any, other: Any, out: Any) -> Any:
 
 
 def merged(keys: Bytes, offsets: Int, runs: Sequence[Int]) -> Int | None:
-    """All series in ascending order of their label sets; None if two runs have one in common.
+    """All series in ascending order of their label sets; None if two runs have a label set in common.
 
     `keys`: uint8[m], the text of series i up to the end of its labels is keys[offsets[i]:offsets[i+1]]; `runs`: lists
-    of series, each in ascending order already.
+    of series, each already in ascending order.
     """
     left = list(runs)
     while len(left) > 1:

@@ -19,20 +19,19 @@ from shared.labels import Symbols
 from shared.messages.query import Evaluate, Evaluated, Form
 from shared.promql import exchange
 from shared.promql.ast import MatrixSelector, Remote
-from shared.promql.engine import partial, query
-from shared.promql.engine.context import EvalContext
+from shared.promql.engine import partial
+from shared.promql.engine.context import TOO_MANY_SAMPLES, EvalContext
 from shared.promql.engine.evaluator import evaluate
+from shared.promql.engine.finishing import finish
 from shared.promql.model import Annotations, Grid, Matrix, RangeVector, Value
 from shared.promql.rendering.series import SeriesWriter
 from shared.wire import Frame
 
-TOO_MANY_SAMPLES = "query processing would load too many samples into memory in query execution"
-
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a query is evaluated under. `deadline` is of `time.monotonic()`. `form`: what is made of the value; anything
-    but arrays only where all its series are shown, in the order of their label sets."""
+    """The conditions of an evaluation. `deadline` is of `time.monotonic()`. `form`: the form of the workers' values,
+    which is text only where the answer shows all series in the order of their label sets."""
 
     grid: Grid
     lookback_ms: int
@@ -44,7 +43,8 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The finished value of a query; `samples_read` by the workers, `samples_peak` held here at once at most."""
+    """The finished value of a query. `samples_read`: by the workers; `samples_peak`: the most that were in this
+    process's memory at once."""
 
     value: Value | Joined
     annotations: Annotations
@@ -60,7 +60,7 @@ def message(plan: Plan, terms: Terms) -> Evaluate:
         if leaf.grid(clock).steps > terms.samples_max:
             raise NotExecutable(TOO_MANY_SAMPLES)
     grid = terms.grid
-    # What is only joined here is the answer already.
+    # Where the coordinator only joins, the workers' values are already the answer.
     form = terms.form if isinstance(plan.root, Remote) and plan.leaves[0].mode == "value" else "arrays"
     return Evaluate(grid.start_ms, grid.end_ms, grid.step_ms, terms.lookback_ms, terms.samples_max, subqueries, form)
 
@@ -97,7 +97,7 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]
         values.append(_merge(leaf, parts, context, fetched))
     _gather_remarks(plan, replies, context.annotations)
     context.remote = values
-    value = query.finish(evaluate(plan.root, terms.grid, context), terms.grid)
+    value = finish(evaluate(plan.root, terms.grid, context))
     peak = cells + (exchange.cells(value) if isinstance(value, Matrix | RangeVector) else terms.grid.steps)
     return Merged(value, context.annotations, samples_read, peak)
 
@@ -116,8 +116,8 @@ def _decoded(
             parts.append(exchange.decode(answer.shape, frames[at:last], symbols))
             seen.append(exchange.hashes_of(answer.shape, frames[at:last]))
             at = last
-    for own in hashes:
-        together = np.concatenate(own) if own else np.zeros(0, dtype=np.uint64)
+    for leaf_hashes in hashes:
+        together = np.concatenate(leaf_hashes) if leaf_hashes else np.zeros(0, dtype=np.uint64)
         if len(np.unique(together)) != len(together):
             raise SeriesBecameEqual
     return leaves
@@ -142,23 +142,23 @@ def _merge(leaf: Leaf, parts: Sequence[exchange.Shipped], context: EvalContext, 
 
 
 def _joined(parts: Sequence[exchange.Shipped], terms: Terms, context: EvalContext) -> tuple[Joined, int]:
-    """(The answer's series from workers of which some have rendered theirs; how many numbers they show)."""
+    """(The series of the answer, some or all of them rendered by workers; how many numbers they show)."""
     assert terms.form != "arrays"
-    own, shown = [], 0
+    joined_parts, shown = [], 0
     for part in parts:
         context.check()
         if isinstance(part, exchange.Rendered):
-            own.append(received(part))
+            joined_parts.append(received(part))
             shown += part.shown
         else:
             assert isinstance(part, Matrix | RangeVector)
-            value = query.finish(part, terms.grid)
+            value = finish(part)
             assert isinstance(value, Matrix | RangeVector)
             if value.labels.size:
                 rows = value.labels.sort_order()
-                own.append(written(SeriesWriter(value, rows, terms.grid, instant=terms.form == "vector")))
+                joined_parts.append(written(SeriesWriter(value, rows, terms.grid, instant=terms.form == "vector")))
                 shown += exchange.cells(value)
-    return Joined(own, terms.form), shown
+    return Joined(joined_parts, terms.form), shown
 
 
 def _gather_remarks(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]]], annotations: Annotations) -> None:

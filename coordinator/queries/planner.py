@@ -30,6 +30,7 @@ from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.functions.info import info_selector
 from shared.promql.engine.scan import windows_of
 from shared.promql.engine.subquery import inner_grid
+from shared.promql.functions import FUNCTIONS, ORDERING_AGGREGATORS
 from shared.promql.model import Grid
 
 PLANS_CACHED = 1024
@@ -38,9 +39,6 @@ CACHED_TEXT_MAX = 8_192
 """Longer queries are planned each time, so that the cache stays within some tens of megabytes."""
 LEAVES_MAX = 500
 """Sub-queries of one plan: each has up to seven frames in a reply, which holds at most `wire.FRAMES_MAX`."""
-
-ORDERING = frozenset({"sort", "sort_desc", "sort_by_label", "sort_by_label_desc", "topk", "bottomk"})
-"""Functions and aggregations that give an instant vector an order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +184,13 @@ class _Cut:
     def _presence(self, expr: Expr, path: tuple[Subquery, ...]) -> Expr:
         """A leaf for `absent`, which asks only whether there is any series: one series without labels comes, if so."""
         prefix, suffix = "group(", ")"
-        series = labelled = expr
+        series = expr
         if types.type_of(expr) is ValueType.MATRIX:
             prefix, suffix = "group(present_over_time(", "))"
             series = Call("present_over_time", (expr,), span=expr.span)
-            labelled = _selector(expr)
         node = Aggregate("group", series, span=expr.span)
         leaf = self._leaf("partial", node, path, aggregate=node, prefix=prefix, suffix=suffix)
-        return replace(leaf, expr=labelled)  # whose matchers say what labels the answer has
+        return replace(leaf, expr=expr)  # whose matchers say what labels the answer has
 
     def _leaf(
         self,
@@ -220,13 +217,6 @@ class _Cut:
         return Remote(index, types.type_of(expr), expr, span=expr.span)
 
 
-def _selector(expr: Expr) -> Expr:
-    """The selector of a range selector, without parentheses; another range vector as it is."""
-    while isinstance(expr, Paren):
-        expr = expr.expr
-    return expr.vector if isinstance(expr, MatrixSelector) else expr
-
-
 def _gives_order(expr: Expr) -> bool:
     """Whether an instant answer has an order of its own. Otherwise it is sorted, so that shards do not show."""
     match expr:
@@ -235,9 +225,9 @@ def _gives_order(expr: Expr) -> bool:
         case Binary():
             return _gives_order(expr.lhs) or _gives_order(expr.rhs)
         case Call():
-            return expr.func in ORDERING or any(_gives_order(argument) for argument in expr.args)
+            return FUNCTIONS[expr.func].gives_order or any(_gives_order(argument) for argument in expr.args)
         case Aggregate():
-            return expr.op in ORDERING
+            return expr.op in ORDERING_AGGREGATORS
     return False
 
 
@@ -245,4 +235,4 @@ def _reach(expr: Expr, grid: Grid, clock: EvalContext) -> Grid:
     """The time range that a range selector reads for all of the grid, as its two ends."""
     assert isinstance(expr, MatrixSelector)
     windows = windows_of(expr.vector, resolved(expr.range), grid, clock)
-    return Grid(windows.first - windows.range_ms - windows.before_ms + 1, windows.last + windows.after_ms)
+    return Grid(windows.read_start_ms, windows.read_end_ms)

@@ -15,6 +15,7 @@ import orjson
 from coordinator.queries import joining
 from coordinator.queries.joining import Joined
 from shared.labels import LabelFrame, Symbols
+from shared.promql.engine.numbers import plain
 from shared.promql.model import Grid, Int, Matrix, RangeVector, Samples, Scalar, String, Value
 from shared.promql.rendering import series
 from shared.promql.rendering.series import SeriesWriter
@@ -32,23 +33,14 @@ def _series_chunks(value: Matrix | RangeVector, grid: Grid, instant: bool) -> It
 
 
 def _time_text(time_ms: int) -> str:
-    """Unix seconds as a scalar's answer has them: no more decimals than it needs."""
+    """Unix seconds as they stand in a scalar's answer, with no more decimals than needed."""
     seconds, rest = divmod(abs(time_ms), 1000)
     return "-" * (time_ms < 0) + str(seconds) + (f".{rest:03d}".rstrip("0") if rest else "")
 
 
-def positional(value: float) -> str:
-    """A scalar's text: like a sample's, but never with an exponent, as the Prometheus API has it."""
-    if value != value:
-        return "NaN"
-    if np.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return np.format_float_positional(value, unique=True, trim="-")
-
-
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished value, in the order its series are to be shown. Series that are text already can be written once."""
+    """A finished value, its series in answer order. Series that are already text can be written once only."""
 
     value: Value | Joined
     grid: Grid
@@ -68,7 +60,7 @@ class Result:
         """The `result` member."""
         value = self.value
         if isinstance(value, Scalar):
-            text = positional(float(value.values[0]))
+            text = plain(float(value.values[0]))  # never with an exponent, as in the Prometheus API
             yield f'[{_time_text(self.grid.start_ms)},"{text}"]'.encode()
         elif isinstance(value, String):
             yield b"[%s,%s]" % (_time_text(self.grid.start_ms).encode(), orjson.dumps(value.value))
@@ -93,17 +85,17 @@ def envelope(result: Result, data: dict[str, Any], remarks: dict[str, list[str]]
 
 
 def gathered(chunks: Iterator[Piece], size: int) -> Iterator[Piece]:
-    """The same bytes in pieces of at least `size` bytes, the last one excepted."""
-    held: list[Piece] = []
+    """The same bytes in pieces of at least `size` bytes; only the last piece may be smaller."""
+    pending: list[Piece] = []
     length = 0
     for chunk in chunks:
-        held.append(chunk)
+        pending.append(chunk)
         length += len(chunk)
         if length >= size:
-            yield held[0] if len(held) == 1 else b"".join(held)
-            held, length = [], 0
-    if held:
-        yield b"".join(held)
+            yield pending[0] if len(pending) == 1 else b"".join(pending)
+            pending, length = [], 0
+    if pending:
+        yield b"".join(pending)
 
 
 def ordered(value: Value) -> Value:

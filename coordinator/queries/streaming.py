@@ -1,4 +1,4 @@
-"""A long JSON answer, written while it is made: in a thread, piece by piece, compressed if the client can take it."""
+"""Sends a long JSON answer while it is produced: piece by piece in a thread, compressed if the client accepts that."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from coordinator.queries.compression import compressed
 from coordinator.queries.results import Piece, gathered
 
 PIECE_BYTES = 1 << 20
-"""An answer up to this size is sent whole; a longer one in pieces of about it."""
+"""An answer up to this size is sent whole, a longer one in pieces of about this size."""
 GZIP_BYTES_MIN = 16 << 10
 """Shorter answers gain nothing from compression that the client would notice."""
 WRITE_TIMEOUT_S = 60.0
-"""A client that takes no piece for this long is given up."""
+"""An answer is abandoned if its client takes no piece for this long."""
 
 InThread = Callable[[Callable[[], Piece | None]], Awaitable[Piece | None]]
 
@@ -26,7 +26,8 @@ def accepts_gzip(request: web.Request) -> bool:
 
 
 class Body:
-    """A body in the making, which is work for a thread: the constructor makes the first piece, `next` one more."""
+    """A body that is produced piece by piece: the constructor produces the first piece, `next` one more. Both are work
+    for a thread."""
 
     def __init__(self, chunks: Iterator[Piece], *, gzip: bool) -> None:
         self._pieces = gathered(chunks, PIECE_BYTES)
@@ -38,7 +39,7 @@ class Body:
 
     @property
     def whole(self) -> bool:
-        """Whether `first` is all of it."""
+        """Whether `first` is the whole body."""
         return len(self.first) < PIECE_BYTES
 
     def next(self) -> Piece | None:
@@ -57,7 +58,7 @@ async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.
     await response.prepare(request)
     piece: Piece | None = body.first
     while piece is not None:
-        # The next piece is made while this one is on its way.
+        # The next piece is produced while this one is sent.
         coming = asyncio.ensure_future(in_thread(body.next))
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):

@@ -15,7 +15,7 @@ import numpy as np
 from coordinator.queries import planner
 from shared.labels import Symbols, from_mapping
 from shared.promql import parser
-from shared.promql.engine.query import range_query
+from shared.promql.local import range_query
 from shared.promql.model import Grid
 from tests.memory_source import MemorySource
 

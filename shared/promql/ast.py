@@ -204,3 +204,10 @@ Expr = (
     | Aggregate
     | Remote
 )
+
+
+def without_parens(expr: Expr) -> Expr:
+    """The expression inside any parentheses around it."""
+    while isinstance(expr, Paren):
+        expr = expr.expr
+    return expr

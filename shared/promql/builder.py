@@ -28,11 +28,10 @@ from shared.promql.ast import (
     VectorSelector,
 )
 from shared.promql.functions import ALIASES, FUNCTIONS
+from shared.promql.operators import COMPARISONS, SET_OPERATORS
 from shared.promql.positions import Fault
 from shared.promql.selectors import NO_LABELS, Labels, SelectorRules, end, height, start
 from shared.promql.types import (
-    COMPARISONS,
-    SET_OPERATORS,
     Typed,
     aggregate_fault,
     binary_fault,

@@ -1,4 +1,4 @@
-"""Duration expressions: their arithmetic, and an expression with all of them worked out.
+"""Duration expressions: their arithmetic, and how those of a query become milliseconds.
 
 Source: https://prometheus.io/docs/prometheus/latest/feature_flags/#promql-arithmetic-expressions-in-time-durations.
 """
@@ -45,7 +45,7 @@ class Length(NamedTuple):
 def resolve_durations(expr: Expr, grid: Grid) -> Expr:
     """`expr` with every duration an integer of milliseconds; `grid` is the whole query's.
 
-    The same object where nothing was to be worked out. Raises NotExecutable where a range or a step is not positive or
+    The same object where there was nothing to do. Raises NotExecutable where a range or a step is not positive or
     a result is out of range.
     """
     match expr:

@@ -77,7 +77,7 @@ def _decode_text(shape: Shape, frames: Sequence[Frame]) -> Rendered:
     cuts = np.cumsum(shape.series)[:-1]
     ends, label_ends = (np.split(np.require(_array(frame, np.int64), requirements="A"), cuts) for frame in frames[:2])
     data = [_array(frame, np.uint8) for frame in frames[2:]]
-    return Rendered([Text(*own) for own in zip(data, ends, label_ends, strict=False)], shape.cells, shape.shown)
+    return Rendered([Text(*arrays) for arrays in zip(data, ends, label_ends, strict=False)], shape.cells, shape.shown)
 
 
 def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:
@@ -132,12 +132,12 @@ def with_hashes(shape: Shape, frames: list[Frame], hashes: NDArray[np.uint64]) -
 
 
 def hashes_of(shape: Shape, frames: Sequence[Frame]) -> NDArray[np.uint64]:
-    """The hashes that were sent with a value; none if none were."""
+    """The hashes that were sent with a value; empty where none were."""
     return np.frombuffer(frames[-1], dtype=np.uint64) if shape.hashed else np.zeros(0, dtype=np.uint64)
 
 
 def joined(values: Sequence[Matrix | RangeVector]) -> Matrix | RangeVector:
-    """Answers of several workers as one value: no series is in two of them. All on one symbol table."""
+    """The answers of several workers as one value. No series is in two of them; all use one symbol table."""
     if len(values) == 1:
         return values[0]
     labels = concat([value.labels for value in values])

@@ -1,29 +1,60 @@
-"""The signatures of PromQL's functions and aggregation operators.
+"""PromQL's functions and aggregation operators: their signatures, and the facts that planner and engine go by.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/functions/ and …/operators/ (3.14, with
 the experimental functions). Functions of native histograms are here too: they take any vector and answer nothing for
-floats.
+floats. The implementations are in `engine/range_functions.py` and `engine/functions/`.
 """
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from shared.promql.ast import ValueType
 
 UNBOUNDED: Final = -1
 
 
+class Scope(enum.Enum):
+    """Which series a function must see to answer one series."""
+
+    NONE = "no series"
+    """The function takes scalars only."""
+    ONE = "one series"
+    """Each series of the answer comes from one series of the argument."""
+    RELABELLED = "one series, whose labels change"
+    """As `ONE`, but two series of the answer may become equal, which must be refused."""
+    ARGUMENT = "all series of the argument"
+    """The answer depends on all series together: on whether there is any, on their order, on a histogram's buckets."""
+    BEYOND_ARGUMENT = "series beside the argument's"
+    """The function also reads series that its argument does not select."""
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """`variadic` 0: exactly `args`; n > 0: the last type comes 0 to n times; -1: any number of times."""
+    """A function's types, and the facts that decide how a call is planned and evaluated.
+
+    `variadic` 0: exactly `args`; n > 0: the last type comes 0 to n times; -1: any number of times.
+    `depends_on_time`: the value may differ between steps even where the values of the arguments do not.
+    `of_samples`: over a plain selector, the function asks about the selected samples instead of their values.
+    `unevaluated_from`: arguments from this index on are not evaluated.
+    `keeps_name`: the answer of a function of range vectors keeps the metric names.
+    `gives_order`: the function orders the answer of an instant query, and remarks on its use in a range query.
+    `modifiers`: which of `anchored` and `smoothed` the function's range selector may have.
+    """
 
     name: str
     args: tuple[ValueType, ...]
-    variadic: int
     returns: ValueType
-    experimental: bool = False
+    scope: Scope
+    variadic: int = 0
+    depends_on_time: bool = False
+    of_samples: bool = False
+    unevaluated_from: int | None = None
+    keeps_name: bool = False
+    gives_order: bool = False
+    modifiers: frozenset[str] = frozenset()
 
     @property
     def args_min(self) -> int:
@@ -36,6 +67,10 @@ class Signature:
             return None
         return self.args_min + self.variadic
 
+    @property
+    def takes_range(self) -> bool:
+        return ValueType.MATRIX in self.args
+
     def arg_type(self, position: int) -> ValueType:
         return self.args[min(position, len(self.args) - 1)]
 
@@ -44,56 +79,72 @@ _V, _M, _S, _T = ValueType.VECTOR, ValueType.MATRIX, ValueType.SCALAR, ValueType
 
 
 def _signatures(
-    names: str,
-    args: tuple[ValueType, ...],
-    returns: ValueType = _V,
-    *,
-    variadic: int = 0,
-    experimental: bool = False,
+    scope: Scope, names: str, args: tuple[ValueType, ...], returns: ValueType = _V, **facts: Any
 ) -> list[Signature]:
-    return [Signature(name, args, variadic, returns, experimental) for name in names.split()]
+    return [Signature(name, args, returns, scope, **facts) for name in names.split()]
 
+
+_ONE, _RELABELLED, _ARGUMENT = Scope.ONE, Scope.RELABELLED, Scope.ARGUMENT
+_ANCHORED: Final = frozenset({"anchored"})
+_EXTENDED: Final = frozenset({"anchored", "smoothed"})
 
 FUNCTIONS: Final[dict[str, Signature]] = {
     signature.name: signature
     for signature in (
-        # Instant vector in, instant vector out.
-        *_signatures(
-            "abs absent ceil exp floor ln log10 log2 sgn sqrt timestamp start_timestamp sort sort_desc", (_V,)
-        ),
-        *_signatures("acos acosh asin asinh atan atanh cos cosh deg rad sin sinh tan tanh", (_V,)),
-        *_signatures("histogram_avg histogram_count histogram_stddev histogram_stdvar histogram_sum", (_V,)),
-        *_signatures("clamp", (_V, _S, _S)),
-        *_signatures("clamp_max clamp_min", (_V, _S)),
-        *_signatures("round", (_V, _S), variadic=1),
-        *_signatures("day_of_month day_of_week day_of_year days_in_month hour minute month year", (_V,), variadic=1),
-        *_signatures("histogram_quantile", (_S, _V)),
-        *_signatures("histogram_fraction", (_S, _S, _V)),
-        *_signatures("histogram_quantiles", (_V, _T, _S, _S), variadic=9, experimental=True),
-        *_signatures("label_join", (_V, _T, _T, _T), variadic=UNBOUNDED),
-        *_signatures("label_replace", (_V, _T, _T, _T, _T)),
-        *_signatures("sort_by_label sort_by_label_desc", (_V, _T), variadic=UNBOUNDED, experimental=True),
-        *_signatures("info", (_V, _V), variadic=1, experimental=True),
-        # Range vector in.
-        *_signatures("changes delta deriv idelta increase irate rate resets", (_M,)),
-        *_signatures("predict_linear", (_M, _S)),
-        *_signatures("double_exponential_smoothing holt_winters", (_M, _S, _S), experimental=True),
-        *_signatures("absent_over_time avg_over_time count_over_time last_over_time max_over_time", (_M,)),
-        *_signatures("min_over_time present_over_time stddev_over_time stdvar_over_time sum_over_time", (_M,)),
-        *_signatures("first_over_time mad_over_time ts_of_first_over_time", (_M,), experimental=True),
-        *_signatures("ts_of_last_over_time ts_of_max_over_time ts_of_min_over_time", (_M,), experimental=True),
-        *_signatures("quantile_over_time", (_S, _M)),
-        # Scalars.
-        *_signatures("scalar", (_V,), _S),
-        *_signatures("vector", (_S,)),
-        *_signatures("pi time", (), _S),
-        *_signatures("end range start step", (), _S, experimental=True),
-        *_signatures("max_of min_of", (_S, _S), _S, experimental=True),
+        # Of each sample of an instant vector.
+        *_signatures(_ONE, "abs ceil exp floor ln log10 log2 sgn sqrt", (_V,)),
+        *_signatures(_ONE, "acos acosh asin asinh atan atanh cos cosh deg rad sin sinh tan tanh", (_V,)),
+        *_signatures(_ONE, "clamp", (_V, _S, _S)),
+        *_signatures(_ONE, "clamp_max clamp_min", (_V, _S)),
+        *_signatures(_ONE, "round", (_V, _S), variadic=1),
+        *_signatures(_ONE, "day_of_month day_of_week day_of_year", (_V,), variadic=1, depends_on_time=True),
+        *_signatures(_ONE, "days_in_month hour minute month year", (_V,), variadic=1, depends_on_time=True),
+        *_signatures(_ONE, "timestamp", (_V,), of_samples=True, depends_on_time=True),
+        *_signatures(_ONE, "start_timestamp", (_V,), of_samples=True),
+        # Of a range vector.
+        *_signatures(_ONE, "delta increase rate", (_M,), modifiers=_EXTENDED),
+        *_signatures(_ONE, "changes resets", (_M,), modifiers=_ANCHORED),
+        *_signatures(_ONE, "deriv idelta irate mad_over_time", (_M,)),
+        *_signatures(_ONE, "predict_linear", (_M, _S), depends_on_time=True),
+        *_signatures(_ONE, "double_exponential_smoothing", (_M, _S, _S)),
+        *_signatures(_ONE, "avg_over_time count_over_time max_over_time min_over_time present_over_time", (_M,)),
+        *_signatures(_ONE, "stddev_over_time stdvar_over_time sum_over_time", (_M,)),
+        *_signatures(_ONE, "first_over_time last_over_time", (_M,), keeps_name=True),
+        *_signatures(_ONE, "ts_of_first_over_time ts_of_last_over_time", (_M,)),
+        *_signatures(_ONE, "ts_of_max_over_time ts_of_min_over_time", (_M,)),
+        *_signatures(_ONE, "quantile_over_time", (_S, _M)),
+        # Of label sets.
+        *_signatures(_RELABELLED, "label_join", (_V, _T, _T, _T), variadic=UNBOUNDED),
+        *_signatures(_RELABELLED, "label_replace", (_V, _T, _T, _T, _T)),
+        # Of all series together.
+        *_signatures(_ARGUMENT, "absent", (_V,)),
+        *_signatures(_ARGUMENT, "absent_over_time", (_M,)),
+        *_signatures(_ARGUMENT, "scalar", (_V,), _S),
+        *_signatures(_ARGUMENT, "sort sort_desc", (_V,), gives_order=True),
+        *_signatures(_ARGUMENT, "sort_by_label sort_by_label_desc", (_V, _T), variadic=UNBOUNDED, gives_order=True),
+        *_signatures(_ARGUMENT, "histogram_avg histogram_count histogram_stddev histogram_stdvar", (_V,)),
+        *_signatures(_ARGUMENT, "histogram_sum", (_V,)),
+        *_signatures(_ARGUMENT, "histogram_quantile", (_S, _V)),
+        *_signatures(_ARGUMENT, "histogram_fraction", (_S, _S, _V)),
+        *_signatures(_ARGUMENT, "histogram_quantiles", (_V, _T, _S, _S), variadic=9),
+        # The second argument is a set of matchers.
+        *_signatures(Scope.BEYOND_ARGUMENT, "info", (_V, _V), variadic=1, unevaluated_from=1),
+        # Of scalars.
+        *_signatures(Scope.NONE, "vector", (_S,)),
+        *_signatures(Scope.NONE, "end pi range start step", (), _S),
+        *_signatures(Scope.NONE, "time", (), _S, depends_on_time=True),
+        *_signatures(Scope.NONE, "max_of min_of", (_S, _S), _S),
     )
 }
 
 ALIASES: Final = {"holt_winters": "double_exponential_smoothing"}
 """Older names; the parser's `Call.func` always has the newer one."""
+
+
+def functions_with(modifier: str) -> list[str]:
+    """The functions whose range selector may be `anchored` or `smoothed`, in alphabetical order."""
+    return sorted(name for name, signature in FUNCTIONS.items() if modifier in signature.modifiers)
+
 
 AGGREGATORS: Final[dict[str, ValueType | None]] = {
     "avg": None,
@@ -113,8 +164,5 @@ AGGREGATORS: Final[dict[str, ValueType | None]] = {
 }
 """Aggregation operators and the type of their parameter, None where they take none."""
 
-EXTENDED_RANGE_FUNCTIONS: Final = {
-    "anchored": frozenset({"changes", "delta", "increase", "rate", "resets"}),
-    "smoothed": frozenset({"delta", "increase", "rate"}),
-}
-"""Which functions take a range selector with the `anchored` or `smoothed` modifier."""
+ORDERING_AGGREGATORS: Final = frozenset({"bottomk", "topk"})
+"""Aggregation operators that order the answer of an instant query."""

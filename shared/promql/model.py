@@ -100,7 +100,6 @@ class Matrix:
     `values`: float64[n, steps]; `present`: bool[n, steps] (a NaN is a value, absence is the mask);
     `drop_name`: bool[n], series whose metric name is to be dropped at the end of the evaluation.
     Where `present` is false the value is unspecified.
-    A lane for native histograms may later stand beside `values`.
     """
 
     labels: LabelFrame

@@ -25,10 +25,10 @@ TOKENS_MAX: Final = 25_000
 """A word costs 5 to 10 µs to parse: this many keep the longest query near a quarter of a second."""
 
 DURATION_MS_MAX: Final = 292 * 365 * 86_400_000
-"""What 64-bit nanoseconds hold, as in Prometheus."""
+"""The longest duration that 64-bit nanoseconds can hold, as in Prometheus."""
 
 NUMBER_LENGTH_MAX: Final = 1_000
-"""Beyond what the digits of any float need."""
+"""More digits than any float needs."""
 
 _KEYWORDS: Final = {
     **dict.fromkeys(AGGREGATORS, "AGGREGATOR"),

@@ -23,12 +23,11 @@ from shared.promql.ast import (
     Unary,
     ValueType,
     VectorSelector,
+    without_parens,
 )
-from shared.promql.functions import AGGREGATORS, EXTENDED_RANGE_FUNCTIONS, FUNCTIONS
+from shared.promql.functions import AGGREGATORS, FUNCTIONS, functions_with
+from shared.promql.operators import COMPARISONS, SET_OPERATORS
 from shared.promql.positions import Fault
-
-COMPARISONS: Final = frozenset({"==", "!=", "<", "<=", ">", ">="})
-SET_OPERATORS: Final = frozenset({"and", "or", "unless"})
 
 _NAMES: Final = {
     ValueType.SCALAR: "scalar",
@@ -140,16 +139,21 @@ def _info_fault(labels: Typed) -> Fault | None:
 
 def _extended_fault(func: str, args: Sequence[Typed]) -> Fault | None:
     for arg in args:
-        inner = arg.expr
-        while isinstance(inner, Paren):
-            inner = inner.expr
-        if isinstance(inner, MatrixSelector) and (inner.vector.anchored or inner.vector.smoothed):
-            modifier = "anchored" if inner.vector.anchored else "smoothed"
-            functions = EXTENDED_RANGE_FUNCTIONS[modifier]
-            if func not in functions:
-                allowed = ", ".join(sorted(functions))
-                return _fault(f"{modifier} modifier can only be used with: {allowed} - not with {func}", None)
+        message = extension_refusal(func, arg.expr)
+        if message is not None:
+            return _fault(message, None)
     return None
+
+
+def extension_refusal(func: str, argument: Expr) -> str | None:
+    """What is wrong with an `anchored` or `smoothed` range selector as an argument of `func`; None if nothing is."""
+    selector = without_parens(argument)
+    if not isinstance(selector, MatrixSelector) or not (selector.vector.anchored or selector.vector.smoothed):
+        return None
+    modifier = "anchored" if selector.vector.anchored else "smoothed"
+    if modifier in FUNCTIONS[func].modifiers:
+        return None
+    return f"{modifier} modifier can only be used with: {', '.join(functions_with(modifier))} - not with {func}"
 
 
 def aggregate_fault(op: str, args: Sequence[Typed], span: tuple[int, int]) -> Fault | None:

@@ -7,8 +7,7 @@ from numpy.typing import ArrayLike
 
 from shared.errors import TriptychError
 from shared.labels import Labels
-from shared.promql import model
-from shared.promql.engine import query
+from shared.promql import local, model
 from shared.promql.positions import line_column
 from tests.conformance.answer import Answer, Pairs
 from tests.conformance.data import Data, LoadedSamples
@@ -30,7 +29,7 @@ class MemoryBackend:
 
     def instant(self, text: str, time_ms: int) -> Answer:
         try:
-            result = query.instant(text, self._source, time_ms)
+            result = local.instant(text, self._source, time_ms)
         except TriptychError as error:
             return Answer("error", error=str(error))
         return answer_of(text, result.value, result.annotations, model.Grid(time_ms, time_ms), ranged=False)
@@ -38,7 +37,7 @@ class MemoryBackend:
     def range(self, text: str, times: Times) -> Answer:
         grid = model.Grid(times.start_ms, times.end_ms, times.step_ms)
         try:
-            result = query.range_query(text, self._source, grid)
+            result = local.range_query(text, self._source, grid)
         except TriptychError as error:
             return Answer("error", error=str(error))
         return answer_of(text, result.value, result.annotations, grid, ranged=True)

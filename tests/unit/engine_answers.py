@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shared.promql.engine.query import instant, range_query
+from shared.promql.local import instant, range_query
 from shared.promql.model import STALE_NAN_BITS, Grid, Matrix, Scalar
 from tests.memory_source import MemorySource
 

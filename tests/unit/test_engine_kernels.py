@@ -14,8 +14,9 @@ from coordinator.queries.merge import Terms
 from coordinator.queries.planner import Plan
 from shared.labels import LabelFrame, Symbols
 from shared.promql.ast import Matcher, VectorSelector
-from shared.promql.engine import kernels, scan, windows
+from shared.promql.engine import range_functions, scan
 from shared.promql.engine.invariance import step_invariant
+from shared.promql.engine.kernels.counters import extrapolated
 from shared.promql.model import Grid, RangeVector, Samples
 from shared.promql.parser import parse
 from shared.promql.rendering import series
@@ -51,7 +52,7 @@ def test_an_increase_goes_on_to_the_windows_ends_or_half_a_gap_where_they_are_fa
 ) -> None:
     """An increase of 10 over 10 ms, before and after whose samples the window has so much room."""
     for counter, first_value in ((False, 0.0), (False, 2.0), (True, 1000.0)):
-        got = kernels.extrapolated(
+        got = extrapolated(
             10.0,
             first_value,
             FIRST_T,
@@ -81,18 +82,18 @@ def test_an_increase_goes_on_to_the_windows_ends_or_half_a_gap_where_they_are_fa
 def test_a_counter_is_not_continued_to_below_zero(
     result: float, first_value: float, counter: bool, expected: float
 ) -> None:
-    got = kernels.extrapolated(result, first_value, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T, FIRST_T - 10, counter)
+    got = extrapolated(result, first_value, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T, FIRST_T - 10, counter)
     assert got == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("zero_t", "expected"), [(95, 10.0), (91, 10.0), (90, 12.0), (89, 12.0)])
 def test_a_counter_known_to_have_been_zero_within_the_window_counts_from_there(zero_t: int, expected: float) -> None:
-    got = kernels.extrapolated(10.0, 2.0, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T, zero_t, True)
+    got = extrapolated(10.0, 2.0, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T, zero_t, True)
     assert got == pytest.approx(expected)
 
 
 def test_an_increase_from_a_known_zero_goes_on_to_the_windows_end() -> None:
-    got = kernels.extrapolated(10.0, 0.0, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T + 3, FIRST_T - 5, True)
+    got = extrapolated(10.0, 0.0, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T + 3, FIRST_T - 5, True)
     assert got == pytest.approx(10.0 * 18 / 15)
 
 
@@ -133,7 +134,7 @@ def test_overlapping_start_times_are_remarked_on_however_much_is_read_at_once(mo
     expected = remarks("increase(m_total[1m])", overlapping, 20)
     assert len(expected) == 1 and "overlaps" in expected[0][0]
     assert remarks("increase(m_total[1m])", apart, 20) == []
-    monkeypatch.setattr(windows, "KERNEL_WORK", 1)
+    monkeypatch.setattr(range_functions, "KERNEL_WORK", 1)
     assert remarks("increase(m_total[1m])", overlapping, 20) == expected
     assert remarks("increase(m_total[1m])", apart, 20) == []
 
@@ -221,16 +222,16 @@ def test_a_smoothed_value_lies_between_samples_that_are_no_further_than_the_look
 def test_a_kernel_is_called_with_so_many_samples_and_steps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     data = source({"m": [1.0, 2.0, 3.0]})
     expected = rows("sum_over_time(m[30s])", data, 0, 40, 10)
-    monkeypatch.setattr(windows, "KERNEL_WORK", 6)
+    monkeypatch.setattr(range_functions, "KERNEL_WORK", 6)
     steps: list[int] = []
-    parts = windows._parts
+    parts = range_functions._parts
 
-    def noted(reading: windows.Reading) -> Iterator[windows.Reading]:
+    def noted(reading: range_functions.Reading) -> Iterator[range_functions.Reading]:
         for part in parts(reading):
             steps.append(part.windows.steps)
             yield part
 
-    monkeypatch.setattr(windows, "_parts", noted)
+    monkeypatch.setattr(range_functions, "_parts", noted)
     assert rows("sum_over_time(m[30s])", data, 0, 40, 10) == expected
     assert steps == [2, 2, 1]
     steps.clear()

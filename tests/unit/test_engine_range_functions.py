@@ -10,7 +10,17 @@ import pytest
 from numba import types
 
 from shared.errors import NotExecutable
-from shared.promql.engine import kernels, kernels_extended, kernels_moments, windows
+from shared.promql.engine import range_functions
+from shared.promql.engine.kernels import (
+    counters,
+    extended,
+    extremes,
+    moments,
+    order_statistics,
+    tallies,
+    trends,
+    windows,
+)
 from shared.promql.engine.warm import compile_kernels
 from tests.memory_source import MemorySource
 from tests.unit.engine_answers import STALE, at, remarks, rows, source
@@ -205,7 +215,7 @@ def test_work_cut_into_bounded_calls_of_a_kernel_changes_no_answer(text: str, mo
     rng = np.random.default_rng(3)
     data = source({"q": [0.2, 0.4, 0.9] * 9, **{f'm{{i="{i}"}}': rng.normal(size=20).tolist() for i in range(3)}})
     whole = rows(text, data, 0, 250, 5)
-    monkeypatch.setattr(windows, "KERNEL_WORK", 45)
+    monkeypatch.setattr(range_functions, "KERNEL_WORK", 45)
     assert rows(text, data, 0, 250, 5) == whole
 
 
@@ -245,7 +255,7 @@ def signatures(item: Any) -> set[tuple[types.Type, ...]]:
 
 def test_warming_up_compiles_every_kernel_for_one_signature() -> None:
     compile_kernels()
-    modules = (kernels, kernels_moments, kernels_extended)
+    modules = (windows, counters, tallies, extremes, extended, moments, trends, order_statistics)
     compiled = [item for module in modules for item in vars(module).values() if hasattr(item, "nopython_signatures")]
     warm = [len(item.nopython_signatures) for item in compiled]
     alone("rate(m[1m])", source({"m": [1, 2]}), 10)

@@ -30,8 +30,9 @@ from shared.promql.ast import (
     ValueType,
     VectorSelector,
 )
-from shared.promql.engine import batches, evaluator, parameters, query, scan, subquery, windows
+from shared.promql.engine import batches, evaluator, parameters, range_functions, scan
 from shared.promql.engine.context import resolved
+from shared.promql.engine.finishing import finish
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
 from shared.promql.engine.functions.info import info_selector
 from shared.promql.engine.functions.labels import GROUPS_MAX
@@ -78,7 +79,7 @@ def test_a_vector_is_no_scalar() -> None:
 def test_a_subquery_is_of_an_instant_vector() -> None:
     bench = Bench()
     with pytest.raises(NotExecutable, match="subquery is only allowed on instant vector"):
-        subquery.evaluate_subquery(Subquery(ONE, 60_000, 60_000), bench.grid, bench.context)
+        evaluator.evaluate(Subquery(ONE, 60_000, 60_000), bench.grid, bench.context)
 
 
 @pytest.mark.parametrize(
@@ -232,10 +233,10 @@ def test_a_range_vector_whose_series_became_equal_is_refused() -> None:
     bench = Bench()
     labels = LabelFrame.of([{"__name__": "a", "x": "1"}, {"__name__": "b", "x": "1"}], bench.context.symbols)
     samples = Samples(np.array([0, 1, 2]), np.array([0, 0]), np.array([1.0, 2.0]))
-    kept = query.finish(RangeVector(labels, samples, np.zeros(2, dtype=np.bool_)), bench.grid)
+    kept = finish(RangeVector(labels, samples, np.zeros(2, dtype=np.bool_)))
     assert isinstance(kept, RangeVector) and kept.labels.size == 2
     with pytest.raises(NotExecutable, match=SAME_LABELS):
-        query.finish(RangeVector(labels, samples, np.ones(2, dtype=np.bool_)), bench.grid)
+        finish(RangeVector(labels, samples, np.ones(2, dtype=np.bool_)))
 
 
 # Selectors
@@ -254,10 +255,10 @@ def test_a_range_vector_whose_series_became_equal_is_refused() -> None:
 def test_extended_windows_are_for_some_functions(modifier: str, func: str, is_allowed: bool) -> None:
     node = MatrixSelector(replace(M, **{modifier: True}), 60_000)
     if is_allowed:
-        windows._refuse_extension(func, node)
+        range_functions._refuse_extension(func, node)
     else:
         with pytest.raises(NotExecutable, match=f"{modifier} modifier can only be used with: .*rate.* not with {func}"):
-            windows._refuse_extension(func, node)
+            range_functions._refuse_extension(func, node)
 
 
 def test_the_times_of_a_smoothed_selector_are_the_evaluations() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shared.errors import BadData, DeadlineExceeded, NotExecutable
-from shared.promql.engine.query import instant, range_query
+from shared.promql.local import instant, range_query
 from shared.promql.model import Grid, RangeVector
 from tests.memory_source import MemorySource
 from tests.unit.engine_answers import STALE, at, rows, source

@@ -7,9 +7,10 @@ import pytest
 from shared.labels import Symbols
 from shared.promql import parser
 from shared.promql.ast import Aggregate, Subquery
-from shared.promql.engine import batches, partial, subquery
+from shared.promql.engine import batches, evaluator, partial, subquery
 from shared.promql.engine.context import EvalContext
-from shared.promql.engine.query import finish, instant, range_query
+from shared.promql.engine.finishing import finish
+from shared.promql.local import instant, range_query
 from shared.promql.model import Grid, Matrix, RangeVector
 from tests.unit.engine_answers import at, named, rows, source
 
@@ -73,6 +74,7 @@ def test_step_invariant_subtree_is_read_once() -> None:
         "bottomk(3, m)",
         "group by (a) (m @ 50)",
         "sum(timestamp(m))",
+        "sum(start_timestamp(m))",
         "sum(absent_series)",
     ],
 )
@@ -89,9 +91,9 @@ def test_batches_of_series_change_no_answer(text: str, monkeypatch: pytest.Monke
     assert isinstance(node, Aggregate) and batches.leaf(node.expr) is not None
     grid = Grid(0, 60_000, 10_000)
     context = EvalContext(data, Symbols(), grid)
-    part = batches.evaluate_partial(node, grid, context)
-    param = batches._param(node, grid, context)
-    value = finish(partial.merge(node, [part], param, grid, context), grid)
+    part = evaluator.evaluate_partial(node, grid, context)
+    param = evaluator._param(node, grid, context)
+    value = finish(partial.merge(node, [part], param, grid, context))
     assert isinstance(value, Matrix)
     assert {named(value, i) for i in range(value.labels.size)} == set(whole)
 

@@ -11,8 +11,9 @@ import pytest
 from shared.errors import NotExecutable
 from shared.promql.ast import Binary, Matching, VectorSelector
 from shared.promql.engine import rows as engine_rows
-from shared.promql.engine.binary import evaluate_binary
+from shared.promql.engine.binary import ARITHMETIC_UFUNCS, COMPARISON_UFUNCS, evaluate_binary
 from shared.promql.model import Matrix, Scalar
+from shared.promql.operators import ARITHMETIC, COMPARISONS
 from tests.unit.operators_setup import Bench, by_labels, rows
 
 SIDE = VectorSelector("m", ())
@@ -23,6 +24,11 @@ def operate(bench, op, lhs, rhs, matching=None, *, return_bool=False):
     vectors = isinstance(lhs, Matrix) and isinstance(rhs, Matrix)
     node = Binary(op, SIDE, SIDE, return_bool, matching or (PLAIN if vectors else None))
     return evaluate_binary(node, lhs, rhs, bench.grid, bench.context)
+
+
+def test_every_operator_of_numbers_has_an_implementation() -> None:
+    assert set(ARITHMETIC_UFUNCS) == ARITHMETIC
+    assert set(COMPARISON_UFUNCS) == COMPARISONS
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from coordinator.queries import evaluation
 from coordinator.queries.evaluation import (
     INLINE_TEXT_MAX,
     SHARDS_SHARE,
-    TIMED_OUT,
     Conclusion,
     Question,
     conclude,
@@ -30,6 +29,7 @@ from coordinator.queries.planner import plan
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import Symbols
 from shared.messages.query import Evaluate
+from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid, Matrix, Source
 from shared.wire import Reply, pack, unpack
 from tests.memory_source import MemorySource

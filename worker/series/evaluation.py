@@ -11,11 +11,11 @@ from shared.errors import Internal
 from shared.labels import Symbols
 from shared.messages.query import Evaluate, Evaluated, Form, Shape, SubAnswer, SubQuery
 from shared.promql import exchange, parser
-from shared.promql.ast import Aggregate, Expr, MatrixSelector, Paren
-from shared.promql.engine import partial, query
-from shared.promql.engine.batches import evaluate_partial
+from shared.promql.ast import Aggregate, Expr, MatrixSelector, without_parens
+from shared.promql.engine import partial
 from shared.promql.engine.context import EvalContext
-from shared.promql.engine.evaluator import evaluate, evaluate_vector
+from shared.promql.engine.evaluator import evaluate, evaluate_partial, evaluate_vector
+from shared.promql.engine.finishing import finish
 from shared.promql.model import Grid, Matrix, RangeVector, Source
 from shared.promql.rendering.series import SAMPLE_BYTES_MAX, SeriesWriter
 from shared.wire import Frame
@@ -52,17 +52,17 @@ def answer(
             cancelled=cancelled,
         )
         started = time.perf_counter()
-        shape, own = _answer(subquery, message.form, context)
+        shape, answer_frames = _answer(subquery, message.form, context)
         left = context.samples_left
         elapsed_ms = (time.perf_counter() - started) * 1000
         answers.append(SubAnswer(shape, exchange.remarks(context.annotations), context.samples_read, elapsed_ms))
-        frames += own
+        frames += answer_frames
     return Evaluated(tuple(answers)), frames
 
 
 def _answer(subquery: SubQuery, form: Form, context: EvalContext) -> tuple[Shape, list[Frame]]:
     grid = Grid(subquery.start_ms, subquery.end_ms, subquery.step_ms)
-    expr = _bare(parser.resolve_durations(parser.parse(subquery.text), context.query_grid))
+    expr = without_parens(parser.resolve_durations(parser.parse(subquery.text), context.query_grid))
     if subquery.mode == "samples":
         return exchange.encode(_samples(expr, grid, context))
     if subquery.mode == "value":
@@ -84,7 +84,7 @@ def _rendered(value: Matrix | RangeVector, form: Form, grid: Grid, context: Eval
         return None
     if cells * SAMPLE_BYTES_MAX > TEXT_BYTES_MAX:
         return None
-    finished = query.finish(value, grid)
+    finished = finish(value)
     assert isinstance(finished, Matrix | RangeVector)
     writer = SeriesWriter(finished, finished.labels.sort_order(), grid, instant=form == "vector")
     if writer.bytes_max > TEXT_BYTES_MAX:
@@ -123,9 +123,3 @@ def _samples(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:
     joined = exchange.joined(parts)
     assert isinstance(joined, RangeVector)
     return joined
-
-
-def _bare(expr: Expr) -> Expr:
-    while isinstance(expr, Paren):
-        expr = expr.expr
-    return expr

@@ -11,6 +11,6 @@ from shared.promql.model import Grid, Matrix, Value
 def evaluate_aggregate(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, context: EvalContext) -> Matrix:
     """`op by|without (…) (param, value)` at every step: an instant vector of groups, or of series for topk and such.
 
-    Raises NotExecutable for a parameter that is not one (NaN, beyond int64, not a label name).
+    Raises NotExecutable for an invalid parameter (NaN, beyond int64, not a label name).
     """
     return merge(node, [partial(node, value, param, grid, context)], param, grid, context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from shared.promql import types
@@ -20,11 +20,13 @@ from shared.promql.ast import (
     ValueType,
     VectorSelector,
 )
-from shared.promql.engine import evaluator, partial, windows
-from shared.promql.engine.aggregate import evaluate_aggregate
+from shared.promql.engine import partial
 from shared.promql.engine.context import Batch, EvalContext
 from shared.promql.engine.partial import Partial
+from shared.promql.engine.range_functions import range_argument
+from shared.promql.functions import FUNCTIONS, Scope
 from shared.promql.model import Grid, Matrix, Scalar, String
+from shared.promql.operators import SCALAR_OPERATORS
 
 BATCH_CELLS = 1 << 18
 """Series × steps of a batch: 2 MB of values, which stay in the processor's cache from one operator to the next."""
@@ -35,50 +37,34 @@ BATCH_SERIES = 1 << 14
 STREAMED = frozenset({"sum", "avg", "count", "min", "max", "group", "stddev", "stdvar", "topk", "bottomk"})
 """Aggregations whose partial form is smaller than what they aggregate."""
 
-PER_SERIES = frozenset(
-    {"abs", "ceil", "floor", "round", "sqrt", "exp", "ln", "log2", "log10", "sgn", "clamp", "clamp_min", "clamp_max"}
-    | {"deg", "rad", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"}
-    | {"day_of_month", "day_of_week", "day_of_year", "days_in_month", "hour", "minute", "month", "year", "timestamp"}
-)
-"""Functions of one instant vector that look at one series at a time."""
 
-SCALAR_OPERATORS = frozenset({"+", "-", "*", "/", "%", "^", "atan2", "==", "!=", ">", "<", ">=", "<="})
+EvaluateVector = Callable[[Expr, Grid, EvalContext], Matrix]
+"""How an expression that is an instant vector is evaluated."""
 
 
-def aggregate(node: Aggregate, grid: Grid, context: EvalContext) -> Matrix:
-    """The value of an aggregation, by way of its partial form where its series come in batches."""
-    if node.op in STREAMED and leaf(node.expr) is not None:
-        param = _param(node, grid, context)
-        return partial.merge(node, list(_partials(node, param, grid, context)), param, grid, context)
-    value = evaluator.evaluate_vector(node.expr, grid, context)
-    return evaluate_aggregate(node, value, _param(node, grid, context), grid, context)
+def batched_selector(node: Aggregate) -> VectorSelector | None:
+    """The selector whose series come in batches; None where the aggregation takes all of its series at once."""
+    return leaf(node.expr) if node.op in STREAMED else None
 
 
-def evaluate_partial(node: Aggregate, grid: Grid, context: EvalContext) -> Partial:
-    """The partial form of an aggregation over this source's series."""
-    param = _param(node, grid, context)
-    return partial.combine(node, list(_partials(node, param, grid, context)), param, context)
-
-
-def _param(node: Aggregate, grid: Grid, context: EvalContext) -> Scalar | String | None:
-    if node.param is None:
-        return None
-    value = evaluator.evaluate(node.param, grid, context)
-    assert isinstance(value, Scalar | String), "the type check admits scalars and strings as parameters"
-    return value
-
-
-def _partials(node: Aggregate, param: Scalar | String | None, grid: Grid, context: EvalContext) -> Iterator[Partial]:
-    selector = leaf(node.expr) if node.op in STREAMED else None
+def partials(
+    node: Aggregate,
+    param: Scalar | String | None,
+    grid: Grid,
+    context: EvalContext,
+    evaluate_vector: EvaluateVector,
+) -> Iterator[Partial]:
+    """The partial form of an aggregation over each batch of its series."""
+    selector = batched_selector(node)
     if selector is None:
-        yield partial.partial(node, evaluator.evaluate_vector(node.expr, grid, context), param, grid, context)
+        yield partial.partial(node, evaluate_vector(node.expr, grid, context), param, grid, context)
         return
     steps = max(grid.steps, 1)
     cells = 0
     batch = Batch(selector, size=max(1, min(BATCH_SERIES, BATCH_CELLS // steps)))
     while batch.first == 0 or batch.first < batch.total:
         with _restricted(batch, context):
-            value = evaluator.evaluate_vector(node.expr, grid, context)
+            value = evaluate_vector(node.expr, grid, context)
         part = partial.partial(node, value, param, grid, context)
         cells += part.present.size
         context.reserve(cells)
@@ -103,18 +89,22 @@ def leaf(expr: Expr) -> VectorSelector | None:
             return expr
         case Paren() | Unary():
             return leaf(expr.expr)
-        case Call() if expr.func in windows.RANGE_FUNCTIONS and expr.func != "absent_over_time":
-            index, ranged = windows.range_argument(expr)
-            if not all(constant(argument) for i, argument in enumerate(expr.args) if i != index):
-                return None
-            return leaf(ranged.expr) if isinstance(ranged, Subquery) else ranged.vector
-        case Call() if expr.func in PER_SERIES and expr.args:
-            return leaf(expr.args[0]) if all(map(constant, expr.args[1:])) else None
+        case Call() if FUNCTIONS[expr.func].scope is Scope.ONE and expr.args:
+            return _leaf_of_call(expr)
         case Binary() if expr.op in SCALAR_OPERATORS:
             for scalar, other in ((expr.lhs, expr.rhs), (expr.rhs, expr.lhs)):
                 if types.type_of(scalar) is ValueType.SCALAR and constant(scalar):
                     return leaf(other)
     return None
+
+
+def _leaf_of_call(call: Call) -> VectorSelector | None:
+    if not FUNCTIONS[call.func].takes_range:
+        return leaf(call.args[0]) if all(map(constant, call.args[1:])) else None
+    index, ranged = range_argument(call)
+    if not all(constant(argument) for i, argument in enumerate(call.args) if i != index):
+        return None
+    return leaf(ranged.expr) if isinstance(ranged, Subquery) else ranged.vector
 
 
 def constant(expr: Expr) -> bool:

@@ -15,10 +15,11 @@ from shared.promql.ast import Binary
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.matching import Operation, evaluate_pairs
 from shared.promql.engine.rows import without_empty
-from shared.promql.engine.setops import SET_OPERATORS, evaluate_set
+from shared.promql.engine.setops import evaluate_set
 from shared.promql.model import Bool, Float, Grid, Matrix, Scalar, Value
+from shared.promql.operators import ARITHMETIC, SET_OPERATORS
 
-ARITHMETIC: dict[str, Any] = {
+ARITHMETIC_UFUNCS: dict[str, Any] = {
     "+": np.add,
     "-": np.subtract,
     "*": np.multiply,
@@ -27,7 +28,7 @@ ARITHMETIC: dict[str, Any] = {
     "^": np.power,
     "atan2": np.arctan2,
 }
-COMPARISON: dict[str, Any] = {
+COMPARISON_UFUNCS: dict[str, Any] = {
     "==": np.equal,
     "!=": np.not_equal,
     ">": np.greater,
@@ -60,13 +61,13 @@ def evaluate_binary(node: Binary, lhs: Value, rhs: Value, grid: Grid, context: E
 
 def _operation(node: Binary) -> Operation:
     """A comparison without `bool` keeps the left value where it holds."""
-    arithmetic = ARITHMETIC.get(node.op)
+    arithmetic = ARITHMETIC_UFUNCS.get(node.op)
 
     def apply(left: Float, right: Float) -> tuple[Float, Bool | None]:
         with np.errstate(all="ignore"):
             if arithmetic is not None:
                 return arithmetic(left, right), None
-            held = COMPARISON[node.op](left, right)
+            held = COMPARISON_UFUNCS[node.op](left, right)
         return (held.astype(np.float64), None) if node.return_bool else (left, held)
 
     return apply
@@ -85,6 +86,6 @@ def _with_scalar(node: Binary, vector: Matrix, scalar: Float, *, swapped: bool) 
         operation = _operation(node)
         values, _ = operation(scalar, vector.values) if swapped else operation(vector.values, scalar)
         return Matrix(vector.labels, values, vector.present, np.ones_like(vector.drop_name))
-    compare = COMPARISON[node.op]
+    compare = COMPARISON_UFUNCS[node.op]
     held = compare(scalar, vector.values) if swapped else compare(vector.values, scalar)
     return without_empty(Matrix(vector.labels, vector.values, vector.present & held, vector.drop_name))

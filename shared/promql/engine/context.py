@@ -17,6 +17,9 @@ LOOKBACK_MS = 300_000
 SAMPLE_BUDGET = 50_000_000
 """Samples one query may touch by default, Prometheus's `--query.max-samples`: 0.8 GB of timestamps and values."""
 
+TOO_MANY_SAMPLES = "query processing would load too many samples into memory in query execution"
+TIMED_OUT = "query timed out in expression evaluation"
+
 
 def _never() -> bool:
     return False
@@ -50,7 +53,7 @@ class Batch:
 
 @dataclass
 class EvalContext:
-    """One evaluation's surroundings; used by one thread at a time.
+    """The source, limits and remarks of one evaluation; used by one thread at a time.
 
     `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
     `remote[i]` is the value of the leaf `Remote(i)`; `samples_left` counts down, `samples_read` up.
@@ -68,14 +71,14 @@ class EvalContext:
     samples_read: int = 0
     batch: Batch | None = None
     invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
-    """Memo of `evaluator.step_invariant`: id of a node → (the node, so that its id stays its own; the answer)."""
+    """Memo of `invariance.step_invariant`: id of a node → (the node, so that no other gets its id; the answer)."""
 
     def check(self) -> None:
         """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled."""
         if self.cancelled():
             raise DeadlineExceeded("query was cancelled before it was done")
         if time.monotonic() > self.deadline:
-            raise DeadlineExceeded("query timed out in expression evaluation")
+            raise DeadlineExceeded(TIMED_OUT)
 
     def charge(self, samples: int) -> None:
         """Count samples read from the source. Raises NotExecutable when the query's budget is spent."""
@@ -84,9 +87,9 @@ class EvalContext:
         self.reserve(0)
 
     def reserve(self, cells: int) -> None:
-        """Ask for a matrix of `cells` values. Raises NotExecutable if it alone is more than what the budget leaves."""
+        """Ask for a matrix of `cells` values. Raises NotExecutable if it alone exceeds what is left of the budget."""
         if cells > self.samples_left:
-            raise NotExecutable("query processing would load too many samples into memory in query execution")
+            raise NotExecutable(TOO_MANY_SAMPLES)
 
     def time_shift(self, offset_ms: int, at: At | None, grid: Grid) -> tuple[int, int]:
         """(first, step): the reference time of grid step k is `first + k * step`, after `@` and `offset`."""

@@ -1,14 +1,14 @@
 """The walk over the tree: each node's value over a grid of evaluation times, as columns.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/basics/. This module only decides which part computes
-a node; selectors are in `scan`, range functions in `windows`, subqueries in `subquery`, the rest in its own module.
+a node, and evaluates what that part needs. No other module evaluates a subtree, except by the function it is given.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from shared.errors import Internal, NotExecutable
+from shared.errors import BadData, Internal, NotExecutable
 from shared.promql.ast import (
     Aggregate,
     Binary,
@@ -22,18 +22,19 @@ from shared.promql.ast import (
     Subquery,
     Unary,
     VectorSelector,
+    without_parens,
 )
-from shared.promql.engine import batches, binary, scan, windows
+from shared.promql.engine import batches, binary, partial, range_vectors, scan
+from shared.promql.engine.aggregate import evaluate_aggregate
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
 from shared.promql.engine.invariance import broadcast, step_invariant
-from shared.promql.model import Grid, Matrix, Scalar, String, Value
-
-SAMPLE_TIME_FUNCTIONS = frozenset({"timestamp", "start_timestamp"})
-"""Functions that, over a plain selector, ask about the selected samples instead of their values."""
-
-UNEVALUATED_ARGUMENTS = {"info": 1}
-"""Functions whose arguments from this index on are not values: `info`'s second is a set of matchers."""
+from shared.promql.engine.partial import Partial
+from shared.promql.engine.range_functions import evaluate_range_function, range_argument
+from shared.promql.engine.range_vectors import RangeSeries
+from shared.promql.engine.subquery import inner_grid
+from shared.promql.functions import FUNCTIONS
+from shared.promql.model import Grid, Matrix, RangeVector, Scalar, String, Value
 
 
 def evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
@@ -60,7 +61,7 @@ def _evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
         case VectorSelector():
             return scan.instant_vector(expr, grid, context)
         case MatrixSelector() | Subquery():
-            return windows.range_vector(expr, grid, context)
+            return _range_vector(expr, grid, context)
         case Unary():
             return _unary(expr, evaluate(expr.expr, grid, context))
         case Binary():
@@ -69,7 +70,7 @@ def _evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
         case Call():
             return _call(expr, grid, context)
         case Aggregate():
-            return batches.aggregate(expr, grid, context)
+            return _aggregate(expr, grid, context)
         case Remote():
             return context.remote[expr.index]
 
@@ -90,6 +91,45 @@ def evaluate_scalar(expr: Expr, grid: Grid, context: EvalContext) -> Scalar:
     return value
 
 
+def evaluate_partial(node: Aggregate, grid: Grid, context: EvalContext) -> Partial:
+    """The partial form of an aggregation over this source's series."""
+    param = _param(node, grid, context)
+    return partial.combine(node, list(batches.partials(node, param, grid, context, evaluate_vector)), param, context)
+
+
+def _aggregate(node: Aggregate, grid: Grid, context: EvalContext) -> Matrix:
+    """The value of an aggregation, by way of its partial form where its series come in batches."""
+    if batches.batched_selector(node) is not None:
+        param = _param(node, grid, context)
+        parts = list(batches.partials(node, param, grid, context, evaluate_vector))
+        return partial.merge(node, parts, param, grid, context)
+    value = evaluate_vector(node.expr, grid, context)
+    return evaluate_aggregate(node, value, _param(node, grid, context), grid, context)
+
+
+def _param(node: Aggregate, grid: Grid, context: EvalContext) -> Scalar | String | None:
+    if node.param is None:
+        return None
+    value = evaluate(node.param, grid, context)
+    assert isinstance(value, Scalar | String), "the type check admits scalars and strings as parameters"
+    return value
+
+
+def _range_vector(node: MatrixSelector | Subquery, grid: Grid, context: EvalContext) -> RangeVector:
+    if grid.steps != 1:
+        raise BadData('invalid expression type "range vector" for range query, must be Scalar or instant Vector')
+    return range_vectors.first_windows(_range_series(node, grid, context))
+
+
+def _range_series(node: MatrixSelector | Subquery, grid: Grid, context: EvalContext) -> RangeSeries:
+    """Raises NotExecutable when the inner grid of a subquery alone is over the query's budget."""
+    if isinstance(node, MatrixSelector):
+        return range_vectors.of_selector(node, grid, context)
+    inner = inner_grid(node, grid, context)
+    context.reserve(inner.steps)
+    return range_vectors.of_subquery(node, evaluate(node.expr, inner, context), inner, grid, context)
+
+
 def _unary(node: Unary, value: Value) -> Value:
     if node.op == "+":
         return value
@@ -101,20 +141,21 @@ def _unary(node: Unary, value: Value) -> Value:
 
 
 def _call(node: Call, grid: Grid, context: EvalContext) -> Value:
-    if node.func in SAMPLE_TIME_FUNCTIONS and node.args:
-        selector = _unwrapped(node.args[0])
+    signature = FUNCTIONS.get(node.func)
+    if signature is None:
+        raise Internal(f"function {node.func} has no implementation")
+    if signature.of_samples and node.args:
+        selector = without_parens(node.args[0])
         if isinstance(selector, VectorSelector):
             return scan.sample_times(node.func, selector, grid, context)
-    if node.func in windows.RANGE_FUNCTIONS:
-        return windows.evaluate_range_function(node, grid, context)
-    function = INSTANT_FUNCTIONS.get(node.func)
-    if function is None:
-        raise Internal(f"function {node.func} has no implementation")
-    evaluated = node.args[: UNEVALUATED_ARGUMENTS.get(node.func, len(node.args))]
-    return function(node, [evaluate(argument, grid, context) for argument in evaluated], grid, context)
+    if signature.takes_range:
+        return _range_call(node, grid, context)
+    arguments = [evaluate(argument, grid, context) for argument in node.args[: signature.unevaluated_from]]
+    return INSTANT_FUNCTIONS[node.func](node, arguments, grid, context)
 
 
-def _unwrapped(expr: Expr) -> Expr:
-    while isinstance(expr, Paren):
-        expr = expr.expr
-    return expr
+def _range_call(node: Call, grid: Grid, context: EvalContext) -> Matrix:
+    index, ranged = range_argument(node)
+    others = [argument for i, argument in enumerate(node.args) if i != index]
+    parameters = [evaluate_scalar(argument, grid, context).values for argument in others]
+    return evaluate_range_function(node, _range_series(ranged, grid, context), parameters, grid, context)

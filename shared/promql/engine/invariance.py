@@ -17,25 +17,19 @@ from shared.promql.ast import (
     Subquery,
     Unary,
     VectorSelector,
+    without_parens,
 )
 from shared.promql.engine.context import EvalContext
+from shared.promql.functions import FUNCTIONS
 from shared.promql.model import Matrix, Scalar, Value
-
-TIME_DEPENDENT = frozenset(
-    {"day_of_month", "day_of_week", "day_of_year", "days_in_month", "hour", "minute", "month", "year"}
-    | {"time", "timestamp", "predict_linear"}
-    # These remark on being used in a range query, which they could not see if they were evaluated once.
-    | {"sort", "sort_desc", "sort_by_label", "sort_by_label_desc"}
-)
-"""Functions whose value may differ between steps even where their arguments' does not."""
 
 
 def step_invariant(expr: Expr, context: EvalContext) -> bool:
     """Whether every step of `expr` has the same value; remembered per node in the context."""
-    held = context.invariant.get(id(expr))
-    if held is None:
-        held = context.invariant[id(expr)] = (expr, _step_invariant(expr, context))
-    return held[1]
+    memo = context.invariant.get(id(expr))
+    if memo is None:
+        memo = context.invariant[id(expr)] = (expr, _step_invariant(expr, context))
+    return memo[1]
 
 
 def _step_invariant(expr: Expr, context: EvalContext) -> bool:
@@ -51,15 +45,23 @@ def _step_invariant(expr: Expr, context: EvalContext) -> bool:
         case Binary():
             return step_invariant(expr.lhs, context) and step_invariant(expr.rhs, context)
         case Call():
-            if expr.func == "timestamp" and isinstance(expr.args[0], VectorSelector):
-                return step_invariant(expr.args[0], context)
-            return expr.func not in TIME_DEPENDENT and all(step_invariant(arg, context) for arg in expr.args)
+            return _call(expr, context)
         case Aggregate():
             parameter = expr.param is None or step_invariant(expr.param, context)
             return parameter and step_invariant(expr.expr, context)
         case Remote():
             # Its value was made for the grid it stands in.
             return False
+
+
+def _call(call: Call, context: EvalContext) -> bool:
+    signature = FUNCTIONS[call.func]
+    if signature.of_samples and isinstance(selector := without_parens(call.args[0]), VectorSelector):
+        return step_invariant(selector, context)
+    # A function that orders remarks on being used in a range query, which it could not see if it were evaluated once.
+    if signature.depends_on_time or signature.gives_order:
+        return False
+    return all(step_invariant(argument, context) for argument in call.args)
 
 
 def broadcast(value: Value, steps: int, context: EvalContext) -> Value:

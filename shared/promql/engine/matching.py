@@ -15,9 +15,9 @@ import numpy as np
 from shared.errors import NotExecutable
 from shared.labels import METRIC_NAME, LabelFrame, Rows, row_ids
 from shared.promql.ast import Binary, Matching
-from shared.promql.engine.aggregation_kernels import count_groups
 from shared.promql.engine.context import EvalContext
-from shared.promql.engine.rows import name_dropped, no_series, stack, take, united, without_empty
+from shared.promql.engine.kernels.aggregation import count_groups
+from shared.promql.engine.rows import layers, name_dropped, no_series, stack, take, united, without_empty
 from shared.promql.model import Bool, Float, Int, Matrix
 
 Operation = Callable[[Float, Float], tuple[Float, Bool | None]]
@@ -98,7 +98,7 @@ def _evaluate(sides: _Sides, context: EvalContext) -> Matrix:
     if sides.matching.card == "one-to-one":
         _refuse_many(sides, one_present)
     parts = []
-    layer = _layers(sides.one_ids)
+    layer = layers(sides.one_ids)
     for k in range(int(layer.max()) + 1 if len(layer) else 0):
         context.check()
         row_of = np.full(sides.groups, -1, dtype=np.int64)
@@ -113,16 +113,6 @@ def _evaluate(sides: _Sides, context: EvalContext) -> Matrix:
     if not parts:
         return no_series(many.labels.symbols, steps)
     return parts[0] if len(parts) == 1 else united(stack(parts))
-
-
-def _layers(ids: Rows) -> Rows:
-    """How many earlier series share each series' group: layer k has at most one series of a group."""
-    order = np.argsort(ids, kind="stable")
-    sorted_ids = ids[order]
-    starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
-    layer = np.empty(len(ids), dtype=np.int64)
-    layer[order] = np.arange(len(ids)) - np.repeat(starts, np.diff(np.append(starts, len(ids))))
-    return layer
 
 
 def _refuse_duplicates(sides: _Sides, one_counts: Int) -> None:

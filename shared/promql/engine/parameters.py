@@ -17,7 +17,8 @@ INT64_MAX = 9223372036854774784.0
 """The largest float64 that is an int64."""
 
 REMARKS_MAX = 10
-"""Distinct bad values remarked on: one that changes at every step must not make a remark a step."""
+"""Distinct bad values that are remarked on, so that a value that changes at every step does not cause as many remarks.
+"""
 
 
 def scalar_of(param: Value | None) -> Float:
@@ -57,7 +58,12 @@ def warn_of_quantiles(values: Float, offset: int | None, context: EvalContext) -
     """Remark on quantiles (float64[steps]) outside [0, 1]."""
     bad = np.unique(values[~((values >= 0.0) & (values <= 1.0))])
     for value in bad[:REMARKS_MAX]:
-        context.annotations.warn(f"quantile value should be between 0 and 1, got {general(float(value))}", offset)
+        context.annotations.warn(quantile_remark(value), offset)
+
+
+def quantile_remark(value: float) -> str:
+    """The text of the warning about a quantile outside [0, 1]."""
+    return f"quantile value should be between 0 and 1, got {general(float(value))}"
 
 
 def label_name(param: Value | None) -> str:

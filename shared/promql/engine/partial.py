@@ -1,4 +1,4 @@
-"""Aggregations in parts: what one batch of series, or one shard, contributes, and how contributions become the answer.
+"""Aggregations in parts: the contribution of one batch of series or one shard, and how contributions become the answer.
 
 A partial holds the groups' label sets and planes of float64[groups, steps]; where a group has no sample the planes hold
 what changes nothing when merged. Operators that need values instead of a reduction (quantile, topk, …) have a partial
@@ -16,10 +16,11 @@ import numpy as np
 
 from shared.labels import LabelFrame, Rows, concat, row_ids
 from shared.promql.ast import Aggregate
-from shared.promql.engine import aggregation_kernels as kernels
 from shared.promql.engine import parameters, selection
 from shared.promql.engine.context import EvalContext
+from shared.promql.engine.kernels import aggregation
 from shared.promql.engine.rows import in_order, stack, united, without_empty
+from shared.promql.functions import ORDERING_AGGREGATORS
 from shared.promql.model import Bool, Float, Grid, Matrix, Value
 
 Planes = dict[str, Float]
@@ -52,7 +53,7 @@ SERIES_OPERATORS = frozenset({"topk", "bottomk", "limitk", "limit_ratio", "quant
 
 
 def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, context: EvalContext) -> Partial:
-    """The contribution of the series `value`. Raises NotExecutable for a parameter that is not one."""
+    """The contribution of the series `value`. Raises NotExecutable for an invalid parameter."""
     if node.op in SERIES_OPERATORS:
         matrix = _candidates(node, value, param, context)
         return Partial(matrix.labels, {"value": matrix.values}, matrix.present, matrix.drop_name)
@@ -101,7 +102,7 @@ def merge(
 ) -> Matrix:
     """The aggregation's answer from the contributions of batches and shards, all on one symbol table."""
     whole = combine(node, partials, param, context)
-    if node.op in ("topk", "bottomk"):
+    if node.op in ORDERING_AGGREGATORS:
         chosen = without_empty(_series(whole))
         return selection.by_value(node, chosen) if grid.steps == 1 else chosen
     if node.op == "quantile":
@@ -151,7 +152,7 @@ def _added(a: Float, b: Float, compensation: Float) -> tuple[Float, Float]:
 
 def _reduce_sum(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
     counts = np.zeros(planes["sum"].shape, dtype=np.int64)
-    kernels.sum_groups(values, present, ids, planes["sum"], planes["compensation"], counts)
+    aggregation.sum_groups(values, present, ids, planes["sum"], planes["compensation"], counts)
     return counts
 
 
@@ -161,17 +162,17 @@ def _merge_sum(a: Planes, b: Planes) -> Planes:
 
 
 def _reduce_average(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
-    kernels.average_groups(
+    aggregation.average_groups(
         values, present, ids, planes["sum"], planes["compensation"], planes["count"], planes["scaled"]
     )
     return planes["count"]
 
 
 def _merge_average(a: Planes, b: Planes) -> Planes:
-    """Sums add up, at the smaller scale if one is there already or their sum would overflow."""
+    """Sums add up, at the smaller scale where one of them has it already or where the total would overflow."""
     scaled = (a["scaled"] > 0) | (b["scaled"] > 0) | np.isinf(a["sum"] + b["sum"])
     sums, compensations = (
-        [side[name] * np.where(scaled & (side["scaled"] == 0), kernels.SCALE, 1.0) for side in (a, b)]
+        [side[name] * np.where(scaled & (side["scaled"] == 0), aggregation.SCALE, 1.0) for side in (a, b)]
         for name in ("sum", "compensation")
     )
     total, compensation = _added(sums[0], sums[1], compensations[0] + compensations[1])
@@ -181,11 +182,11 @@ def _merge_average(a: Planes, b: Planes) -> Planes:
 
 def _average(planes: Planes) -> Float:
     mean = planes["sum"] / planes["count"] + planes["compensation"] / planes["count"]
-    return mean * np.where(planes["scaled"] > 0, 1.0 / kernels.SCALE, 1.0)
+    return mean * np.where(planes["scaled"] > 0, 1.0 / aggregation.SCALE, 1.0)
 
 
 def _reduce_moments(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
-    kernels.moment_groups(values, present, ids, planes["count"], planes["mean"], planes["squares"])
+    aggregation.moment_groups(values, present, ids, planes["count"], planes["mean"], planes["squares"])
     return planes["count"]
 
 
@@ -205,7 +206,7 @@ def _merge_moments(a: Planes, b: Planes) -> Planes:
 def _reduce_extremes(greatest: bool) -> Callable[[Float, Bool, Rows, Planes], np.ndarray]:
     def reduce(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
         counts = np.zeros(planes["extreme"].shape, dtype=np.int64)
-        kernels.extreme_groups(values, present, ids, greatest, planes["extreme"], counts)
+        aggregation.extreme_groups(values, present, ids, greatest, planes["extreme"], counts)
         return counts
 
     return reduce
@@ -213,7 +214,7 @@ def _reduce_extremes(greatest: bool) -> Callable[[Float, Bool, Rows, Planes], np
 
 def _reduce_count(values: Float, present: Bool, ids: Rows, planes: Planes) -> np.ndarray:
     counts = np.zeros(planes["count"].shape, dtype=np.int64)
-    kernels.count_groups(present, ids, counts)
+    aggregation.count_groups(present, ids, counts)
     planes["count"][:] = counts
     return counts
 

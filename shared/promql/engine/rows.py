@@ -53,10 +53,21 @@ def in_order(ids: Rows, first: Rows) -> tuple[Rows, Rows]:
     return rank[ids], first[by_appearance]
 
 
-def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None = None) -> Matrix:
-    """Make one series of the series with equal label sets, as one series may be when it is made of several.
+def layers(ids: Rows) -> Rows:
+    """int64[n]: how many earlier rows are of each row's group, so that layer k has at most one row of a group.
+    `ids`: int64[n], the group of each row."""
+    order = np.argsort(ids, kind="stable")
+    sorted_ids = ids[order]
+    starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
+    layer = np.empty(len(ids), dtype=np.int64)
+    layer[order] = np.arange(len(ids)) - np.repeat(starts, np.diff(np.append(starts, len(ids))))
+    return layer
 
-    `occupied` (bool[n, steps], by default the presence) says where a series counts for the check.
+
+def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None = None) -> Matrix:
+    """Make one series of all series with equal label sets.
+
+    `occupied` (bool[n, steps], by default the presence) says at which steps a series counts for the check.
     Raises NotExecutable with `message` if two of them are at the same step.
     """
     ids, first = matrix.labels.unique()

@@ -14,15 +14,16 @@ import numpy as np
 from shared.errors import Internal
 from shared.labels import LabelFrame
 from shared.promql.ast import VectorSelector
-from shared.promql.engine import kernels, kernels_extended
 from shared.promql.engine.context import EvalContext, resolved
+from shared.promql.engine.kernels.extended import smoothed_at
+from shared.promql.engine.kernels.windows import last_in_window
 from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, Selection
 
 READ_SERIES = 256
 """Series in a selector's first read, before it is known how many samples a series has."""
 
 READ_SAMPLES = 1 << 19
-"""Samples a read aims at: 8 MB of timestamps and values stay near the processor's cache."""
+"""Samples that a read aims at: 8 MB of timestamps and values stay near the processor's cache."""
 
 NO_STARTS = np.zeros(0, dtype=np.int64)
 NO_FLAGS = np.zeros(0, dtype=np.bool_)
@@ -32,7 +33,8 @@ NO_FLAGS = np.zeros(0, dtype=np.bool_)
 class Windows:
     """The windows (end - range_ms, end] of a grid's steps, end = first + k * step; step 0 repeats one window.
 
-    `before_ms` and `after_ms` are how much further samples are of use (anchored and smoothed selectors).
+    `before_ms` and `after_ms`: how far beyond a window its samples are used too (anchored and smoothed selectors). All
+    windows together use the samples with read_start_ms ≤ t ≤ read_end_ms.
     """
 
     first: int
@@ -45,6 +47,14 @@ class Windows:
     @property
     def last(self) -> int:
         return self.first + self.step * max(self.steps - 1, 0)
+
+    @property
+    def read_start_ms(self) -> int:
+        return self.first - self.range_ms - self.before_ms + 1
+
+    @property
+    def read_end_ms(self) -> int:
+        return self.last + self.after_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +80,7 @@ def scan(node: VectorSelector, windows: Windows, context: EvalContext) -> Scan:
     batch = context.batch if context.batch is not None and context.batch.selector is node else None
     selection = batch.selection if batch is not None else None
     if selection is None:
-        start = windows.first - windows.range_ms - windows.before_ms + 1
-        end = windows.last + windows.after_ms
-        selection = context.source.select(node.matchers, start, end, context.symbols)
+        selection = context.source.select(node.matchers, windows.read_start_ms, windows.read_end_ms, context.symbols)
     if batch is None:
         return Scan(selection.labels, selection, 0)
     batch.selection = selection
@@ -80,18 +88,18 @@ def scan(node: VectorSelector, windows: Windows, context: EvalContext) -> Scan:
     return Scan(selection.labels.take(slice(batch.first, last)), selection, batch.first)
 
 
-def reads(found: Scan, context: EvalContext, *, keep_stale: bool = False) -> Iterator[tuple[slice, Samples]]:
+def reads(selected: Scan, context: EvalContext, *, keep_stale: bool = False) -> Iterator[tuple[slice, Samples]]:
     """The samples of a scan, some series at a time, with the rows they belong to.
 
     Staleness markers are left out unless `keep_stale`. Counts the samples against the query's budget and checks its
     deadline before every read.
     """
-    batch = context.batch if context.batch is not None and context.batch.selection is found.selection else None
+    batch = context.batch if context.batch is not None and context.batch.selection is selected.selection else None
     row, size = 0, READ_SERIES if batch is None or not batch.read_size else batch.read_size
-    while row < found.labels.size:
+    while row < selected.labels.size:
         context.check()
-        last = min(row + size, found.labels.size)
-        samples = found.selection.read(found.first + row, found.first + last)
+        last = min(row + size, selected.labels.size)
+        samples = selected.selection.read(selected.first + row, selected.first + last)
         context.charge(len(samples.values))
         yield slice(row, last), samples if keep_stale else without_stale(samples)
         size = max(1, READ_SAMPLES * (last - row) // max(len(samples.values), 1))
@@ -104,13 +112,13 @@ def without_stale(samples: Samples) -> Samples:
     stale = samples.values.view(np.int64) == STALE_NAN_BITS
     if not stale.any():
         return samples
-    kept = ~stale
+    is_kept = ~stale
     starts = samples.start_timestamps_ms
     return Samples(
-        np.concatenate([[0], np.cumsum(kept)])[samples.offsets],
-        samples.timestamps_ms[kept],
-        samples.values[kept],
-        None if starts is None else starts[kept],
+        np.concatenate([[0], np.cumsum(is_kept)])[samples.offsets],
+        samples.timestamps_ms[is_kept],
+        samples.values[is_kept],
+        None if starts is None else starts[is_kept],
     )
 
 
@@ -131,23 +139,23 @@ def sample_times(func: str, node: VectorSelector, grid: Grid, context: EvalConte
 def _instant(node: VectorSelector, grid: Grid, context: EvalContext, func: str | None) -> Matrix:
     lookback_ms = context.lookback_ms
     windows = windows_of(node, lookback_ms, grid, context)
-    found = scan(node, windows, context)
-    values, present = empty(found.labels.size, grid.steps, context)
-    for rows, samples in reads(found, context, keep_stale=not node.smoothed):
+    selected = scan(node, windows, context)
+    values, present = empty(selected.labels.size, grid.steps, context)
+    for rows, samples in reads(selected, context, keep_stale=not node.smoothed):
         s = samples
         if node.smoothed:
-            kernels_extended.smoothed_at(
+            smoothed_at(
                 s.offsets, s.timestamps_ms, s.values, windows.first, windows.step, lookback_ms, values[rows],
                 present[rows],
             )  # fmt: skip
             continue
-        kernels.last_in_window(
+        last_in_window(
             s.offsets, s.timestamps_ms, s.values.view(np.int64), _column(func, s), STALE_NAN_BITS, windows.first,
             windows.step, lookback_ms, values[rows], present[rows],
         )  # fmt: skip
     if node.smoothed and func is not None:
         values[:] = (windows.first + windows.step * np.arange(grid.steps)) / 1000.0 if func == "timestamp" else 0.0
-    return seen_only(found.labels, values, present, np.zeros(found.labels.size, dtype=np.bool_))
+    return seen_only(selected.labels, values, present, np.zeros(selected.labels.size, dtype=np.bool_))
 
 
 def _column(func: str | None, samples: Samples) -> Float:

@@ -1,4 +1,4 @@
-"""Aggregations that answer series instead of reducing them (topk, bottomk, limitk, limit_ratio), and those that need
+"""Aggregations that choose series instead of reducing them (topk, bottomk, limitk, limit_ratio), and those that need
 all values of a group at once (quantile, count_values).
 
 The answers do not depend on how the series are spread over shards: equal values in topk and bottomk are ordered by
@@ -14,8 +14,8 @@ from shared import labels as label_sets
 from shared.hashing import hash64
 from shared.labels import METRIC_NAME, LabelFrame, Rows
 from shared.promql.ast import Aggregate
-from shared.promql.engine.aggregation_kernels import quantile_groups, select_groups
 from shared.promql.engine.context import EvalContext
+from shared.promql.engine.kernels.aggregation import quantile_groups, select_groups
 from shared.promql.engine.numbers import plain
 from shared.promql.engine.rows import take, without_empty
 from shared.promql.model import Bool, Float, Int, Matrix
@@ -41,7 +41,8 @@ def hashes(labels: LabelFrame) -> NDArray[np.uint64]:
 
 
 def extremes(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
-    """topk and bottomk: the series that are among the k (int64[steps]) of their group at any step, present there."""
+    """topk and bottomk: the series that are among the k (int64[steps]) best of their group at any step, and present
+    only at those steps."""
     ids, groups = grouped(matrix.labels, node)
     if not len(k) or not groups.size or k.max() < 1:
         return take(matrix, np.zeros(0, dtype=np.int64))
@@ -54,7 +55,7 @@ def extremes(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
     chosen = np.zeros(present.shape, dtype=np.bool_)
     ranks = np.arange(len(ids), dtype=np.int64)
     if select_groups(values, present, ids, ranks, k, capacities, greatest, chosen):
-        # Only now is the order of label sets worth its cost.
+        # The order of label sets is worth its cost only where values are equal.
         ranks[matrix.labels.sort_order()] = np.arange(len(ids), dtype=np.int64)
         chosen[:] = False
         select_groups(values, present, ids, ranks, k, capacities, greatest, chosen)

@@ -10,8 +10,6 @@ from shared.promql.engine.matching import match_groups, presence_counts
 from shared.promql.engine.rows import stack, united, without_empty
 from shared.promql.model import Matrix
 
-SET_OPERATORS = frozenset({"and", "or", "unless"})
-
 
 def evaluate_set(node: Binary, lhs: Matrix, rhs: Matrix) -> Matrix:
     """`lhs and|or|unless rhs`: series of the operands, less the steps at which the other side decides against them."""

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared.errors import NotExecutable
-from shared.labels import LabelFrame
 from shared.promql.ast import Subquery
-from shared.promql.engine import evaluator
 from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.scan import Windows
-from shared.promql.model import Bool, Grid, Matrix, Samples
+from shared.promql.model import Grid, Matrix, Samples
 
 DEFAULT_STEP_MS = 60_000
 """The resolution of a subquery that names none: Prometheus's default evaluation interval."""
@@ -31,19 +28,6 @@ def inner_grid(node: Subquery, grid: Grid, context: EvalContext) -> Grid:
     step = step or DEFAULT_STEP_MS
     before = windows.first - windows.range_ms
     return Grid((before // step + 1) * step, windows.last, step)
-
-
-def evaluate_subquery(node: Subquery, grid: Grid, context: EvalContext) -> tuple[LabelFrame, Samples, Bool]:
-    """(labels, samples, drop_name) of the range vector that `grid`'s windows are over.
-
-    Start timestamps end here. Raises NotExecutable when the inner grid alone is over the query's budget.
-    """
-    inner = inner_grid(node, grid, context)
-    context.reserve(inner.steps)
-    value = evaluator.evaluate(node.expr, inner, context)
-    if not isinstance(value, Matrix):
-        raise NotExecutable("subquery is only allowed on instant vector")
-    return value.labels, ragged(value, inner), value.drop_name
 
 
 def ragged(matrix: Matrix, grid: Grid) -> Samples:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from shared.kernels import compile_declared
-from shared.promql.engine import functions, kernels, kernels_extended, partial, windows
+from shared.promql.engine import functions, partial
+from shared.promql.engine.kernels.extended import smoothed_at
+from shared.promql.engine.kernels.windows import last_in_window
+from shared.promql.engine.range_functions import RANGE_FUNCTIONS, Reading
 from shared.promql.engine.scan import Windows
 from shared.promql.model import STALE_NAN_BITS, Samples
 
@@ -20,9 +23,9 @@ def compile_kernels() -> None:
     out, present = np.zeros((1, 1)), np.zeros((1, 1), dtype=np.bool_)
     half = np.full(1, 0.5)
     for before_ms in (0, 1):
-        reading = windows.Reading(samples, Windows(0, 1, 1, 1, before_ms), out, present, [half, half], 0, 1, False, 1)
-        for function in windows.RANGE_FUNCTIONS.values():
+        reading = Reading(samples, Windows(0, 1, 1, 1, before_ms), out, present, [half, half], 0, 1, False, 1)
+        for function in RANGE_FUNCTIONS.values():
             function(reading)
     edges = (samples.offsets, times)
-    kernels.last_in_window(*edges, values.view(np.int64), values, STALE_NAN_BITS, 0, 1, 1, out, present)
-    kernels_extended.smoothed_at(*edges, values, 0, 1, 1, out, present)
+    last_in_window(*edges, values.view(np.int64), values, STALE_NAN_BITS, 0, 1, 1, out, present)
+    smoothed_at(*edges, values, 0, 1, 1, out, present)

@@ -23,10 +23,10 @@ from shared.promql.model import Grid, Int, Matrix, RangeVector
 from shared.promql.rendering.floats import FLOAT_BYTES_MAX, POWERS, TIME_BYTES_MAX, write_float, write_time
 
 TEXT_SAMPLES = 1 << 15
-"""Samples written at a time: about 1 MB of text, some milliseconds of work."""
+"""Samples that are written at a time: about 1 MB of text, a few milliseconds of work."""
 SAMPLE_BYTES_MAX = FLOAT_BYTES_MAX + TIME_BYTES_MAX + 6
 ROW_BYTES = 64
-"""The text of one series besides its labels and samples."""
+"""Bytes of the text of one series besides its labels and samples, at most."""
 WRITERS = 2
 """Threads that write long texts, for all queries of a process together: kernels run outside the interpreter lock."""
 TEXTS_AHEAD = 4
@@ -136,11 +136,11 @@ class SeriesWriter:
 
     @property
     def bytes_max(self) -> int:
-        """All of the text is at most so long."""
+        """An upper bound of the length of the whole text."""
         return int(self._row_bytes.sum()) + SAMPLE_BYTES_MAX * int(self._counts.sum())
 
     def spans(self, samples: int = TEXT_SAMPLES) -> list[tuple[int, int]]:
-        """Where to cut the series so that each part has about so many samples, at least one series."""
+        """Where to cut the series so that each part has about that many samples, and at least one series."""
         if not self.series:
             return []
         weight = np.cumsum(self._counts + 1)
@@ -320,5 +320,5 @@ def _write_samples(
 
 def compile_kernels() -> None:
     """Compile the kernels of this module, or load them from the cache on disk."""
-    for own in (_write_times, _write_matrix, _write_samples):
-        own.compile()
+    for declared in (_write_times, _write_matrix, _write_samples):
+        declared.compile()

@@ -46,7 +46,7 @@ def offset(call: Call, index: int) -> int | None:
 
 
 def bare(expr: Expr) -> Expr:
-    """The expression without parentheses, and as it was before the planner put in leaves."""
+    """The expression without the parentheses and the planner's leaves around it."""
     while isinstance(expr, Paren | Remote):
         expr = expr.expr
     return expr

@@ -17,7 +17,7 @@ from shared.labels import METRIC_NAME, LabelFrame, Rows
 from shared.promql.ast import Call
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.arguments import Function, offset, scalar, text, vector
-from shared.promql.engine.functions.histogram_kernels import bucket_fractions, bucket_quantiles
+from shared.promql.engine.kernels.histogram import bucket_fractions, bucket_quantiles
 from shared.promql.engine.numbers import general
 from shared.promql.engine.parameters import REMARKS_MAX, is_label_name, warn_of_quantiles
 from shared.promql.engine.rows import no_series, stack, united, without_empty

@@ -31,7 +31,7 @@ from shared.promql.engine import scan
 from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.functions.arguments import Function, bare, vector
 from shared.promql.engine.matching import label_text
-from shared.promql.engine.rows import stack, take, united, without_empty
+from shared.promql.engine.rows import layers, stack, take, united, without_empty
 from shared.promql.model import Grid, Matrix, Value
 from shared.promql.regex import compile_pattern
 
@@ -40,7 +40,7 @@ IDENTIFYING = ("instance", "job")
 
 DEFAULT_NAME = Matcher(METRIC_NAME, "=", "target_info")
 ANY_INFO = Matcher(METRIC_NAME, "=~", ".+_info")
-"""What info metrics are called where the query only says which are not meant."""
+"""The names of info metrics where the query only excludes some."""
 
 NONE = -1
 
@@ -90,7 +90,7 @@ def _path_to_selector(expr: Expr) -> list[VectorSelector | Subquery]:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """The selector's matchers: those of the info metrics' names, and those of the labels wanted (all, if none)."""
+    """The selector's matchers: those of the info metrics' names, and those of the wanted labels (none: all labels)."""
 
     names: tuple[Matcher, ...]
     data: tuple[Matcher, ...]
@@ -172,18 +172,18 @@ class _Join:
         info = self._info
         winners = np.full((identities, info.present.shape[1]), NONE, dtype=np.int64)
         order = rows[np.argsort(identity[rows], kind="stable")]
-        layer = _layers(identity[order])
+        layer = layers(identity[order])
         for k in range(int(layer.max()) + 1 if len(layer) else 0):
             of_layer = order[layer == k]
-            held = winners[identity[of_layer]]
-            at = np.arange(held.shape[1])
-            known = info.present[of_layer] & (held != NONE)
-            times, held_times = info.values[of_layer], info.values[held, at]
-            if (known & (times == held_times)).any():
-                row, step = (int(i[0]) for i in np.nonzero(known & (times == held_times)))
-                self._refuse((int(held[row, step]), int(of_layer[row])), times[row, step])
-            newer = info.present[of_layer] & (~known | (times > held_times))
-            winners[identity[of_layer]] = np.where(newer, of_layer[:, np.newaxis], held)
+            newest = winners[identity[of_layer]]
+            at = np.arange(newest.shape[1])
+            known = info.present[of_layer] & (newest != NONE)
+            times, newest_times = info.values[of_layer], info.values[newest, at]
+            if (known & (times == newest_times)).any():
+                row, step = (int(i[0]) for i in np.nonzero(known & (times == newest_times)))
+                self._refuse((int(newest[row, step]), int(of_layer[row])), times[row, step])
+            newer = info.present[of_layer] & (~known | (times > newest_times))
+            winners[identity[of_layer]] = np.where(newer, of_layer[:, np.newaxis], newest)
         return winners
 
     def _refuse(self, rows: tuple[int, int], time_s: float) -> None:
@@ -207,13 +207,13 @@ class _Join:
         ids, first = row_ids(columns, len(owner))
         combination[varying] = identities + ids.reshape(len(varying), steps)
         cells = owner[first] * steps + first % steps
-        layer = _layers(owner[first])
+        layer = layers(owner[first])
         for k in range(int(layer.max()) + 1 if len(layer) else 0):
             context.check()
             yield self._part(combination, cells[layer == k])
 
     def _part(self, combination: Rows, cells: Rows) -> Matrix:
-        """Series of identities that have one of the combinations seen at `cells`, where they have it."""
+        """The series of identities that have one of the combinations at `cells`, present where they have it."""
         identities, steps = combination.shape
         cell_of = np.full(identities, NONE, dtype=np.int64)
         cell_of[cells // steps] = cells
@@ -237,20 +237,15 @@ class _Join:
             return part
         labels = part.labels
         for name in filter(self._condition.wants, self._info.labels.columns):
-            own = labels.column(name)
+            base_codes = labels.column(name)
             added = np.zeros(labels.size, dtype=np.int32)
             for info_rows in fitting:
                 codes = np.where(info_rows != NONE, self._info.labels.columns[name][info_rows], np.int32(0))
-                if ((own == 0) & (added != 0) & (codes != 0) & (added != codes)).any():
+                if ((base_codes == 0) & (added != 0) & (codes != 0) & (added != codes)).any():
                     raise NotExecutable(f"conflicting label: {name}")
                 added = np.where(codes != 0, codes, added)
-            labels = labels.with_column(name, np.where(own != 0, own, added))
+            labels = labels.with_column(name, np.where(base_codes != 0, base_codes, added))
         return Matrix(labels, part.values, part.present, part.drop_name)
-
-
-def _layers(owners: Rows) -> Rows:
-    """How many earlier entries have each entry's owner; `owners` ascend."""
-    return np.arange(len(owners)) - np.searchsorted(owners, owners)
 
 
 FUNCTIONS: dict[str, Function] = {"info": _info}

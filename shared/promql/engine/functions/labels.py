@@ -1,4 +1,4 @@
-"""`label_replace` and `label_join`: each distinct label value, or combination of values, is worked on once.
+"""`label_replace` and `label_join`: each distinct label value, or combination of values, is processed once.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/. Regular expressions are RE2 and match the
 whole value; replacements are written as for Go's Regexp.Expand.
@@ -33,10 +33,10 @@ def _template(replacement: str, names: dict[str, int], groups: int) -> Template:
     """`$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, another `$` stands for itself."""
     parts: Template = []
     at = 0
-    for found in _REFERENCE.finditer(replacement):
-        parts.append(replacement[at : found.start()])
-        at = found.end()
-        name = found[1] or found[2]
+    for reference in _REFERENCE.finditer(replacement):
+        parts.append(replacement[at : reference.start()])
+        at = reference.end()
+        name = reference[1] or reference[2]
         if name is None:
             parts.append("$")
         elif name.isascii() and name.isdigit():
@@ -52,7 +52,7 @@ def _expand(template: Template, match: re2._Match) -> str:
 
 
 def _label_replace(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    """Set a label to what the replacement makes of another's value, where the expression matches it."""
+    """Set a label to the expanded replacement where the expression matches the value of another label."""
     matrix = vector(call, args)
     target, replacement, source, expression = (text(call, args, i) for i in range(1, 5))
     try:
@@ -70,10 +70,10 @@ def _label_replace(call: Call, args: list[Value], grid: Grid, context: EvalConte
     replaced = np.zeros(len(codes), dtype=np.int32)
     matched = np.zeros(len(codes), dtype=np.bool_)
     for i, value in enumerate(symbols.texts(codes)):
-        found = pattern.fullmatch(value)
-        if found is not None:
+        match = pattern.fullmatch(value)
+        if match is not None:
             matched[i] = True
-            replaced[i] = symbols.code(_expand(template, found))
+            replaced[i] = symbols.code(_expand(template, match))
     changed = matched[inverse]
     column = np.where(changed, replaced[inverse], matrix.labels.column(target))
     return _relabelled(matrix, target, column, changed)
@@ -95,7 +95,7 @@ def _label_join(call: Call, args: list[Value], grid: Grid, context: EvalContext)
 
 
 def _relabelled(matrix: Matrix, target: str, column: np.ndarray, changed: Bool) -> Matrix:
-    """A name that is set anew stays. Raises NotExecutable where two series at one step become equal."""
+    """A metric name that was set is not dropped. Raises NotExecutable where two series at one step become equal."""
     drop_name = matrix.drop_name & ~changed if target == METRIC_NAME else matrix.drop_name
     labels = matrix.labels.with_column(target, column.astype(np.int32))
     return united(Matrix(labels, matrix.values, matrix.present, drop_name))

@@ -21,7 +21,7 @@ from shared.promql.model import Float, Grid, Matrix, Scalar, Value
 Seconds = NDArray[np.datetime64]
 
 DATE_MAX_S = 1e15
-"""Dates are told within 30 million years of 1970; beyond, and for what is no number, the answer is NaN."""
+"""Dates are computed within 30 million years of 1970; beyond that, and for NaN, the answer is NaN."""
 
 
 def _time(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
@@ -36,13 +36,11 @@ def _constant(seconds: Callable[[Grid], float]) -> Function:
 
 
 def _step_s(query: Grid) -> float:
-    # An instant query has no step; its grid's is the default.
-    instant = query.start_ms == query.end_ms and query.step_ms == 1
-    return 0.0 if instant else query.step_ms / 1000.0
+    return 0.0 if query.instant else query.step_ms / 1000.0
 
 
 def _timestamp(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    """Of a vector that is not a selector: its samples are as old as the evaluation. Selectors are the scan's."""
+    """For a vector that is not a selector, whose samples have the time of the evaluation; `scan` answers selectors."""
     matrix = vector(call, args)
     return mapped(matrix, np.broadcast_to(grid.times_ms() / 1000.0, matrix.values.shape).copy())
 

@@ -1,4 +1,4 @@
-"""Functions between scalars and vectors, and about whether there is a vector at all.
+"""Functions between scalars and vectors, and `absent`.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from shared.labels import METRIC_NAME, LabelFrame
-from shared.promql.ast import Call, Expr, VectorSelector
+from shared.promql.ast import Call, Expr, MatrixSelector, VectorSelector
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.arguments import Function, bare, scalar, vector
 from shared.promql.engine.rows import without_empty
@@ -34,8 +34,11 @@ def _scalar(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> 
 
 
 def absent_labels(expr: Expr) -> dict[str, str]:
-    """Labels a missing series would have: those a selector matches by `=` and by nothing else."""
+    """Labels that a missing series would have: those that an instant or range selector matches by `=` and by nothing
+    else. Any other expression gives none."""
     selector = bare(expr)
+    if isinstance(selector, MatrixSelector):
+        selector = selector.vector
     if not isinstance(selector, VectorSelector):
         return {}
     labels: dict[str, str] = {}

@@ -1,4 +1,7 @@
-"""Whole queries in one process, and the last step of every evaluation: dropping names and refusing duplicates."""
+"""Whole queries over one source of samples in one process, without planner and workers.
+
+Used by tests and by `loadtest.bench.promql` only: queries over HTTP go by way of `coordinator.queries`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from shared.errors import BadData, NotExecutable
+from shared.errors import BadData
 from shared.labels import LabelFrame, Symbols
 from shared.promql import parser, types
 from shared.promql.ast import ValueType
 from shared.promql.engine import rows
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.evaluator import evaluate
-from shared.promql.model import METADATA_LABELS, Annotations, Bool, Grid, Matrix, RangeVector, Scalar, Source, Value
+from shared.promql.engine.finishing import finish
+from shared.promql.model import Annotations, Grid, Matrix, Scalar, Source, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,40 +29,6 @@ class QueryResult:
     value: Value
     annotations: Annotations
     samples_read: int = 0
-
-
-def finish(value: Value, grid: Grid) -> Value:
-    """Remove the metric names that operators have dropped, and series without a sample.
-
-    Series that became equal are merged where no step has both. Raises NotExecutable where one has.
-    """
-    if isinstance(value, Matrix):
-        return _finish_matrix(value)
-    if isinstance(value, RangeVector):
-        labels = without_dropped_names(value.labels, value.drop_name)
-        _, first = labels.unique()
-        if len(first) != labels.size:
-            raise NotExecutable(rows.SAME_LABELS)
-        return RangeVector(labels, value.samples, np.zeros(labels.size, dtype=np.bool_))
-    return value
-
-
-def without_dropped_names(labels: LabelFrame, drop_name: Bool) -> LabelFrame:
-    """`labels` without name (and type and unit, which belong to it) where `drop_name` says so."""
-    if not drop_name.any():
-        return labels
-    if drop_name.all():
-        return labels.without(METADATA_LABELS)
-    for name in METADATA_LABELS:
-        if name in labels.columns:
-            labels = labels.with_column(name, np.where(drop_name, np.int32(0), labels.columns[name]))
-    return labels
-
-
-def _finish_matrix(matrix: Matrix) -> Matrix:
-    matrix = rows.without_empty(matrix)
-    labels = without_dropped_names(matrix.labels, matrix.drop_name)
-    return rows.united(Matrix(labels, matrix.values, matrix.present, np.zeros(labels.size, dtype=np.bool_)))
 
 
 def instant(text: str, source: Source, time_ms: int, **options: Any) -> QueryResult:
@@ -86,5 +56,5 @@ def _run(text: str, source: Source, grid: Grid, options: Mapping[str, Any], *, o
         named = "range vector" if kind is ValueType.MATRIX else "string"
         raise BadData(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
     context = EvalContext(source, **{"symbols": Symbols(), **options}, query_grid=grid)
-    value = finish(evaluate(expr, grid, context), grid)
+    value = finish(evaluate(expr, grid, context))
     return QueryResult(value, context.annotations, context.samples_read)

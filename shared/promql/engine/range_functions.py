@@ -1,7 +1,7 @@
-"""Range vectors, and the functions over them.
+"""Functions of range vectors.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/functions/. The arithmetic is in the kernels; here is
-which kernel computes which function, over which windows, and what is remarked.
+Source: https://prometheus.io/docs/prometheus/latest/querying/functions/. The kernels do the arithmetic; this module
+says which kernel computes which function, and adds the remarks.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shared.errors import BadData, NotExecutable
+from shared.errors import NotExecutable
 from shared.labels import METRIC_NAME, LabelFrame
-from shared.promql.ast import Call, Expr, MatrixSelector, Paren, Subquery
-from shared.promql.engine import evaluator, kernels, kernels_extended, kernels_moments, scan, subquery
-from shared.promql.engine.context import EvalContext, resolved
-from shared.promql.engine.numbers import general
+from shared.promql import types
+from shared.promql.ast import Call, Expr, MatrixSelector, Subquery, without_parens
+from shared.promql.engine import scan
+from shared.promql.engine.context import EvalContext
+from shared.promql.engine.functions.vectors import absent_labels
+from shared.promql.engine.kernels import counters, extended, extremes, moments, order_statistics, tallies, trends
+from shared.promql.engine.parameters import quantile_remark
+from shared.promql.engine.range_vectors import RangeSeries
 from shared.promql.engine.scan import NO_FLAGS, Windows
-from shared.promql.functions import EXTENDED_RANGE_FUNCTIONS
-from shared.promql.model import Bool, Float, Grid, Int, Matrix, RangeVector, Samples
+from shared.promql.functions import FUNCTIONS
+from shared.promql.model import Bool, Float, Grid, Int, Matrix, Samples
 
 KERNEL_WORK = 1 << 28
 """Samples × steps in one call of a kernel: the worst case takes about a second, after which the deadline is checked."""
@@ -29,10 +33,10 @@ COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
 
 @dataclass(slots=True)
 class Reading:
-    """One call of a kernel: some series' samples over windows, and where the answers go.
+    """One call of a kernel: the samples of some series, their windows, and the arrays for the answers.
 
     `out`: float64[n, steps], `present`: bool[n, steps]; `parameters`: float64[steps] each, the scalar arguments in
-    order; `now`, `now_step`: the evaluation times in ms, which `@` and `offset` do not move.
+    order; `now`, `now_step`: the evaluation times in ms, which `@` and `offset` do not change.
     """
 
     samples: Samples
@@ -58,22 +62,22 @@ class Reading:
 def _counter(op: int) -> Callable[[Reading], None]:
     def run(reading: Reading) -> None:
         starts, began, overlaps = scan.counter_starts(reading.samples)
-        if op in (kernels.RATE, kernels.INCREASE, kernels.IRATE):
+        if op in (counters.RATE, counters.INCREASE, counters.IRATE):
             reading.overlapping_starts = bool(overlaps.any())
         if reading.windows.before_ms:
-            kernels_extended.increases(
+            extended.increases(
                 op, reading.smoothed, *reading.series, *reading.edges, reading.lookback_ms, reading.out, reading.present
             )
             return
-        kernels.counters(op, *reading.series, began, starts, *reading.edges, reading.out, reading.present)
+        counters.counters(op, *reading.series, began, starts, *reading.edges, reading.out, reading.present)
 
     return run
 
 
 def _tally(op: int) -> Callable[[Reading], None]:
     def run(reading: Reading) -> None:
-        began = scan.counter_starts(reading.samples)[1] if op == kernels.RESETS else NO_FLAGS
-        kernels.tallies(
+        began = scan.counter_starts(reading.samples)[1] if op == tallies.RESETS else NO_FLAGS
+        tallies.tallies(
             op, *reading.series, began, *reading.edges, reading.windows.before_ms, reading.out, reading.present
         )
 
@@ -81,18 +85,18 @@ def _tally(op: int) -> Callable[[Reading], None]:
 
 
 def _extreme(op: int) -> Callable[[Reading], None]:
-    return lambda r: kernels.extremes(op, *r.series, *r.edges, r.out, r.present)
+    return lambda r: extremes.extremes(op, *r.series, *r.edges, r.out, r.present)
 
 
 def _moment(op: int) -> Callable[[Reading], None]:
-    return lambda r: kernels_moments.moments(op, *r.series, *r.edges, r.out, r.present)
+    return lambda r: moments.moments(op, *r.series, *r.edges, r.out, r.present)
 
 
 def _trend(op: int) -> Callable[[Reading], None]:
     def run(r: Reading) -> None:
         a = r.parameters[0] if r.parameters else np.zeros(r.windows.steps)
         b = r.parameters[-1] if r.parameters else a
-        kernels_moments.trends(op, *r.series, *r.edges, r.now, r.now_step, a, b, r.out, r.present)
+        trends.trends(op, *r.series, *r.edges, r.now, r.now_step, a, b, r.out, r.present)
 
     return run
 
@@ -100,110 +104,72 @@ def _trend(op: int) -> Callable[[Reading], None]:
 def _order(op: int) -> Callable[[Reading], None]:
     def run(r: Reading) -> None:
         q = r.parameters[0] if r.parameters else np.full(r.windows.steps, 0.5)
-        kernels_moments.order_statistics(op, *r.series, *r.edges, q, r.out, r.present)
+        order_statistics.order_statistics(op, *r.series, *r.edges, q, r.out, r.present)
 
     return run
 
 
 RANGE_FUNCTIONS: dict[str, Callable[[Reading], None]] = {
-    "rate": _counter(kernels.RATE),
-    "increase": _counter(kernels.INCREASE),
-    "delta": _counter(kernels.DELTA),
-    "irate": _counter(kernels.IRATE),
-    "idelta": _counter(kernels.IDELTA),
-    "changes": _tally(kernels.CHANGES),
-    "resets": _tally(kernels.RESETS),
-    "count_over_time": _tally(kernels.COUNT),
-    "present_over_time": _tally(kernels.PRESENT),
-    "absent_over_time": _tally(kernels.PRESENT),
-    "first_over_time": _tally(kernels.FIRST),
-    "last_over_time": _tally(kernels.LAST),
-    "ts_of_first_over_time": _tally(kernels.FIRST_TIME),
-    "ts_of_last_over_time": _tally(kernels.LAST_TIME),
-    "min_over_time": _extreme(kernels.MIN),
-    "max_over_time": _extreme(kernels.MAX),
-    "ts_of_min_over_time": _extreme(kernels.MIN_TIME),
-    "ts_of_max_over_time": _extreme(kernels.MAX_TIME),
-    "sum_over_time": _moment(kernels_moments.SUM),
-    "avg_over_time": _moment(kernels_moments.AVG),
-    "stddev_over_time": _moment(kernels_moments.STDDEV),
-    "stdvar_over_time": _moment(kernels_moments.STDVAR),
-    "deriv": _trend(kernels_moments.DERIV),
-    "predict_linear": _trend(kernels_moments.PREDICT),
-    "double_exponential_smoothing": _trend(kernels_moments.SMOOTH),
-    "quantile_over_time": _order(kernels_moments.QUANTILE),
-    "mad_over_time": _order(kernels_moments.MAD),
+    "rate": _counter(counters.RATE),
+    "increase": _counter(counters.INCREASE),
+    "delta": _counter(counters.DELTA),
+    "irate": _counter(counters.IRATE),
+    "idelta": _counter(counters.IDELTA),
+    "changes": _tally(tallies.CHANGES),
+    "resets": _tally(tallies.RESETS),
+    "count_over_time": _tally(tallies.COUNT),
+    "present_over_time": _tally(tallies.PRESENT),
+    "absent_over_time": _tally(tallies.PRESENT),
+    "first_over_time": _tally(tallies.FIRST),
+    "last_over_time": _tally(tallies.LAST),
+    "ts_of_first_over_time": _tally(tallies.FIRST_TIME),
+    "ts_of_last_over_time": _tally(tallies.LAST_TIME),
+    "min_over_time": _extreme(extremes.MIN),
+    "max_over_time": _extreme(extremes.MAX),
+    "ts_of_min_over_time": _extreme(extremes.MIN_TIME),
+    "ts_of_max_over_time": _extreme(extremes.MAX_TIME),
+    "sum_over_time": _moment(moments.SUM),
+    "avg_over_time": _moment(moments.AVG),
+    "stddev_over_time": _moment(moments.STDDEV),
+    "stdvar_over_time": _moment(moments.STDVAR),
+    "deriv": _trend(trends.DERIV),
+    "predict_linear": _trend(trends.PREDICT),
+    "double_exponential_smoothing": _trend(trends.SMOOTH),
+    "quantile_over_time": _order(order_statistics.QUANTILE),
+    "mad_over_time": _order(order_statistics.MAD),
 }
 """The functions whose argument is a range vector."""
-
-NAME_KEEPING = frozenset({"first_over_time", "last_over_time"})
 
 
 def range_argument(node: Call) -> tuple[int, MatrixSelector | Subquery]:
     """Which argument of a range function is the range vector, without its parentheses."""
     for index, argument in enumerate(node.args):
-        while isinstance(argument, Paren):
-            argument = argument.expr
-        if isinstance(argument, MatrixSelector | Subquery):
-            return index, argument
+        ranged = without_parens(argument)
+        if isinstance(ranged, MatrixSelector | Subquery):
+            return index, ranged
     raise NotExecutable(f"expected a range vector in call to function {node.func!r}")
 
 
-def evaluate_range_function(node: Call, grid: Grid, context: EvalContext) -> Matrix:
-    """The value of a call in RANGE_FUNCTIONS. Raises NotExecutable for parameters out of their domain."""
+def evaluate_range_function(
+    node: Call, series: RangeSeries, parameters: list[Float], grid: Grid, context: EvalContext
+) -> Matrix:
+    """The value of a call in RANGE_FUNCTIONS over its range vector, `series`. `parameters`: float64[steps] each, the
+    other arguments in order. Raises NotExecutable for parameters out of their domain."""
     index, ranged = range_argument(node)
     _refuse_extension(node.func, ranged)
-    others = [argument for i, argument in enumerate(node.args) if i != index]
-    parameters = [evaluator.evaluate_scalar(argument, grid, context).values for argument in others]
-    labels, windows, drop_name, pieces = _samples(ranged, grid, context)
     if node.func == "absent_over_time":
-        return _absent(ranged, grid, windows, pieces, context)
+        return _absent(ranged, series, grid, context)
+    labels, drop_name = series.labels, series.drop_name
     values, present = scan.empty(labels.size, grid.steps, context)
     overlapping = np.zeros(labels.size, dtype=np.bool_)
-    for rows, samples in pieces:
-        reading = _reading(ranged, samples, windows, values[rows], present[rows], parameters, grid, context)
+    for rows, samples in series.reads:
+        reading = _reading(ranged, samples, series.windows, values[rows], present[rows], parameters, grid, context)
         overlapping[rows] = _run(RANGE_FUNCTIONS[node.func], reading, context)
-    if node.func not in NAME_KEEPING:
+    if not FUNCTIONS[node.func].keeps_name:
         drop_name = np.ones_like(drop_name)
     matrix = scan.seen_only(labels, values, present, drop_name)
     _remark(node, node.args[index], matrix, parameters, labels.take(overlapping), context)
     return matrix
-
-
-def range_vector(node: MatrixSelector | Subquery, grid: Grid, context: EvalContext) -> RangeVector:
-    """The samples of a range vector at one instant; series without any are left out."""
-    if grid.steps != 1:
-        raise BadData('invalid expression type "range vector" for range query, must be Scalar or instant Vector')
-    labels, windows, drop_name, pieces = _samples(node, grid, context)
-    parts = [_cut(samples, windows) for _, samples in pieces]
-    counts = np.concatenate([np.diff(part.offsets) for part in parts] or [np.zeros(0, dtype=np.int64)])
-    seen = counts > 0
-    offsets = np.concatenate([[0], np.cumsum(counts[seen])]).astype(np.int64)
-    times = np.concatenate([part.timestamps_ms for part in parts] or [np.zeros(0, dtype=np.int64)])
-    values = np.concatenate([part.values for part in parts] or [np.zeros(0)])
-    return RangeVector(labels.take(seen), Samples(offsets, times, values), drop_name[seen])
-
-
-def _cut(samples: Samples, windows: Windows) -> Samples:
-    inside = (samples.timestamps_ms > windows.first - windows.range_ms) & (samples.timestamps_ms <= windows.first)
-    offsets = np.concatenate([[0], np.cumsum(inside)])[samples.offsets]
-    return Samples(offsets, samples.timestamps_ms[inside], samples.values[inside])
-
-
-Pieces = Iterator[tuple[slice, Samples]]
-
-
-def _samples(
-    ranged: MatrixSelector | Subquery, grid: Grid, context: EvalContext
-) -> tuple[LabelFrame, Windows, Bool, Pieces]:
-    """(labels, windows, drop_name, samples of some series at a time) of a range vector."""
-    if isinstance(ranged, MatrixSelector):
-        windows = scan.windows_of(ranged.vector, resolved(ranged.range), grid, context)
-        found = scan.scan(ranged.vector, windows, context)
-        return found.labels, windows, np.zeros(found.labels.size, dtype=np.bool_), scan.reads(found, context)
-    windows = subquery.windows_of(ranged, grid, context)
-    labels, samples, drop_name = subquery.evaluate_subquery(ranged, grid, context)
-    return labels, windows, drop_name, iter([(slice(0, labels.size), samples)])
 
 
 def _reading(
@@ -236,7 +202,7 @@ def _run(function: Callable[[Reading], None], reading: Reading, context: EvalCon
 
 
 def _parts(reading: Reading) -> Iterator[Reading]:
-    """The reading one series at a time, and that some steps at a time."""
+    """The reading cut into single series, and each series into runs of steps."""
     offsets = reading.samples.offsets
     for row in range(len(offsets) - 1):
         begin, end = int(offsets[row]), int(offsets[row + 1])
@@ -262,47 +228,24 @@ def _parts(reading: Reading) -> Iterator[Reading]:
             )
 
 
-def _absent(
-    ranged: MatrixSelector | Subquery, grid: Grid, windows: Windows, pieces: Pieces, context: EvalContext
-) -> Matrix:
-    """1 at the steps where no series has a sample, with the labels that the selector's equalities tell."""
+def _absent(ranged: MatrixSelector | Subquery, series: RangeSeries, grid: Grid, context: EvalContext) -> Matrix:
+    """1 at the steps where no series has a sample."""
     seen = np.zeros(grid.steps, dtype=np.bool_)
-    for _, samples in pieces:
+    for _, samples in series.reads:
         shape = (len(samples.offsets) - 1, grid.steps)
         context.reserve(shape[0] * shape[1])
         present = np.zeros(shape, dtype=np.bool_)
-        reading = _reading(ranged, samples, windows, np.empty(shape), present, [], grid, context)
+        reading = _reading(ranged, samples, series.windows, np.empty(shape), present, [], grid, context)
         _run(RANGE_FUNCTIONS["present_over_time"], reading, context)
         seen |= present.any(axis=0)
-    labels = LabelFrame.of([_equalities(ranged)], context.symbols)
+    labels = LabelFrame.of([absent_labels(ranged)], context.symbols)
     return scan.seen_only(labels, np.ones((1, grid.steps)), ~seen.reshape(1, -1), np.zeros(1, dtype=np.bool_))
 
 
-def _equalities(ranged: MatrixSelector | Subquery) -> dict[str, str]:
-    """Labels an absent series would have: matched by `=`, and by nothing after that."""
-    if not isinstance(ranged, MatrixSelector):
-        return {}
-    labels: dict[str, str] = {}
-    equal: set[str] = set()
-    for matcher in ranged.vector.matchers:
-        if matcher.name == METRIC_NAME:
-            continue
-        if matcher.op == "=" and matcher.name not in equal:
-            labels[matcher.name] = matcher.value
-            equal.add(matcher.name)
-        else:
-            labels.pop(matcher.name, None)
-    return labels
-
-
 def _refuse_extension(func: str, ranged: MatrixSelector | Subquery) -> None:
-    if not isinstance(ranged, MatrixSelector):
-        return
-    for modifier, used in (("anchored", ranged.vector.anchored), ("smoothed", ranged.vector.smoothed)):
-        allowed = EXTENDED_RANGE_FUNCTIONS[modifier]
-        if used and func not in allowed:
-            names = ", ".join(sorted(allowed))
-            raise NotExecutable(f"{modifier} modifier can only be used with: {names} - not with {func}")
+    message = types.extension_refusal(func, ranged)
+    if message is not None:
+        raise NotExecutable(message)
 
 
 def _remark(
@@ -327,7 +270,7 @@ def _remark(
     evaluated = [parameter[matrix.present.any(axis=0)] for parameter in parameters]
     if node.func == "quantile_over_time":
         for q in np.unique(evaluated[0][~((evaluated[0] >= 0) & (evaluated[0] <= 1))]):
-            annotations.warn(f"quantile value should be between 0 and 1, got {general(float(q))}", node.args[0].span[0])
+            annotations.warn(quantile_remark(q), node.args[0].span[0])
     if node.func == "double_exponential_smoothing":
         for kind, factors in zip(("smoothing", "trend"), evaluated, strict=True):
             bad = factors[~((factors > 0) & (factors < 1))]

@@ -1,6 +1,6 @@
 """`anchored` and `smoothed` selectors: windows whose bounds have a value of their own.
 
-Shapes as in `kernels`. Semantics: https://prometheus.io/docs/prometheus/latest/feature_flags/ (extended range
+Shapes as in `windows`. Semantics: https://prometheus.io/docs/prometheus/latest/feature_flags/ (extended range
 selectors) and Prometheus's proposal PROM-52. Nothing is extrapolated.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shared.promql.engine.kernels import DELTA, RATE, advance, counter_resets, kernel, lost_at
+from shared.promql.engine.kernels.counters import DELTA, RATE, counter_resets, lost_at
+from shared.promql.engine.kernels.windows import advance, kernel
 from shared.promql.model import Bool, Float, Int
 
 
@@ -35,9 +36,9 @@ def smoothed_at(
         for k in range(out.shape[1]):
             t = first + k * step
             hi = advance(timestamps, hi, end, t)
-            found = hi > offsets[s] and timestamps[hi - 1] > t - lookback_ms
-            present[s, k] = found
-            if not found:
+            is_present = hi > offsets[s] and timestamps[hi - 1] > t - lookback_ms
+            present[s, k] = is_present
+            if not is_present:
                 continue
             if timestamps[hi - 1] < t and hi < end and timestamps[hi] <= t + lookback_ms:
                 out[s, k] = between(timestamps, values, hi, t, False)

@@ -1,0 +1,121 @@
+"""Quantiles of windows, and the median distance from the median.
+
+Shapes as in `windows`. The window is kept sorted, so the cost is that of samples that enter or leave it: each moves at
+most a window's length of values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shared.promql.engine.kernels.windows import advance, kernel
+from shared.promql.model import Bool, Float, Int
+
+QUANTILE, MAD = 0, 1
+
+
+@kernel
+def position(ordered: Float, n: int, value: float) -> int:
+    """The first index of the ascending `ordered[:n]` whose value is not below `value`."""
+    lo, hi = 0, n
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if ordered[middle] < value:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@kernel
+def interpolated(ordered: Float, missing: int, n: int, q: float) -> float:
+    """Quantile of `missing` NaNs, which come first, and the ascending `ordered[:n]`."""
+    if np.isnan(q):
+        return np.nan
+    if q < 0:
+        return -np.inf
+    if q > 1:
+        return np.inf
+    rank = q * (missing + n - 1)
+    lower = int(np.floor(rank))
+    upper = min(missing + n - 1, lower + 1)
+    weight = rank - np.floor(rank)
+    if lower < missing:
+        return np.nan
+    return ordered[lower - missing] * (1 - weight) + ordered[upper - missing] * weight
+
+
+@kernel
+def deviations(ordered: Float, n: int, centre: float, distances: Float) -> None:
+    """The ascending distances of `ordered[:n]` from `centre`, merged outwards from it."""
+    right = position(ordered, n, centre)
+    left = right - 1
+    for i in range(n):
+        if left < 0 or (right < n and ordered[right] - centre < centre - ordered[left]):
+            distances[i] = abs(ordered[right] - centre)
+            right += 1
+        else:
+            distances[i] = abs(centre - ordered[left])
+            left -= 1
+
+
+@kernel
+def order_statistics(
+    op: int,
+    offsets: Int,
+    timestamps: Int,
+    values: Float,
+    first: int,
+    step: int,
+    range_ms: int,
+    q: Float,
+    out: Float,
+    present: Bool,
+) -> None:
+    """QUANTILE (`q`: float64[steps]) and MAD, the median distance from the median (NaN if a sample is)."""
+    longest = 0
+    for s in range(out.shape[0]):
+        longest = max(longest, offsets[s + 1] - offsets[s])
+    ordered = np.empty(longest + 1, np.float64)
+    distances = np.empty(longest + 1, np.float64)
+    for s in range(out.shape[0]):
+        lo = offsets[s]
+        hi = lo
+        end = offsets[s + 1]
+        n = 0
+        missing = 0
+        for k in range(out.shape[1]):
+            t = first + k * step
+            entered = hi
+            left = lo
+            hi = advance(timestamps, hi, end, t)
+            lo = advance(timestamps, lo, hi, t - range_ms)
+            for i in range(left, min(lo, entered)):
+                if np.isnan(values[i]):
+                    missing -= 1
+                    continue
+                at = position(ordered, n, values[i])
+                n -= 1
+                for j in range(at, n):
+                    ordered[j] = ordered[j + 1]
+            for i in range(max(entered, lo), hi):
+                if np.isnan(values[i]):
+                    missing += 1
+                    continue
+                at = position(ordered, n, values[i])
+                for j in range(n, at, -1):
+                    ordered[j] = ordered[j - 1]
+                ordered[at] = values[i]
+                n += 1
+            present[s, k] = hi > lo
+            if hi == lo:
+                continue
+            if op == QUANTILE:
+                out[s, k] = interpolated(ordered, missing, n, q[k])
+                continue
+            centre = interpolated(ordered, missing, n, 0.5)
+            if missing > 0 or np.isnan(centre):
+                out[s, k] = np.nan
+            else:
+                deviations(ordered, n, centre, distances)
+                out[s, k] = interpolated(distances, 0, n, 0.5)

@@ -1,0 +1,76 @@
+"""Functions that need only a window's first and last samples and a count between them.
+
+Shapes as in `windows`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shared.promql.engine.kernels.counters import is_reset
+from shared.promql.engine.kernels.windows import advance, kernel
+from shared.promql.model import Bool, Float, Int
+
+COUNT, PRESENT, FIRST, LAST, FIRST_TIME, LAST_TIME, CHANGES, RESETS = 0, 1, 2, 3, 4, 5, 6, 7
+
+
+@kernel
+def tallies(
+    op: int,
+    offsets: Int,
+    timestamps: Int,
+    values: Float,
+    began: Bool,
+    first: int,
+    step: int,
+    range_ms: int,
+    anchor_ms: int,
+    out: Float,
+    present: Bool,
+) -> None:
+    """COUNT, PRESENT, FIRST, LAST, FIRST_TIME, LAST_TIME, CHANGES, RESETS.
+
+    `anchor_ms` > 0 takes the last sample at or before the window's start, if not older than that, into the window,
+    provided that the window has a sample.
+    """
+    longest = 0
+    for s in range(out.shape[0]):
+        longest = max(longest, offsets[s + 1] - offsets[s])
+    before = np.zeros(longest + 1, np.int64)
+    for s in range(out.shape[0]):
+        begin = offsets[s]
+        lo = begin
+        hi = begin
+        end = offsets[s + 1]
+        if op >= CHANGES:
+            for i in range(begin + 1, end):
+                if op == RESETS:
+                    hit = is_reset(values, began, i)
+                else:
+                    a, b = values[i - 1], values[i]
+                    hit = a != b and not (np.isnan(a) and np.isnan(b))
+                before[i - begin] = before[i - begin - 1] + hit
+        for k in range(out.shape[1]):
+            t = first + k * step
+            hi = advance(timestamps, hi, end, t)
+            lo = advance(timestamps, lo, hi, t - range_ms)
+            present[s, k] = hi > lo
+            if hi == lo:
+                continue
+            left = lo
+            if anchor_ms > 0 and lo > begin and timestamps[lo - 1] > t - range_ms - anchor_ms:
+                left = lo - 1
+            if op == COUNT:
+                out[s, k] = hi - left
+            elif op == PRESENT:
+                out[s, k] = 1.0
+            elif op == FIRST:
+                out[s, k] = values[left]
+            elif op == LAST:
+                out[s, k] = values[hi - 1]
+            elif op == FIRST_TIME:
+                out[s, k] = timestamps[left] / 1000.0
+            elif op == LAST_TIME:
+                out[s, k] = timestamps[hi - 1] / 1000.0
+            else:
+                out[s, k] = before[hi - 1 - begin] - before[left - begin]

@@ -1,0 +1,59 @@
+"""What all kernels over windows share, and the instant vector: the newest sample of each window.
+
+Shared shapes: `offsets` int64[n+1] (series i owns samples [offsets[i], offsets[i+1])), `timestamps` int64[m] ascending
+within a series, `values` float64[m]; `out` float64[n, steps] and `present` bool[n, steps] are written whole. The window
+of step k is the samples with end - range_ms < t ≤ end, end = first + k * step; step 0 repeats one window. Both edges
+only move forward, so the cost is samples + steps for every kernel that does not say otherwise.
+
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/. Every kernel has one type signature and an
+integer opcode instead of variants, because the first start waits for every variant that is compiled.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from shared.promql.model import Bool, Float, Int
+
+EXACT_INTEGER = 2.0**53
+"""Sums of integers below this magnitude are exact in any order, and so are differences of prefix sums."""
+
+kernel = njit(cache=True, nogil=True, error_model="numpy")
+"""Compiled on first use and kept on disk; releases the interpreter lock; division by zero gives Inf or NaN."""
+
+
+@kernel
+def advance(timestamps: Int, at: int, end: int, limit: int) -> int:
+    """The first index ≥ `at` whose timestamp is past `limit`."""
+    while at < end and timestamps[at] <= limit:
+        at += 1
+    return at
+
+
+@kernel
+def last_in_window(
+    offsets: Int,
+    timestamps: Int,
+    bits: Int,
+    column: Float,
+    stale: int,
+    first: int,
+    step: int,
+    range_ms: int,
+    out: Float,
+    present: Bool,
+) -> None:
+    """The newest sample of each window unless it is a staleness marker.
+
+    `bits`: int64[m], the bits of the values; `column`: float64[m], the answer for each sample.
+    """
+    for s in range(out.shape[0]):
+        end = offsets[s + 1]
+        hi = offsets[s]
+        for k in range(out.shape[1]):
+            t = first + k * step
+            hi = advance(timestamps, hi, end, t)
+            is_present = hi > offsets[s] and timestamps[hi - 1] > t - range_ms and bits[hi - 1] != stale
+            present[s, k] = is_present
+            if is_present:
+                out[s, k] = column[hi - 1]

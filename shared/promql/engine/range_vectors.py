@@ -1,0 +1,67 @@
+"""Range vectors: the series of a range selector or of a subquery, with the windows over their samples.
+
+Source: https://prometheus.io/docs/prometheus/latest/querying/basics/#range-vector-selectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from shared.errors import NotExecutable
+from shared.labels import LabelFrame
+from shared.promql.ast import MatrixSelector, Subquery
+from shared.promql.engine import scan, subquery
+from shared.promql.engine.context import EvalContext, resolved
+from shared.promql.engine.scan import Windows
+from shared.promql.model import Bool, Grid, Matrix, RangeVector, Samples, Value
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSeries:
+    """The series of a range vector that are evaluated now. `drop_name`: bool[series]; `reads`: the samples of some
+    series at a time, with the rows they belong to, which can be read once."""
+
+    labels: LabelFrame
+    windows: Windows
+    drop_name: Bool
+    reads: Iterator[tuple[slice, Samples]]
+
+
+def of_selector(node: MatrixSelector, grid: Grid, context: EvalContext) -> RangeSeries:
+    """The series of a range selector; samples are read from the source as they are needed."""
+    windows = scan.windows_of(node.vector, resolved(node.range), grid, context)
+    selected = scan.scan(node.vector, windows, context)
+    no_names_dropped = np.zeros(selected.labels.size, dtype=np.bool_)
+    return RangeSeries(selected.labels, windows, no_names_dropped, scan.reads(selected, context))
+
+
+def of_subquery(node: Subquery, value: Value, inner: Grid, grid: Grid, context: EvalContext) -> RangeSeries:
+    """The series of a subquery whose expression has `value` over `inner`. Start timestamps end here.
+
+    Raises NotExecutable where the value is no instant vector.
+    """
+    if not isinstance(value, Matrix):
+        raise NotExecutable("subquery is only allowed on instant vector")
+    windows = subquery.windows_of(node, grid, context)
+    reads = iter([(slice(0, value.labels.size), subquery.ragged(value, inner))])
+    return RangeSeries(value.labels, windows, value.drop_name, reads)
+
+
+def first_windows(series: RangeSeries) -> RangeVector:
+    """The samples in the first window of each series; series without any are left out."""
+    parts = [_cut(samples, series.windows) for _, samples in series.reads]
+    counts = np.concatenate([np.diff(part.offsets) for part in parts] or [np.zeros(0, dtype=np.int64)])
+    seen = counts > 0
+    offsets = np.concatenate([[0], np.cumsum(counts[seen])]).astype(np.int64)
+    times = np.concatenate([part.timestamps_ms for part in parts] or [np.zeros(0, dtype=np.int64)])
+    values = np.concatenate([part.values for part in parts] or [np.zeros(0)])
+    return RangeVector(series.labels.take(seen), Samples(offsets, times, values), series.drop_name[seen])
+
+
+def _cut(samples: Samples, windows: Windows) -> Samples:
+    inside = (samples.timestamps_ms > windows.first - windows.range_ms) & (samples.timestamps_ms <= windows.first)
+    offsets = np.concatenate([[0], np.cumsum(inside)])[samples.offsets]
+    return Samples(offsets, samples.timestamps_ms[inside], samples.values[inside])
