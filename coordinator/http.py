@@ -14,6 +14,7 @@ import orjson
 from aiohttp import http_exceptions, web
 
 from coordinator.context import CONTEXT
+from coordinator.negotiation import JSON
 from coordinator.responses import at_once
 from shared import errors
 from shared.errors import TriptychError
@@ -101,13 +102,8 @@ async def _arriving(request: web.Request, limit_bytes: int) -> bytes:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def content_type(request: web.Request) -> str:
-    """The media type in lower case without parameters, "" where the header is missing."""
-    return request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-
-
 def json_answer(data: Any, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(data), status=status, content_type="application/json")
+    return web.Response(body=orjson.dumps(data), status=status, content_type=JSON)
 
 
 def success(data: Any, warnings: list[str] | None = None) -> web.Response:

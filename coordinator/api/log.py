@@ -10,10 +10,10 @@ from aiohttp import web
 from coordinator.api.log_cursors import ROUTES as CURSOR_ROUTES
 from coordinator.api.log_scan import scan
 from coordinator.context import CONTEXT
-from coordinator.http import content_type, json_answer, read_body
+from coordinator.http import json_answer, read_body
 from coordinator.log import parameters, records
-from coordinator.log.answers import PROTOBUF
 from coordinator.log.reads import Selection, Warnings
+from coordinator.negotiation import PROTOBUF, content_type, wants_protobuf
 from proto import log_pb2
 from shared.messages.log import SEQUENCE_MAX
 
@@ -31,7 +31,7 @@ async def append(request: web.Request) -> web.Response:
     batch = records.parse(content_type(request), body, context.settings)
     start, count = await context.log.append(batch)
     context.telemetry.records_in.inc(count)
-    if PROTOBUF in request.headers.get("Accept", ""):
+    if wants_protobuf(request):
         message = log_pb2.AppendResponse(status="success", records_appended=count, start_sequence=start)
         return web.Response(body=message.SerializeToString(), content_type=PROTOBUF)
     return json_answer({"status": "success", "recordsAppended": count, "startSequence": start})

@@ -9,10 +9,6 @@ import msgspec
 from coordinator.log.follow import Row
 from shared.messages.log import Records
 
-PROTOBUF = "application/protobuf"
-JSON = "application/json"
-EVENTS = "text/event-stream"
-
 _BYTES_FIELD = 2  # protobuf wire type of length-delimited fields
 
 

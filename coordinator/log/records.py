@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from coordinator.log.columns import Columns, Many, columns_of
+from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from proto import log_pb2
 from shared import log_walk
 from shared.config import Settings
@@ -252,14 +253,14 @@ def _producer_seq(producer: str, seq: int | None) -> int:
 
 
 _READERS: dict[str, Callable[[bytes], _Lists]] = {
-    "application/json": _from_json,
-    "application/protobuf+json": _from_proto_json,
-    "application/protobuf": _from_protobuf,
+    JSON: _from_json,
+    PROTOBUF_JSON: _from_proto_json,
+    PROTOBUF: _from_protobuf,
 }
 _WALKS: dict[str, Callable[[bytes, Settings], Append | None]] = {
-    "application/json": _walked_json,
-    "application/protobuf+json": _walked_json,
-    "application/protobuf": _walked_protobuf,
+    JSON: _walked_json,
+    PROTOBUF_JSON: _walked_json,
+    PROTOBUF: _walked_protobuf,
 }
 
 

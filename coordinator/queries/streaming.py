@@ -8,6 +8,7 @@ from itertools import chain
 
 from aiohttp import web
 
+from coordinator.negotiation import JSON
 from coordinator.queries.compression import compressed
 from coordinator.queries.results import Piece, gathered
 
@@ -19,10 +20,6 @@ WRITE_TIMEOUT_S = 60.0
 """A client that takes no piece for this long is given up."""
 
 InThread = Callable[[Callable[[], Piece | None]], Awaitable[Piece | None]]
-
-
-def accepts_gzip(request: web.Request) -> bool:
-    return "gzip" in request.headers.get("Accept-Encoding", "")
 
 
 class Body:
@@ -51,9 +48,9 @@ async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.
     if body.compressed:
         headers["Content-Encoding"] = "gzip"
     if body.whole:
-        return web.Response(body=body.first, content_type="application/json", headers=headers)
+        return web.Response(body=body.first, content_type=JSON, headers=headers)
     response = web.StreamResponse(headers=headers)
-    response.content_type = "application/json"
+    response.content_type = JSON
     await response.prepare(request)
     piece: Piece | None = body.first
     while piece is not None:
