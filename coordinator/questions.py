@@ -88,6 +88,12 @@ class Question:
             self.done.set_result(None)
 
 
+def require_whole(warnings: Sequence[str]) -> None:
+    """For a client that wants all or nothing. Raises Unavailable if there are any warnings of what the answer lacks."""
+    if warnings:
+        raise errors.Unavailable("; ".join(warnings))
+
+
 def gathered(calls: Sequence[Call], missing: dict[int, str]) -> FanOut:
     answers = []
     for call in calls:

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from coordinator.api import parameters
-from coordinator.api.series import LIMIT_WARNING
+from coordinator.api.lists import answered, ask
 from coordinator.context import CONTEXT, Context
-from coordinator.http import success
 from coordinator.links import FanOut
-from shared.errors import Unavailable
 from shared.hashing import shard_of
 from shared.messages.series import (
     FamilyMetadata,
@@ -43,25 +41,14 @@ async def keep(context: Context, entries: Sequence[FamilyMetadata]) -> int:
 
 
 async def metadata(request: web.Request) -> web.Response:
-    context = request.app[CONTEXT]
     fields = await parameters.form(request)
     limit = parameters.optional(fields, "limit", parameters.limit, 0)
     per_family = parameters.optional(fields, "limit_per_metric", parameters.limit, 0)
     family = fields.get("metric", "")
-    shards = [shard_of(family.encode(), context.links.shards)] if family else list(range(context.links.shards))
-    whole = not parameters.partial_response(fields)
-    if whole:
-        context.links.require(shards)
-    result = await context.links.fan_out(
-        "series.metadata",
-        shards=shards,
-        body=pack(MetadataRequest(family, limit)),
-        timeout_s=context.settings.query_timeout_ms / 1000,
-    )
-    if whole and result.warnings():
-        raise Unavailable("; ".join(result.warnings()))
+    shards = [shard_of(family.encode(), request.app[CONTEXT].links.shards)] if family else None
+    result = await ask(request, fields, "series.metadata", MetadataRequest(family, limit), shards)
     families, cut = await asyncio.to_thread(_merged, result, limit, per_family)
-    return success(families, [*result.warnings(), *([LIMIT_WARNING] if cut else [])])
+    return answered(families, result, cut)
 
 
 def _merged(result: FanOut, limit: int, per_family: int) -> tuple[Families, bool]:

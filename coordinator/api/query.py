@@ -14,6 +14,7 @@ from aiohttp import web
 from multidict import MultiDict
 
 from coordinator.api import parameters
+from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.http import success
 from coordinator.negotiation import accepts_gzip, boolean
@@ -30,7 +31,6 @@ from shared.promql.model import Grid, Value
 
 STEPS_MAX = 11_000
 """Points of one series in an answer, as in Prometheus."""
-TRUNCATED = "results truncated due to limit"
 
 _RANGE_TYPES = (ValueType.SCALAR, ValueType.VECTOR)
 _TYPE_NAMES = {ValueType.MATRIX: "range vector", ValueType.STRING: "string"}
@@ -126,7 +126,7 @@ class _Rendering:
         value, cut = self._shown(concluded.merged.value)
         concluded.timings_s["resultSortTime"] = time.perf_counter() - started
         text, annotations = question.text, concluded.merged.annotations
-        warnings = [*remark_texts(annotations, "warning", text), *concluded.warnings, *([TRUNCATED] if cut else [])]
+        warnings = [*remark_texts(annotations, "warning", text), *concluded.warnings, *([LIMIT_WARNING] if cut else [])]
         remarks = {"warnings": warnings, "infos": remark_texts(annotations, "info", text)}
         yield from envelope(Result(value, question.grid, question.is_range), self._data(), remarks)
 

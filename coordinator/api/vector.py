@@ -15,6 +15,7 @@ from coordinator.api.parameters import partial_response
 from coordinator.context import CONTEXT, Context
 from coordinator.http import read_body
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON, content_type, wants_protobuf
+from coordinator.questions import require_whole
 from coordinator.vectors import search as searches
 from coordinator.vectors.answers import hits_json, hits_protobuf, vector_json, vector_protobuf
 from coordinator.vectors.decode import (
@@ -28,7 +29,7 @@ from coordinator.vectors.decode import (
 )
 from coordinator.vectors.values import id_bytes
 from proto import vector_pb2
-from shared.errors import BadData, NotFound, Unavailable
+from shared.errors import BadData, NotFound
 from shared.messages.vectors import Collection
 
 JSON_TYPES = (JSON, PROTOBUF_JSON)
@@ -116,8 +117,7 @@ async def get_one(request: web.Request) -> web.Response:
         request.query.get("collection", ""), [id_bytes(name, "id")], None
     )
     if not entries:
-        if warnings:
-            raise Unavailable("; ".join(warnings))
+        require_whole(warnings)  # what is missing may have it
         raise NotFound(f"there is no vector {name!r}")
     if wants_protobuf(request):
         message = vector_pb2.GetResponse()
@@ -153,9 +153,7 @@ def _get_ids(ids: list[str]) -> list[bytes]:
 async def get_many(request: web.Request) -> web.Response:
     """POST /api/v1/vector/get."""
     collection, ids, fields = await _body(request, _get_from_json, _get_from_protobuf)
-    entries, warnings = await _context(request).vectors.get(collection, ids, fields)
-    if warnings and not _partial(request):
-        raise Unavailable("; ".join(warnings))
+    entries, warnings = await _context(request).vectors.get(collection, ids, fields, partial=_partial(request))
     if wants_protobuf(request):
         message = vector_pb2.GetManyResponse(warnings=warnings)
         for entry in entries:

@@ -14,6 +14,7 @@ from coordinator.links import FanOut, Links
 from coordinator.queries import results
 from coordinator.queries.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
+from coordinator.questions import require_whole
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.query import Evaluated, Form
 from shared.promql.ast import ValueType
@@ -139,8 +140,8 @@ async def _ask(question: Question, made: Plan, terms: Terms, links: Links) -> Fa
         if time.monotonic() >= give_up_at:
             raise DeadlineExceeded(TIMED_OUT) from error
         raise
-    if fan_out.warnings() and not question.partial_response:
-        raise Unavailable("; ".join(fan_out.warnings()))
+    if not question.partial_response:
+        require_whole(fan_out.warnings())
     return fan_out
 
 

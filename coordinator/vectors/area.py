@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from coordinator.links import FanOut, Links
+from coordinator.questions import require_whole
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.decode import Upserts
@@ -18,7 +19,7 @@ from coordinator.vectors.merging import NO_HITS, Found, Hits, fuse, merge
 from coordinator.vectors.search import SearchRequest
 from shared import wire
 from shared.config import Settings
-from shared.errors import BadData, ConfigError, DeadlineExceeded, Unavailable
+from shared.errors import BadData, ConfigError, DeadlineExceeded
 from shared.hashing import shard_of
 from shared.messages.vectors import (
     Collection,
@@ -222,9 +223,10 @@ class VectorArea:
     # Reads
 
     async def get(
-        self, name: str, ids: Sequence[bytes], fields: tuple[str, ...] | None
+        self, name: str, ids: Sequence[bytes], fields: tuple[str, ...] | None, *, partial: bool = True
     ) -> tuple[list[Entry], list[str]]:
-        """(those of `ids` that exist, in that order; warnings)."""
+        """(those of `ids` that exist, in that order; warnings). Raises Unavailable when no shard answers or `partial`
+        is not allowed."""
         collection = await self.find(name)
         if collection is None or not ids:
             return [], []
@@ -234,6 +236,8 @@ class VectorArea:
             parts=self._id_parts(ids),
             timeout_s=self._timeout_s,
         )
+        if not partial:
+            require_whole(outcome.warnings())
         found: dict[bytes, Entry] = {}
         for answer in outcome.answers:
             names, lengths, attributes, attribute_lengths, vectors = answer.reply.frames
@@ -261,8 +265,8 @@ class VectorArea:
         queries = request.queries(collection)
         found, outcome = await self._submit(request.body(collection, self._settings.vector_expansion), queries)
         warnings = outcome.warnings()
-        if warnings and not partial:
-            raise Unavailable("; ".join(warnings))
+        if not partial:
+            require_whole(warnings)
         if found.unknown and found.vectors and not warnings:
             names = ", ".join(map(repr, sorted(found.unknown)))
             raise BadData(f"filter: no vector of the collection {collection.name!r} has the field {names}")
