@@ -20,6 +20,7 @@ from shared import arrival, labels, remote_write_metadata, remote_write_walk
 from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.messages.series import FamilyMetadata
+from shared.protobuf_fields import delimited_head, read_varint
 from shared.remote_write_walk import (
     END,
     EXEMPLARS,
@@ -46,6 +47,10 @@ LABELS_SHOWN_MAX = 200
 SNAPPY_RATIO_MAX = 22
 """Snappy's densest element writes 64 bytes for 3: a header that announces more lies, and is found out before the
 memory is taken."""
+SNAPPY_LENGTH_BYTES_MAX = 5
+"""Of the varint that a snappy body begins with."""
+
+_TIMESERIES_FIELD = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +107,11 @@ class Cut:
 
 def decompressed_size(raw: bytes) -> int:
     """How many bytes a raw snappy body announces. Raises BadData if it does not begin with a length."""
-    size = shift = 0
-    for byte in raw[:5]:
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return size
-    raise BadData(f"the body is not snappy: its {len(raw)} bytes do not begin with a length")
+    try:
+        size, _ = read_varint(raw[:SNAPPY_LENGTH_BYTES_MAX], 0)
+    except IndexError:
+        raise BadData(f"the body is not snappy: its {len(raw)} bytes do not begin with a length") from None
+    return size
 
 
 def decompress(raw: bytes, bytes_max: int) -> bytes:
@@ -195,15 +198,6 @@ def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
     answer.parts.update(per_shard)
 
 
-def _varint(n: int) -> bytes:
-    out = bytearray()
-    while n >= 0x80:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    out.append(n)
-    return bytes(out)
-
-
 def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
     """One TimeSeries message through the protobuf library: its `timeseries` field in canonical form, or b"" where
     nothing of it is left. Refusals go to `answer`."""
@@ -229,7 +223,7 @@ def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
         return b""
     label_bytes = labels.encode(tuple((name.decode(), value.decode()) for name, value in pairs if value))
     message = label_bytes + remote_write_pb2.RawTimeSeries(samples=kept).SerializeToString()
-    return b"\x0a" + _varint(len(message)) + message
+    return delimited_head(_TIMESERIES_FIELD, len(message)) + message
 
 
 def _label_problem(pairs: Sequence[tuple[bytes, bytes]], limits: Limits) -> str:

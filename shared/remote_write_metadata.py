@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from proto import remote_write_pb2
 from shared.errors import TooLarge
 from shared.messages.series import FamilyMetadata
-from shared.remote_write_walk import field_length
+from shared.protobuf_fields import field_length
 from shared.xxh64 import Bytes
 
 METADATA_MAX = 10_000

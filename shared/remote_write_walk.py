@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
+from shared.protobuf_fields import field_length, integer
 from shared.xxh64 import Bytes, copy_bytes, load64, xxh64
 
 TIME_MS_MIN = -62_135_596_800_000
@@ -38,38 +39,6 @@ _INTS = types.Array(types.int64, 1, "C")
 _FLOATS = types.Array(types.float64, 1, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
 _OUT = types.Array(types.uint8, 1, "C")
-
-
-@njit(_PAIR(Bytes, types.int64, types.int64), cache=True, nogil=True)
-def field_length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """A minimal varint of at most four bytes: (value, position behind it), or (-1, at) for anything else."""
-    if at < end and body[at] < 0x80:
-        return np.int64(body[at]), at + 1
-    value = 0
-    for i in range(4):
-        if at + i >= end:
-            return -1, at
-        byte = np.int64(body[at + i])
-        if byte < 0x80:
-            if byte == 0 and i > 0:
-                return -1, at
-            return value | byte << (7 * i), at + i + 1
-        value |= (byte & 0x7F) << (7 * i)
-    return -1, at
-
-
-@njit(_PAIR(Bytes, types.int64, types.int64), cache=True, nogil=True)
-def _integer(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """A varint of up to ten bytes as an int64: (value, position behind it); position -1 if it is cut off or longer."""
-    value = np.uint64(0)
-    for i in range(10):
-        if at + i >= end:
-            return 0, -1
-        byte = np.uint64(body[at + i])
-        value |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
-        if byte < np.uint64(0x80):
-            return np.int64(value), at + i + 1
-    return 0, -1
 
 
 @njit(types.boolean(Bytes, types.int64, types.int64), cache=True, nogil=True)
@@ -201,7 +170,7 @@ def _sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float]:
             bits = load64(body, at)
             at += 8
         elif tag == 0x10:
-            time, at = _integer(body, at, end)
+            time, at = integer(body, at, end)
             if at < 0:
                 return 0, 0, 0.0
         else:

@@ -10,6 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Floats
+from shared.protobuf_fields import delimited_field
 
 Buffer = bytes | bytearray | memoryview | msgspec.Raw
 
@@ -203,40 +204,13 @@ def find_unusable(table: Floats, *, lengths_matter: bool) -> tuple[int, int] | N
 
 
 @njit(cache=True, nogil=True)
-def _varint(body, at, end):  # type: ignore[no-untyped-def]
-    """(value, where it ends), the end −1 if there is none of at most 5 bytes."""
-    value = np.int64(0)
-    for shift in range(0, 35, 7):
-        if at >= end:
-            return value, -1
-        byte = np.int64(body[at])
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    return value, -1
-
-
-@njit(cache=True, nogil=True)
-def _field(body, at, end):  # type: ignore[no-untyped-def]
-    """A length-delimited field at `at`: (number, start of its content, end of it), number −1 for anything else."""
-    tag, at = _varint(body, at, end)
-    if at < 0 or tag & 7 != 2:
-        return np.int64(-1), at, at
-    length, at = _varint(body, at, end)
-    if at < 0 or at + length > end:
-        return np.int64(-1), at, at
-    return tag >> 3, at, at + length
-
-
-@njit(cache=True, nogil=True)
 def _walk(body, found, collection):  # type: ignore[no-untyped-def]
     """The vectors of a WriteRequest → rows of `found` int64[most + 1, 7]: start and end of the message, of its id and
     of its packed floats, and how many other attributes it has. Returns how many vectors, or UNUSUAL.
     """
     at, end, count = 0, len(body), 0
     while at < end:
-        number, start, at = _field(body, at, end)
+        number, start, at = delimited_field(body, at, end)
         if number == 2:
             collection[0], collection[1] = start, at
             continue
@@ -249,16 +223,16 @@ def _walk(body, found, collection):  # type: ignore[no-untyped-def]
         row[0], row[1], row[2], row[3], row[4], row[5], row[6] = start, at, 0, 0, 0, 0, 0
         inner = start
         while inner < at:
-            number, first, inner = _field(body, inner, at)
+            number, first, inner = delimited_field(body, inner, at)
             if number == 1:
                 row[2], row[3] = first, inner
                 continue
             if number != 3:
                 return -1
-            number, key, key_end = _field(body, first, inner)
+            number, key, key_end = delimited_field(body, first, inner)
             if number != 1:
                 return -1
-            number, value, value_end = _field(body, key_end, inner)
+            number, value, value_end = delimited_field(body, key_end, inner)
             if number != 2 or value_end != inner:
                 return -1
             name = body[key:key_end]
@@ -266,10 +240,10 @@ def _walk(body, found, collection):  # type: ignore[no-untyped-def]
                 if name[4] != 111 or name[5] != 114:
                     row[6] += 1
                     continue
-                number, floats, floats_end = _field(body, value, value_end)
+                number, floats, floats_end = delimited_field(body, value, value_end)
                 if number != 5 or floats_end != value_end or row[5] != 0:
                     return -1
-                number, floats, floats_end = _field(body, floats, value_end)
+                number, floats, floats_end = delimited_field(body, floats, value_end)
                 if number != 1 or floats_end != value_end or (floats_end - floats) % 4 != 0:
                     return -1
                 row[4], row[5] = floats, floats_end
