@@ -9,10 +9,9 @@ from aiohttp import web
 from multidict import MultiDict
 
 from coordinator.api import parameters
+from coordinator.calls import FanOut, require_whole
 from coordinator.context import CONTEXT
 from coordinator.http import success
-from coordinator.links import FanOut
-from coordinator.questions import require_whole
 from shared.wire import pack
 
 LIMIT_WARNING = "results truncated due to limit"

@@ -13,8 +13,8 @@ from aiohttp import web
 
 from coordinator.api import parameters
 from coordinator.api.lists import answered, ask
+from coordinator.calls import FanOut
 from coordinator.context import CONTEXT, Context
-from coordinator.links import FanOut
 from shared.hashing import shard_of
 from shared.messages.series import (
     FamilyMetadata,
@@ -36,8 +36,8 @@ async def keep(context: Context, entries: Sequence[FamilyMetadata]) -> int:
         by_shard.setdefault(shard_of(entry.family.encode(), context.links.shards), []).append(entry)
     parts = {shard: [pack(MetadataPut(own))] for shard, own in by_shard.items()}
     timeout_s = context.settings.write_timeout_ms / 1000
-    answers = await context.links.call("series.metadata_put", parts=parts, timeout_s=timeout_s)
-    return sum(unpack(answer.reply.body, MetadataPutAnswer).left_out for answer in answers)
+    replies = await context.links.call("series.metadata_put", parts=parts, timeout_s=timeout_s)
+    return sum(unpack(reply.message.body, MetadataPutAnswer).left_out for reply in replies)
 
 
 async def metadata(request: web.Request) -> web.Response:
@@ -53,7 +53,7 @@ async def metadata(request: web.Request) -> web.Response:
 
 def _merged(result: FanOut, limit: int, per_family: int) -> tuple[Families, bool]:
     """(entries of each family, by name; whether the limits left some out)."""
-    answers = [unpack(answer.reply.body, MetadataAnswer) for answer in result.answers]
+    answers = [unpack(reply.message.body, MetadataAnswer) for reply in result.replies]
     families: Families = {}
     for entry in sorted((entry for answer in answers for entry in answer.entries), key=lambda entry: entry.family):
         own = {"type": entry.type, "help": entry.help, "unit": entry.unit}

@@ -10,8 +10,8 @@ from aiohttp import web
 from coordinator.api import parameters
 from coordinator.api.lists import answered, ask
 from coordinator.api.selectors import required_selectors, selectors, time_range
+from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
-from coordinator.links import FanOut
 from shared.errors import BadData
 from shared.labels import LabelFrame, Symbols, concat
 from shared.messages.series import ListAnswer, SelectRequest, TextsAnswer
@@ -50,7 +50,7 @@ async def _texts(request: web.Request, method: str, name: str) -> web.Response:
     limit = parameters.optional(fields, "limit", parameters.limit, 0)
     wanted = SelectRequest(selectors(fields) or [()], start_ms, end_ms, limit, name)
     result = await ask(request, fields, method, wanted)
-    answers = [unpack(answer.reply.body, TextsAnswer) for answer in result.answers]
+    answers = [unpack(reply.message.body, TextsAnswer) for reply in result.replies]
     texts = sorted({text for answer in answers for text in answer.texts})
     if name and not texts and not _NAME.fullmatch(name) and not request.match_info["name"].startswith("U__"):
         raise BadData(f"invalid label name {name!r}; it must be letters, digits and _, or escaped as U__…")
@@ -61,8 +61,8 @@ async def _texts(request: web.Request, method: str, name: str) -> web.Response:
 def _label_sets(result: FanOut, limit: int) -> tuple[list[dict[str, str]], bool]:
     """(label sets in order, whether the limit left some out)."""
     symbols = Symbols()
-    frame = concat([LabelFrame.from_frames(answer.reply.frames, symbols) for answer in result.answers])
-    cut = any(unpack(answer.reply.body, ListAnswer).cut for answer in result.answers) or 0 < limit < frame.size
+    frame = concat([LabelFrame.from_frames(reply.message.frames, symbols) for reply in result.replies])
+    cut = any(unpack(reply.message.body, ListAnswer).cut for reply in result.replies) or 0 < limit < frame.size
     frame = frame.take(frame.sort_order())
     if limit:
         frame = frame.take(slice(0, limit))

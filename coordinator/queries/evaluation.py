@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, TypeVar
 
-from coordinator.links import FanOut, Links
+from coordinator.calls import FanOut, require_whole
+from coordinator.links import Links
 from coordinator.queries import results
 from coordinator.queries.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
-from coordinator.questions import require_whole
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.query import Evaluated, Form
 from shared.promql.ast import ValueType
@@ -147,15 +147,15 @@ async def _ask(question: Question, made: Plan, terms: Terms, links: Links) -> Fa
 
 def _merge(made: Plan, fan_out: FanOut, terms: Terms) -> tuple[Merged, list[dict[str, Any]]]:
     replies, shards = [], []
-    for answer in fan_out.answers:
-        evaluated = unpack(answer.reply.body, Evaluated)
-        replies.append((evaluated, answer.reply.frames))
+    for reply in fan_out.replies:
+        evaluated = unpack(reply.message.body, Evaluated)
+        replies.append((evaluated, reply.message.frames))
         shards.append(
             {
-                "worker": answer.worker,
-                "shards": list(answer.shards),
-                "elapsedTime": _seconds(answer.elapsed_ms),
-                "timings": {name: _seconds(ms) for name, ms in answer.reply.timings_ms.items()},
+                "worker": reply.worker,
+                "shards": list(reply.shards),
+                "elapsedTime": _seconds(reply.elapsed_ms),
+                "timings": {name: _seconds(ms) for name, ms in reply.message.timings_ms.items()},
                 "samples": sum(part.samples_read for part in evaluated.answers),
                 "subqueries": [
                     {"samples": part.samples_read, "evalTime": _seconds(part.elapsed_ms), "form": part.shape.kind}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from coordinator.links import FanOut, Links
-from coordinator.questions import require_whole
+from coordinator.calls import FanOut, require_whole
+from coordinator.links import Links
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.decode import Upserts
@@ -200,13 +200,13 @@ class VectorArea:
         await self._collections.settle()
         if collection is None or not ids:
             return 0
-        answers = await self._links.call(
+        replies = await self._links.call(
             "vector.delete",
             body=wire.pack(IdsBody(collection)),
             parts=self._id_parts(ids),
             timeout_s=self._write_timeout_s,
         )
-        return sum(wire.unpack(answer.reply.body, Count).count for answer in answers)
+        return sum(wire.unpack(reply.message.body, Count).count for reply in replies)
 
     def _places(self, ids: Sequence[bytes]) -> dict[int, list[int]]:
         """Which of `ids` each shard holds."""
@@ -239,8 +239,8 @@ class VectorArea:
         if not partial:
             require_whole(outcome.warnings())
         found: dict[bytes, Entry] = {}
-        for answer in outcome.answers:
-            names, lengths, attributes, attribute_lengths, vectors = answer.reply.frames
+        for reply in outcome.replies:
+            names, lengths, attributes, attribute_lengths, vectors = reply.message.frames
             there = unpack_blobs(names, lengths)
             table = np.frombuffer(vectors, dtype=np.float32).reshape(-1, collection.dimension)
             rows: Sequence[Floats | None] = list(table) if len(table) else [None] * len(there)
@@ -251,7 +251,7 @@ class VectorArea:
     async def stats(self) -> tuple[list[CollectionStats], list[str]]:
         """(an entry for each collection of each worker; warnings, also of what the list of collections may lack)."""
         outcome = await self._links.fan_out("vector.stats", timeout_s=self._timeout_s)
-        replies = [wire.unpack(answer.reply.body, StatsReply) for answer in outcome.answers]
+        replies = [wire.unpack(reply.message.body, StatsReply) for reply in outcome.replies]
         entries = [entry for reply in replies for entry in reply.collections]
         return entries, [*outcome.warnings(), *self._collections.warnings()]
 
@@ -344,5 +344,5 @@ class VectorArea:
             "vector.search", body=wire.pack(body), frames=[queries.tobytes()], timeout_s=self._timeout_s
         )
         lists = len(queries) + bool(body.text_query)
-        replies = [answer.reply for answer in outcome.answers]
-        return merge(replies, lists, body.collection.dimension, body.k), outcome
+        messages = [reply.message for reply in outcome.replies]
+        return merge(messages, lists, body.collection.dimension, body.k), outcome

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.links import Answer, FanOut, Links
+from coordinator.calls import FanOut, WorkerReply
+from coordinator.links import Links
 from coordinator.vectors import area as module
 from coordinator.vectors.answers import hits_protobuf, vector_json, vector_protobuf
 from coordinator.vectors.area import Entry, VectorArea
@@ -62,18 +63,18 @@ class Shards:
     async def fan_out(self, method: str, **options: Any) -> FanOut:
         if method == "vector.collections":
             shards = [ShardCollections(number, [], []) for number in options["shards"]]
-            return FanOut([Answer("worker-0", (0,), Reply(wire.pack(CollectionsReply(shards))), 1.0)], {})
+            return FanOut([WorkerReply("worker-0", (0,), Reply(wire.pack(CollectionsReply(shards))), 1.0)], {})
         parts: Mapping[int, Sequence[bytes]] = options["parts"]
         self.asked.append((method, sorted(parts), options["timeout_s"]))
         there = {shard: frames for shard, frames in parts.items() if shard not in self.away}
         answers = [self._answer(method, shard, options["body"], frames) for shard, frames in there.items()]
         return FanOut(answers, dict.fromkeys(parts.keys() & self.away, "it is down"))
 
-    async def call(self, method: str, **options: Any) -> list[Answer]:
+    async def call(self, method: str, **options: Any) -> list[WorkerReply]:
         self.require(options["parts"])
-        return (await self.fan_out(method, **options)).answers
+        return (await self.fan_out(method, **options)).replies
 
-    def _answer(self, method: str, shard: int, body: bytes, frames: Sequence[bytes]) -> Answer:
+    def _answer(self, method: str, shard: int, body: bytes, frames: Sequence[bytes]) -> WorkerReply:
         held = self.held[shard]
         ids = unpack_blobs(frames[0], frames[1])
         assert ids and {shard_of(name, SHARDS) for name in ids} == {shard}
@@ -99,7 +100,7 @@ class Shards:
                     np.array(table, np.float32).tobytes(),
                 ],
             )
-        return Answer(f"worker-{shard}", (shard,), reply, 1.0)
+        return WorkerReply(f"worker-{shard}", (shard,), reply, 1.0)
 
 
 def upserts(*names: str, dimension: int = 2, collection: str = "") -> Upserts:
