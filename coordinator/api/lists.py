@@ -11,7 +11,7 @@ from multidict import MultiDict
 from coordinator.api import parameters
 from coordinator.calls import FanOut, require_whole
 from coordinator.context import CONTEXT
-from coordinator.http import success
+from coordinator.responses import success
 from shared.wire import pack
 
 LIMIT_WARNING = "results truncated due to limit"

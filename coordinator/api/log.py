@@ -9,11 +9,12 @@ from aiohttp import web
 
 from coordinator.api.log_cursors import ROUTES as CURSOR_ROUTES
 from coordinator.api.log_scan import scan
+from coordinator.bodies import read_body
 from coordinator.context import CONTEXT
-from coordinator.http import json_answer, read_body
 from coordinator.log import parameters, records
 from coordinator.log.reads import Selection, Warnings
 from coordinator.negotiation import PROTOBUF, content_type, wants_protobuf
+from coordinator.responses import json_answer
 from proto import log_pb2
 from shared.messages.log import SEQUENCE_MAX
 

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
+from coordinator.bodies import read_body
 from coordinator.calls import WorkerReply
 from coordinator.context import CONTEXT
-from coordinator.http import json_answer, read_body
 from coordinator.log import parameters
+from coordinator.responses import json_answer
 from shared.errors import BadData
 from shared.hashing import shard_of
 from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX, CursorBody, CursorMove, CursorReply

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 from multidict import MultiDict
 
+from coordinator.bodies import check_escapes, read_body
 from coordinator.context import CONTEXT
-from coordinator.http import check_escapes, read_body
 from coordinator.negotiation import FORM, boolean, content_type
 from shared.durations import parse_duration_ms
 from shared.errors import BadData

@@ -16,13 +16,13 @@ from multidict import MultiDict
 from coordinator.api import parameters
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
-from coordinator.http import success
 from coordinator.negotiation import accepts_gzip, boolean
 from coordinator.queries.evaluation import Conclusion, Question, conclude, in_thread, planned, remark_texts
 from coordinator.queries.explain import explain, stats
 from coordinator.queries.joining import Joined
 from coordinator.queries.results import Piece, Result, as_range, envelope, ordered, truncated
 from coordinator.queries.streaming import Body, respond
+from coordinator.responses import success
 from shared.config import Settings
 from shared.errors import BadData, NotExecutable
 from shared.promql import parser, printer

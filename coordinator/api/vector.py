@@ -12,9 +12,9 @@ import orjson
 from aiohttp import web
 
 from coordinator.api.parameters import partial_response
+from coordinator.bodies import read_body
 from coordinator.calls import require_whole
 from coordinator.context import CONTEXT, Context
-from coordinator.http import read_body
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON, content_type, wants_protobuf
 from coordinator.vectors import search as searches
 from coordinator.vectors.answers import hits_json, hits_protobuf, vector_json, vector_protobuf

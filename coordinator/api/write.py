@@ -10,8 +10,8 @@ from collections import Counter
 from aiohttp import web
 
 from coordinator.api import metadata
+from coordinator.bodies import read_body
 from coordinator.context import CONTEXT
-from coordinator.http import read_body
 from coordinator.negotiation import REMOTE_WRITE, content_type
 from shared import remote_write
 from shared.config import Settings
