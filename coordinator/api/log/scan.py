@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
+from coordinator.api.log import answers, parameters
 from coordinator.context import CONTEXT, Context
-from coordinator.log import answers, parameters
 from coordinator.log.follow import Follower, Row, rows_of
 from coordinator.log.reads import Selection, Warnings
 from coordinator.negotiation import EVENTS, JSON, PROTOBUF, boolean, preferred
@@ -225,3 +225,6 @@ async def _next_rows(context: Context, follower: Follower, limit: int, timeout_s
     except TriptychError:
         await asyncio.sleep(RETRY_S)
         return None
+
+
+ROUTES: list[web.RouteDef] = [web.get("/api/v1/log/scan", scan, allow_head=False)]

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
+from coordinator.api.log import parameters
 from coordinator.bodies import read_body
 from coordinator.calls import WorkerReply
 from coordinator.context import CONTEXT
-from coordinator.log import parameters
 from coordinator.responses import json_answer
 from shared.errors import BadData
 from shared.hashing import shard_of
