@@ -7,37 +7,21 @@ other lists, a limit of 0 is none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from aiohttp import web
 
 from coordinator.api import parameters
 from coordinator.api.lists import answered, ask
 from coordinator.calls import FanOut
-from coordinator.context import CONTEXT, Context
+from coordinator.context import CONTEXT
 from shared.hashing import shard_of
 from shared.messages.series import (
-    FamilyMetadata,
     MetadataAnswer,
-    MetadataPut,
-    MetadataPutAnswer,
     MetadataRequest,
 )
-from shared.wire import pack, unpack
+from shared.wire import unpack
 
 Families = dict[str, list[dict[str, str]]]
-
-
-async def keep(context: Context, entries: Sequence[FamilyMetadata]) -> int:
-    """Have the shards that the families' names hash to keep these; returns how many they had no room for. Raises
-    Unavailable when one of them is not there."""
-    by_shard: dict[int, list[FamilyMetadata]] = {}
-    for entry in entries:
-        by_shard.setdefault(shard_of(entry.family.encode(), context.links.shards), []).append(entry)
-    parts = {shard: [pack(MetadataPut(own))] for shard, own in by_shard.items()}
-    timeout_s = context.settings.write_timeout_ms / 1000
-    replies = await context.links.call("series.metadata_put", parts=parts, timeout_s=timeout_s)
-    return sum(unpack(reply.message.body, MetadataPutAnswer).left_out for reply in replies)
 
 
 async def metadata(request: web.Request) -> web.Response:

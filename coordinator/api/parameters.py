@@ -19,11 +19,7 @@ from coordinator.context import CONTEXT
 from coordinator.negotiation import FORM, boolean, content_type
 from shared.durations import parse_duration_ms
 from shared.errors import BadData
-
-TIME_MS_MIN = -62_135_596_800_000
-"""0001-01-01T00:00:00Z: RFC 3339 can name no earlier year worth having, and sums of such times cannot overflow."""
-TIME_MS_MAX = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z."""
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 FORM_FIELDS_MAX = 10_000
 

@@ -9,14 +9,13 @@ from collections import Counter
 
 from aiohttp import web
 
-from coordinator.api import metadata
 from coordinator.bodies import read_body
 from coordinator.context import CONTEXT
 from coordinator.negotiation import REMOTE_WRITE, content_type
-from shared import remote_write
+from coordinator.series import metadata, remote_write
+from coordinator.series.remote_write import Cut, Limits
 from shared.config import Settings
 from shared.errors import BadData
-from shared.remote_write import Cut, Limits
 from shared.telemetry import event
 
 INLINE_BYTES_MAX = 512 << 10
@@ -61,7 +60,10 @@ async def write(request: web.Request) -> web.Response:
     if cut.parts:
         await context.samples.write(cut.parts)
     context.telemetry.samples_in.inc(cut.samples)
-    _skipped.add(cut, await metadata.keep(context, cut.metadata) if cut.metadata else 0)
+    left_out = 0
+    if cut.metadata:
+        left_out = await metadata.keep(context.links, cut.metadata, context.settings.write_timeout_ms / 1000)
+    _skipped.add(cut, left_out)
     if cut.refused_count:
         context.telemetry.series_refused.inc(cut.refused_count)
         more = cut.refused_count - len(cut.refused)
