@@ -11,7 +11,9 @@ import pytest
 WITHIN_S = 600.0
 COMPILE = """
 from worker import warm
+from coordinator.log import records
 from coordinator.queries import evaluation
+from coordinator.series import remote_write
 from coordinator.vectors import merging, numbers
 warm.import_methods()
 warm.fill_cache()

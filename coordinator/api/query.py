@@ -20,9 +20,9 @@ from coordinator.negotiation import accepts_gzip, boolean
 from coordinator.queries.evaluation import Conclusion, Question, conclude, in_thread, planned, remark_texts
 from coordinator.queries.explain import explain, stats
 from coordinator.queries.joining import Joined
-from coordinator.queries.results import Piece, Result, as_range, envelope, ordered, truncated
-from coordinator.queries.streaming import Body, respond
+from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
 from coordinator.responses import success
+from coordinator.streaming import Body, respond
 from shared.config import Settings
 from shared.errors import BadData, NotExecutable
 from shared.promql import parser, printer
@@ -120,7 +120,7 @@ class _Rendering:
         self._with_stats = with_stats
         self._with_plan = with_plan
 
-    def chunks(self) -> Iterator[Piece]:
+    def chunks(self) -> Iterator[Chunk]:
         question, concluded = self._question, self._concluded
         started = time.perf_counter()
         value, cut = self._shown(concluded.merged.value)

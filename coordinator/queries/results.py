@@ -19,7 +19,7 @@ from shared.promql.model import Grid, Int, Matrix, RangeVector, Samples, Scalar,
 from shared.promql.rendering import series
 from shared.promql.rendering.series import SeriesWriter
 
-Piece = bytes | memoryview
+Chunk = bytes | memoryview
 
 
 def _series_chunks(value: Matrix | RangeVector, grid: Grid, instant: bool) -> Iterator[memoryview]:
@@ -64,7 +64,7 @@ class Result:
             return "matrix" if self.value.form == "matrix" else "vector"
         return "matrix" if self.is_range or isinstance(self.value, RangeVector) else "vector"
 
-    def chunks(self) -> Iterator[Piece]:
+    def chunks(self) -> Iterator[Chunk]:
         """The `result` member."""
         value = self.value
         if isinstance(value, Scalar):
@@ -79,7 +79,7 @@ class Result:
             yield b"]"
 
 
-def envelope(result: Result, data: dict[str, Any], remarks: dict[str, list[str]]) -> Iterator[Piece]:
+def envelope(result: Result, data: dict[str, Any], remarks: dict[str, list[str]]) -> Iterator[Chunk]:
     """The whole answer: `data` holds members beside the result (stats, explain), `remarks` members beside `data`."""
     yield b'{"status":"success","data":{"resultType":"%s","result":' % result.type.encode()
     yield from result.chunks()
@@ -90,20 +90,6 @@ def envelope(result: Result, data: dict[str, Any], remarks: dict[str, list[str]]
         if texts:
             yield b",%s:%s" % (orjson.dumps(name), orjson.dumps(texts))
     yield b"}"
-
-
-def gathered(chunks: Iterator[Piece], size: int) -> Iterator[Piece]:
-    """The same bytes in pieces of at least `size` bytes, the last one excepted."""
-    held: list[Piece] = []
-    length = 0
-    for chunk in chunks:
-        held.append(chunk)
-        length += len(chunk)
-        if length >= size:
-            yield held[0] if len(held) == 1 else b"".join(held)
-            held, length = [], 0
-    if held:
-        yield b"".join(held)
 
 
 def ordered(value: Value) -> Value:

@@ -8,9 +8,10 @@ from itertools import chain
 
 from aiohttp import web
 
+from coordinator.compression import compressed
 from coordinator.negotiation import JSON
-from coordinator.queries.compression import compressed
-from coordinator.queries.results import Piece, gathered
+
+Piece = bytes | memoryview
 
 PIECE_BYTES = 1 << 20
 """An answer up to this size is sent whole; a longer one in pieces of about it."""
@@ -65,3 +66,17 @@ async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.
         piece = await coming
     await response.write_eof()
     return response
+
+
+def gathered(chunks: Iterator[Piece], size: int) -> Iterator[Piece]:
+    """The same bytes in pieces of at least `size` bytes, the last one excepted."""
+    held: list[Piece] = []
+    length = 0
+    for chunk in chunks:
+        held.append(chunk)
+        length += len(chunk)
+        if length >= size:
+            yield held[0] if len(held) == 1 else b"".join(held)
+            held, length = [], 0
+    if held:
+        yield b"".join(held)
