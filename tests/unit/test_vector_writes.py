@@ -18,7 +18,7 @@ from coordinator.calls import FanOut, WorkerReply
 from coordinator.links import Links
 from coordinator.vectors import area as module
 from coordinator.vectors.answers import hits_protobuf, vector_json, vector_protobuf
-from coordinator.vectors.area import Entry, VectorArea
+from coordinator.vectors.area import StoredVector, VectorArea
 from coordinator.vectors.decode import Upserts
 from coordinator.vectors.merging import Hits
 from coordinator.vectors.search import SearchRequest
@@ -320,8 +320,10 @@ async def test_a_search_says_how_many_shards_are_asked(tmp_path: Path, monkeypat
 
 # Answers
 
-FULL = Entry(b"id-1", msgspec.msgpack.encode({"s": "é", "i": 5, "f": 0.5, "b": True}), np.array([1.0, 2.5], np.float32))
-BARE = Entry(b"id-2", b"", None)
+FULL = StoredVector(
+    b"id-1", msgspec.msgpack.encode({"s": "é", "i": 5, "f": 0.5, "b": True}), np.array([1.0, 2.5], np.float32)
+)
+BARE = StoredVector(b"id-2", b"", None)
 
 
 def test_vectors_are_shown_in_json_with_what_was_asked_for() -> None:
@@ -329,7 +331,12 @@ def test_vectors_are_shown_in_json_with_what_was_asked_for() -> None:
     assert shown["id"] == "id-1" and shown["attributes"].pop("vector").tolist() == [1.0, 2.5]
     assert shown["attributes"] == {"s": "é", "i": 5, "f": 0.5, "b": True}
     assert json.dumps(vector_json(BARE)) == '{"id": "id-2", "attributes": {}}'
-    assert vector_json(Entry(b"a", FULL.attributes, None))["attributes"] == {"s": "é", "i": 5, "f": 0.5, "b": True}
+    assert vector_json(StoredVector(b"a", FULL.attributes, None))["attributes"] == {
+        "s": "é",
+        "i": 5,
+        "f": 0.5,
+        "b": True,
+    }
 
 
 def test_vectors_are_shown_in_protobuf_with_what_was_asked_for() -> None:
