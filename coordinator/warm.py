@@ -1,4 +1,4 @@
-"""Has kernels compiled, or loaded from the cache on disk, while the coordinator serves already."""
+"""Compiles the kernels, or loads them from the disk cache, in the background while the coordinator already serves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 
 from coordinator.queries import evaluation
-from coordinator.vectors import merging, numbers
+from coordinator.vectors import merging, numbers, walk
 from shared.messages.settling import settle
 from shared.promql import parser
 from shared.telemetry import event
@@ -28,6 +28,7 @@ def compile_kernels() -> None:
     """Those of the coordinator; what the cache has is only loaded."""
     started = time.monotonic()
     numbers.compile_kernels()
+    walk.compile_kernels()
     merging.compile_kernels()
     evaluation.warm()
     event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))

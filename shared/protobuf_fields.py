@@ -1,8 +1,8 @@
 """Fields of protobuf messages as bytes: varints and lengths, for kernels that walk a body and for Python.
 
 Encoding: https://protobuf.dev/programming-guides/encoding/. A field is a tag (a varint: number << 3 | wire type) and
-its content. Kernels take lengths in their shortest form only. Any other form is valid but rare: such a body is left to
-the protobuf library, which alone decides what is an error.
+its content. What a kernel does not take, such as a length that is not in its shortest form (valid, but rare), it leaves
+to the protobuf library, which alone decides what is an error.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -20,6 +20,8 @@ from shared.xxh64 import Bytes
 VARINT, FIXED_64, DELIMITED, FIXED_32 = 0, 1, 2, 5
 """Wire types."""
 VARINT_BYTES_MAX = 10
+LENGTH_BYTES_MAX = 5
+"""Of a varint below 2^32."""
 
 _PAIR = types.UniTuple(types.int64, 2)
 _TRIPLE = types.UniTuple(types.int64, 3)
@@ -75,13 +77,14 @@ def integer(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
 @njit(_TRIPLE(Bytes, types.int64, types.int64), cache=True, nogil=True)
 def delimited_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
     """The length-delimited field at `at`: (its number, where its content begins, where it ends); the number is -1 for
-    anything else, a number above 15 and a length that is not minimal included."""
-    if at >= end or body[at] >= 0x80 or body[at] & 7 != DELIMITED:
+    anything else. Tag and length may have five bytes each, in any form."""
+    tag, length_at = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+    if length_at < 0 or tag & 7 != DELIMITED:
         return -1, at, at
-    length, content = field_length(body, at + 1, end)
-    if length < 0 or content + length > end:
+    length, content = integer(body, length_at, min(end, length_at + LENGTH_BYTES_MAX))
+    if content < 0 or content + length > end:
         return -1, at, at
-    return np.int64(body[at]) >> 3, content, content + length
+    return tag >> 3, content, content + length
 
 
 @njit(types.int64(Bytes, types.int64, types.int64, types.int64), cache=True, nogil=True)

@@ -72,9 +72,18 @@ def test_a_delimited_field_is_its_head_and_its_content(number: int, size: int) -
     assert delimited_field(body, end, end)[0] == -1
 
 
-@pytest.mark.parametrize("head", [b"\x08\x00", b"\x09" + bytes(8), b"\x0d" + bytes(4), delimited_head(16, 0), b"\x0a"])
-def test_a_field_of_another_type_or_number_is_none(head: bytes) -> None:
+@pytest.mark.parametrize("head", [b"\x08\x00", b"\x09" + bytes(8), b"\x0d" + bytes(4), b"\x92", b"\x0a"])
+def test_a_field_of_another_type_is_none(head: bytes) -> None:
     assert delimited_field(octets(head), 0, len(head))[0] == -1
+
+
+@pytest.mark.parametrize(
+    "head", [b"\x12\x02", b"\x92\x00\x02", b"\x12\x82\x00", b"\x92" + b"\x80\x80\x80\x00\x82" + b"\x80\x80\x80\x00"]
+)
+def test_a_tag_and_a_length_may_have_five_bytes_each(head: bytes) -> None:
+    body = octets(head + b"ab")
+    assert delimited_field(body, 0, len(body)) == (2, len(head), len(body))
+    assert delimited_field(octets(head[:-1] + b"\x80\x80\x80\x80\x80\x00ab"), 0, len(head) + 7)[0] == -1
 
 
 @pytest.mark.parametrize(("wire_type", "size"), [(FIXED_64, 8), (FIXED_32, 4), (VARINT, 2)])

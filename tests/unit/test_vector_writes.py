@@ -320,9 +320,8 @@ async def test_a_search_says_how_many_shards_are_asked(tmp_path: Path, monkeypat
 
 # Answers
 
-FULL = StoredVector(
-    b"id-1", msgspec.msgpack.encode({"s": "é", "i": 5, "f": 0.5, "b": True}), np.array([1.0, 2.5], np.float32)
-)
+ATTRIBUTES = {"s": "é", "i": 5, "f": 0.5, "b": True}
+FULL = StoredVector(b"id-1", msgspec.msgpack.encode(ATTRIBUTES), np.array([1.0, 2.5], np.float32))
 BARE = StoredVector(b"id-2", b"", None)
 
 
@@ -331,12 +330,7 @@ def test_vectors_are_shown_in_json_with_what_was_asked_for() -> None:
     assert shown["id"] == "id-1" and shown["attributes"].pop("vector").tolist() == [1.0, 2.5]
     assert shown["attributes"] == {"s": "é", "i": 5, "f": 0.5, "b": True}
     assert json.dumps(vector_json(BARE)) == '{"id": "id-2", "attributes": {}}'
-    assert vector_json(StoredVector(b"a", FULL.attributes, None))["attributes"] == {
-        "s": "é",
-        "i": 5,
-        "f": 0.5,
-        "b": True,
-    }
+    assert vector_json(StoredVector(b"a", FULL.attributes, None))["attributes"] == ATTRIBUTES
 
 
 def test_vectors_are_shown_in_protobuf_with_what_was_asked_for() -> None:
