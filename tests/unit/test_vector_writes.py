@@ -290,7 +290,7 @@ async def test_a_search_that_is_held_for_company_ends_with_the_area(tmp_path: Pa
         finally:
             cancelled.set()
 
-    area._tasks.add(asyncio.create_task(never()))
+    area._batches._tasks.add(asyncio.create_task(never()))
     await asyncio.sleep(0)
     await area.stop()
     async with asyncio.timeout(1):
