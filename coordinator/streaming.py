@@ -69,14 +69,14 @@ async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.
 
 
 def gathered(chunks: Iterator[Piece], size: int) -> Iterator[Piece]:
-    """The same bytes in pieces of at least `size` bytes, the last one excepted."""
-    held: list[Piece] = []
+    """The same bytes in pieces of at least `size` bytes; only the last piece may be smaller."""
+    pending: list[Piece] = []
     length = 0
     for chunk in chunks:
-        held.append(chunk)
+        pending.append(chunk)
         length += len(chunk)
         if length >= size:
-            yield held[0] if len(held) == 1 else b"".join(held)
-            held, length = [], 0
-    if held:
-        yield b"".join(held)
+            yield pending[0] if len(pending) == 1 else b"".join(pending)
+            pending, length = [], 0
+    if pending:
+        yield b"".join(pending)

@@ -1,4 +1,5 @@
-"""Compiles the kernels, or loads them from the disk cache, in the background while the coordinator already serves."""
+"""Compiles the kernels, or loads them from the disk cache, in the background while the coordinator already serves
+requests."""
 
 from __future__ import annotations
 
