@@ -11,12 +11,13 @@ from typing import Any
 from aiohttp import web
 
 from coordinator import warm
-from coordinator.api import admin, log, metadata, query, series, status, vector, write
+from coordinator.api import admin, metadata, query, series, status, vector, write
+from coordinator.api.log import append, contents, cursors, scan
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
 from coordinator.links import Links
 from coordinator.log.area import LogArea
-from coordinator.sample_writes import SampleWrites
+from coordinator.series.groups import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
 from shared.config import Settings
@@ -33,7 +34,7 @@ LINE_BYTES_MAX = 65_536
 def build(context: Context) -> web.Application:
     app = web.Application()
     app[CONTEXT] = context
-    modules = [query, series, metadata, log, vector, admin, status]
+    modules = [query, series, metadata, append, scan, contents, cursors, vector, admin, status]
     if context.settings.remote_write:
         modules.append(write)
     for module in modules:

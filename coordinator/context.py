@@ -9,7 +9,7 @@ from aiohttp import web
 
 from coordinator.links import Links
 from coordinator.log.area import LogArea
-from coordinator.sample_writes import SampleWrites
+from coordinator.series.groups import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
 from shared.config import Settings

@@ -1,4 +1,4 @@
-"""From a request to its handler.
+"""From a request to its handler and its answer: routes, the bound on requests in flight, errors into envelopes.
 
 aiohttp's Application walks its router, makes a match and wraps the handler in its middlewares for every request. All
 but a few of our paths are plain text: for those a table knows the handler, and one coroutine is all that is around it.
@@ -7,13 +7,22 @@ but a few of our paths are plain text: for those a table knows the handler, and 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import HttpVersion10, hdrs, web
 
+from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
-from coordinator.http import Malformed, check_escapes, refuse, serve
 from coordinator.protocol import Server
+from coordinator.responses import at_once, error_answer
+from shared import errors
+from shared.errors import TriptychError
+from shared.telemetry import event
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LABEL_NAMES = "/api/v1/label/"
 """A path below it names a label."""
@@ -70,8 +79,8 @@ class Dispatcher:
         try:
             await self._check(request)
         except Malformed as error:
-            return refuse(request, error)
-        return await serve(request, match.handler)
+            return _refused(request, error)
+        return await _served(request, match.handler)
 
     async def _check(self, request: Request) -> None:
         """Raises Malformed for what the parser lets through."""
@@ -91,3 +100,61 @@ class Dispatcher:
         except web.HTTPExpectationFailed:
             raise Malformed(f"Expect is {request.headers[hdrs.EXPECT]!r}; it must be '100-continue'") from None
         await request.writer.drain()
+
+
+def _refused(request: web.BaseRequest, error: Malformed) -> web.Response:
+    """The answer to a malformed request, after which its connection ends: where the next one begins is not sure."""
+    event(logging.INFO, "malformed request", remote=request.remote, path=request.path, why=error)
+    response = error_answer(request.path, error)
+    response.force_close()
+    return response
+
+
+async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Bounds the requests in flight, turns every error into its area's envelope, and counts."""
+    context = request.app[CONTEXT]
+    started = time.perf_counter()
+    if context.in_flight >= context.settings.requests_in_flight_max:
+        error = errors.Overloaded(
+            f"{context.in_flight} requests are in flight, the limit is {context.settings.requests_in_flight_max} "
+            "(TRIPTYCH_REQUESTS_IN_FLIGHT_MAX); try again later"
+        )
+        return error_answer(request.path, error)
+    context.in_flight += 1
+    response: web.StreamResponse | None = None
+    try:
+        response = await _answered(request, handler)
+        return at_once(request, response)
+    finally:
+        context.in_flight -= 1
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource is not None else "other"
+        status = response.status if response is not None else 499  # the client went away
+        context.telemetry.served(request.method, route, status, time.perf_counter() - started)
+
+
+async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except TriptychError as error:
+        if error.status >= 500:
+            event(logging.WARNING, "request refused", path=request.path, status=error.status, why=error)
+        if isinstance(error, Malformed):
+            return _refused(request, error)
+        return error_answer(request.path, error)
+    except web.HTTPNotFound:
+        return error_answer(request.path, errors.NotFound(f"there is no {request.path}"))
+    except web.HTTPMethodNotAllowed as refused:
+        allowed = ", ".join(sorted(refused.allowed_methods))
+        text = f"{request.method} is not allowed on {request.path}; allowed: {allowed}"
+        response = error_answer(request.path, errors.MethodNotAllowed(text))
+        response.headers["Allow"] = allowed
+        return response
+    except web.HTTPRequestEntityTooLarge:
+        limit = request.app[CONTEXT].settings.body_bytes_max
+        return error_answer(request.path, errors.TooLarge(f"the body is larger than the limit of {limit} bytes"))
+    except (ConnectionResetError, asyncio.CancelledError):
+        raise
+    except Exception:
+        event(logging.ERROR, "request failed", trace=True, method=request.method, path=request.path)
+        return error_answer(request.path, errors.Internal("an internal error; the coordinator's log has the reason"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from coordinator.questions import Answer, Call, FanOut, Question, Worker, gathered
+from coordinator.calls import Call, FanOut, Worker, WorkerCall, WorkerReply
 from proto import cluster_pb2
 from shared import errors, wire
 from shared.config import Settings
@@ -120,7 +120,7 @@ class Links:
         """
         numbers = self._numbers(shards, parts)
         result = await self._ask(method, numbers, self.unready(numbers), body, frames, parts, timeout_s)
-        if not result.answers:
+        if not result.replies:
             raise _unavailable(result.missing)
         return result
 
@@ -133,7 +133,7 @@ class Links:
         frames: Sequence[Frame] = (),
         parts: Mapping[int, Sequence[Frame]] | None = None,
         timeout_s: float,
-    ) -> list[Answer]:
+    ) -> list[WorkerReply]:
         """As `fan_out`, for writes: nothing is sent unless every shard is ready, and every one must answer.
 
         Raises Unavailable when one does not; some shards may have taken their part then, so what is sent must be safe
@@ -144,7 +144,7 @@ class Links:
         result = await self._ask(method, numbers, {}, body, frames, parts, timeout_s)
         if result.missing:
             raise _unavailable(result.missing)
-        return result.answers
+        return result.replies
 
     def _numbers(self, shards: Iterable[int] | None, parts: Mapping[int, Sequence[Frame]] | None) -> tuple[int, ...]:
         if shards is not None:
@@ -161,32 +161,32 @@ class Links:
         parts: Mapping[int, Sequence[Frame]] | None,
         timeout_s: float,
     ) -> FanOut:
-        """Ask those of `numbers` that are not `missing`, and wait for all answers, the deadline, or an error."""
+        """Ask those of `numbers` that are not `missing`, and wait for all replies, the deadline, or an error."""
         ready = tuple(n for n in numbers if n not in missing) if missing else numbers
         asked_at = time.monotonic()
-        question = Question(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future())
-        asked: list[tuple[Call, list[Frame]]] = []
+        call = Call(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future())
+        asked: list[tuple[WorkerCall, list[Frame]]] = []
         for worker, owned in self._owners_of(ready):
-            own_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}
-            request = Request(method, owned, asked_at + timeout_s, body, frames, own_parts)
-            message = wire.encode_request(question.id, request)
-            call = Call(question, worker, owned, sum(wire.size_of(frame) for frame in message))
-            self._check_room(worker, call.bytes)
-            asked.append((call, message))
-        timer = self._loop.call_later(timeout_s, question.finish)
+            owned_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}
+            request = Request(method, owned, asked_at + timeout_s, body, frames, owned_parts)
+            message = wire.encode_request(call.id, request)
+            part = WorkerCall(call, worker, owned, sum(wire.size_of(frame) for frame in message))
+            self._check_room(worker, part.bytes)
+            asked.append((part, message))
+        timer = self._loop.call_later(timeout_s, call.finish)
         try:
-            for call, message in asked:
-                self._send(call, message)
-            if question.awaited:
-                await question.done
+            for part, message in asked:
+                self._send(part, message)
+            if call.awaited:
+                await call.done
         finally:
             timer.cancel()
-            for call, _ in asked:
-                if call.outcome is None:
-                    self._give_up(call)
-        if question.error is not None:
-            raise question.error
-        return gathered([call for call, _ in asked], missing)
+            for part, _ in asked:
+                if part.outcome is None:
+                    self._give_up(part)
+        if call.error is not None:
+            raise call.error
+        return FanOut.of([part for part, _ in asked], missing)
 
     def _owners_of(self, shards: tuple[int, ...]) -> list[tuple[Worker, tuple[int, ...]]]:
         """The workers of these shards, which are ready, each with its own; kept until the next beat."""
@@ -216,18 +216,18 @@ class Links:
                 f"{settings.worker_bytes_max} (TRIPTYCH_WORKER_BYTES_MAX); try again later"
             )
 
-    def _send(self, call: Call, message: Sequence[Frame]) -> None:
-        if self._transmit([call.worker.identity, *message]):
-            call.send_off()
+    def _send(self, part: WorkerCall, message: Sequence[Frame]) -> None:
+        if self._transmit([part.worker.identity, *message]):
+            part.send_off()
         else:
-            call.outcome = f"{call.worker.name} is not connected"
+            part.outcome = f"{part.worker.name} is not connected"
 
-    def _give_up(self, call: Call) -> None:
-        """Nobody waits for the worker's answer any more: it is told so."""
-        worker, question = call.worker, call.question
-        if question.id in worker.pending:
-            call.settle(f"{worker.name} did not answer within {time.monotonic() - question.asked_at:.3g} s")
-            self._transmit([worker.identity, *wire.encode_cancel(question.id)])
+    def _give_up(self, part: WorkerCall) -> None:
+        """Nobody waits for the worker's reply any more: it is told so."""
+        worker, call = part.worker, part.call
+        if call.id in worker.pending:
+            part.settle(f"{worker.name} did not answer within {time.monotonic() - call.asked_at:.3g} s")
+            self._transmit([worker.identity, *wire.encode_cancel(call.id)])
 
     def _transmit(self, frames: Sequence[Frame]) -> bool:
         try:
@@ -256,19 +256,19 @@ class Links:
 
     def _deliver(self, identity: bytes, message: Sequence[Frame]) -> None:
         worker = self._workers.get(identity)
-        call = worker.pending.get(wire.request_id_of(message)) if worker is not None else None
-        if call is None:
+        part = worker.pending.get(wire.request_id_of(message)) if worker is not None else None
+        if part is None:
             return  # nobody waits for it any more
         _, reply = wire.decode_reply(message)
         if reply.error_class:
             error = errors.from_wire(reply.error_class, reply.error)
             if not isinstance(error, errors.Unavailable):
-                call.question.error = call.question.error or error
-                call.question.finish()
-            call.settle(str(error))
+                part.call.error = part.call.error or error
+                part.call.finish()
+            part.settle(str(error))
         else:
-            elapsed_ms = (time.monotonic() - call.question.asked_at) * 1000
-            call.settle(Answer(call.worker.name, call.shards, reply, elapsed_ms))
+            elapsed_ms = (time.monotonic() - part.call.asked_at) * 1000
+            part.settle(WorkerReply(part.worker.name, part.shards, reply, elapsed_ms))
 
     def _register(self, identity: bytes, message: cluster_pb2.Register) -> None:
         if message.cluster_id != self._cluster_id:
@@ -308,8 +308,8 @@ class Links:
         for number in worker.shards:
             if self._states[number].worker == worker.name:
                 self._states[number] = Shard(number, "down", why)
-        for call in list(worker.pending.values()):
-            call.settle(why)
+        for part in list(worker.pending.values()):
+            part.settle(why)
 
 
 def _why(shard: Shard) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import http_exceptions, web
 from aiohttp.web_protocol import RequestHandler
 
-from coordinator.http import error_answer
+from coordinator.responses import error_answer
 from shared import errors
 from shared.telemetry import event
 

@@ -1,4 +1,4 @@
-"""Small responses, written with their head in one piece.
+"""Answers in the envelope of their area, and small responses written with their head in one piece.
 
 aiohttp builds, checks and serialises the headers of every response anew, which takes longer than most small requests
 need otherwise. Here the head of a status and its headers is made once and kept.
@@ -9,15 +9,44 @@ from __future__ import annotations
 import time
 from email.utils import formatdate
 from functools import lru_cache
+from typing import Any
 
+import orjson
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import SERVER_SOFTWARE
+
+from coordinator.negotiation import JSON
+from shared import errors
+from shared.errors import TriptychError
 
 BODY_BYTES_MAX = 64 << 10
 """A longer body is left to aiohttp: joined to its head it would be copied once more."""
 HEADS_MAX = 256
 """Heads that are kept: some tens of statuses and media types are in use."""
+_MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
+
+
+def json_answer(data: Any, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(data), status=status, content_type=JSON)
+
+
+def success(data: Any, warnings: list[str] | None = None) -> web.Response:
+    """The time-series area's envelope around `data`."""
+    envelope = {"status": "success", "data": data}
+    if warnings:
+        envelope["warnings"] = warnings
+    return json_answer(envelope)
+
+
+def error_answer(path: str, error: TriptychError) -> web.Response:
+    """The error in the envelope of the area that `path` belongs to."""
+    status = error.status
+    if path.startswith(_MESSAGE_AREAS):
+        return json_answer({"status": "error", "message": str(error)}, status)
+    if isinstance(error, errors.Overloaded):
+        status = errors.Unavailable.status  # the time-series area knows 503 for backpressure
+    return json_answer({"status": "error", "errorType": error.error_type, "error": str(error)}, status)
 
 
 def at_once(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:

@@ -8,7 +8,7 @@ import threading
 import time
 
 from coordinator.queries import evaluation
-from coordinator.vectors import merging, numbers
+from coordinator.vectors import merging, numbers, walk
 from shared.messages.settling import settle
 from shared.promql import parser
 from shared.telemetry import event
@@ -29,6 +29,7 @@ def compile_kernels() -> None:
     """Those of the coordinator; what the cache has is only loaded."""
     started = time.monotonic()
     numbers.compile_kernels()
+    walk.compile_kernels()
     merging.compile_kernels()
     evaluation.warm()
     event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))

@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.protobuf_fields import read_varint, varint
+
 METRIC_NAME = "__name__"
 
 Labels = tuple[tuple[str, str], ...]
@@ -23,15 +25,6 @@ def from_mapping(labels: Mapping[str, str]) -> Labels:
     return tuple(sorted((name, value) for name, value in labels.items() if value))
 
 
-def _varint(n: int) -> bytes:
-    out = bytearray()
-    while n >= 0x80:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    out.append(n)
-    return bytes(out)
-
-
 def encode(labels: Labels) -> bytes:
     """Canonical bytes of a label set: what is hashed to place a series and compared to recognise it.
 
@@ -40,31 +33,20 @@ def encode(labels: Labels) -> bytes:
     """
     parts = []
     for name, value in sorted((n.encode(), v.encode()) for n, v in labels):
-        label = b"\x0a" + _varint(len(name)) + name + b"\x12" + _varint(len(value)) + value
-        parts.append(b"\x0a" + _varint(len(label)) + label)
+        label = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(value)) + value
+        parts.append(b"\x0a" + varint(len(label)) + label)
     return b"".join(parts)
 
 
 def decode(data: bytes) -> Labels:
     """Inverse of `encode`; the bytes must be canonical."""
-
-    def read_varint(at: int) -> tuple[int, int]:
-        value = shift = 0
-        while True:
-            byte = data[at]
-            value |= (byte & 0x7F) << shift
-            at += 1
-            if byte < 0x80:
-                return value, at
-            shift += 7
-
     pairs = []
     at = 0
     while at < len(data):
-        _, at = read_varint(at + 1)
-        length, at = read_varint(at + 1)
+        _, at = read_varint(data, at + 1)
+        length, at = read_varint(data, at + 1)
         name = data[at : at + length].decode()
-        length, at = read_varint(at + length + 1)
+        length, at = read_varint(data, at + length + 1)
         pairs.append((name, data[at : at + length].decode()))
         at += length
     return tuple(pairs)

@@ -7,66 +7,37 @@ other lists, a limit of 0 is none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from aiohttp import web
 
 from coordinator.api import parameters
-from coordinator.api.series import LIMIT_WARNING
-from coordinator.context import CONTEXT, Context
-from coordinator.http import success
-from coordinator.links import FanOut
-from shared.errors import Unavailable
+from coordinator.api.lists import answered, ask
+from coordinator.calls import FanOut
+from coordinator.context import CONTEXT
 from shared.hashing import shard_of
 from shared.messages.series import (
-    FamilyMetadata,
     MetadataAnswer,
-    MetadataPut,
-    MetadataPutAnswer,
     MetadataRequest,
 )
-from shared.wire import pack, unpack
+from shared.wire import unpack
 
 Families = dict[str, list[dict[str, str]]]
 
 
-async def keep(context: Context, entries: Sequence[FamilyMetadata]) -> int:
-    """Have the shards that the families' names hash to keep these; returns how many they had no room for. Raises
-    Unavailable when one of them is not there."""
-    by_shard: dict[int, list[FamilyMetadata]] = {}
-    for entry in entries:
-        by_shard.setdefault(shard_of(entry.family.encode(), context.links.shards), []).append(entry)
-    parts = {shard: [pack(MetadataPut(own))] for shard, own in by_shard.items()}
-    timeout_s = context.settings.write_timeout_ms / 1000
-    answers = await context.links.call("series.metadata_put", parts=parts, timeout_s=timeout_s)
-    return sum(unpack(answer.reply.body, MetadataPutAnswer).left_out for answer in answers)
-
-
 async def metadata(request: web.Request) -> web.Response:
-    context = request.app[CONTEXT]
     fields = await parameters.form(request)
     limit = parameters.optional(fields, "limit", parameters.limit, 0)
     per_family = parameters.optional(fields, "limit_per_metric", parameters.limit, 0)
     family = fields.get("metric", "")
-    shards = [shard_of(family.encode(), context.links.shards)] if family else list(range(context.links.shards))
-    whole = not parameters.partial_response(fields)
-    if whole:
-        context.links.require(shards)
-    result = await context.links.fan_out(
-        "series.metadata",
-        shards=shards,
-        body=pack(MetadataRequest(family, limit)),
-        timeout_s=context.settings.query_timeout_ms / 1000,
-    )
-    if whole and result.warnings():
-        raise Unavailable("; ".join(result.warnings()))
+    shards = [shard_of(family.encode(), request.app[CONTEXT].links.shards)] if family else None
+    result = await ask(request, fields, "series.metadata", MetadataRequest(family, limit), shards)
     families, cut = await asyncio.to_thread(_merged, result, limit, per_family)
-    return success(families, [*result.warnings(), *([LIMIT_WARNING] if cut else [])])
+    return answered(families, result, cut)
 
 
 def _merged(result: FanOut, limit: int, per_family: int) -> tuple[Families, bool]:
     """(entries of each family, by name; whether the limits left some out)."""
-    answers = [unpack(answer.reply.body, MetadataAnswer) for answer in result.answers]
+    answers = [unpack(reply.message.body, MetadataAnswer) for reply in result.replies]
     families: Families = {}
     for entry in sorted((entry for answer in answers for entry in answer.entries), key=lambda entry: entry.family):
         own = {"type": entry.type, "help": entry.help, "unit": entry.unit}

@@ -7,24 +7,20 @@ and what would be right.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from urllib.parse import parse_qsl
 
 from aiohttp import web
 from multidict import MultiDict
 
+from coordinator.bodies import check_escapes, read_body
 from coordinator.context import CONTEXT
-from coordinator.http import check_escapes, content_type, read_body
+from coordinator.negotiation import FORM, boolean, content_type
 from shared.durations import parse_duration_ms
 from shared.errors import BadData
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
-TIME_MS_MIN = -62_135_596_800_000
-"""0001-01-01T00:00:00Z: RFC 3339 can name no earlier year worth having, and sums of such times cannot overflow."""
-TIME_MS_MAX = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z."""
-
-FORM = "application/x-www-form-urlencoded"
 FORM_FIELDS_MAX = 10_000
 
 # The earliest and latest time of a Go program, which Prometheus's clients send for "no bound".
@@ -126,9 +122,6 @@ def required(fields: MultiDict[str], name: str) -> str:
     return text
 
 
-def partial_response(fields: MultiDict[str]) -> bool:
+def partial_response(fields: Mapping[str, str]) -> bool:
     """Whether an answer that lacks the shards that are down is welcome, with a warning: by default it is."""
-    text = fields.get("partial_response", "") or "true"
-    if text not in ("true", "false", "1", "0"):
-        raise BadData(f"parameter 'partial_response' is {text!r}; it must be true or false")
-    return text in ("true", "1")
+    return boolean(fields, "partial_response", True)

@@ -14,13 +14,15 @@ from aiohttp import web
 from multidict import MultiDict
 
 from coordinator.api import parameters
+from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
-from coordinator.http import success
+from coordinator.negotiation import accepts_gzip, boolean
 from coordinator.queries.evaluation import Conclusion, Question, conclude, in_thread, planned, remark_texts
 from coordinator.queries.explain import explain, stats
 from coordinator.queries.joining import Joined
-from coordinator.queries.results import Piece, Result, as_range, envelope, ordered, truncated
-from coordinator.queries.streaming import Body, accepts_gzip, respond
+from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
+from coordinator.responses import success
+from coordinator.streaming import Body, respond
 from shared.config import Settings
 from shared.errors import BadData, NotExecutable
 from shared.promql import parser, printer
@@ -29,7 +31,6 @@ from shared.promql.model import Grid, Value
 
 STEPS_MAX = 11_000
 """Points of one series in an answer, as in Prometheus."""
-TRUNCATED = "results truncated due to limit"
 
 _RANGE_TYPES = (ValueType.SCALAR, ValueType.VECTOR)
 _TYPE_NAMES = {ValueType.MATRIX: "range vector", ValueType.STRING: "string"}
@@ -96,6 +97,7 @@ def _question(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Sett
 async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, is_range: bool) -> web.StreamResponse:
     context = request.app[CONTEXT]
     question = _question(fields, grid, is_range, context.settings)
+    with_stats, with_plan = bool(fields.get("stats", "")), boolean(fields, "explain", False)
     made = await planned(question)
     if is_range and made.type not in _RANGE_TYPES:
         named = _TYPE_NAMES[made.type]
@@ -103,7 +105,7 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
     gzip = accepts_gzip(request)
 
     def begin(concluded: Conclusion) -> Body:
-        return Body(_Rendering(question, concluded, fields).chunks(), gzip=gzip)
+        return Body(_Rendering(question, concluded, with_stats, with_plan).chunks(), gzip=gzip)
 
     body = await conclude(question, made, context.links, begin)
     return await respond(request, body, lambda call: in_thread(call, question))
@@ -112,19 +114,19 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
 class _Rendering:
     """Turns a conclusion into the answer's bytes; sorting and writing happen where `chunks` is iterated."""
 
-    def __init__(self, question: Question, concluded: Conclusion, fields: MultiDict[str]) -> None:
+    def __init__(self, question: Question, concluded: Conclusion, with_stats: bool, with_plan: bool) -> None:
         self._question = question
         self._concluded = concluded
-        self._stats = fields.get("stats", "")
-        self._explain = fields.get("explain", "") in ("true", "1")
+        self._with_stats = with_stats
+        self._with_plan = with_plan
 
-    def chunks(self) -> Iterator[Piece]:
+    def chunks(self) -> Iterator[Chunk]:
         question, concluded = self._question, self._concluded
         started = time.perf_counter()
         value, cut = self._shown(concluded.merged.value)
         concluded.timings_s["resultSortTime"] = time.perf_counter() - started
         text, annotations = question.text, concluded.merged.annotations
-        warnings = [*remark_texts(annotations, "warning", text), *concluded.warnings, *([TRUNCATED] if cut else [])]
+        warnings = [*remark_texts(annotations, "warning", text), *concluded.warnings, *([LIMIT_WARNING] if cut else [])]
         remarks = {"warnings": warnings, "infos": remark_texts(annotations, "info", text)}
         yield from envelope(Result(value, question.grid, question.is_range), self._data(), remarks)
 
@@ -141,9 +143,9 @@ class _Rendering:
 
     def _data(self) -> dict[str, Any]:
         data: dict[str, Any] = {}
-        if self._stats:
+        if self._with_stats:
             data["stats"] = stats(self._question, self._concluded)
-        if self._explain:
+        if self._with_plan:
             data["explain"] = explain(self._question, self._concluded)
         return data
 

@@ -8,6 +8,7 @@ from coordinator.api import parameters
 from shared.errors import BadData
 from shared.messages.series import Selectors
 from shared.promql.parser import parse_selector
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 SELECTORS_MAX = 1000
 
@@ -35,8 +36,8 @@ def required_selectors(fields: MultiDict[str]) -> Selectors:
 
 def time_range(fields: MultiDict[str]) -> tuple[int, int]:
     """(start, end) in Unix ms; all time where they are not given."""
-    start_ms = parameters.optional(fields, "start", parameters.timestamp_ms, parameters.TIME_MS_MIN)
-    end_ms = parameters.optional(fields, "end", parameters.timestamp_ms, parameters.TIME_MS_MAX)
+    start_ms = parameters.optional(fields, "start", parameters.timestamp_ms, TIME_MS_MIN)
+    end_ms = parameters.optional(fields, "end", parameters.timestamp_ms, TIME_MS_MAX)
     if end_ms < start_ms:
         raise BadData(f"parameter 'end' is {fields.get('end')!r}; it must not be before 'start'")
     return start_ms, end_ms

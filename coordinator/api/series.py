@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
 
 from aiohttp import web
-from multidict import MultiDict
 
 from coordinator.api import parameters
+from coordinator.api.lists import answered, ask
 from coordinator.api.selectors import required_selectors, selectors, time_range
+from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
-from coordinator.http import success
-from coordinator.links import FanOut
-from shared.errors import BadData, Unavailable
+from shared.errors import BadData
 from shared.labels import LabelFrame, Symbols, concat
 from shared.messages.series import ListAnswer, SelectRequest, TextsAnswer
-from shared.wire import pack, unpack
+from shared.wire import unpack
 
-LIMIT_WARNING = "results truncated due to limit"
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _ESCAPED = re.compile(r"U__(?:[a-zA-Z0-9]|__|_[0-9a-fA-F]{1,6}_)*", re.ASCII)
 _ESCAPE = re.compile(r"__|_([0-9a-fA-F]{1,6})_")
@@ -31,9 +28,9 @@ async def series(request: web.Request) -> web.Response:
     default = request.app[CONTEXT].settings.series_limit
     limit = parameters.optional(fields, "limit", parameters.limit, default)
     wanted = SelectRequest(required_selectors(fields), start_ms, end_ms, limit)
-    result = await _ask(request, fields, "series.list", wanted)
+    result = await ask(request, fields, "series.list", wanted)
     data, cut = await asyncio.to_thread(_label_sets, result, limit)
-    return _answer(data, result, cut)
+    return answered(data, result, cut)
 
 
 async def labels(request: web.Request) -> web.Response:
@@ -52,33 +49,20 @@ async def _texts(request: web.Request, method: str, name: str) -> web.Response:
     start_ms, end_ms = time_range(fields)
     limit = parameters.optional(fields, "limit", parameters.limit, 0)
     wanted = SelectRequest(selectors(fields) or [()], start_ms, end_ms, limit, name)
-    result = await _ask(request, fields, method, wanted)
-    answers = [unpack(answer.reply.body, TextsAnswer) for answer in result.answers]
+    result = await ask(request, fields, method, wanted)
+    answers = [unpack(reply.message.body, TextsAnswer) for reply in result.replies]
     texts = sorted({text for answer in answers for text in answer.texts})
     if name and not texts and not _NAME.fullmatch(name) and not request.match_info["name"].startswith("U__"):
         raise BadData(f"invalid label name {name!r}; it must be letters, digits and _, or escaped as U__…")
     cut = any(answer.cut for answer in answers) or 0 < limit < len(texts)
-    return _answer(texts[:limit] if limit else texts, result, cut)
-
-
-async def _ask(request: web.Request, fields: MultiDict[str], method: str, wanted: SelectRequest) -> FanOut:
-    """Raises Unavailable if shards are missing and the client wants all or nothing."""
-    context = request.app[CONTEXT]
-    whole = not parameters.partial_response(fields)
-    if whole:
-        context.links.require(range(context.links.shards))
-    timeout_s = context.settings.query_timeout_ms / 1000
-    result = await context.links.fan_out(method, body=pack(wanted), timeout_s=timeout_s)
-    if whole and result.warnings():
-        raise Unavailable("; ".join(result.warnings()))
-    return result
+    return answered(texts[:limit] if limit else texts, result, cut)
 
 
 def _label_sets(result: FanOut, limit: int) -> tuple[list[dict[str, str]], bool]:
     """(label sets in order, whether the limit left some out)."""
     symbols = Symbols()
-    frame = concat([LabelFrame.from_frames(answer.reply.frames, symbols) for answer in result.answers])
-    cut = any(unpack(answer.reply.body, ListAnswer).cut for answer in result.answers) or 0 < limit < frame.size
+    frame = concat([LabelFrame.from_frames(reply.message.frames, symbols) for reply in result.replies])
+    cut = any(unpack(reply.message.body, ListAnswer).cut for reply in result.replies) or 0 < limit < frame.size
     frame = frame.take(frame.sort_order())
     if limit:
         frame = frame.take(slice(0, limit))
@@ -86,10 +70,6 @@ def _label_sets(result: FanOut, limit: int) -> tuple[list[dict[str, str]], bool]
     columns = [symbols.texts(frame.columns[name]) for name in names]
     rows = zip(*columns, strict=True)
     return [{name: text for name, text in zip(names, row, strict=True) if text} for row in rows], cut
-
-
-def _answer(data: Sequence[object], result: FanOut, cut: bool) -> web.Response:
-    return success(data, [*result.warnings(), *([LIMIT_WARNING] if cut else [])])
 
 
 def _unescaped(name: str) -> str:

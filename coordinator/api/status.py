@@ -8,7 +8,7 @@ from importlib import metadata
 from aiohttp import web
 
 from coordinator.context import CONTEXT
-from coordinator.http import success
+from coordinator.responses import success
 
 
 def _version() -> str:

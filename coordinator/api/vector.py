@@ -11,8 +11,11 @@ import msgspec
 import orjson
 from aiohttp import web
 
+from coordinator.api.parameters import partial_response
+from coordinator.bodies import read_body
+from coordinator.calls import require_whole
 from coordinator.context import CONTEXT, Context
-from coordinator.http import content_type, read_body
+from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON, content_type, wants_protobuf
 from coordinator.vectors import search as searches
 from coordinator.vectors.answers import hits_json, hits_protobuf, vector_json, vector_protobuf
 from coordinator.vectors.decode import (
@@ -26,11 +29,10 @@ from coordinator.vectors.decode import (
 )
 from coordinator.vectors.values import id_bytes
 from proto import vector_pb2
-from shared.errors import BadData, NotFound, Unavailable
+from shared.errors import BadData, NotFound
 from shared.messages.vectors import Collection
 
-PROTOBUF = "application/protobuf"
-JSON_TYPES = ("application/json", "application/protobuf+json")
+JSON_TYPES = (JSON, PROTOBUF_JSON)
 THREAD_BYTES_MIN = 64 << 10  # bodies from here on are decoded in a thread: 1 ms of the event loop
 
 T = TypeVar("T")
@@ -48,18 +50,11 @@ async def _body(request: web.Request, from_json: Callable[[bytes], T], from_prot
     return await asyncio.to_thread(decode, body)
 
 
-def _wants_protobuf(request: web.Request) -> bool:
-    accepted = request.headers.get("Accept")
-    if accepted is None:
-        return False
-    return PROTOBUF in (part.partition(";")[0].strip() for part in accepted.split(","))
-
-
 def _json(content: dict[str, Any], warnings: list[str] | None = None) -> web.Response:
     if warnings:
         content["warnings"] = warnings
     body = orjson.dumps({"status": "success", **content}, option=orjson.OPT_SERIALIZE_NUMPY)
-    return web.Response(body=body, content_type="application/json")
+    return web.Response(body=body, content_type=JSON)
 
 
 def _protobuf(message: Any) -> web.Response:
@@ -77,7 +72,7 @@ async def write(request: web.Request) -> web.Response:
     context = _context(request)
     count = await context.vectors.write(upserts)
     context.telemetry.vectors_in.inc(count)
-    if _wants_protobuf(request):
+    if wants_protobuf(request):
         return _protobuf(vector_pb2.UpsertVectorsResponse(vectors_upserted=count))
     return _json({"vectorsUpserted": count})
 
@@ -86,7 +81,7 @@ async def delete(request: web.Request) -> web.Response:
     """POST /api/v1/vector/delete."""
     collection, ids = await _body(request, ids_from_json, ids_from_protobuf)
     count = await _context(request).vectors.delete(collection, ids)
-    if _wants_protobuf(request):
+    if wants_protobuf(request):
         return _protobuf(vector_pb2.DeleteVectorsResponse(vectors_deleted=count))
     return _json({"vectorsDeleted": count})
 
@@ -99,7 +94,7 @@ async def search(request: web.Request) -> web.Response:
     answer = await area.search(asked, partial=partial)
     collection = answer.collection
     metric = collection.metric if collection is not None and not asked.text_query else ""
-    if _wants_protobuf(request):
+    if wants_protobuf(request):
         message = vector_pb2.SearchResponse(warnings=answer.warnings)
         for hits in answer.lists:
             hits_protobuf(hits, metric, message.result_sets.add().results if asked.batch else message.results)
@@ -112,12 +107,7 @@ async def search(request: web.Request) -> web.Response:
 
 
 def _partial(request: web.Request) -> bool:
-    if not request.query_string:
-        return True
-    value = request.query.get("partial_response", "true")
-    if value not in ("true", "false"):
-        raise BadData(f"partial_response is {value!r}; it must be true or false")
-    return value == "true"
+    return not request.query_string or partial_response(request.query)
 
 
 async def get_one(request: web.Request) -> web.Response:
@@ -127,10 +117,9 @@ async def get_one(request: web.Request) -> web.Response:
         request.query.get("collection", ""), [id_bytes(name, "id")], None
     )
     if not entries:
-        if warnings:
-            raise Unavailable("; ".join(warnings))
+        require_whole(warnings)  # what is missing may have it
         raise NotFound(f"there is no vector {name!r}")
-    if _wants_protobuf(request):
+    if wants_protobuf(request):
         message = vector_pb2.GetResponse()
         vector_protobuf(entries[0], message.vector)
         return _protobuf(message)
@@ -164,10 +153,8 @@ def _get_ids(ids: list[str]) -> list[bytes]:
 async def get_many(request: web.Request) -> web.Response:
     """POST /api/v1/vector/get."""
     collection, ids, fields = await _body(request, _get_from_json, _get_from_protobuf)
-    entries, warnings = await _context(request).vectors.get(collection, ids, fields)
-    if warnings and not _partial(request):
-        raise Unavailable("; ".join(warnings))
-    if _wants_protobuf(request):
+    entries, warnings = await _context(request).vectors.get(collection, ids, fields, partial=_partial(request))
+    if wants_protobuf(request):
         message = vector_pb2.GetManyResponse(warnings=warnings)
         for entry in entries:
             vector_protobuf(entry, message.vectors.add())

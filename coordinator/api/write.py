@@ -9,20 +9,19 @@ from collections import Counter
 
 from aiohttp import web
 
-from coordinator.api import metadata
+from coordinator.bodies import read_body
 from coordinator.context import CONTEXT
-from coordinator.http import content_type, read_body
-from shared import remote_write
+from coordinator.negotiation import REMOTE_WRITE, content_type
+from coordinator.series import metadata, remote_write
+from coordinator.series.remote_write import Cut, Limits
 from shared.config import Settings
 from shared.errors import BadData
-from shared.remote_write import Cut, Limits
 from shared.telemetry import event
 
 INLINE_BYTES_MAX = 512 << 10
 """A body that says it has no more bytes than this is cut on the event loop (2,000 series: half a millisecond), a larger
 one in a thread, which costs some 0.1 ms to go to and come back from."""
 SKIPPED_LOG_INTERVAL_S = 60.0
-_PROTOBUF = "application/x-protobuf"
 _SECOND_VERSION = "io.prometheus.write.v2"
 
 
@@ -61,7 +60,10 @@ async def write(request: web.Request) -> web.Response:
     if cut.parts:
         await context.samples.write(cut.parts)
     context.telemetry.samples_in.inc(cut.samples)
-    _skipped.add(cut, await metadata.keep(context, cut.metadata) if cut.metadata else 0)
+    left_out = 0
+    if cut.metadata:
+        left_out = await metadata.keep(context.links, cut.metadata, context.settings.write_timeout_ms / 1000)
+    _skipped.add(cut, left_out)
     if cut.refused_count:
         context.telemetry.series_refused.inc(cut.refused_count)
         more = cut.refused_count - len(cut.refused)
@@ -77,10 +79,10 @@ def _cut(raw: bytes, settings: Settings) -> Cut:
 
 def _check_type(request: web.Request) -> None:
     kind = content_type(request)
-    if kind != _PROTOBUF:
-        raise BadData(f"Content-Type is {kind!r}; it must be {_PROTOBUF}")
+    if kind != REMOTE_WRITE:
+        raise BadData(f"Content-Type is {kind!r}; it must be {REMOTE_WRITE}")
     if _SECOND_VERSION in request.headers.get("Content-Type", ""):
-        raise BadData(f"Content-Type asks for remote write 2.0; this is version 1.0, {_PROTOBUF} without parameters")
+        raise BadData(f"Content-Type asks for remote write 2.0; this is version 1.0, {REMOTE_WRITE} without parameters")
 
 
 ROUTES: list[web.RouteDef] = [web.post("/api/v1/write", write)]

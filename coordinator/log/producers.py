@@ -168,7 +168,7 @@ class Producers:
             in_doubt |= self._recovery.batches_in_doubt()
             undecided: set[int] = set()
             kept: list[Answer] = []
-            for answer in unpack(reply.reply.body, log.ProducerReply).answers:
+            for answer in unpack(reply.message.body, log.ProducerReply).answers:
                 if any(begin <= answer[1] < end for begin, end in revoked):
                     continue
                 if answer[1] in in_doubt:

@@ -8,7 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from coordinator.links import Answer, Links
+from coordinator.calls import WorkerReply
+from coordinator.links import Links
 from coordinator.log.frontier import Frontier
 from coordinator.log.recovery import Recovery
 from coordinator.log.sequencer import Sequencer
@@ -40,9 +41,9 @@ class Warnings:
         self._texts: dict[str, None] = {}
         self._left_out = 0
 
-    def add(self, answers: Sequence[Answer]) -> None:
-        for answer in answers:
-            for text in answer.reply.warnings:
+    def add(self, replies: Sequence[WorkerReply]) -> None:
+        for reply in replies:
+            for text in reply.message.warnings:
                 if text in self._texts:
                     continue
                 if len(self._texts) < WARNINGS_MAX:
@@ -123,13 +124,13 @@ class Reader:
         method, timeout_s = ("log.scan", self._timeout_s)
         if selection.key is None:
             method, timeout_s = ("log.merge", self._query_timeout_s)
-        answers = await self._links.call(method, shards=shards, body=pack(body), timeout_s=timeout_s)
+        replies = await self._links.call(method, shards=shards, body=pack(body), timeout_s=timeout_s)
         if warnings is not None:
-            warnings.add(answers)
+            warnings.add(replies)
         pages = []
-        for answer in answers:
-            head = unpack(answer.reply.body, log.ScanReply)
-            pages.append(log.Page(log.Records.from_frames(answer.reply.frames), head.next, head.done))
+        for reply in replies:
+            head = unpack(reply.message.body, log.ScanReply)
+            pages.append(log.Page(log.Records.from_frames(reply.message.frames), head.next, head.done))
             log.check_progress(pages[-1], span.start, span.end, reverse)
         return pages[0] if len(pages) == 1 else log.merge_pages(pages, limit)
 
@@ -185,10 +186,10 @@ class Reader:
         span.first_segment = max(span.first_segment, segments[0])
         span.last_segment = min(span.last_segment, segments[1] - 1)
         body = pack(log.KeysBody(span, prefix, after, limit + 1))
-        answers = await self._links.call("log.keys", shards=shards, body=body, timeout_s=self._query_timeout_s)
+        replies = await self._links.call("log.keys", shards=shards, body=body, timeout_s=self._query_timeout_s)
         if warnings is not None:
-            warnings.add(answers)
-        found = sorted(key for answer in answers for key in unpack(answer.reply.body, log.KeysReply).keys)
+            warnings.add(replies)
+        found = sorted(key for reply in replies for key in unpack(reply.message.body, log.KeysReply).keys)
         return found[:limit], len(found) > limit
 
     async def count(self, selection: Selection, start: int, end: int, warnings: Warnings | None = None) -> int:
@@ -199,7 +200,7 @@ class Reader:
         if span is None:
             return 0
         body = pack(log.CountBody(span, selection.key, selection.prefix))
-        answers = await self._links.call("log.count", shards=shards, body=body, timeout_s=self._query_timeout_s)
+        replies = await self._links.call("log.count", shards=shards, body=body, timeout_s=self._query_timeout_s)
         if warnings is not None:
-            warnings.add(answers)
-        return sum(unpack(answer.reply.body, log.CountReply).records for answer in answers)
+            warnings.add(replies)
+        return sum(unpack(reply.message.body, log.CountReply).records for reply in replies)

@@ -1,7 +1,7 @@
 """Append requests: from the three content types to columns of keys and values, checked.
 
-What ordinary clients send is read by the kernels of `shared.log_walk`. What those leave, small bodies and whatever is
-wrong are read by general readers, so that they alone decide what is an error, and how it is called.
+What ordinary clients send is read by the kernels of `coordinator.log.walk`. What those leave, small bodies and whatever
+is wrong are read by general readers, so that they alone decide what is an error, and how it is called.
 
 JSON is the interface's; ProtoJSON also takes what its rules allow (snake_case names, null, base64url, unpadded base64,
 integers as text). Field names in errors are paths into the body, such as `$.records[3].key`.
@@ -20,9 +20,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from coordinator.log import walk
 from coordinator.log.columns import Columns, Many, columns_of
+from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from proto import log_pb2
-from shared import log_walk
 from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.messages.log import KEY_BYTES_MAX
@@ -134,7 +135,7 @@ def _walked_json(body: bytes, settings: Settings) -> Append | None:
     octets = np.frombuffer(body, np.uint8)
     out = np.empty(len(body) * 3 // 4 + 3, np.uint8)
     table = np.empty((min(len(body) // _RECORD_BYTES_MIN + 1, settings.log_records_max), 4), np.int64)
-    count, end = log_walk.walk_json(octets, begin, out, table)
+    count, end = walk.walk_json(octets, begin, out, table)
     if count < 0 or len(body) - end > BESIDE_BYTES_MAX:
         return None
     beside = body[:begin] + body[end:]
@@ -152,7 +153,7 @@ def _walked_protobuf(body: bytes, settings: Settings) -> Append | None:
     octets = np.frombuffer(body, np.uint8)
     table = np.empty((min(len(body) // _PROTO_RECORD_BYTES_MIN + 1, settings.log_records_max), 4), np.int64)
     rest = np.empty((_SPANS_MAX, 2), np.int64)
-    count, spans = log_walk.walk_protobuf(octets, table, rest)
+    count, spans = walk.walk_protobuf(octets, table, rest)
     if count <= 0:
         return None
     try:
@@ -252,14 +253,14 @@ def _producer_seq(producer: str, seq: int | None) -> int:
 
 
 _READERS: dict[str, Callable[[bytes], _Lists]] = {
-    "application/json": _from_json,
-    "application/protobuf+json": _from_proto_json,
-    "application/protobuf": _from_protobuf,
+    JSON: _from_json,
+    PROTOBUF_JSON: _from_proto_json,
+    PROTOBUF: _from_protobuf,
 }
 _WALKS: dict[str, Callable[[bytes, Settings], Append | None]] = {
-    "application/json": _walked_json,
-    "application/protobuf+json": _walked_json,
-    "application/protobuf": _walked_protobuf,
+    JSON: _walked_json,
+    PROTOBUF_JSON: _walked_json,
+    PROTOBUF: _walked_protobuf,
 }
 
 

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from coordinator.links import FanOut, Links
+from coordinator.calls import FanOut
+from coordinator.links import Links
 from coordinator.log.frontier import Frontier
 from coordinator.log.sequencer import Revoked, Segment, Sequencer
 from coordinator.log.state_writes import StateWrites
@@ -142,13 +143,13 @@ class Recovery:
 
         async def look(result: FanOut) -> set[int]:
             nonlocal highest, is_lost
-            for answer in result.answers:
-                found = unpack(answer.reply.body, log.Recovered)
+            for reply in result.replies:
+                found = unpack(reply.message.body, log.Recovered)
                 highest = max(highest, *found.next.values())
                 is_lost = is_lost or highest > 0 or any(found.dropped.values())
             if is_lost and not self.notices:
                 self._say_lost()
-            return {shard for answer in result.answers for shard in answer.shards}
+            return {shard for reply in result.replies for shard in reply.shards}
 
         await self._ask_all(look)
         if is_lost:
@@ -167,10 +168,10 @@ class Recovery:
     async def _recover(self, result: FanOut) -> set[int]:
         """Take in what shards have reported; they count as recovered when what is in doubt about them is known."""
         reported: set[int] = set()
-        for answer in result.answers:
-            found = unpack(answer.reply.body, log.Recovered)
+        for reply in result.replies:
+            found = unpack(reply.message.body, log.Recovered)
             self._damaged.update(found.damaged)
-            for shard in answer.shards:
+            for shard in reply.shards:
                 self._sequencer.skip_to(found.next[shard])
                 self._sequencer.settled = max(self._sequencer.settled, found.settled[shard])
                 self._held[shard] = found.segments[shard]

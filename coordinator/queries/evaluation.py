@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any, TypeVar
 
-from coordinator.links import FanOut, Links
+from coordinator.calls import FanOut, require_whole
+from coordinator.links import Links
 from coordinator.queries import results
 from coordinator.queries.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
@@ -141,22 +142,22 @@ async def _ask(question: Question, query_plan: Plan, terms: Terms, links: Links)
         if time.monotonic() >= give_up_at:
             raise DeadlineExceeded(TIMED_OUT) from error
         raise
-    if fan_out.warnings() and not question.partial_response:
-        raise Unavailable("; ".join(fan_out.warnings()))
+    if not question.partial_response:
+        require_whole(fan_out.warnings())
     return fan_out
 
 
 def _merge(query_plan: Plan, fan_out: FanOut, terms: Terms) -> tuple[Merged, list[dict[str, Any]]]:
     replies, shards = [], []
-    for answer in fan_out.answers:
-        evaluated = unpack(answer.reply.body, Evaluated)
-        replies.append((evaluated, answer.reply.frames))
+    for reply in fan_out.replies:
+        evaluated = unpack(reply.message.body, Evaluated)
+        replies.append((evaluated, reply.message.frames))
         shards.append(
             {
-                "worker": answer.worker,
-                "shards": list(answer.shards),
-                "elapsedTime": _seconds(answer.elapsed_ms),
-                "timings": {name: _seconds(ms) for name, ms in answer.reply.timings_ms.items()},
+                "worker": reply.worker,
+                "shards": list(reply.shards),
+                "elapsedTime": _seconds(reply.elapsed_ms),
+                "timings": {name: _seconds(ms) for name, ms in reply.message.timings_ms.items()},
                 "samples": sum(part.samples_read for part in evaluated.answers),
                 "subqueries": [
                     {"samples": part.samples_read, "evalTime": _seconds(part.elapsed_ms), "form": part.shape.kind}

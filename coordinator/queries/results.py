@@ -20,7 +20,7 @@ from shared.promql.model import Grid, Int, Matrix, RangeVector, Samples, Scalar,
 from shared.promql.rendering import series
 from shared.promql.rendering.series import SeriesWriter
 
-Piece = bytes | memoryview
+Chunk = bytes | memoryview
 
 
 def _series_chunks(value: Matrix | RangeVector, grid: Grid, instant: bool) -> Iterator[memoryview]:
@@ -56,7 +56,7 @@ class Result:
             return "matrix" if self.value.form == "matrix" else "vector"
         return "matrix" if self.is_range or isinstance(self.value, RangeVector) else "vector"
 
-    def chunks(self) -> Iterator[Piece]:
+    def chunks(self) -> Iterator[Chunk]:
         """The `result` member."""
         value = self.value
         if isinstance(value, Scalar):
@@ -71,7 +71,7 @@ class Result:
             yield b"]"
 
 
-def envelope(result: Result, data: dict[str, Any], remarks: dict[str, list[str]]) -> Iterator[Piece]:
+def envelope(result: Result, data: dict[str, Any], remarks: dict[str, list[str]]) -> Iterator[Chunk]:
     """The whole answer: `data` holds members beside the result (stats, explain), `remarks` members beside `data`."""
     yield b'{"status":"success","data":{"resultType":"%s","result":' % result.type.encode()
     yield from result.chunks()
@@ -82,20 +82,6 @@ def envelope(result: Result, data: dict[str, Any], remarks: dict[str, list[str]]
         if texts:
             yield b",%s:%s" % (orjson.dumps(name), orjson.dumps(texts))
     yield b"}"
-
-
-def gathered(chunks: Iterator[Piece], size: int) -> Iterator[Piece]:
-    """The same bytes in pieces of at least `size` bytes; only the last piece may be smaller."""
-    pending: list[Piece] = []
-    length = 0
-    for chunk in chunks:
-        pending.append(chunk)
-        length += len(chunk)
-        if length >= size:
-            yield pending[0] if len(pending) == 1 else b"".join(pending)
-            pending, length = [], 0
-    if pending:
-        yield b"".join(pending)
 
 
 def ordered(value: Value) -> Value:

@@ -1,0 +1,1 @@
+"""Vectors: the collections, writes to shards, searches of all shards, and their answers merged."""

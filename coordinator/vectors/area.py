@@ -1,16 +1,18 @@
-"""The vector area behind its endpoints: the collections, writes to shards, and searches gathered into batches."""
+"""The vector area behind its endpoints: the collections, writes to shards, reads and searches."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from coordinator.links import FanOut, Links
+from coordinator.calls import FanOut, require_whole
+from coordinator.links import Links
+from coordinator.vectors.batching import SearchBatches
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.decode import Upserts
@@ -18,7 +20,7 @@ from coordinator.vectors.merging import NO_HITS, Found, Hits, fuse, merge
 from coordinator.vectors.search import SearchRequest
 from shared import wire
 from shared.config import Settings
-from shared.errors import BadData, ConfigError, DeadlineExceeded, Unavailable
+from shared.errors import BadData, ConfigError
 from shared.hashing import shard_of
 from shared.messages.vectors import (
     Collection,
@@ -34,15 +36,6 @@ from shared.messages.vectors import (
 )
 from shared.telemetry import event
 
-BATCHES_IN_FLIGHT = 1
-"""Of searches alike in all but their vectors. What comes while one is being answered is gathered into the next, so
-that many small searches cost the workers little more than one."""
-BATCH_MAX = 128
-HOLD_S = 0.002
-HOLD_SHARE = 0.9
-"""Who got an answer from a batch often asks again at once: the next batch is held until such a share of the searches
-that were under way together of late has come, or for this long. One search after the other is never held."""
-QUEUES_MAX = 256  # kinds of search whose recent batches are remembered
 THREAD_NUMBERS_MIN = (
     64_000  # components of a write from which it is checked and cut in a thread: 1 ms of the event loop
 )
@@ -59,30 +52,12 @@ class Searched:
 
 
 @dataclass(slots=True)
-class Entry:
+class StoredVector:
     """One vector as read: its id, packed attributes and components if asked for."""
 
     id: bytes
     attributes: bytes
     vector: Floats | None
-
-
-@dataclass(slots=True)
-class _Waiting:
-    queries: Floats
-    answer: asyncio.Future[tuple[Found, FanOut]]
-
-
-@dataclass(slots=True)
-class _Queue:
-    """Searches of one kind."""
-
-    body: SearchBody
-    in_flight: int = 0
-    waiting: list[_Waiting] = field(default_factory=list)
-    recent: float = 1.0  # searches under way together of late
-    sent: int = 0
-    hold: asyncio.TimerHandle | None = None
 
 
 class VectorArea:
@@ -92,9 +67,8 @@ class VectorArea:
         self._settings = settings
         self._links = links
         self._collections = Collections(settings, links)
-        self._queues: dict[bytes, _Queue] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._timeout_s = settings.vector_timeout_ms / 1000
+        self._batches = SearchBatches(self._ask, self._timeout_s)
         self._write_timeout_s = settings.write_timeout_ms / 1000
 
     async def start(self) -> None:
@@ -118,8 +92,7 @@ class VectorArea:
 
     async def stop(self) -> None:
         """Give up searches still waiting; changes of collections come to their end."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._batches.stop()
         await self._collections.stop()
 
     # Collections
@@ -199,13 +172,13 @@ class VectorArea:
         await self._collections.settle()
         if collection is None or not ids:
             return 0
-        answers = await self._links.call(
+        replies = await self._links.call(
             "vector.delete",
             body=wire.pack(IdsBody(collection)),
             parts=self._id_parts(ids),
             timeout_s=self._write_timeout_s,
         )
-        return sum(wire.unpack(answer.reply.body, Count).count for answer in answers)
+        return sum(wire.unpack(reply.message.body, Count).count for reply in replies)
 
     def _places(self, ids: Sequence[bytes]) -> dict[int, list[int]]:
         """Which of `ids` each shard holds."""
@@ -222,9 +195,10 @@ class VectorArea:
     # Reads
 
     async def get(
-        self, name: str, ids: Sequence[bytes], fields: tuple[str, ...] | None
-    ) -> tuple[list[Entry], list[str]]:
-        """(those of `ids` that exist, in that order; warnings)."""
+        self, name: str, ids: Sequence[bytes], fields: tuple[str, ...] | None, *, partial: bool = True
+    ) -> tuple[list[StoredVector], list[str]]:
+        """(those of `ids` that exist, in that order; warnings). Raises Unavailable when no shard answers or `partial`
+        is not allowed."""
         collection = await self.find(name)
         if collection is None or not ids:
             return [], []
@@ -234,20 +208,22 @@ class VectorArea:
             parts=self._id_parts(ids),
             timeout_s=self._timeout_s,
         )
-        found: dict[bytes, Entry] = {}
-        for answer in outcome.answers:
-            names, lengths, attributes, attribute_lengths, vectors = answer.reply.frames
+        if not partial:
+            require_whole(outcome.warnings())
+        found: dict[bytes, StoredVector] = {}
+        for reply in outcome.replies:
+            names, lengths, attributes, attribute_lengths, vectors = reply.message.frames
             there = unpack_blobs(names, lengths)
             table = np.frombuffer(vectors, dtype=np.float32).reshape(-1, collection.dimension)
             rows: Sequence[Floats | None] = list(table) if len(table) else [None] * len(there)
             packed = unpack_blobs(attributes, attribute_lengths)
-            found.update((entry.id, entry) for entry in map(Entry, there, packed, rows))
+            found.update((entry.id, entry) for entry in map(StoredVector, there, packed, rows))
         return [found[name] for name in dict.fromkeys(ids) if name in found], outcome.warnings()
 
     async def stats(self) -> tuple[list[CollectionStats], list[str]]:
         """(an entry for each collection of each worker; warnings, also of what the list of collections may lack)."""
         outcome = await self._links.fan_out("vector.stats", timeout_s=self._timeout_s)
-        replies = [wire.unpack(answer.reply.body, StatsReply) for answer in outcome.answers]
+        replies = [wire.unpack(reply.message.body, StatsReply) for reply in outcome.replies]
         entries = [entry for reply in replies for entry in reply.collections]
         return entries, [*outcome.warnings(), *self._collections.warnings()]
 
@@ -259,10 +235,11 @@ class VectorArea:
                 raise BadData(f"text.field is {request.text_field!r}; the default collection has no text fields")
             return Searched([NO_HITS] * len(request.counts), [])
         queries = request.queries(collection)
-        found, outcome = await self._submit(request.body(collection, self._settings.vector_expansion), queries)
+        body = request.body(collection, self._settings.vector_expansion)
+        found, outcome = await self._batches.submit(body, queries)
         warnings = outcome.warnings()
-        if warnings and not partial:
-            raise Unavailable("; ".join(warnings))
+        if not partial:
+            require_whole(warnings)
         if found.unknown and found.vectors and not warnings:
             names = ", ".join(map(repr, sorted(found.unknown)))
             raise BadData(f"filter: no vector of the collection {collection.name!r} has the field {names}")
@@ -271,74 +248,11 @@ class VectorArea:
             lists = [fuse(lists, request.k)]
         return Searched(lists, warnings, collection)
 
-    async def _submit(self, body: SearchBody, queries: Floats) -> tuple[Found, FanOut]:
-        if body.text_query or len(queries) > 1:
-            return await self._ask(body, queries)
-        key = msgspec.msgpack.encode(body)
-        queue = self._queues.setdefault(key, _Queue(body))
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(queries, loop.create_future())
-        queue.waiting.append(waiting)
-        timer = loop.call_later(self._timeout_s, self._expire, waiting)
-        self._advance(key, queue)
-        try:
-            return await waiting.answer
-        finally:
-            timer.cancel()
-
-    def _expire(self, waiting: _Waiting) -> None:
-        if not waiting.answer.done():
-            waiting.answer.set_exception(DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s"))
-
-    def _advance(self, key: bytes, queue: _Queue, *, held: bool = False) -> None:
-        while queue.waiting and queue.in_flight < BATCHES_IN_FLIGHT:
-            if not held and len(queue.waiting) < min(BATCH_MAX, HOLD_SHARE * queue.recent):
-                if queue.hold is None:
-                    queue.hold = asyncio.get_running_loop().call_later(HOLD_S, self._release, key, queue)
-                return
-            if queue.hold is not None:
-                queue.hold.cancel()
-                queue.hold = None
-            batch, queue.waiting = queue.waiting[:BATCH_MAX], queue.waiting[BATCH_MAX:]
-            queue.in_flight += 1
-            queue.sent = len(batch)
-            task = asyncio.create_task(self._run(key, queue, batch))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        if not queue.waiting and not queue.in_flight and len(self._queues) > QUEUES_MAX:
-            self._queues.pop(key, None)
-
-    def _release(self, key: bytes, queue: _Queue) -> None:
-        queue.hold = None
-        self._advance(key, queue, held=True)
-
-    async def _run(self, key: bytes, queue: _Queue, batch: list[_Waiting]) -> None:
-        there = [waiting for waiting in batch if not waiting.answer.done()]
-        try:
-            if there:
-                found, outcome = await self._ask(queue.body, np.concatenate([waiting.queries for waiting in there]))
-                for waiting, hits in zip(there, found.lists, strict=True):
-                    if not waiting.answer.done():
-                        waiting.answer.set_result((Found([hits], found.unknown, found.vectors), outcome))
-        except asyncio.CancelledError:
-            for waiting in there:
-                waiting.answer.cancel()
-            raise
-        except Exception as error:
-            # Each of those that wait gets the error; it is theirs to answer.
-            for waiting in there:
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(error)
-        finally:
-            queue.in_flight -= 1
-            queue.recent = (queue.recent + queue.sent + len(queue.waiting)) / 2
-            self._advance(key, queue)
-
     async def _ask(self, body: SearchBody, queries: Floats) -> tuple[Found, FanOut]:
         body = msgspec.structs.replace(body, shards_asked=self._links.shards - len(self._links.unready()))
         outcome = await self._links.fan_out(
             "vector.search", body=wire.pack(body), frames=[queries.tobytes()], timeout_s=self._timeout_s
         )
         lists = len(queries) + bool(body.text_query)
-        replies = [answer.reply for answer in outcome.answers]
-        return merge(replies, lists, body.collection.dimension, body.k), outcome
+        messages = [reply.message for reply in outcome.replies]
+        return merge(messages, lists, body.collection.dimension, body.k), outcome

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from coordinator.links import FanOut, Links
+from coordinator.calls import FanOut
+from coordinator.links import Links
 from coordinator.vectors.catalogue import DEFAULT, Catalogue
 from shared import wire
 from shared.config import Settings
@@ -186,7 +187,7 @@ class Collections:
         """What each of these shards has, of those that answer."""
         outcome = await self._ask("vector.collections", shards)
         return [
-            shard for answer in outcome.answers for shard in wire.unpack(answer.reply.body, CollectionsReply).shards
+            shard for reply in outcome.replies for shard in wire.unpack(reply.message.body, CollectionsReply).shards
         ]
 
     async def _ask(self, method: str, shards: set[int], body: bytes = b"") -> FanOut:
@@ -231,7 +232,7 @@ class Collections:
                 missing.update(dict.fromkeys(awaited - missing.keys(), str(error)))
             else:
                 missing.update(outcome.missing)
-                done.update(shard for answer in outcome.answers for shard in answer.shards)
+                done.update(shard for reply in outcome.replies for shard in reply.shards)
         if len(done) == self._links.shards:
             if gone in self._catalogue.dropped:
                 await self._change(partial(self._catalogue.confirm_dropped, gone))

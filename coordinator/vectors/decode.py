@@ -17,8 +17,9 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from coordinator.vectors.numbers import Buffer, find_unusable, parse_arrays, walk_write
+from coordinator.vectors.numbers import Buffer, find_unusable, parse_arrays
 from coordinator.vectors.values import id_bytes, pack_attributes, protobuf_attributes, shown
+from coordinator.vectors.walk import walk_write
 from proto import vector_pb2
 from shared.errors import BadData, TooLarge
 from shared.messages.vectors import DIMENSION_MAX, VECTOR_FIELD, Collection, Floats

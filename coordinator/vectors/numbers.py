@@ -1,4 +1,4 @@
-"""Kernels that find the numbers of vectors in request bodies without an object a number: JSON text and protobuf."""
+"""Kernels that read the numbers of vectors in JSON text and check components, without an object a number."""
 
 from __future__ import annotations
 
@@ -202,95 +202,9 @@ def find_unusable(table: Floats, *, lengths_matter: bool) -> tuple[int, int] | N
     return None if row < 0 else (row, component)
 
 
-@njit(cache=True, nogil=True)
-def _varint(body, at, end):  # type: ignore[no-untyped-def]
-    """(value, where it ends), the end −1 if there is none of at most 5 bytes."""
-    value = np.int64(0)
-    for shift in range(0, 35, 7):
-        if at >= end:
-            return value, -1
-        byte = np.int64(body[at])
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    return value, -1
-
-
-@njit(cache=True, nogil=True)
-def _field(body, at, end):  # type: ignore[no-untyped-def]
-    """A length-delimited field at `at`: (number, start of its content, end of it), number −1 for anything else."""
-    tag, at = _varint(body, at, end)
-    if at < 0 or tag & 7 != 2:
-        return np.int64(-1), at, at
-    length, at = _varint(body, at, end)
-    if at < 0 or at + length > end:
-        return np.int64(-1), at, at
-    return tag >> 3, at, at + length
-
-
-@njit(cache=True, nogil=True)
-def _walk(body, found, collection):  # type: ignore[no-untyped-def]
-    """The vectors of a WriteRequest → rows of `found` int64[most + 1, 7]: start and end of the message, of its id and
-    of its packed floats, and how many other attributes it has. Returns how many vectors, or UNUSUAL.
-    """
-    at, end, count = 0, len(body), 0
-    while at < end:
-        number, start, at = _field(body, at, end)
-        if number == 2:
-            collection[0], collection[1] = start, at
-            continue
-        if number != 1:
-            return -1
-        if count == len(found):
-            return count
-        row = found[count]
-        count += 1
-        row[0], row[1], row[2], row[3], row[4], row[5], row[6] = start, at, 0, 0, 0, 0, 0
-        inner = start
-        while inner < at:
-            number, first, inner = _field(body, inner, at)
-            if number == 1:
-                row[2], row[3] = first, inner
-                continue
-            if number != 3:
-                return -1
-            number, key, key_end = _field(body, first, inner)
-            if number != 1:
-                return -1
-            number, value, value_end = _field(body, key_end, inner)
-            if number != 2 or value_end != inner:
-                return -1
-            name = body[key:key_end]
-            if len(name) == 6 and name[0] == 118 and name[1] == 101 and name[2] == 99 and name[3] == 116:
-                if name[4] != 111 or name[5] != 114:
-                    row[6] += 1
-                    continue
-                number, floats, floats_end = _field(body, value, value_end)
-                if number != 5 or floats_end != value_end or row[5] != 0:
-                    return -1
-                number, floats, floats_end = _field(body, floats, value_end)
-                if number != 1 or floats_end != value_end or (floats_end - floats) % 4 != 0:
-                    return -1
-                row[4], row[5] = floats, floats_end
-            else:
-                row[6] += 1
-    return count
-
-
-def walk_write(body: bytes, most: int) -> tuple[NDArray[np.int64], tuple[int, int]] | None:
-    """Where the vectors of a binary WriteRequest are, as `_walk` says, at most `most` + 1 of them, and the span of the
-    collection's name. None where the body is not of the usual form, which includes every body that is malformed."""
-    found = np.empty((most + 1, 7), dtype=np.int64)
-    collection = np.zeros(2, dtype=np.int64)
-    count = _walk(np.frombuffer(body, dtype=np.uint8), found, collection)
-    return None if count < 0 else (found[:count], (int(collection[0]), int(collection[1])))
-
-
 def compile_kernels() -> None:
     """Compile, or load from the cache on disk, so that no request waits for it."""
     parsed, _ = parse_arrays([b"[1]"])
     find_unusable(parsed.reshape(1, 1), lengths_matter=True)
     # What protobuf brings cannot be written to: to numba another type.
     find_unusable(np.frombuffer(bytes(4), dtype=np.float32).reshape(1, 1), lengths_matter=True)
-    walk_write(b"", 1)

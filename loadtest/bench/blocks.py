@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.series import remote_write
+from coordinator.series.remote_write import UNLIMITED
 from loadtest.bench.ingest import START_MS, bodies
-from shared import remote_write
 from shared.config import Settings
-from shared.remote_write import UNLIMITED
 from worker.series.blocks import Block, BlockWriter
 from worker.series.cache import DecodedCache
 from worker.series.head import NEVER

@@ -17,13 +17,13 @@ import numpy as np
 import psutil
 import snappy
 
+from coordinator.series import remote_write
+from coordinator.series.remote_write import UNLIMITED
 from proto import remote_write_pb2
-from shared import remote_write
-from shared.arrival import parse
 from shared.config import Settings
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
-from shared.remote_write import UNLIMITED
+from shared.sample_frames import parse
 from worker.series.head import Head
 from worker.series.part import SeriesPart
 from worker.series.select import ShardSource

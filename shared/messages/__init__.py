@@ -1,0 +1,1 @@
+"""What the coordinator asks of workers, and what they answer: one module for each area."""

@@ -126,6 +126,16 @@ def test_protobuf_in_and_out(cluster: Cluster, key: bytes) -> None:
     assert read.next_sequence >= appended.start_sequence + 5000
 
 
+@pytest.mark.parametrize("accept", ["application/protobuf+json", "application/json, application/protobuf;q=0.5"])
+def test_json_is_for_all_who_do_not_ask_for_binary(cluster: Cluster, key: bytes, accept: str) -> None:
+    body = json.dumps({"records": [record(key, b"v")]}).encode()
+    headers = {"Content-Type": "application/json", "Accept": accept}
+    appended = cluster.request("POST", "/api/v1/log/append", body, headers)
+    assert appended.headers["content-type"] == "application/json" and appended.json()["recordsAppended"] == 1
+    read = cluster.request("GET", f"/api/v1/log/scan?key={key.decode()}", headers={"Accept": accept})
+    assert read.headers["content-type"] == "application/json" and values(read.json()) == [b"v"]
+
+
 def test_protojson_takes_what_its_rules_allow(cluster: Cluster, key: bytes) -> None:
     url_safe = base64.urlsafe_b64encode(b"\xfb\xff").decode().rstrip("=")
     body = {"records": [{"key": {"value": b64(key)}, "value": url_safe}, {"key": {"value": b64(key)}}]}

@@ -197,6 +197,7 @@ def test_subquery_over_a_merged_aggregation(filled: Cluster) -> None:
         ({"query": "up", "limit": "-1"}, "'limit'"),
         ({"query": "up", "lookback_delta": "-5m"}, "'lookback_delta'"),
         ({"query": "up", "partial_response": "maybe"}, "'partial_response'"),
+        ({"query": "up", "explain": "maybe"}, "'explain' is 'maybe'; it must be true or false"),
         ({"query": "sum("}, "1:4: parse error"),
         ({"query": "up{a=~"}, "parse error"),
         ({"query": 'up{a=~"("}'}, "("),

@@ -299,6 +299,16 @@ def test_acknowledged_vectors_survive_kill_of_everything(vectors: Cluster) -> No
     assert (stats["vectors"], stats["dimension"], stats["metric"]) == (399, 8, "cosine")
 
 
+@pytest.mark.parametrize(("text", "status"), [("1", 200), ("0", 200), ("true", 200), ("false", 200), ("yes", 400)])
+def test_partial_response_is_a_boolean_as_in_the_other_areas(
+    vectors: Cluster, collection: str, text: str, status: int
+) -> None:
+    write(vectors, ("a", {"vector": [1, 0, 0, 0]}), collection=collection)
+    for path, body in (("search", {"vector": [1, 0, 0, 0]}), ("get", {"ids": ["a"]})):
+        answer = vectors.post_json(f"/api/v1/vector/{path}?partial_response={text}", {**body, "collection": collection})
+        assert answer.status == status, answer.body
+
+
 def test_missing_worker_means_warnings_on_searches_and_503_on_writes(vectors: Cluster) -> None:
     put(vectors, "partial", {"dimension": 2})
     rows = [(f"v{n}", {"vector": [1, n]}) for n in range(40)]

@@ -33,7 +33,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "shared/manifest.py",
         "shared/catalogue_file.py",
     ),
-    "protocol": ("coordinator/log", "coordinator/vectors", "coordinator/links.py", "coordinator/questions.py",
+    "protocol": ("coordinator/log", "coordinator/vectors", "coordinator/links.py", "coordinator/calls.py",
                  "shared/wire.py", "shared/messages", "worker/serving.py"),
     "engine": ("shared/promql/engine", "coordinator/queries"),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from coordinator.links import Answer, FanOut
+from coordinator.calls import FanOut, WorkerReply
 from shared.config import Settings
 from shared.errors import Unavailable
 from shared.labels import Symbols
@@ -90,7 +90,7 @@ class LogShards:
         timeout_s: float,
     ) -> FanOut:
         numbers = list(shards if shards is not None else parts if parts is not None else range(self.shards))
-        answers: list[Answer] = []
+        answers: list[WorkerReply] = []
         missing: dict[int, str] = {}
         is_frozen = False
         for number in numbers:
@@ -110,7 +110,7 @@ class LogShards:
             raise Unavailable(f"not available: {missing}")
         return FanOut(answers, missing)
 
-    def _ask(self, number: int, request: Request) -> Answer | str:
+    def _ask(self, number: int, request: Request) -> WorkerReply | str:
         if number in self.down:
             return "it is down"
         fault = self.fault(request.method, number)
@@ -127,12 +127,12 @@ class LogShards:
             return "unanswered, says the test"
         if number in reply.shard_errors:
             return reply.shard_errors[number]
-        return Answer(f"worker-{number}", (number,), reply, 0.0)
+        return WorkerReply(f"worker-{number}", (number,), reply, 0.0)
 
-    async def call(self, method: str, **options: Any) -> list[Answer]:
+    async def call(self, method: str, **options: Any) -> list[WorkerReply]:
         shards = options.get("shards")
         self.require(shards if shards is not None else options.get("parts") or range(self.shards))
         result = await self.fan_out(method, **options)
         if result.missing:
             raise Unavailable(f"not available: {result.missing}")
-        return result.answers
+        return result.replies

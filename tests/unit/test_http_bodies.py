@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator import http
+from coordinator import bodies
 from coordinator.context import CONTEXT
 from shared.config import Settings
 from shared.errors import Overloaded, TooLarge
@@ -43,12 +43,12 @@ class Arriving:
 @pytest.fixture
 def context(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Room for 1,000 bytes, and a share of 100 bytes for each of ten requests."""
-    monkeypatch.setattr(http, "BODIES_BYTES_MAX", 1000)
+    monkeypatch.setattr(bodies, "BODIES_BYTES_MAX", 1000)
     return SimpleNamespace(settings=Settings(requests_in_flight_max=10), body_bytes=0)
 
 
 def read(request: Any) -> Any:
-    return http.read_body(request, LIMIT)
+    return bodies.read_body(request, LIMIT)
 
 
 def test_large_bodies_that_hang_leave_room_for_small_ones(context: Any) -> None:

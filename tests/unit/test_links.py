@@ -91,7 +91,7 @@ async def test_a_fan_out_asks_each_worker_once_for_all_its_shards(cluster):
     one = await cluster.worker("w0", {0: READY, 2: READY})
     await cluster.worker("w1", {1: READY, 3: READY})
     result = await cluster.links.fan_out("m", timeout_s=2)
-    assert sorted(answer.shards for answer in result.answers) == [(0, 2), (1, 3)]
+    assert sorted(reply.shards for reply in result.replies) == [(0, 2), (1, 3)]
     assert not result.missing
     assert [request.shards for request in one.seen] == [(0, 2)]
 
@@ -106,7 +106,7 @@ async def test_parts_reach_the_shards_they_are_for(cluster):
 async def test_a_partial_answer_names_each_missing_shard_and_why(cluster):
     await cluster.worker("w0", {0: READY, 1: LOADING, 2: FAILED})
     result = await cluster.links.fan_out("m", timeout_s=2)
-    assert [answer.shards for answer in result.answers] == [(0,)]
+    assert [reply.shards for reply in result.replies] == [(0,)]
     assert result.warnings() == [
         "shard 1 is missing from this answer: w0 is still loading it",
         "shard 2 is missing from this answer: w0 could not load it: disk error",
@@ -117,7 +117,7 @@ async def test_a_partial_answer_names_each_missing_shard_and_why(cluster):
 async def test_a_shard_the_worker_leaves_out_is_missing(cluster):
     await cluster.worker("w0", {0: READY, 1: READY}, lambda request: Reply(shard_errors={1: "corrupt"}))
     result = await cluster.links.fan_out("m", shards=[0, 1], timeout_s=2)
-    assert [answer.shards for answer in result.answers] == [(0,)]
+    assert [reply.shards for reply in result.replies] == [(0,)]
     assert result.missing == {1: "corrupt"}
 
 
@@ -130,11 +130,11 @@ async def test_an_answer_with_no_shards_left_is_no_answer(cluster):
         await cluster.links.call("m", shards=[0, 1], timeout_s=2)
     await cluster.worker("w1", {2: READY})
     result = await cluster.links.fan_out("m", shards=[0, 1, 2], timeout_s=2)
-    assert [answer.shards for answer in result.answers] == [(2,)]
+    assert [reply.shards for reply in result.replies] == [(2,)]
     assert result.missing == {0: "full", 1: "corrupt"}
 
 
-async def test_bytes_in_flight_fall_however_a_question_ends(cluster, monkeypatch):
+async def test_bytes_in_flight_fall_however_a_call_ends(cluster, monkeypatch):
     answers = {"answered": Reply(b"ok"), "silent": None, "wrong": Reply(error_class="BadData", error="no")}
     await cluster.worker("w0", {0: READY}, lambda request: answers[request.method], pid=1)
     (worker,) = cluster.links._workers.values()
@@ -237,7 +237,7 @@ async def test_a_restarted_worker_replaces_the_old_one_at_once(cluster):
     with pytest.raises(errors.Unavailable, match="w0 has restarted"):
         await waiting
     assert [(name, pid) for name, pid, *_ in cluster.links.workers()] == [("w0", 2)]
-    assert (await cluster.links.fan_out("m", shards=[0], timeout_s=2)).answers
+    assert (await cluster.links.fan_out("m", shards=[0], timeout_s=2)).replies
 
 
 async def test_more_than_the_bound_in_flight_is_overload(cluster):
@@ -286,8 +286,8 @@ async def test_an_answer_that_comes_too_late_is_let_go(cluster):
             await asyncio.sleep(0.01)
     slow.answer = lambda request: Reply(body=b"second")
     await slow.socket.send_multipart(wire.encode_reply(slow.cancelled[0], Reply(body=b"first")))
-    answers = await cluster.links.call("m", shards=[0], timeout_s=2)
-    assert bytes(answers[0].reply.body) == b"second"
+    replies = await cluster.links.call("m", shards=[0], timeout_s=2)
+    assert bytes(replies[0].message.body) == b"second"
 
 
 async def test_a_worker_of_another_cluster_is_ignored(cluster, tmp_path):

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from coordinator import links as links_module
+from coordinator.calls import Call, FanOut, Worker, WorkerCall, WorkerReply
 from coordinator.links import Links
-from coordinator.questions import Answer, Call, FanOut, Question, Worker, gathered
 from proto import cluster_pb2
 from shared import errors
 from shared.config import Settings
@@ -129,45 +129,45 @@ def test_so_many_sets_of_owners_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert set(made._owners) == {(2,)}
 
 
-# Questions
+# Calls
 
 
-async def call(question: Question, owner: Worker, *shards: int, size: int = 10) -> Call:
-    return Call(question, owner, shards, size)
+async def part(call: Call, owner: Worker, *shards: int, size: int = 10) -> WorkerCall:
+    return WorkerCall(call, owner, shards, size)
 
 
-async def question() -> Question:
-    return Question(b"8 bytes.", 0.0, asyncio.get_running_loop().create_future())
+async def new_call() -> Call:
+    return Call(b"8 bytes.", 0.0, asyncio.get_running_loop().create_future())
 
 
-def reply(shards: tuple[int, ...], failed: dict[int, str] | None = None, warnings: tuple[str, ...] = ()) -> Answer:
-    return Answer("w0", shards, Reply(shard_errors=failed or {}, warnings=warnings), 1.0)
+def reply(shards: tuple[int, ...], failed: dict[int, str] | None = None, warnings: tuple[str, ...] = ()) -> WorkerReply:
+    return WorkerReply("w0", shards, Reply(shard_errors=failed or {}, warnings=warnings), 1.0)
 
 
-async def test_a_question_is_done_with_its_last_call() -> None:
-    asked = await question()
+async def test_a_call_is_done_with_its_last_part() -> None:
+    call = await new_call()
     owners = worker("w0"), worker("w1")
-    calls = [await call(asked, owner, number, size=10 + number) for number, owner in enumerate(owners)]
-    for one in calls:
+    parts = [await part(call, owner, number, size=10 + number) for number, owner in enumerate(owners)]
+    for one in parts:
         one.send_off()
-    assert (asked.awaited, [owner.pending_bytes for owner in owners]) == (2, [10, 11])
-    calls[0].settle("it is gone")
-    assert (asked.awaited, asked.done.done(), owners[0].pending_bytes, owners[1].pending_bytes) == (1, False, 0, 11)
-    calls[1].settle(reply((1,)))
-    assert (asked.awaited, asked.done.done(), owners[1].pending_bytes) == (0, True, 0)
+    assert (call.awaited, [owner.pending_bytes for owner in owners]) == (2, [10, 11])
+    parts[0].settle("it is gone")
+    assert (call.awaited, call.done.done(), owners[0].pending_bytes, owners[1].pending_bytes) == (1, False, 0, 11)
+    parts[1].settle(reply((1,)))
+    assert (call.awaited, call.done.done(), owners[1].pending_bytes) == (0, True, 0)
     assert all(not owner.pending for owner in owners)
-    asked.finish()  # twice is once
+    call.finish()  # twice is once
 
 
-async def test_what_calls_came_to_is_gathered_by_shard() -> None:
-    asked, owner = await question(), worker()
-    calls = [await call(asked, owner, *shards) for shards in ((0, 1), (2, 3), (4, 5), (6,))]
-    calls[0].outcome = reply((0, 1))
-    calls[1].outcome = reply((2, 3), {3: "corrupt"})
-    calls[2].outcome = reply((4, 5), {4: "full", 5: "corrupt"})
-    calls[3].outcome = "it is down"
-    result = gathered(calls, {9: "it is loading"})
-    assert [answer.shards for answer in result.answers] == [(0, 1), (2,)]
+async def test_what_came_of_a_call_is_gathered_by_shard() -> None:
+    call, owner = await new_call(), worker()
+    parts = [await part(call, owner, *shards) for shards in ((0, 1), (2, 3), (4, 5), (6,))]
+    parts[0].outcome = reply((0, 1))
+    parts[1].outcome = reply((2, 3), {3: "corrupt"})
+    parts[2].outcome = reply((4, 5), {4: "full", 5: "corrupt"})
+    parts[3].outcome = "it is down"
+    result = FanOut.of(parts, {9: "it is loading"})
+    assert [reply.shards for reply in result.replies] == [(0, 1), (2,)]
     assert result.missing == {3: "corrupt", 4: "full", 5: "corrupt", 6: "it is down", 9: "it is loading"}
 
 

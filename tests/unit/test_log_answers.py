@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from coordinator.log.answers import JSON_START, event, json_end, json_records, protobuf_page, warning_event
+from coordinator.api.log.answers import JSON_START, event, json_end, json_records, protobuf_page, warning_event
 from proto import log_pb2
 from shared.messages.log import Records
 

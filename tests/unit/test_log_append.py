@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.links import Answer, FanOut, Links
+from coordinator.calls import FanOut, WorkerReply
+from coordinator.links import Links
 from coordinator.log import append as append_module
 from coordinator.log.append import Appender
 from coordinator.log.columns import columns_of
@@ -55,7 +56,7 @@ class Shards:
             asked = options["parts"]
         missing = {n: "lost" for n in asked if n in self.lost}
         there = tuple(n for n in asked if n not in missing)
-        return FanOut([Answer("w0", there, Reply(), 0.0)] if there else [], missing)
+        return FanOut([WorkerReply("w0", there, Reply(), 0.0)] if there else [], missing)
 
 
 class Revocations:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coordinator.links import Answer
+from coordinator.calls import WorkerReply
 from coordinator.log import frontier as frontier_module
 from coordinator.log import producers as producers_module
 from coordinator.log.columns import columns_of
@@ -468,7 +468,7 @@ def test_warnings_are_kept_once_each_and_the_rest_counted() -> None:
     warnings = Warnings()
 
     def tell(*texts: str) -> None:
-        warnings.add([Answer("w0", (0,), Reply(warnings=texts), 0.0)])
+        warnings.add([WorkerReply("w0", (0,), Reply(warnings=texts), 0.0)])
 
     tell("a", "b")
     tell("b", "a", "c")

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coordinator.links import Answer
+from coordinator.calls import WorkerReply
 from coordinator.log.columns import columns_of
 from coordinator.log.producers import Producers
 from coordinator.log.records import Append
@@ -100,10 +100,10 @@ class Told:
     def hidden(self, start: int, end: int) -> list[tuple[int, int]]:
         return list(self.revoked)
 
-    async def call(self, method: str, **options: Any) -> list[Answer]:
+    async def call(self, method: str, **options: Any) -> list[WorkerReply]:
         self.lookups += 1
         await asyncio.sleep(0)
-        return [Answer("w0", (0,), Reply(wire.pack(ProducerReply(self.answers))), 0.0)]
+        return [WorkerReply("w0", (0,), Reply(wire.pack(ProducerReply(self.answers))), 0.0)]
 
 
 async def append(told: Told, number: int, producers: Producers | None = None) -> tuple[int, int, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.log.parameters import flag, octets, seconds, selection, sequences, whole
+from coordinator.api.log.parameters import octets, seconds, selection, sequences, whole
 from coordinator.log.reads import Selection
 from shared.errors import BadData
 from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX
@@ -29,14 +29,6 @@ def test_sequence_numbers_are_everything_unless_said_otherwise() -> None:
     for name in ("start_seq", "end_seq"):
         with pytest.raises(BadData, match=f"'{name}'"):
             sequences({name: str(SEQUENCE_MAX + 1)})
-
-
-@pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("false", False), ("0", False)])
-def test_a_flag_is_true_or_false(text: str, value: bool) -> None:
-    assert flag({"f": text}, "f") is value
-    assert flag({}, "f") is False
-    with pytest.raises(BadData, match="'yes'; it must be true or false"):
-        flag({"f": "yes"}, "f")
 
 
 def test_a_duration_is_capped_and_not_negative() -> None:

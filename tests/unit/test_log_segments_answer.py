@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.api import log as api
+from coordinator.api.log import contents as api
 from coordinator.context import CONTEXT
 from coordinator.log.sequencer import Segment
 

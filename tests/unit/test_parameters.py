@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.api.parameters import TIME_MS_MAX, TIME_MS_MIN, duration_ms, limit, timestamp_ms
+from coordinator.api.parameters import duration_ms, limit, timestamp_ms
 from shared.errors import BadData
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 
 @pytest.mark.parametrize(

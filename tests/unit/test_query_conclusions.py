@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.links import Answer, FanOut, Links
+from coordinator.calls import FanOut, WorkerReply
+from coordinator.links import Links
 from coordinator.queries import evaluation
 from coordinator.queries.evaluation import (
     INLINE_TEXT_MAX,
@@ -68,7 +69,7 @@ class Workers:
             )
             reply = Reply(pack(evaluated), [bytes(frame) for frame in frames])
             reply.timings_ms = {"evaluate": 2.5}
-            answers.append(Answer(f"worker-{number}", (number,), reply, 1500.0))
+            answers.append(WorkerReply(f"worker-{number}", (number,), reply, 1500.0))
         return FanOut(answers, self.missing)
 
 

@@ -12,12 +12,14 @@ import snappy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.series import remote_write
+from coordinator.series.remote_write import UNLIMITED, Cut, Limits, cut, decompress, walk
+from coordinator.series.walk import LABELS, LABELS_END, PLAIN, STATUS
 from proto import remote_write_pb2
-from shared import arrival, hashing, labels, remote_write
+from shared import hashing, labels, sample_frames
 from shared.errors import BadData, TooLarge
 from shared.messages.series import FamilyMetadata
-from shared.remote_write import UNLIMITED, Cut, Limits, cut, decompress, walk
-from shared.remote_write_walk import LABELS, LABELS_END, PLAIN, STATUS, TIME_MS_MAX, TIME_MS_MIN
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import xxh64
 from tests.remote_write_bodies import body
 
@@ -39,7 +41,7 @@ def parts_of(answer: Cut) -> dict[int, list[tuple[bytes, list[tuple[int, float]]
     found: dict[int, list] = {}
     for shard, frames in answer.parts.items():
         for frame in frames:
-            own = arrival.parse(bytes(frame))
+            own = sample_frames.parse(bytes(frame))
             at = np.concatenate(([0], np.cumsum(own.counts)))
             for i in range(len(own.counts)):
                 label_bytes = own.data[own.starts[i] : own.ends[i]].tobytes()

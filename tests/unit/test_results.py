@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.compression import compressed
 from coordinator.queries import results
-from coordinator.queries.compression import compressed
 from coordinator.queries.results import Result, envelope, ordered, truncated
 from shared.labels import LabelFrame, Symbols
 from shared.promql.model import Grid, Matrix, RangeVector, Samples, Scalar, String, Value

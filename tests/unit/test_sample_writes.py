@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from coordinator.links import Links
-from coordinator.sample_writes import GROUP_FRAMES_MAX, GROUP_REQUESTS_MAX, IN_FLIGHT_MAX, SampleWrites
+from coordinator.series.groups import GROUP_FRAMES_MAX, GROUP_REQUESTS_MAX, IN_FLIGHT_MAX, SampleWrites
 from shared.config import Settings
 from shared.errors import Overloaded, Unavailable
 from shared.wire import FRAMES_MAX, Frame

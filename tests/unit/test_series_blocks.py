@@ -19,7 +19,7 @@ from shared.config import Settings
 from shared.errors import Unavailable
 from shared.promql.ast import Matcher
 from shared.promql.model import STALE_NAN_BITS
-from shared.remote_write_walk import TIME_MS_MAX, TIME_MS_MIN
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, Shard, m
 from worker.series import chunks
 from worker.series.blocks import Block, BlockWriter, CorruptBlock

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared import remote_write
+from coordinator.series import remote_write
+from coordinator.series.remote_write import UNLIMITED
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
-from shared.remote_write import UNLIMITED
 from tests.remote_write_bodies import body
 from tests.unit.test_series_blocks import Quiet
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m

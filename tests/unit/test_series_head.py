@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.promql.model import STALE_NAN_BITS, Samples
-from shared.remote_write_walk import TIME_MS_MAX, TIME_MS_MIN
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from worker.series.head import LATE_CHECK, Head
 
 SERIES = 5

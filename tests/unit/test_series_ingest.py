@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shared.arrival import Arrival, parse
+from coordinator.series.remote_write import UNLIMITED, cut
 from shared.errors import DeadlineExceeded, Internal, Unavailable
-from shared.remote_write import UNLIMITED, cut
+from shared.sample_frames import Arrival, parse
 from tests.remote_write_bodies import body
 from worker.series.ingest import Rounds, Turn
 from worker.series.journal import Entry

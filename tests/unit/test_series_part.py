@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared import remote_write
+from coordinator.series import remote_write
+from coordinator.series.remote_write import UNLIMITED
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.labels import Labels, Symbols
 from shared.promql.ast import Matcher
-from shared.remote_write import UNLIMITED
 from tests.remote_write_bodies import Series, body
 from worker.series.part import SeriesPart
 from worker.series.select import ShardSource

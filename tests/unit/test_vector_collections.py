@@ -12,7 +12,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from coordinator.links import Answer, FanOut, Links
+from coordinator.calls import FanOut, WorkerReply
+from coordinator.links import Links
 from coordinator.vectors import collections as module
 from coordinator.vectors.catalogue import Catalogue
 from coordinator.vectors.collections import Collections
@@ -62,7 +63,7 @@ class Shards:
                 if gone.id not in stored.dropped:
                     stored.dropped.append(gone.id)
             reply = Count(len(there))
-        return FanOut([Answer("worker-0", tuple(there), Reply(wire.pack(reply)), 1.0)], missing)
+        return FanOut([WorkerReply("worker-0", tuple(there), Reply(wire.pack(reply)), 1.0)], missing)
 
     def holding(self, number: int) -> list[int]:
         return [shard for shard, stored in self.stored.items() if number in [one.id for one in stored.collections]]

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from coordinator.links import Answer, FanOut, Links
+from coordinator.calls import FanOut, WorkerReply
+from coordinator.links import Links
 from coordinator.vectors.area import VectorArea
 from coordinator.vectors.search import SearchRequest
 from shared import wire
@@ -39,7 +40,7 @@ class SlowLinks:
     ) -> FanOut:
         if method == "vector.collections":
             empty = CollectionsReply([ShardCollections(0, [], [])])
-            return FanOut([Answer("worker-0", (0,), Reply(wire.pack(empty)), 1.0)], {})
+            return FanOut([WorkerReply("worker-0", (0,), Reply(wire.pack(empty)), 1.0)], {})
         queries = np.frombuffer(frames[0], dtype=np.float32).reshape(-1, 2)
         self.batches.append(len(queries))
         await asyncio.sleep(ANSWER_S)
@@ -48,7 +49,7 @@ class SlowLinks:
         ids = [str(int(query[0])).encode() for query in queries]
         counts = np.ones(len(queries), dtype=np.int32)
         found = [counts.tobytes(), np.zeros(len(queries), np.float32).tobytes(), *pack_blobs(ids), b"", b"", b""]
-        return FanOut([Answer("worker-0", (0,), Reply(wire.pack(FoundBody((), 9)), found), 1.0)], {})
+        return FanOut([WorkerReply("worker-0", (0,), Reply(wire.pack(FoundBody((), 9)), found), 1.0)], {})
 
 
 def request(number: int) -> SearchRequest:

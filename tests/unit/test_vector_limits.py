@@ -23,7 +23,7 @@ from coordinator.vectors.decode import (
 )
 from coordinator.vectors.filters import DEPTH_MAX, NODES_MAX, VALUES_MAX
 from coordinator.vectors.merging import Hits, fuse
-from coordinator.vectors.numbers import find_unusable, parse_arrays, walk_write
+from coordinator.vectors.numbers import find_unusable, parse_arrays
 from coordinator.vectors.values import (
     ATTRIBUTES_MAX,
     NAME_BYTES_MAX,
@@ -34,6 +34,7 @@ from coordinator.vectors.values import (
     pack_attributes,
     shown,
 )
+from coordinator.vectors.walk import walk_write
 from proto import vector_pb2
 from shared.errors import BadData, TooLarge, Unavailable
 from shared.messages.vectors import DIMENSION_MAX, ID_BYTES_MAX, Collection

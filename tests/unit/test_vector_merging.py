@@ -8,7 +8,8 @@ import pytest
 
 from coordinator.vectors import numbers
 from coordinator.vectors.merging import Hits, merge
-from coordinator.vectors.numbers import find_unusable, parse_arrays, walk_write
+from coordinator.vectors.numbers import find_unusable, parse_arrays
+from coordinator.vectors.walk import walk_write
 from proto import vector_pb2
 from shared import wire
 from shared.messages.vectors import FoundBody, pack_blobs

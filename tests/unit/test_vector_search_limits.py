@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from coordinator.links import Links
-from coordinator.vectors import area as area_module
-from coordinator.vectors import merging, search
+from coordinator.vectors import batching, merging, search
 from coordinator.vectors.area import VectorArea
 from coordinator.vectors.merging import Found
 from coordinator.vectors.search import (
@@ -144,12 +143,12 @@ def test_the_expansion_of_the_request_comes_before_that_of_the_settings() -> Non
 
 async def test_a_search_nobody_answers_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     area = await area_on(SlowLinks(), tmp_path)
-    monkeypatch.setattr(area, "_timeout_s", 0.05)
+    monkeypatch.setattr(area._batches, "_timeout_s", 0.05)
 
     async def never(body: Any, queries: Any) -> Any:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(area, "_ask", never)
+    monkeypatch.setattr(area._batches, "_ask", never)
     with pytest.raises(DeadlineExceeded, match=r"longer than 0\.05 s"):
         await asyncio.wait_for(area.search(request(1), partial=False), 5)
     await area.stop()
@@ -161,7 +160,7 @@ async def test_searches_waiting_at_a_stop_are_cancelled(tmp_path: Path, monkeypa
     async def never(body: Any, queries: Any) -> Any:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(area, "_ask", never)
+    monkeypatch.setattr(area._batches, "_ask", never)
     waiting = asyncio.create_task(area.search(request(1), partial=False))
     await asyncio.sleep(0.05)
     await area.stop()
@@ -170,7 +169,7 @@ async def test_searches_waiting_at_a_stop_are_cancelled(tmp_path: Path, monkeypa
 
 
 async def test_a_batch_has_so_many_searches_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(area_module, "BATCH_MAX", 3)
+    monkeypatch.setattr(batching, "BATCH_MAX", 3)
     links = SlowLinks()
     area = await area_on(links, tmp_path)
     found = await asyncio.gather(*(area.search(request(number), partial=False) for number in range(8)))
@@ -182,28 +181,28 @@ async def test_a_batch_has_so_many_searches_and_no_more(tmp_path: Path, monkeypa
 async def test_kinds_of_search_are_forgotten_when_there_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(area_module, "QUEUES_MAX", 1)
+    monkeypatch.setattr(batching, "QUEUES_MAX", 1)
     area = await area_on(SlowLinks(), tmp_path)
     for k in (1, 2, 3):
         asked = request(1)
         asked.k = k
         await area.search(asked, partial=False)
         await asyncio.sleep(0)
-    assert len(area._queues) == 1
+    assert len(area._batches._queues) == 1
 
 
 async def test_a_missing_shard_refuses_a_search_that_must_be_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     area = await area_on(SlowLinks(), tmp_path)
-    submit = area._submit
+    submit = area._batches.submit
 
     async def lacking(body: Any, queries: Any) -> Any:
         found, outcome = await submit(body, queries)
         outcome.missing = {4: "it is down"}
         return Found(found.lists, {"colour"}, found.vectors), outcome
 
-    monkeypatch.setattr(area, "_submit", lacking)
+    monkeypatch.setattr(area._batches, "submit", lacking)
     with pytest.raises(Unavailable, match="shard 4 is missing from this answer: it is down"):
         await area.search(request(1), partial=False)
     found = await area.search(request(1), partial=True)
@@ -215,14 +214,14 @@ async def test_a_field_that_no_vector_has_is_refused_when_all_shards_have_answer
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     area = await area_on(SlowLinks(), tmp_path)
-    submit = area._submit
+    submit = area._batches.submit
     vectors = 9
 
     async def unknown(body: Any, queries: Any) -> Any:
         found, outcome = await submit(body, queries)
         return Found(found.lists, {"colour", "a"}, vectors), outcome
 
-    monkeypatch.setattr(area, "_submit", unknown)
+    monkeypatch.setattr(area._batches, "submit", unknown)
     with pytest.raises(BadData, match="'default' has the field 'a', 'colour'"):
         await area.search(request(1), partial=True)
     vectors = 0

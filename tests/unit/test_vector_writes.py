@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.links import Answer, FanOut, Links
+from coordinator.calls import FanOut, WorkerReply
+from coordinator.links import Links
 from coordinator.vectors import area as module
 from coordinator.vectors.answers import hits_protobuf, vector_json, vector_protobuf
-from coordinator.vectors.area import Entry, VectorArea
+from coordinator.vectors.area import StoredVector, VectorArea
 from coordinator.vectors.decode import Upserts
 from coordinator.vectors.merging import Hits
 from coordinator.vectors.search import SearchRequest
@@ -62,18 +63,18 @@ class Shards:
     async def fan_out(self, method: str, **options: Any) -> FanOut:
         if method == "vector.collections":
             shards = [ShardCollections(number, [], []) for number in options["shards"]]
-            return FanOut([Answer("worker-0", (0,), Reply(wire.pack(CollectionsReply(shards))), 1.0)], {})
+            return FanOut([WorkerReply("worker-0", (0,), Reply(wire.pack(CollectionsReply(shards))), 1.0)], {})
         parts: Mapping[int, Sequence[bytes]] = options["parts"]
         self.asked.append((method, sorted(parts), options["timeout_s"]))
         there = {shard: frames for shard, frames in parts.items() if shard not in self.away}
         answers = [self._answer(method, shard, options["body"], frames) for shard, frames in there.items()]
         return FanOut(answers, dict.fromkeys(parts.keys() & self.away, "it is down"))
 
-    async def call(self, method: str, **options: Any) -> list[Answer]:
+    async def call(self, method: str, **options: Any) -> list[WorkerReply]:
         self.require(options["parts"])
-        return (await self.fan_out(method, **options)).answers
+        return (await self.fan_out(method, **options)).replies
 
-    def _answer(self, method: str, shard: int, body: bytes, frames: Sequence[bytes]) -> Answer:
+    def _answer(self, method: str, shard: int, body: bytes, frames: Sequence[bytes]) -> WorkerReply:
         held = self.held[shard]
         ids = unpack_blobs(frames[0], frames[1])
         assert ids and {shard_of(name, SHARDS) for name in ids} == {shard}
@@ -99,7 +100,7 @@ class Shards:
                     np.array(table, np.float32).tobytes(),
                 ],
             )
-        return Answer(f"worker-{shard}", (shard,), reply, 1.0)
+        return WorkerReply(f"worker-{shard}", (shard,), reply, 1.0)
 
 
 def upserts(*names: str, dimension: int = 2, collection: str = "") -> Upserts:
@@ -289,7 +290,7 @@ async def test_a_search_that_is_held_for_company_ends_with_the_area(tmp_path: Pa
         finally:
             cancelled.set()
 
-    area._tasks.add(asyncio.create_task(never()))
+    area._batches._tasks.add(asyncio.create_task(never()))
     await asyncio.sleep(0)
     await area.stop()
     async with asyncio.timeout(1):
@@ -319,8 +320,9 @@ async def test_a_search_says_how_many_shards_are_asked(tmp_path: Path, monkeypat
 
 # Answers
 
-FULL = Entry(b"id-1", msgspec.msgpack.encode({"s": "é", "i": 5, "f": 0.5, "b": True}), np.array([1.0, 2.5], np.float32))
-BARE = Entry(b"id-2", b"", None)
+ATTRIBUTES = {"s": "é", "i": 5, "f": 0.5, "b": True}
+FULL = StoredVector(b"id-1", msgspec.msgpack.encode(ATTRIBUTES), np.array([1.0, 2.5], np.float32))
+BARE = StoredVector(b"id-2", b"", None)
 
 
 def test_vectors_are_shown_in_json_with_what_was_asked_for() -> None:
@@ -328,7 +330,7 @@ def test_vectors_are_shown_in_json_with_what_was_asked_for() -> None:
     assert shown["id"] == "id-1" and shown["attributes"].pop("vector").tolist() == [1.0, 2.5]
     assert shown["attributes"] == {"s": "é", "i": 5, "f": 0.5, "b": True}
     assert json.dumps(vector_json(BARE)) == '{"id": "id-2", "attributes": {}}'
-    assert vector_json(Entry(b"a", FULL.attributes, None))["attributes"] == {"s": "é", "i": 5, "f": 0.5, "b": True}
+    assert vector_json(StoredVector(b"a", FULL.attributes, None))["attributes"] == ATTRIBUTES
 
 
 def test_vectors_are_shown_in_protobuf_with_what_was_asked_for() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
 from shared.labels import Symbols
+from shared.protobuf_fields import checked_length
 from shared.xxh64 import Bytes, xxh64
 from worker.series.bytemap import ByteMap
 from worker.series.columns import Column
@@ -22,17 +21,6 @@ LABEL_BYTES_MIN = 8
 _INTS = types.Array(types.int64, 1, "C")
 _INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
 _HASHES = types.Array(types.uint64, 1, "C")
-
-
-@njit(types.UniTuple(types.int64, 2)(Bytes, types.int64), cache=True, nogil=True)
-def _length(data: np.ndarray, at: int) -> tuple[Any, int]:
-    value: Any = 0
-    shift = 0
-    while data[at] >= 0x80:
-        value |= (np.int64(data[at]) & 0x7F) << shift
-        shift += 7
-        at += 1
-    return value | np.int64(data[at]) << shift, at + 1
 
 
 @njit(types.int64(Bytes, _INTS_IN, _INTS, _INTS, _INTS, _HASHES), cache=True, nogil=True)
@@ -51,9 +39,9 @@ def _split(
     for i in range(len(offsets) - 1):
         at, first = offsets[i], out
         while at < offsets[i + 1]:
-            _, at = _length(data, at + 1)
+            _, at = checked_length(data, at + 1)
             for _ in range(2):
-                size, at = _length(data, at + 1)
+                size, at = checked_length(data, at + 1)
                 starts[out], ends[out] = at, at + size
                 hashes[out] = xxh64(data, at, at + size)
                 at += size

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from threading import Condition, Lock
 from typing import Generic, Protocol, TypeVar
 
-from shared.arrival import Arrival
 from shared.errors import DeadlineExceeded, Internal
+from shared.sample_frames import Arrival
 from worker.series.journal import Entry
 from worker.wal.log import WriteAheadLog
 

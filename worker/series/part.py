@@ -13,12 +13,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.arrival import Arrival, joined, parse
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import METRIC_NAME, Symbols
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
+from shared.sample_frames import Arrival, joined, parse
 from shared.telemetry import event
 from shared.wire import Frame
 from worker.damage import DamageReport

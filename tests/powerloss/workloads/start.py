@@ -13,8 +13,10 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 
+from coordinator.series import remote_write
+from coordinator.series.remote_write import UNLIMITED
 from coordinator.vectors.catalogue import Catalogue
-from shared import identity, remote_write
+from shared import identity
 from shared.config import Settings
 from shared.hashing import hash64
 from shared.labels import Symbols
@@ -23,7 +25,6 @@ from shared.manifest import open_manifest, shard_directories
 from shared.messages import log as log_messages
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection
-from shared.remote_write import UNLIMITED
 from shared.wire import Frame, Request, pack
 from tests.powerloss.history import History, require, some
 from tests.powerloss.recording import Recorder

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
+from coordinator.api.log import answers, parameters
 from coordinator.context import CONTEXT, Context
-from coordinator.log import answers, parameters
 from coordinator.log.follow import Follower, Row, rows_of
 from coordinator.log.reads import Selection, Warnings
+from coordinator.negotiation import EVENTS, JSON, PROTOBUF, boolean, preferred
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
 from shared.messages.log import SEQUENCE_MAX, Page, Records
@@ -35,10 +36,10 @@ async def scan(request: web.Request) -> web.StreamResponse:
     query = request.query
     selection = parameters.selection(query)
     start, end = parameters.sequences(query)
-    reverse = parameters.flag(query, "reverse")
-    follow = parameters.flag(query, "follow")
-    accept = request.headers.get("Accept", "")
-    if answers.EVENTS in accept:
+    reverse = boolean(query, "reverse", False)
+    follow = boolean(query, "follow", False)
+    media_type = preferred(request, EVENTS, PROTOBUF, JSON)
+    if media_type == EVENTS:
         if reverse:
             raise BadData("parameter 'reverse' is true; an event stream goes forward only")
         return await _event_stream(request, selection, _resumed(request, start), end)
@@ -50,12 +51,12 @@ async def scan(request: web.Request) -> web.StreamResponse:
         await _wait_for_records(request.app[CONTEXT], selection, start, end, timeout_s)
     if selection.key is None and reverse:
         raise BadData("parameter 'reverse' is true; records of a prefix are merged forward only")
-    body = _Protobuf(selection) if answers.PROTOBUF in accept else _Json(selection)
+    body = _Protobuf(selection) if media_type == PROTOBUF else _Json(selection)
     return await _scan(request, selection, start, end, limit, reverse, body)
 
 
 class _Json:
-    media_type = answers.JSON
+    media_type = JSON
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -76,7 +77,7 @@ class _Json:
 
 
 class _Protobuf:
-    media_type = answers.PROTOBUF
+    media_type = PROTOBUF
 
     def __init__(self, selection: Selection) -> None:
         pass
@@ -188,7 +189,7 @@ async def _event_stream(request: web.Request, selection: Selection, start: int, 
     timeout_s = parameters.seconds(request.query, "timeout", float("inf"), float("inf"))
     with context.log.followers.following(selection, start) as follower, _parked(context):
         rows = await context.log.followers.read(follower, min(limit, EVENTS_AT_ONCE))
-        headers = {"Content-Type": answers.EVENTS, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        headers = {"Content-Type": EVENTS, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         give_up = time.monotonic() + timeout_s
@@ -224,3 +225,6 @@ async def _next_rows(context: Context, follower: Follower, limit: int, timeout_s
     except TriptychError:
         await asyncio.sleep(RETRY_S)
         return None
+
+
+ROUTES: list[web.RouteDef] = [web.get("/api/v1/log/scan", scan, allow_head=False)]

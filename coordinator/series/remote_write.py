@@ -1,7 +1,7 @@
 """Remote write 1.0: a request's body, decompressed with a bound, checked and cut into one body per shard.
 
 Protocol: https://prometheus.io/docs/specs/prw/remote_write_spec/. What a kernel recognises as a plain series
-(`shared.remote_write_walk`) goes as it stands; any other one goes through the protobuf library, one by one, to be
+(`coordinator.series.walk`) goes as it stands; any other one goes through the protobuf library, one by one, to be
 written anew in canonical form or refused with a reason.
 """
 
@@ -15,12 +15,11 @@ import snappy
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from proto import remote_write_pb2
-from shared import arrival, labels, remote_write_metadata, remote_write_walk
-from shared.config import Settings
-from shared.errors import BadData, TooLarge
-from shared.messages.series import FamilyMetadata
-from shared.remote_write_walk import (
+from coordinator.series import division, metadata
+from coordinator.series import walk as kernels
+from coordinator.series.walk import (
+    COLUMNS,
+    COUNTS,
     END,
     EXEMPLARS,
     HISTOGRAMS,
@@ -29,9 +28,14 @@ from shared.remote_write_walk import (
     PLAIN,
     SAMPLES,
     STATUS,
-    TIME_MS_MAX,
-    TIME_MS_MIN,
 )
+from proto import remote_write_pb2
+from shared import labels
+from shared.config import Settings
+from shared.errors import BadData, TooLarge
+from shared.messages.series import FamilyMetadata
+from shared.protobuf_fields import delimited_head, read_varint
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.wire import Frame
 
 SERIES_MAX = 1 << 20
@@ -46,6 +50,10 @@ LABELS_SHOWN_MAX = 200
 SNAPPY_RATIO_MAX = 22
 """Snappy's densest element writes 64 bytes for 3: a header that announces more lies, and is found out before the
 memory is taken."""
+SNAPPY_LENGTH_BYTES_MAX = 5
+"""Of the varint that a snappy body begins with."""
+
+_TIMESERIES_FIELD = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ UNLIMITED = Limits(1 << 62, 1 << 62, 1 << 62)
 
 @dataclass(slots=True)
 class Walk:
-    """A body and where its series are: `table` int64[series, COLUMNS] (columns of `remote_write_walk`), `hashes`
+    """A body and where its series are: `table` int64[series, COLUMNS] (columns of `coordinator.series.walk`), `hashes`
     uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what is not kept."""
 
     body: NDArray[np.uint8]
@@ -80,8 +88,8 @@ class Walk:
 
 @dataclass(slots=True)
 class Cut:
-    """A request ready to be sent: shard → its frames (`shared.arrival`), the samples in them, metadata, and what was
-    left out.
+    """A request ready to be sent: shard → its frames (`shared.sample_frames`), the samples in them, metadata, and what
+    was left out.
 
     `refused` names the first `REFUSED_SHOWN_MAX` series, samples or metadata not valid, of `refused_count`.
     """
@@ -102,13 +110,11 @@ class Cut:
 
 def decompressed_size(raw: bytes) -> int:
     """How many bytes a raw snappy body announces. Raises BadData if it does not begin with a length."""
-    size = shift = 0
-    for byte in raw[:5]:
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return size
-    raise BadData(f"the body is not snappy: its {len(raw)} bytes do not begin with a length")
+    try:
+        size, _ = read_varint(raw[:SNAPPY_LENGTH_BYTES_MAX], 0)
+    except IndexError:
+        raise BadData(f"the body is not snappy: its {len(raw)} bytes do not begin with a length") from None
+    return size
 
 
 def decompress(raw: bytes, bytes_max: int) -> bytes:
@@ -133,15 +139,15 @@ def walk(body: Frame, limits: Limits) -> Walk | None:
     Raises TooLarge for more than SERIES_MAX series.
     """
     data = np.frombuffer(body, dtype=np.uint8)
-    series = remote_write_walk.count_series(data)
+    series = kernels.count_series(data)
     if series < 0:
         return None
     if series > SERIES_MAX:
         raise TooLarge(f"the request has {series} series; the limit is {SERIES_MAX}, send it in smaller ones")
-    table = np.zeros((series, remote_write_walk.COLUMNS), dtype=np.int64)
+    table = np.zeros((series, COLUMNS), dtype=np.int64)
     hashes = np.zeros(series, dtype=np.uint64)
-    counts = np.zeros(remote_write_walk.COUNTS, dtype=np.int64)
-    remote_write_walk.walk(data, table, hashes, counts, limits.array())
+    counts = np.zeros(COUNTS, dtype=np.int64)
+    kernels.walk(data, table, hashes, counts, limits.array())
     return Walk(data, table, hashes, counts)
 
 
@@ -161,14 +167,14 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
             request = remote_write_pb2.RawWriteRequest.FromString(bytes(body))
         except DecodeError as error:
             raise BadData(f"the body is not a protobuf WriteRequest: {error}") from error
-        remote_write_metadata.check_count(len(request.metadata))
-        metadata: Sequence[bytes] = request.metadata
+        metadata.check_count(len(request.metadata))
+        metadata_messages: Sequence[bytes] = request.metadata
         odd = list(enumerate(request.timeseries))
     else:
         pieces.append(found)
         rows = np.flatnonzero(found.table[:, STATUS] != PLAIN).tolist()
         odd = [(row, found.body[found.table[row, LABELS] : found.table[row, END]].tobytes()) for row in rows]
-        metadata = remote_write_metadata.messages(found.body, int(found.counts[METADATA]))
+        metadata_messages = metadata.messages(found.body, int(found.counts[METADATA]))
     if len(odd) > ODD_SERIES_MAX:
         raise TooLarge(f"{len(odd)} series are not in canonical form; the limit is {ODD_SERIES_MAX} a request")
     if odd:
@@ -176,7 +182,7 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
         assert rewritten is not None and not rewritten.table[:, STATUS].any()
         pieces.append(rewritten)
     _divide(pieces, shards, answer)
-    answer.metadata = remote_write_metadata.read(metadata, answer.refuse)
+    answer.metadata = metadata.read(metadata_messages, answer.refuse)
     return answer
 
 
@@ -190,18 +196,9 @@ def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
         if not len(kept):
             continue
         answer.samples += int(piece.table[kept, SAMPLES].sum())
-        for shard, frame in arrival.divide(piece.body, piece.table, piece.hashes, kept, shards):
+        for shard, frame in division.divide(piece.body, piece.table, piece.hashes, kept, shards):
             per_shard.setdefault(shard, []).append(frame)
     answer.parts.update(per_shard)
-
-
-def _varint(n: int) -> bytes:
-    out = bytearray()
-    while n >= 0x80:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    out.append(n)
-    return bytes(out)
 
 
 def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
@@ -229,7 +226,7 @@ def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
         return b""
     label_bytes = labels.encode(tuple((name.decode(), value.decode()) for name, value in pairs if value))
     message = label_bytes + remote_write_pb2.RawTimeSeries(samples=kept).SerializeToString()
-    return b"\x0a" + _varint(len(message)) + message
+    return delimited_head(_TIMESERIES_FIELD, len(message)) + message
 
 
 def _label_problem(pairs: Sequence[tuple[bytes, bytes]], limits: Limits) -> str:

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 import msgspec
 
 from coordinator.log.follow import Row
+from proto import log_pb2
 from shared.messages.log import Records
+from shared.protobuf_fields import delimited_head
 
-PROTOBUF = "application/protobuf"
-JSON = "application/json"
-EVENTS = "text/event-stream"
-
-_BYTES_FIELD = 2  # protobuf wire type of length-delimited fields
+_PAGES_FIELD = log_pb2.ScanResponse.PAGES_FIELD_NUMBER
 
 
 class _Record(msgspec.Struct):
@@ -65,16 +63,7 @@ def protobuf_page(records: Records) -> list[bytes | bytearray | memoryview]:
     for number, column in columns:
         length = len(column)
         if length:
-            head = bytes([number << 3 | _BYTES_FIELD]) + _varint(length)
+            head = delimited_head(number, length)
             pieces += [head, column]
             size += len(head) + length
-    return [bytes([2 << 3 | _BYTES_FIELD]) + _varint(size), *pieces]
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return [delimited_head(_PAGES_FIELD, size), *pieces]

@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
 from numba import njit, types
 from numpy.typing import NDArray
 
+from coordinator.links import Links
 from proto import remote_write_pb2
 from shared.errors import TooLarge
-from shared.messages.series import FamilyMetadata
-from shared.remote_write_walk import field_length
+from shared.hashing import shard_of
+from shared.messages.series import FamilyMetadata, MetadataPut, MetadataPutAnswer
+from shared.protobuf_fields import field_length
+from shared.wire import pack, unpack
 from shared.xxh64 import Bytes
 
 METADATA_MAX = 10_000
@@ -80,3 +83,14 @@ def _problem(texts: dict[str, str]) -> str:
         if size > TEXT_BYTES_MAX[what]:
             return f"its {what} has {size} bytes; the limit is {TEXT_BYTES_MAX[what]}"
     return ""
+
+
+async def keep(links: Links, entries: Sequence[FamilyMetadata], timeout_s: float) -> int:
+    """Have the shards that the families' names hash to keep these; returns how many they had no room for. Raises
+    Unavailable when one of them is not there."""
+    by_shard: dict[int, list[FamilyMetadata]] = {}
+    for entry in entries:
+        by_shard.setdefault(shard_of(entry.family.encode(), links.shards), []).append(entry)
+    parts = {shard: [pack(MetadataPut(own))] for shard, own in by_shard.items()}
+    replies = await links.call("series.metadata_put", parts=parts, timeout_s=timeout_s)
+    return sum(unpack(reply.message.body, MetadataPutAnswer).left_out for reply in replies)

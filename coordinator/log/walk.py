@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, types
 
 from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Octets, TableOut
-from shared.remote_write_walk import field_length
+from shared.protobuf_fields import field_length, past_field
 from shared.xxh64 import Bytes
 
 UNUSUAL = -1
@@ -164,23 +164,6 @@ def walk_json(body: np.ndarray, at: int, out: np.ndarray, table: np.ndarray) -> 
     return UNUSUAL, at
 
 
-@njit(types.int64(Bytes, types.int64, types.int64), cache=True, nogil=True)
-def _past_field(body: np.ndarray, at: int, kind: int) -> int:
-    """Behind the field whose tag of this wire type ends at `at`; UNUSUAL for a field that is not whole."""
-    if kind == 0:
-        for i in range(10):
-            if at + i >= len(body):
-                return UNUSUAL
-            if body[at + i] < 0x80:
-                return at + i + 1
-        return UNUSUAL
-    if kind == 2:
-        size, at = field_length(body, at, len(body))
-        return at + size if 0 <= size <= len(body) - at else UNUSUAL
-    size = 8 if kind == 1 else 4 if kind == 5 else len(body) + 1
-    return at + size if at + size <= len(body) else UNUSUAL
-
-
 @njit(types.boolean(Bytes, types.int64, types.int64, types.Array(types.int64, 1, "C")), cache=True, nogil=True)
 def _record(body: np.ndarray, at: int, end: int, row: np.ndarray) -> bool:
     """Describe the Record message between these positions; False unless it is a key and, at most, a value behind it."""
@@ -223,7 +206,7 @@ def walk_protobuf(body: np.ndarray, table: np.ndarray, rest: np.ndarray) -> tupl
             row += 1
             at = record + size
             continue
-        following = _past_field(body, at + 1, tag & 7) if tag < 0x80 else UNUSUAL
+        following = past_field(body, at + 1, len(body), tag & 7) if tag < 0x80 else UNUSUAL
         if following < 0 or spans >= len(rest):
             return UNUSUAL, 0
         rest[spans, 0], rest[spans, 1] = at, following

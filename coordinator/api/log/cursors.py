@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
+from coordinator.api.log import parameters
+from coordinator.bodies import read_body
+from coordinator.calls import WorkerReply
 from coordinator.context import CONTEXT
-from coordinator.http import json_answer, read_body
-from coordinator.links import Answer
-from coordinator.log import parameters
+from coordinator.responses import json_answer
 from shared.errors import BadData
 from shared.hashing import shard_of
 from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX, CursorBody, CursorMove, CursorReply
@@ -42,12 +43,12 @@ _decoder = msgspec.json.Decoder(_Put)
 async def get(request: web.Request) -> web.Response:
     """All positions of the cursor, or that of one `key`."""
     key = parameters.octets(request.query, "key")
-    answer = await _ask(request, "log.cursor_get", CursorBody(_name(request), key=key))
-    positions = unpack(answer.reply.body, CursorReply).positions
+    reply = await _ask(request, "log.cursor_get", CursorBody(_name(request), key=key))
+    positions = unpack(reply.message.body, CursorReply).positions
     rows = [{"key": base64.b64encode(key).decode(), "sequence": sequence} for key, sequence in positions]
     body: dict[str, Any] = {"status": "success", "positions": rows}
-    if answer.reply.warnings:
-        body["warnings"] = list(answer.reply.warnings)
+    if reply.message.warnings:
+        body["warnings"] = list(reply.message.warnings)
     return json_answer(body)
 
 
@@ -83,12 +84,12 @@ def _name(request: web.Request) -> str:
     return name
 
 
-async def _ask(request: web.Request, method: str, body: CursorBody) -> Answer:
+async def _ask(request: web.Request, method: str, body: CursorBody) -> WorkerReply:
     context = request.app[CONTEXT]
     shard = shard_of(body.name.encode(), context.links.shards)
     timeout_s = context.settings.write_timeout_ms / 1000
-    (answer,) = await context.links.call(method, shards=[shard], body=pack(body), timeout_s=timeout_s)
-    return answer
+    (reply,) = await context.links.call(method, shards=[shard], body=pack(body), timeout_s=timeout_s)
+    return reply
 
 
 ROUTES: list[web.RouteDef] = [

@@ -29,13 +29,6 @@ def sequences(query: Mapping[str, str]) -> tuple[int, int]:
     return start, whole(query, ("end_seq", "endSeq"), SEQUENCE_MAX, 0, SEQUENCE_MAX)
 
 
-def flag(query: Mapping[str, str], name: str) -> bool:
-    text = query.get(name, "false")
-    if text not in ("true", "false", "1", "0"):
-        raise BadData(f"parameter {name!r} is {text!r}; it must be true or false")
-    return text in ("true", "1")
-
-
 def seconds(query: Mapping[str, str], name: str, default_s: float, most_s: float) -> float:
     """A duration such as `30s`, or seconds; capped at `most_s`."""
     text = query.get(name)

@@ -1,8 +1,8 @@
 """Kernels that walk a remote-write 1.0 body (protobuf) without building an object for anything in it.
 
-They recognise what well-behaved senders write and leave the rest to `shared.remote_write`'s exact path: a series
-whose label bytes are canonical (`shared.labels.encode`), valid and within the limits is `PLAIN`, any other one is
-`ODD`. Every read is checked against the end of what it is in, since bodies come from strangers.
+They recognise what well-behaved senders write and leave the rest to the exact path (`coordinator.series.remote_write`):
+a series whose label bytes are canonical (`shared.labels.encode`), valid and within the limits is `PLAIN`, any other one
+is `ODD`. Every read is checked against the end of what it is in, since bodies come from strangers.
 """
 
 # In a kernel's types a numpy integer and an int are one.
@@ -13,12 +13,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
-from shared.xxh64 import Bytes, copy_bytes, load64, xxh64
-
-TIME_MS_MIN = -62_135_596_800_000
-"""0001-01-01T00:00:00Z, the earliest time a sample may have; sums and differences of such times cannot overflow."""
-TIME_MS_MAX = 253_402_300_799_999
-"""9999-12-31T23:59:59.999Z, the latest."""
+from shared.protobuf_fields import field_length, integer
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
+from shared.xxh64 import Bytes, load64, xxh64
 
 # Columns of a walk's table: where the labels begin and end, where the series ends, its samples.
 LABELS, LABELS_END, END, SAMPLES, STATUS = range(5)
@@ -35,41 +32,7 @@ _NAME = np.frombuffer(b"__name__", dtype=np.uint64)[0]
 _PAIR = types.UniTuple(types.int64, 2)
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS = types.Array(types.int64, 1, "C")
-_FLOATS = types.Array(types.float64, 1, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
-_OUT = types.Array(types.uint8, 1, "C")
-
-
-@njit(_PAIR(Bytes, types.int64, types.int64), cache=True, nogil=True)
-def field_length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """A minimal varint of at most four bytes: (value, position behind it), or (-1, at) for anything else."""
-    if at < end and body[at] < 0x80:
-        return np.int64(body[at]), at + 1
-    value = 0
-    for i in range(4):
-        if at + i >= end:
-            return -1, at
-        byte = np.int64(body[at + i])
-        if byte < 0x80:
-            if byte == 0 and i > 0:
-                return -1, at
-            return value | byte << (7 * i), at + i + 1
-        value |= (byte & 0x7F) << (7 * i)
-    return -1, at
-
-
-@njit(_PAIR(Bytes, types.int64, types.int64), cache=True, nogil=True)
-def _integer(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """A varint of up to ten bytes as an int64: (value, position behind it); position -1 if it is cut off or longer."""
-    value = np.uint64(0)
-    for i in range(10):
-        if at + i >= end:
-            return 0, -1
-        byte = np.uint64(body[at + i])
-        value |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
-        if byte < np.uint64(0x80):
-            return np.int64(value), at + i + 1
-    return 0, -1
 
 
 @njit(types.boolean(Bytes, types.int64, types.int64), cache=True, nogil=True)
@@ -185,7 +148,7 @@ def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[in
 
 
 @njit(types.Tuple((types.int64, types.int64, types.float64))(Bytes, types.int64, types.int64), cache=True, nogil=True)
-def _sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float]:
+def sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float]:
     """One Sample message: (1, timestamp, value), or (0, …) if it is none or its time is out of range.
 
     The value is carried over bit for bit: a NaN's payload is what marks a series as stale.
@@ -201,7 +164,7 @@ def _sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float]:
             bits = load64(body, at)
             at += 8
         elif tag == 0x10:
-            time, at = _integer(body, at, end)
+            time, at = integer(body, at, end)
             if at < 0:
                 return 0, 0, 0.0
         else:
@@ -226,7 +189,7 @@ def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.nd
         if size < 0 or at + size > end:
             return
         if tag == 0x12:
-            ok, _, _ = _sample(body, at, at + size)
+            ok, _, _ = sample(body, at, at + size)
             if ok == 0:
                 return
             samples += 1
@@ -278,89 +241,3 @@ def walk(body: np.ndarray, table: np.ndarray, hashes: np.ndarray, counts: np.nda
         else:
             counts[METADATA] += 1
         at += size
-
-
-@njit(types.int64(Bytes, types.int64, types.int64, _INTS, types.int64, _FLOATS, types.int64), cache=True, nogil=True)
-def _read_row(
-    body: np.ndarray, at: int, end: int, times: np.ndarray, time_at: int, values: np.ndarray, value_at: int
-) -> int:
-    """Write the samples of a PLAIN series, whose fields behind the labels are body[at:end], to `times` (Unix ms) from
-    `time_at` and `values` from `value_at` on; returns how many."""
-    count = 0
-    while at < end:
-        tag = body[at]
-        size, at = field_length(body, at + 1, end)
-        if tag == 0x12:
-            _, time, value = _sample(body, at, at + size)
-            times[time_at + count] = time
-            values[value_at + count] = value
-            count += 1
-        at += size
-    return count
-
-
-@njit(types.void(_TABLE, _INTS, _INTS, _TABLE, _INTS), cache=True, nogil=True)
-def sort_by_place(
-    table: np.ndarray, rows: np.ndarray, places: np.ndarray, totals: np.ndarray, order: np.ndarray
-) -> None:
-    """`order`: the rows by place, in their order within each; `totals` (zeros before): series, samples and label bytes
-    of each place."""
-    for i in range(len(rows)):
-        total = totals[places[i]]
-        total[0] += 1
-        total[1] += table[rows[i], SAMPLES]
-        total[2] += table[rows[i], LABELS_END] - table[rows[i], LABELS]
-    next_at = np.zeros(len(totals), dtype=np.int64)
-    for place in range(1, len(totals)):
-        next_at[place] = next_at[place - 1] + totals[place - 1, 0]
-    for i in range(len(rows)):
-        order[next_at[places[i]]] = rows[i]
-        next_at[places[i]] += 1
-
-
-@njit(
-    types.void(Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.int64, _INTS, _FLOATS, _OUT),
-    cache=True,
-    nogil=True,
-)
-def fill_columns(
-    body: np.ndarray,
-    table: np.ndarray,
-    hashes: np.ndarray,
-    order: np.ndarray,
-    totals: np.ndarray,
-    mark: int,
-    words: np.ndarray,
-    floats: np.ndarray,
-    octets: np.ndarray,
-) -> None:
-    """Write the frame (`shared.arrival`) of each place one after another into `words`, of whose memory `floats` and
-    `octets` are views, given what `sort_by_place` found."""
-    first, at = 0, 0
-    for place in range(len(totals)):
-        series, samples, label_bytes = totals[place, 0], totals[place, 1], totals[place, 2]
-        if series == 0:
-            continue
-        words[at], words[at + 1], words[at + 2], words[at + 3] = mark, series, samples, label_bytes
-        own_hashes = at + 4
-        offsets = own_hashes + series
-        counts = offsets + series + 1
-        times = counts + series
-        values = times + samples
-        labels = values + samples
-        at = labels + (label_bytes + 7) // 8
-        words[at - 1] = 0  # the padding; a label set is never empty
-        octet = 8 * labels
-        for i in range(series):
-            source = order[first + i]
-            start, end = table[source, LABELS], table[source, LABELS_END]
-            copy_bytes(octets, octet, body, start, end - start)
-            words[own_hashes + i] = np.int64(hashes[source])
-            words[offsets + i] = octet - 8 * labels
-            words[counts + i] = table[source, SAMPLES]
-            octet += end - start
-            more = _read_row(body, end, table[source, END], words, times, floats, values)
-            times += more
-            values += more
-        words[offsets + series] = octet - 8 * labels
-        first += series

@@ -8,8 +8,10 @@ from itertools import chain
 
 from aiohttp import web
 
-from coordinator.queries.compression import compressed
-from coordinator.queries.results import Piece, gathered
+from coordinator.compression import compressed
+from coordinator.negotiation import JSON
+
+Piece = bytes | memoryview
 
 PIECE_BYTES = 1 << 20
 """An answer up to this size is sent whole, a longer one in pieces of about this size."""
@@ -19,10 +21,6 @@ WRITE_TIMEOUT_S = 60.0
 """An answer is abandoned if its client takes no piece for this long."""
 
 InThread = Callable[[Callable[[], Piece | None]], Awaitable[Piece | None]]
-
-
-def accepts_gzip(request: web.Request) -> bool:
-    return "gzip" in request.headers.get("Accept-Encoding", "")
 
 
 class Body:
@@ -52,9 +50,9 @@ async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.
     if body.compressed:
         headers["Content-Encoding"] = "gzip"
     if body.whole:
-        return web.Response(body=body.first, content_type="application/json", headers=headers)
+        return web.Response(body=body.first, content_type=JSON, headers=headers)
     response = web.StreamResponse(headers=headers)
-    response.content_type = "application/json"
+    response.content_type = JSON
     await response.prepare(request)
     piece: Piece | None = body.first
     while piece is not None:
@@ -69,3 +67,17 @@ async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.
         piece = await coming
     await response.write_eof()
     return response
+
+
+def gathered(chunks: Iterator[Piece], size: int) -> Iterator[Piece]:
+    """The same bytes in pieces of at least `size` bytes; only the last piece may be smaller."""
+    pending: list[Piece] = []
+    length = 0
+    for chunk in chunks:
+        pending.append(chunk)
+        length += len(chunk)
+        if length >= size:
+            yield pending[0] if len(pending) == 1 else b"".join(pending)
+            pending, length = [], 0
+    if pending:
+        yield b"".join(pending)

@@ -1,4 +1,4 @@
-"""The log area's endpoints; docs/guide/log.md describes them."""
+"""What the log holds: its segments and keys, how many records, and how far it may be read (docs/guide/log.md)."""
 
 from __future__ import annotations
 
@@ -7,34 +7,16 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.api.log_cursors import ROUTES as CURSOR_ROUTES
-from coordinator.api.log_scan import scan
+from coordinator.api.log import parameters
 from coordinator.context import CONTEXT
-from coordinator.http import content_type, json_answer, read_body
-from coordinator.log import parameters, records
-from coordinator.log.answers import PROTOBUF
 from coordinator.log.reads import Selection, Warnings
-from proto import log_pb2
+from coordinator.responses import json_answer
 from shared.messages.log import SEQUENCE_MAX
 
 SEGMENT_MAX = (1 << 32) - 1
 SEGMENTS_MAX = 100_000
 KEYS_DEFAULT = 1000
 KEYS_MAX = 100_000
-
-
-async def append(request: web.Request) -> web.Response:
-    """`awaitDurable: true` is answered when the records are on the disk of every shard concerned (fsync); otherwise
-    when the shards hold them: they then survive the death of any process, and are on disk within 100 ms."""
-    context = request.app[CONTEXT]
-    body = await read_body(request, context.settings.body_bytes_max)
-    batch = records.parse(content_type(request), body, context.settings)
-    start, count = await context.log.append(batch)
-    context.telemetry.records_in.inc(count)
-    if PROTOBUF in request.headers.get("Accept", ""):
-        message = log_pb2.AppendResponse(status="success", records_appended=count, start_sequence=start)
-        return web.Response(body=message.SerializeToString(), content_type=PROTOBUF)
-    return json_answer({"status": "success", "recordsAppended": count, "startSequence": start})
 
 
 async def segments(request: web.Request) -> web.Response:
@@ -95,11 +77,8 @@ async def frontier(request: web.Request) -> web.Response:
 
 
 ROUTES: list[web.RouteDef] = [
-    web.post("/api/v1/log/append", append),
     web.get("/api/v1/log/segments", segments, allow_head=False),
-    web.get("/api/v1/log/scan", scan, allow_head=False),
     web.get("/api/v1/log/keys", keys, allow_head=False),
     web.get("/api/v1/log/count", count, allow_head=False),
     web.get("/api/v1/log/frontier", frontier, allow_head=False),
-    *CURSOR_ROUTES,
 ]

@@ -1,5 +1,7 @@
-"""A shard's part of a remote-write request as columns in one frame: written by the coordinator, which has walked and
-checked the request, so that a worker reads it without looking at a byte of it.
+"""The layout of samples on the wire: a shard's part of a remote-write request as columns in one frame.
+
+The coordinator, which has walked and checked the request, writes it (`coordinator.series.division`), so that a worker
+reads it without looking at a byte of it.
 
 Words of 64 bits: mark, series n, samples m, label bytes b; n hashes; n + 1 offsets of the label bytes; n sample counts;
 m times; m values; the label bytes of all series, padded with zeros to a whole word.
@@ -8,19 +10,28 @@ m times; m values; the label bytes of all series, padded with zeros to a whole w
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import remote_write_walk
 from shared.errors import Internal
 from shared.wire import Frame
+
+TIME_MS_MIN = -62_135_596_800_000
+"""0001-01-01T00:00:00Z, the earliest time a sample may have; sums and differences of such times cannot overflow."""
+TIME_MS_MAX = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z, the latest."""
 
 MARK = int.from_bytes(b"arrival1", "little")
 HEADER_WORDS = 4
 _HEADER = struct.Struct(f"={HEADER_WORDS}q")
+
+
+def frame_words(series: int, samples: int, label_bytes: int) -> int:
+    """How many words a frame of so many series, samples and bytes of labels has."""
+    return HEADER_WORDS + 3 * series + 1 + 2 * samples + (label_bytes + 7) // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +49,13 @@ class Arrival:
 
 
 def parse(frame: Frame) -> Arrival:
-    """What `divide` wrote for one shard. Raises Internal if it is anything else."""
+    """A frame that was written for one shard. Raises Internal if it is anything else."""
     size = memoryview(frame).nbytes
     if size % 8 == 0 and size >= 8 * HEADER_WORDS:
         # A copy: received frames may lie at any address, and what is kept must not keep the whole message.
         words = np.frombuffer(frame, dtype=np.int64).copy()
         mark, series, samples, label_bytes = _HEADER.unpack_from(frame)
-        if mark == MARK and len(words) == _words(series, samples, label_bytes):
+        if mark == MARK and len(words) == frame_words(series, samples, label_bytes):
             offsets = HEADER_WORDS + series
             counts = offsets + series + 1
             times = counts + series
@@ -75,32 +86,3 @@ def joined(arrivals: Sequence[Arrival]) -> Arrival:
         np.concatenate([arrival.times_ms for arrival in arrivals]),
         np.concatenate([arrival.values for arrival in arrivals]),
     )
-
-
-def divide(
-    body: NDArray[np.uint8],
-    table: NDArray[np.int64],
-    hashes: NDArray[np.uint64],
-    rows: NDArray[np.int64],
-    shards: int,
-) -> Iterator[tuple[int, Frame]]:
-    """(shard, frame) of every shard that has some of the `rows` (int64[n], PLAIN ones with samples) of a walk."""
-    places = (hashes[rows] % np.uint64(shards)).astype(np.int64)
-    totals = np.zeros((shards, 3), dtype=np.int64)
-    order = np.empty(len(rows), dtype=np.int64)
-    remote_write_walk.sort_by_place(table, rows, places, totals, order)
-    sizes = [_words(*total) if total[0] else 0 for total in totals.tolist()]
-    words = np.empty(sum(sizes), dtype=np.int64)
-    remote_write_walk.fill_columns(
-        body, table, hashes, order, totals, MARK, words, words.view(np.float64), words.view(np.uint8)
-    )
-    view = memoryview(words.view(np.uint8).data)
-    at = 0
-    for shard, size in enumerate(sizes):
-        if size:
-            yield shard, view[8 * at : 8 * (at + size)]
-            at += size
-
-
-def _words(series: int, samples: int, label_bytes: int) -> int:
-    return HEADER_WORDS + 3 * series + 1 + 2 * samples + (label_bytes + 7) // 8

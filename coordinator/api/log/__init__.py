@@ -1,0 +1,1 @@
+"""HTTP of the log area: appends, reads and cursors."""

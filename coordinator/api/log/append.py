@@ -1,0 +1,29 @@
+"""POST /api/v1/log/append."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from coordinator.bodies import read_body
+from coordinator.context import CONTEXT
+from coordinator.log import records
+from coordinator.negotiation import PROTOBUF, content_type, wants_protobuf
+from coordinator.responses import json_answer
+from proto import log_pb2
+
+
+async def append(request: web.Request) -> web.Response:
+    """`awaitDurable: true` is answered when the records are on the disk of every shard concerned (fsync); otherwise
+    when the shards hold them: they then survive the death of any process, and are on disk within 100 ms."""
+    context = request.app[CONTEXT]
+    body = await read_body(request, context.settings.body_bytes_max)
+    batch = records.parse(content_type(request), body, context.settings)
+    start, count = await context.log.append(batch)
+    context.telemetry.records_in.inc(count)
+    if wants_protobuf(request):
+        message = log_pb2.AppendResponse(status="success", records_appended=count, start_sequence=start)
+        return web.Response(body=message.SerializeToString(), content_type=PROTOBUF)
+    return json_answer({"status": "success", "recordsAppended": count, "startSequence": start})
+
+
+ROUTES: list[web.RouteDef] = [web.post("/api/v1/log/append", append)]

@@ -1,0 +1,111 @@
+"""Calls of methods of several workers at once, from what each is asked to what came back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shared import errors
+from shared.wire import Reply
+
+
+@dataclass(slots=True)
+class WorkerReply:
+    """One worker's reply, and the shards that took part in it."""
+
+    worker: str
+    shards: tuple[int, ...]
+    message: Reply
+    elapsed_ms: float
+
+
+@dataclass(slots=True)
+class FanOut:
+    """What came of a call. `missing`: shard → why it is not in the replies."""
+
+    replies: list[WorkerReply]
+    missing: dict[int, str]
+
+    @classmethod
+    def of(cls, parts: Sequence[WorkerCall], missing: dict[int, str]) -> FanOut:
+        """Of the parts of a call, each of which has its outcome; `missing`: shards that were not asked."""
+        replies = []
+        for part in parts:
+            outcome = part.outcome
+            if not isinstance(outcome, WorkerReply):
+                missing.update(dict.fromkeys(part.shards, outcome or ""))
+                continue
+            failed = outcome.message.shard_errors
+            if failed:
+                missing.update(failed)
+                outcome.shards = tuple(n for n in part.shards if n not in failed)
+            if outcome.shards:
+                replies.append(outcome)
+        return cls(replies, missing)
+
+    def warnings(self) -> list[str]:
+        """One text a missing shard, and what the others say is missing from theirs, for the envelope."""
+        missing = [f"shard {shard} is missing from this answer: {why}" for shard, why in sorted(self.missing.items())]
+        return missing + [text for reply in self.replies for text in reply.message.warnings]
+
+
+def require_whole(warnings: Sequence[str]) -> None:
+    """For a client that wants all or nothing. Raises Unavailable if there are any warnings of what the answer lacks."""
+    if warnings:
+        raise errors.Unavailable("; ".join(warnings))
+
+
+@dataclass(slots=True)
+class Worker:
+    """`pending`: what it has been asked and has not answered, by request id."""
+
+    name: str
+    identity: bytes
+    pid: int
+    seen: float
+    shards: tuple[int, ...] = ()
+    pending: dict[bytes, WorkerCall] = field(default_factory=dict)
+    pending_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Call:
+    """What is asked of several workers at once, under one request id. `done` is set when every part has its outcome,
+    at the deadline, or when a worker's `error` makes the other replies worthless."""
+
+    id: bytes
+    asked_at: float
+    done: asyncio.Future[None]
+    awaited: int = 0  # parts that were sent off and have no outcome
+    error: errors.TriptychError | None = None
+
+    def finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+@dataclass(slots=True)
+class WorkerCall:
+    """One worker's part of a call. `outcome`: its reply, or why there is none; None while it is awaited."""
+
+    call: Call
+    worker: Worker
+    shards: tuple[int, ...]
+    bytes: int
+    outcome: WorkerReply | str | None = None
+
+    def send_off(self) -> None:
+        """It is on its way."""
+        self.worker.pending[self.call.id] = self
+        self.worker.pending_bytes += self.bytes
+        self.call.awaited += 1
+
+    def settle(self, outcome: WorkerReply | str) -> None:
+        """It was sent off and has come to its end."""
+        del self.worker.pending[self.call.id]
+        self.worker.pending_bytes -= self.bytes
+        self.outcome = outcome
+        self.call.awaited -= 1
+        if not self.call.awaited:
+            self.call.finish()

@@ -1,0 +1,1 @@
+"""The way of samples and metadata from a remote-write request to the shards."""

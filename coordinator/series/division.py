@@ -1,0 +1,133 @@
+"""A walked request divided by shard: the frames that the workers read (`shared.sample_frames`), one for each shard."""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value"
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+
+from coordinator.series.walk import END, LABELS, LABELS_END, SAMPLES, sample
+from shared.protobuf_fields import field_length
+from shared.sample_frames import MARK, frame_words
+from shared.wire import Frame
+from shared.xxh64 import Bytes, copy_bytes
+
+_TABLE = types.Array(types.int64, 2, "C")
+_INTS = types.Array(types.int64, 1, "C")
+_FLOATS = types.Array(types.float64, 1, "C")
+_HASHES = types.Array(types.uint64, 1, "C")
+_OUT = types.Array(types.uint8, 1, "C")
+
+
+@njit(types.int64(Bytes, types.int64, types.int64, _INTS, types.int64, _FLOATS, types.int64), cache=True, nogil=True)
+def _read_row(
+    body: np.ndarray, at: int, end: int, times: np.ndarray, time_at: int, values: np.ndarray, value_at: int
+) -> int:
+    """Write the samples of a PLAIN series, whose fields behind the labels are body[at:end], to `times` (Unix ms) from
+    `time_at` and `values` from `value_at` on; returns how many."""
+    count = 0
+    while at < end:
+        tag = body[at]
+        size, at = field_length(body, at + 1, end)
+        if tag == 0x12:
+            _, time, value = sample(body, at, at + size)
+            times[time_at + count] = time
+            values[value_at + count] = value
+            count += 1
+        at += size
+    return count
+
+
+@njit(types.void(_TABLE, _INTS, _INTS, _TABLE, _INTS), cache=True, nogil=True)
+def sort_by_place(
+    table: np.ndarray, rows: np.ndarray, places: np.ndarray, totals: np.ndarray, order: np.ndarray
+) -> None:
+    """`order`: the rows by place, in their order within each; `totals` (zeros before): series, samples and label bytes
+    of each place."""
+    for i in range(len(rows)):
+        total = totals[places[i]]
+        total[0] += 1
+        total[1] += table[rows[i], SAMPLES]
+        total[2] += table[rows[i], LABELS_END] - table[rows[i], LABELS]
+    next_at = np.zeros(len(totals), dtype=np.int64)
+    for place in range(1, len(totals)):
+        next_at[place] = next_at[place - 1] + totals[place - 1, 0]
+    for i in range(len(rows)):
+        order[next_at[places[i]]] = rows[i]
+        next_at[places[i]] += 1
+
+
+@njit(
+    types.void(Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.int64, _INTS, _FLOATS, _OUT),
+    cache=True,
+    nogil=True,
+)
+def fill_columns(
+    body: np.ndarray,
+    table: np.ndarray,
+    hashes: np.ndarray,
+    order: np.ndarray,
+    totals: np.ndarray,
+    mark: int,
+    words: np.ndarray,
+    floats: np.ndarray,
+    octets: np.ndarray,
+) -> None:
+    """Write the frame of each place (`shared.sample_frames`) one after another into `words`, of whose memory `floats`
+    and `octets` are views, given what `sort_by_place` found."""
+    first, at = 0, 0
+    for place in range(len(totals)):
+        series, samples, label_bytes = totals[place, 0], totals[place, 1], totals[place, 2]
+        if series == 0:
+            continue
+        words[at], words[at + 1], words[at + 2], words[at + 3] = mark, series, samples, label_bytes
+        own_hashes = at + 4
+        offsets = own_hashes + series
+        counts = offsets + series + 1
+        times = counts + series
+        values = times + samples
+        labels = values + samples
+        at = labels + (label_bytes + 7) // 8
+        words[at - 1] = 0  # the padding; a label set is never empty
+        octet = 8 * labels
+        for i in range(series):
+            source = order[first + i]
+            start, end = table[source, LABELS], table[source, LABELS_END]
+            copy_bytes(octets, octet, body, start, end - start)
+            words[own_hashes + i] = np.int64(hashes[source])
+            words[offsets + i] = octet - 8 * labels
+            words[counts + i] = table[source, SAMPLES]
+            octet += end - start
+            more = _read_row(body, end, table[source, END], words, times, floats, values)
+            times += more
+            values += more
+        words[offsets + series] = octet - 8 * labels
+        first += series
+
+
+def divide(
+    body: NDArray[np.uint8],
+    table: NDArray[np.int64],
+    hashes: NDArray[np.uint64],
+    rows: NDArray[np.int64],
+    shards: int,
+) -> Iterator[tuple[int, Frame]]:
+    """(shard, frame) of every shard that has some of the `rows` (int64[n], PLAIN ones with samples) of a walk."""
+    places = (hashes[rows] % np.uint64(shards)).astype(np.int64)
+    totals = np.zeros((shards, 3), dtype=np.int64)
+    order = np.empty(len(rows), dtype=np.int64)
+    sort_by_place(table, rows, places, totals, order)
+    sizes = [frame_words(*total) if total[0] else 0 for total in totals.tolist()]
+    words = np.empty(sum(sizes), dtype=np.int64)
+    fill_columns(body, table, hashes, order, totals, MARK, words, words.view(np.float64), words.view(np.uint8))
+    view = memoryview(words.view(np.uint8).data)
+    at = 0
+    for shard, size in enumerate(sizes):
+        if size:
+            yield shard, view[8 * at : 8 * (at + size)]
+            at += size

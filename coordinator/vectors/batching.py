@@ -1,0 +1,125 @@
+"""Searches gathered into batches: those that are alike in all but their vectors share messages to the workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from coordinator.calls import FanOut
+from coordinator.vectors.merging import Found
+from shared.errors import DeadlineExceeded
+from shared.messages.vectors import Floats, SearchBody
+
+BATCHES_IN_FLIGHT = 1
+"""Of searches alike in all but their vectors. What comes while one is being answered is gathered into the next, so
+that many small searches cost the workers little more than one."""
+BATCH_MAX = 128
+HOLD_S = 0.002
+HOLD_SHARE = 0.9
+"""Who got an answer from a batch often asks again at once: the next batch is held until such a share of the searches
+that were under way together of late has come, or for this long. One search after the other is never held."""
+QUEUES_MAX = 256  # kinds of search whose recent batches are remembered
+
+Ask = Callable[[SearchBody, Floats], Awaitable[tuple[Found, FanOut]]]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    queries: Floats
+    answer: asyncio.Future[tuple[Found, FanOut]]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Searches of one kind."""
+
+    body: SearchBody
+    in_flight: int = 0
+    waiting: list[_Waiting] = field(default_factory=list)
+    recent: float = 1.0  # searches under way together of late
+    sent: int = 0
+    hold: asyncio.TimerHandle | None = None
+
+
+class SearchBatches:
+    """For the event loop's thread only."""
+
+    def __init__(self, ask: Ask, timeout_s: float) -> None:
+        """`ask` sends one search of several vectors, float32[queries, dimension], to the workers."""
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._queues: dict[bytes, _Queue] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """Give up searches still waiting."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def submit(self, body: SearchBody, queries: Floats) -> tuple[Found, FanOut]:
+        """What the workers found, and what was missing. Raises DeadlineExceeded, or what `ask` raises."""
+        if body.text_query or len(queries) > 1:
+            return await self._ask(body, queries)
+        key = msgspec.msgpack.encode(body)
+        queue = self._queues.setdefault(key, _Queue(body))
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(queries, loop.create_future())
+        queue.waiting.append(waiting)
+        timer = loop.call_later(self._timeout_s, self._expire, waiting)
+        self._advance(key, queue)
+        try:
+            return await waiting.answer
+        finally:
+            timer.cancel()
+
+    def _expire(self, waiting: _Waiting) -> None:
+        if not waiting.answer.done():
+            waiting.answer.set_exception(DeadlineExceeded(f"the search took longer than {self._timeout_s:g} s"))
+
+    def _advance(self, key: bytes, queue: _Queue, *, held: bool = False) -> None:
+        while queue.waiting and queue.in_flight < BATCHES_IN_FLIGHT:
+            if not held and len(queue.waiting) < min(BATCH_MAX, HOLD_SHARE * queue.recent):
+                if queue.hold is None:
+                    queue.hold = asyncio.get_running_loop().call_later(HOLD_S, self._release, key, queue)
+                return
+            if queue.hold is not None:
+                queue.hold.cancel()
+                queue.hold = None
+            batch, queue.waiting = queue.waiting[:BATCH_MAX], queue.waiting[BATCH_MAX:]
+            queue.in_flight += 1
+            queue.sent = len(batch)
+            task = asyncio.create_task(self._run(key, queue, batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if not queue.waiting and not queue.in_flight and len(self._queues) > QUEUES_MAX:
+            self._queues.pop(key, None)
+
+    def _release(self, key: bytes, queue: _Queue) -> None:
+        queue.hold = None
+        self._advance(key, queue, held=True)
+
+    async def _run(self, key: bytes, queue: _Queue, batch: list[_Waiting]) -> None:
+        awaited = [waiting for waiting in batch if not waiting.answer.done()]
+        try:
+            if awaited:
+                found, outcome = await self._ask(queue.body, np.concatenate([waiting.queries for waiting in awaited]))
+                for waiting, hits in zip(awaited, found.lists, strict=True):
+                    if not waiting.answer.done():
+                        waiting.answer.set_result((Found([hits], found.unknown, found.vectors), outcome))
+        except asyncio.CancelledError:
+            for waiting in awaited:
+                waiting.answer.cancel()
+            raise
+        except Exception as error:
+            # Each of those that wait gets the error; it is theirs to answer.
+            for waiting in awaited:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(error)
+        finally:
+            queue.in_flight -= 1
+            queue.recent = (queue.recent + queue.sent + len(queue.waiting)) / 2
+            self._advance(key, queue)

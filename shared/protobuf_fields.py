@@ -1,0 +1,134 @@
+"""Fields of protobuf messages as bytes: varints and lengths, for kernels that walk a body and for Python.
+
+Encoding: https://protobuf.dev/programming-guides/encoding/. A field is a tag (a varint: number << 3 | wire type) and
+its content. What a kernel does not take, such as a length that is not in its shortest form (valid, but rare), it leaves
+to the protobuf library, which alone decides what is an error.
+"""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+
+from shared.xxh64 import Bytes
+
+VARINT, FIXED_64, DELIMITED, FIXED_32 = 0, 1, 2, 5
+"""Wire types."""
+VARINT_BYTES_MAX = 10
+LENGTH_BYTES_MAX = 5
+"""Of a varint below 2^32."""
+
+_PAIR = types.UniTuple(types.int64, 2)
+_TRIPLE = types.UniTuple(types.int64, 3)
+
+
+# Kernels. Each reads body[at:end] and no byte beyond; the caller has checked 0 ≤ at and end ≤ len(body).
+
+
+@njit(_PAIR(Bytes, types.int64, types.int64), cache=True, nogil=True)
+def field_length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
+    """A minimal varint of at most four bytes: (value, position behind it), or (-1, at) for anything else."""
+    if at < end and body[at] < 0x80:
+        return np.int64(body[at]), at + 1
+    value = 0
+    for i in range(4):
+        if at + i >= end:
+            return -1, at
+        byte = np.int64(body[at + i])
+        if byte < 0x80:
+            if byte == 0 and i > 0:
+                return -1, at
+            return value | byte << (7 * i), at + i + 1
+        value |= (byte & 0x7F) << (7 * i)
+    return -1, at
+
+
+@njit(_PAIR(Bytes, types.int64), cache=True, nogil=True)
+def checked_length(data: np.ndarray, at: int) -> tuple[int, int]:
+    """A varint of data that has been checked, such as canonical label bytes: (value, position behind it)."""
+    value: Any = 0
+    shift = 0
+    while data[at] >= 0x80:
+        value |= (np.int64(data[at]) & 0x7F) << shift
+        shift += 7
+        at += 1
+    return value | np.int64(data[at]) << shift, at + 1
+
+
+@njit(_PAIR(Bytes, types.int64, types.int64), cache=True, nogil=True)
+def integer(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
+    """A varint of up to ten bytes as an int64: (value, position behind it); position -1 if it is cut off or longer."""
+    value = np.uint64(0)
+    for i in range(VARINT_BYTES_MAX):
+        if at + i >= end:
+            return 0, -1
+        byte = np.uint64(body[at + i])
+        value |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
+        if byte < np.uint64(0x80):
+            return np.int64(value), at + i + 1
+    return 0, -1
+
+
+@njit(_TRIPLE(Bytes, types.int64, types.int64), cache=True, nogil=True)
+def delimited_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
+    """The length-delimited field at `at`: (its number, where its content begins, where it ends); the number is -1 for
+    anything else. Tag and length may have five bytes each, in any form."""
+    tag, length_at = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+    if length_at < 0 or tag & 7 != DELIMITED:
+        return -1, at, at
+    length, content = integer(body, length_at, min(end, length_at + LENGTH_BYTES_MAX))
+    if content < 0 or content + length > end:
+        return -1, at, at
+    return tag >> 3, content, content + length
+
+
+@njit(types.int64(Bytes, types.int64, types.int64, types.int64), cache=True, nogil=True)
+def past_field(body: np.ndarray, at: int, end: int, wire_type: int) -> int:
+    """The position behind the field whose tag ends at `at`; -1 for a field that is not whole, or of another type."""
+    if wire_type == VARINT:
+        _, at = integer(body, at, end)
+        return at
+    if wire_type == DELIMITED:
+        size, at = field_length(body, at, end)
+    elif wire_type == FIXED_64:
+        size = 8
+    elif wire_type == FIXED_32:
+        size = 4
+    else:
+        return -1
+    return at + size if 0 <= size <= end - at else -1
+
+
+# Python
+
+
+def varint(number: int) -> bytes:
+    """The shortest form of a number ≥ 0."""
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """(The number, the position behind it). Raises IndexError where the data ends within it."""
+    number = shift = 0
+    while True:
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            return number, at
+        shift += 7
+
+
+def delimited_head(number: int, length: int) -> bytes:
+    """What stands before the content of a length-delimited field: its tag and its length."""
+    return varint(number << 3 | DELIMITED) + varint(length)
