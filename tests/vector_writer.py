@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from shared.config import Settings
-from shared.labels import Symbols
 from shared.messages.vectors import Collection
 from worker.damage import DamageReport
 from worker.storage import Store
 from worker.vectors import collection as collection_module
+from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart
 
 IDS = 3000
@@ -33,7 +33,7 @@ def vector(number: int, version: int) -> np.ndarray:
 def open_part(directory: Path) -> tuple[Store, VectorPart]:
     store = Store(directory / "shards" / "0000" / "store")
     settings = Settings(data=directory, shards=1, workers=1)
-    part = VectorPart(store, settings, Symbols(), directory / "shards" / "0000", DamageReport())
+    part = VectorPart(store, Engine(settings), 0, DamageReport())
     part.load()
     return store, part
 

@@ -24,7 +24,7 @@ from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage
 from worker.methods import Method, all_methods
-from worker.series.texts import TextTable
+from worker.services import Services
 from worker.serving import Service, failure
 from worker.shard import Shard
 from worker.store_damage import StoreDamaged
@@ -55,9 +55,9 @@ class WorkerProcess:
         self._settings = settings
         self._cluster_id = cluster_id
         self._parent = parent
-        self._symbols = TextTable()
         base = settings.data / layout.NAME
         self._wal = WriteAheadLog(layout.directory_of(base, min(shard_numbers)), former=base)
+        self._services = Services.build(settings, self._wal)
         self._states: dict[int, Shard | str | None] = dict.fromkeys(shard_numbers)  # None: loading, str: why it failed
         self._after_s: dict[int, float] = {}  # shards whose disk failed: how long the last pause was, and when it ends
         self._retry_at: dict[int, float] = {}
@@ -104,7 +104,7 @@ class WorkerProcess:
 
     def _load(self, number: int) -> None:
         try:
-            self._states[number] = Shard(number, self._settings, self._symbols, self._wal)
+            self._states[number] = Shard(number, self._services)
             self._claim(number)
         except StoreDamaged as error:
             self._states[number] = str(error)

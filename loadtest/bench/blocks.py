@@ -27,6 +27,7 @@ from worker.series.cache import DecodedCache
 from worker.series.head import NEVER
 from worker.series.part import SeriesPart
 from worker.series.pieces import join
+from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
 from worker.storage import Store
 from worker.wal.log import SERIES, WriteAheadLog
@@ -169,7 +170,7 @@ def shard(directory: Path, series: int, rounds: int) -> None:
 def opened(directory: Path, settings: Settings) -> tuple[SeriesPart, Store, Callable[[], None]]:
     store = Store(directory / "store")
     log = WriteAheadLog(directory / "wal").open()
-    part = SeriesPart(store, settings, TextTable(), directory, log.stream(0, SERIES))
+    part = SeriesPart(store, SeriesServices(settings, TextTable()), directory, log.stream(0, SERIES))
     part.load()
 
     def close() -> None:

@@ -27,6 +27,7 @@ from worker.series.cache import DecodedCache
 from worker.series.head import NEVER
 from worker.series.part import SeriesPart
 from worker.series.pieces import join
+from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
 from worker.storage import Store
 from worker.wal import record
@@ -46,7 +47,7 @@ class Quiet(Shard):
         self.log = WriteAheadLog(self.path / "wal").open()
         self.symbols = TextTable()
         own = dataclasses.replace(Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, **self.options)
-        self.part = SeriesPart(self.store, own, self.symbols, self.path, self.log.stream(0, SERIES))
+        self.part = SeriesPart(self.store, SeriesServices(own, self.symbols), self.path, self.log.stream(0, SERIES))
         self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
         self.part._upkeep._tend = lambda now_ms: None  # type: ignore[method-assign]
         self.part.load()

@@ -27,6 +27,7 @@ from worker.series.columns import CAPACITY_MIN
 from worker.series.head import Head
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.pieces import Piece, join
+from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
 from worker.storage import Store
 from worker.wal.log import SERIES, WriteAheadLog
@@ -39,7 +40,7 @@ def opened(path: Path, **options: int) -> Iterator[SeriesPart]:
     """One shard of several; nothing is done in the background."""
     store, log = Store(path / "store"), WriteAheadLog(path / "wal").open()
     settings = Settings(workers=1, **options)  # type: ignore[arg-type]
-    part = SeriesPart(store, settings, TextTable(), path, log.stream(0, SERIES), DamageReport())
+    part = SeriesPart(store, SeriesServices(settings, TextTable()), path, log.stream(0, SERIES), DamageReport())
     part._upkeep._tick = part._upkeep._tend = lambda now_ms: None  # type: ignore[method-assign, assignment]
     part.load()
     yield part
@@ -135,7 +136,7 @@ def test_closing_waits_for_what_is_at_work(tmp_path: Path, step: str) -> None:
 
 def test_a_shard_that_was_never_loaded_closes(tmp_path: Path) -> None:
     store, log = Store(tmp_path / "store"), WriteAheadLog(tmp_path / "wal").open()
-    SeriesPart(store, Settings(), TextTable(), tmp_path, log.stream(0, SERIES)).close()
+    SeriesPart(store, SeriesServices(Settings(), TextTable()), tmp_path, log.stream(0, SERIES)).close()
     store.close()
     log.close()
 

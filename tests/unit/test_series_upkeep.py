@@ -27,6 +27,7 @@ from worker.series.blocks import BlockWriter
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.retention import SETTLE_MS, WallClock
 from worker.series.seal import WINDOWS_MAX
+from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
 from worker.series.upkeep import Upkeep
 from worker.storage import Store
@@ -256,11 +257,12 @@ def test_a_shard_is_sealed_while_another_one_is_merged_for_long(
 
     monkeypatch.setattr(Upkeep, "_tend", long_merge)
     own = dataclasses.replace(Settings(), shards=2, workers=1, head_bytes=1 << 13)
+    services = SeriesServices(own, TextTable())
     log = WriteAheadLog(tmp_path / "wal").open()
     opened = []
     for number in range(2):
-        store, symbols = Store(tmp_path / str(number) / "store"), TextTable()
-        part = SeriesPart(store, own, symbols, tmp_path / str(number), log.stream(number, SERIES))
+        store = Store(tmp_path / str(number) / "store")
+        part = SeriesPart(store, services, tmp_path / str(number), log.stream(number, SERIES))
         part.load()
         opened.append((part, store))
     try:
@@ -527,7 +529,7 @@ def test_the_damage_report_is_that_of_the_shard(tmp_path: Path) -> None:
     store, log = Store(tmp_path / "store"), WriteAheadLog(tmp_path / "wal").open()
     (tmp_path / "blocks").mkdir()
     (tmp_path / "blocks" / "x.block").write_bytes(b"?")
-    part = SeriesPart(store, Settings(), TextTable(), tmp_path, log.stream(0, SERIES), report)
+    part = SeriesPart(store, SeriesServices(Settings(), TextTable()), tmp_path, log.stream(0, SERIES), report)
     part.load()
     assert "x.block.damaged" in report.texts("series")[0]
     part.close()

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from shared.config import Settings
-from shared.labels import Symbols
 from shared.messages.log import Span
 from shared.messages.vectors import Collection
 from tests.unit.log_shard import OneShard
@@ -160,10 +159,6 @@ def test_a_keeper_takes_one_part_at_a_time(log_shard: OneShard, act: str) -> Non
     assert waits_for(own._lock, lambda: getattr(own, act)(log_shard.part))
     for part in list(own._parts):
         own.leave(part)
-
-
-def test_two_threads_do_not_make_two_keepers(log_shard: OneShard) -> None:
-    assert waits_for(keeper._keepers_lock, lambda: keeper.keeper_of(log_shard.log))
 
 
 # The write-ahead log
@@ -343,7 +338,6 @@ def test_the_engine_of_a_process_has_a_lock_for_what_it_knows(engine: Engine, st
     assert waits_for(engine._lock, lambda: engine.remove_left(7))
     assert waits_for(engine._lock, lambda: engine.leave(0))
     assert waits_for(engine._lock, engine.stop)
-    assert waits_for(engine_module._engines_lock, lambda: engine_module.engine_of(Symbols(), Settings()))
 
 
 def test_the_engine_begins_its_thread_under_its_lock(
@@ -357,8 +351,7 @@ def test_the_engine_begins_its_thread_under_its_lock(
 
 
 def test_the_list_of_a_shards_collections_is_one_threads_at_a_time(tmp_path: Path, store: Store) -> None:
-    settings = Settings(data=tmp_path, shards=1, workers=1)
-    part = VectorPart(store, settings, Symbols(), tmp_path / "0", DamageReport())
+    part = VectorPart(store, Engine(Settings(data=tmp_path, shards=1, workers=1)), 0, DamageReport())
     part.load()
     assert waits_for(part._lock, part.collections)
     assert waits_for(part._lock, lambda: part.open(TEXT))

@@ -14,7 +14,6 @@ import pytest
 from shared import wire
 from shared.config import Settings
 from shared.errors import NotFound
-from shared.labels import Symbols
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition, SearchBody
 from shared.wire import Request
@@ -22,6 +21,7 @@ from worker.damage import DamageReport
 from worker.storage import Store
 from worker.vectors import collection as collection_module
 from worker.vectors import methods
+from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart
 
 COSINE = Collection(1, "default", 8, "cosine")
@@ -38,7 +38,7 @@ class OneShard:
         self.damage = DamageReport()
         self.store = Store(self.path / "shards" / "0000" / "store")
         settings = Settings(data=self.path, shards=1, workers=1)
-        self.vectors = VectorPart(self.store, settings, Symbols(), self.path / "shards" / "0000", self.damage)
+        self.vectors = VectorPart(self.store, Engine(settings), 0, self.damage)
         self.vectors.load()
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, TypeVar
 
 from shared.errors import DeadlineExceeded
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DELETE_THREADS = 8
-"""Shards of one process that wait for their disks at the same time: an fsync costs time, not a core."""
-
-_deletes = ThreadPoolExecutor(DELETE_THREADS, thread_name_prefix="delete")
-
 
 def _write(shards: Mapping[int, Shard], request: Request) -> Reply:
     """Store each shard's bodies; answers when all are durable (see `part.write`)."""
@@ -55,10 +50,11 @@ def _delete(shards: Mapping[int, Shard], request: Request) -> Reply:
     return Reply(pack(DeleteAnswer(sum(gone))))
 
 
-def _each(numbers: Iterable[int], work: Callable[[int], T]) -> list[T]:
+def _each(shards: Mapping[int, Shard], work: Callable[[int], T]) -> list[T]:
     """`work` for every shard at the same time, one of them in this thread. Waits for all, raises the first error."""
-    here, *elsewhere = numbers
-    futures = [_deletes.submit(work, number) for number in elsewhere]
+    here, *elsewhere = shards
+    pool = shards[here].series.services.deletes
+    futures = [pool.submit(work, number) for number in elsewhere]
     try:
         answers = [work(here)]
     finally:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.arrival import Arrival, joined, parse
-from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import METRIC_NAME, Symbols
 from shared.promql.ast import Matcher
@@ -27,7 +26,7 @@ from worker.series.blocks import Block, CorruptBlock
 from worker.series.columns import Column
 from worker.series.head import Head
 from worker.series.index import Index
-from worker.series.ingest import Committed, Rounds, Turn
+from worker.series.ingest import Committed, Turn
 from worker.series.journal import Deletion, Entry, Journal, Written
 from worker.series.layers import Layers, Tombstone
 from worker.series.loading import carry_out, load_labels, replay
@@ -37,6 +36,7 @@ from worker.series.patterns import Patterns
 from worker.series.pieces import Piece, join
 from worker.series.postings import Ids
 from worker.series.registry import Registry
+from worker.series.services import SeriesServices
 from worker.series.upkeep import Upkeep
 from worker.storage import Store
 from worker.wal.log import Stream
@@ -62,17 +62,16 @@ class SeriesPart:
     def __init__(
         self,
         store: Store,
-        settings: Settings,
-        symbols: Symbols,
+        services: SeriesServices,
         directory: Path,
         wal: Stream,
         damage: DamageReport | None = None,
     ) -> None:
         self._damage = DamageReport() if damage is None else damage
         self._store = store
-        self._settings = settings
-        self._symbols = symbols
-        self._index = Index(symbols, Patterns())
+        self.services = services
+        self._settings = settings = services.settings
+        self._index = Index(services.symbols, Patterns())
         self._permanent = Column(np.int64)  # permanent id of each series, ascending
         self._head = Head()
         self._head_bytes_max = settings.head_bytes // settings.shards
@@ -85,7 +84,7 @@ class SeriesPart:
         self.journal = Journal(store, wal, self._damage)
         self.archive = Archive(store, settings, directory / "blocks")
         self.turn = Turn()
-        self._upkeep = Upkeep(self, store, settings)
+        self._upkeep = Upkeep(self, store, services)
 
     @property
     def commit_delay_s(self) -> float:
@@ -94,7 +93,7 @@ class SeriesPart:
     @property
     def symbols(self) -> Symbols:
         """The process's table: the codes of this part's labels are of it."""
-        return self._symbols
+        return self.services.symbols
 
     def load(self) -> None:
         """Open the blocks, and rebuild index and head from the store. Raises StoreDamaged where the store's rows make
@@ -363,23 +362,22 @@ class SeriesPart:
             self._upkeep.wake()
 
 
-_ROUNDS: Rounds[Written] = Rounds()
-
-
 def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int:
-    """Store the samples of these frames (of `remote_write.cut`) in their parts; returns how many there were.
+    """Store the samples of these frames (of `remote_write.cut`) in their parts, which are of one process; returns how
+    many there were.
 
     When this returns, all of them survive the loss of power and every later read sees them. When it raises, none of
     those of the part that failed is visible; after a restart some or all of a part's samples of this call may be there.
     Writing them again changes nothing, so a failed write is to be repeated whole.
     """
+    rounds = next(iter(bodies)).services.rounds
     arrivals: dict[Committed[Written], list[Arrival]] = {}
-    with _ROUNDS.coming():
+    with rounds.coming():
         for part, frames in bodies.items():
             arrivals[part] = [parse(frame) for frame in frames]
     give_up_s = time.monotonic() + min(HOLD_UP_S, timeout_s)
     for part in bodies:
         part.hold_up(give_up_s)
     delay_s = max((part.commit_delay_s for part in bodies), default=0.0)
-    _ROUNDS.add(arrivals, timeout_s, delay_s)
+    rounds.add(arrivals, timeout_s, delay_s)
     return sum(len(arrival.times_ms) for own in arrivals.values() for arrival in own)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shared.config import Settings
 from shared.errors import TriptychError
 from shared.promql.model import Samples
 from shared.telemetry import event
@@ -35,6 +34,7 @@ from worker.series.layers import Layers, reading_order
 from worker.series.pieces import join
 from worker.series.registry import Registry
 from worker.series.seal import Ids, Stopped, slab_of, write_blocks
+from worker.series.services import SeriesServices
 from worker.storage import Batch, Store
 
 if TYPE_CHECKING:
@@ -54,16 +54,15 @@ _SWEEP = b"series/sweep"
 """Set when blocks have lost series."""
 
 _LEAST, _MOST = BEFORE + 1, NEVER - 1
-_sealing, _merging = Lock(), Lock()
 
 
 class Upkeep:
     """The background work of one shard."""
 
-    def __init__(self, part: SeriesPart, store: Store, settings: Settings) -> None:
+    def __init__(self, part: SeriesPart, store: Store, services: SeriesServices) -> None:
         self._part = part
         self._store = store
-        self._settings = settings
+        self._settings = settings = services.settings
         self._head_bytes_max = settings.head_bytes // settings.shards
         self._blocks_bytes_max = -(-settings.retention_bytes // settings.shards)
         self._window_ms = settings.block_window_ms
@@ -73,8 +72,14 @@ class Upkeep:
         self._clock = retention.WallClock()
         self._next_drop_s = 0.0
         self._threads = [
-            Thread(target=self._run, args=(lambda now_ms: self._tick(now_ms), _sealing, self._wake), name="seal"),
-            Thread(target=self._run, args=(lambda now_ms: self._tend(now_ms), _merging, self._stopping), name="merge"),
+            Thread(
+                target=self._run, args=(lambda now_ms: self._tick(now_ms), services.sealing, self._wake), name="seal"
+            ),
+            Thread(
+                target=self._run,
+                args=(lambda now_ms: self._tend(now_ms), services.merging, self._stopping),
+                name="merge",
+            ),
         ]
 
     def start(self) -> None:

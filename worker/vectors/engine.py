@@ -9,11 +9,9 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 from shared.config import Settings
 from shared.errors import Unavailable
-from shared.labels import Symbols
 from shared.messages.vectors import Collection, CollectionStats
 from shared.telemetry import event
 from worker.damage import DamageReport
@@ -26,7 +24,8 @@ STOP_S = 3.0
 
 
 class Engine:
-    """Made with the process's first shard, stopped with the first that closes: shards of a worker close together."""
+    """Its thread begins with the first shard that is loaded and ends with the first that closes: the shards of a worker
+    close together."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -158,13 +157,3 @@ class Engine:
             collection.save()
         except (OSError, Unavailable) as error:
             event(logging.WARNING, "vector index snapshot failed", collection=collection.collection.name, why=error)
-
-
-_engines: WeakKeyDictionary[Symbols, Engine] = WeakKeyDictionary()
-_engines_lock = threading.Lock()
-
-
-def engine_of(symbols: Symbols, settings: Settings) -> Engine:
-    """The engine of this process: there is one table of symbols a process, and one engine beside it."""
-    with _engines_lock:
-        return _engines.setdefault(symbols, Engine(settings))

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from threading import Lock
 
 import msgspec
 
-from shared.config import Settings
 from shared.errors import NotFound
-from shared.labels import Symbols
 from shared.messages.vectors import Collection, ShardCollections
 from shared.telemetry import event
 from worker.damage import DamageReport
 from worker.storage import Store
 from worker.vectors import stored_rows
 from worker.vectors.collection import WorkerCollection
-from worker.vectors.engine import engine_of
+from worker.vectors.engine import Engine
 from worker.vectors.stored_rows import META
 
 KNOWN = b"vector/collection/"
@@ -25,15 +22,13 @@ DROPPED = b"vector/dropped/"
 
 
 class VectorPart:
-    """Safe to use from many threads once `load` has returned. The directory's name is the shard's number."""
+    """Safe to use from many threads once `load` has returned."""
 
-    def __init__(
-        self, store: Store, settings: Settings, symbols: Symbols, directory: Path, damage: DamageReport
-    ) -> None:
+    def __init__(self, store: Store, engine: Engine, shard: int, damage: DamageReport) -> None:
         self._store = store
         self._damage = damage
-        self.shard = int(directory.name)
-        self.engine = engine_of(symbols, settings)
+        self.shard = shard
+        self.engine = engine
         self._known: dict[int, Collection] = {}
         self._dropped: set[int] = set()
         self._lock = Lock()

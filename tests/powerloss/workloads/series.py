@@ -19,6 +19,7 @@ from tests.powerloss.workloads.wal import killed as killed_log
 from tests.unit.test_series_part import TIMEOUT_S, Shard
 from worker.series.head import NEVER
 from worker.series.part import SeriesPart
+from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
 from worker.storage import Store
 from worker.wal.log import SERIES, WriteAheadLog
@@ -47,7 +48,7 @@ class Part(Shard):
         own = dataclasses.replace(
             Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, durability=self.durability
         )
-        self.part = SeriesPart(self.store, own, self.symbols, self.path, self.log.stream(0, SERIES))
+        self.part = SeriesPart(self.store, SeriesServices(own, self.symbols), self.path, self.log.stream(0, SERIES))
         self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
         self.part.load()
 
