@@ -155,7 +155,7 @@ def shard(directory: Path, series: int, rounds: int) -> None:
         thread.join()
     show(f"seal {series} series × {rounds}, of one core's time", samples / worked / 1e6, "M samples/s")
     show(f"seal {series} series × {rounds}, of the clock", samples / took / 1e6, "M samples/s")
-    show("… bytes", part.counts()["block_bytes"] / part.layers().samples, "bytes a sample")
+    show("… bytes", part.counts()["block_bytes"] / part.contents.layers.samples, "bytes a sample")
     for name, own in waits.items():
         show(f"longest {name} before, while sealing", before[name][0] * 1000, f"ms, {max(own) * 1000:.2f} ms")
         p99 = float(np.percentile(own, 99)) * 1000

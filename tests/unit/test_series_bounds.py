@@ -68,11 +68,11 @@ def test_a_shards_head_is_sealed_when_it_is_larger_than_its_share(
             while True:
                 before = len(woken)
                 written += write(part, written)
-                is_large = part._head.size_bytes > share
+                is_large = part.contents.head.size_bytes > share
                 assert (len(woken) > before) == is_large
                 tick(part._upkeep, 0)
                 assert bool(sealed) == is_large
-        assert HEAD_OVERRUN_MAX * share < part._head.size_bytes < (HEAD_OVERRUN_MAX + 1) * share
+        assert HEAD_OVERRUN_MAX * share < part.contents.head.size_bytes < (HEAD_OVERRUN_MAX + 1) * share
         assert part.counts()["samples_in"] == part.counts()["samples"] == written
 
 
@@ -96,14 +96,14 @@ def test_ids_go_on_after_those_that_were_given_whatever_was_saved_when(tmp_path:
     shard = Quiet(tmp_path)
     for first in (0, 3, 4):
         shard.write([(m(i=str(i)), [(1, 1.0)]) for i in range(first, first + 3)])
-        count = len(shard.part._index)
-        assert shard.part._permanent.rows().tolist() == list(range(count))
+        count = len(shard.part.contents.index)
+        assert shard.part.contents.permanent.rows().tolist() == list(range(count))
         assert shard.part._registry.next_id == count
         assert not shard.part.has_new_series
     shard.reopen()
     assert shard.part._registry.next_id == 7
     shard.write([(m(i="new"), [(1, 1.0)])])
-    assert shard.part._permanent.rows().tolist() == list(range(8))
+    assert shard.part.contents.permanent.rows().tolist() == list(range(8))
     shard.close()
 
 

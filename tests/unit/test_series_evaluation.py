@@ -113,8 +113,8 @@ def test_the_budget_of_samples_is_one_for_all_sub_queries(shard: Quiet) -> None:
 
 def test_an_answer_says_which_shard_lacks_what(shard: Quiet) -> None:
     shard.seal()
-    [block, *_] = shard.part.layers().blocks
-    shard.part.set_aside(block, "it is wrong")
+    [block, *_] = shard.part.contents.layers.blocks
+    shard.part.contents.set_aside(block, "it is wrong")
     _, reply = evaluated(shard, ("m", "value"))
     [text] = reply.warnings
     assert text.startswith("shard 4: block ") and "it is wrong" in text

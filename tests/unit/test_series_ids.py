@@ -29,7 +29,7 @@ def without(shard: Shard, family: str, key: bytes) -> None:
 
 
 def ids_of(shard: Shard) -> list[int]:
-    return shard.part._permanent.rows().tolist()
+    return shard.part.contents.permanent.rows().tolist()
 
 
 def test_series_rows_that_are_missing_at_the_end_refuse_the_shard(shard: Shard) -> None:

@@ -58,7 +58,7 @@ def test_series_with_samples_around_a_range_and_none_within_are_not_listed(shard
         [(m(job="around"), [(0, 1.0), (100, 1.0)]), (m(job="within", x="1"), [(0, 1.0), (50, 1.0), (100, 1.0)])]
     )
     if place == "frozen":
-        shard.part.freeze()
+        shard.part.contents.freeze(shard.part.journal.next_sequence)
     elif place == "blocks":
         shard.seal()
     assert asked(shard, "series.list", 40, 60) == 1

@@ -134,7 +134,7 @@ def _drop(shard: Part, recorder: Recorder, step: int) -> None:
     """What retention drops, told by block, since others may have samples of the same time."""
     upkeep = shard.part._upkeep
     oldest_ms = step * 100 - RETENTION_MS
-    blocks = [block for block in shard.part.layers().blocks if block.row.latest_ms < oldest_ms]
+    blocks = [block for block in shard.part.contents.layers.blocks if block.row.latest_ms < oldest_ms]
     if not blocks:
         return
     before = shard.held()
