@@ -10,10 +10,9 @@ import pytest
 
 WITHIN_S = 600.0
 COMPILE = """
-from worker import warm
+from worker import methods, warm
 from coordinator.queries import evaluation
 from coordinator.vectors import merging, numbers
-warm.import_methods()
 warm.fill_cache()
 numbers.compile_kernels()
 merging.compile_kernels()

@@ -23,7 +23,8 @@ from shared.manifest import shard_directory
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage
-from worker.methods import Method, all_methods
+from worker.method import Method
+from worker.methods import METHODS
 from worker.services import Services
 from worker.serving import Service, failure
 from worker.shard import Shard
@@ -71,7 +72,7 @@ class WorkerProcess:
         # Nothing is queued for a coordinator that is away: old beats and replies are of no use to the next one.
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.connect(address)
-        self._service = Service(name, socket, all_methods(), self._run)
+        self._service = Service(name, socket, METHODS, self._run)
 
     def run(self) -> None:
         """Serve until told to stop."""

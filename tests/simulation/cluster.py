@@ -25,7 +25,7 @@ from worker.damage import DamageReport
 from worker.logs.keeper import Keeper
 from worker.logs.methods import METHODS
 from worker.logs.part import LogPart
-from worker.methods import Method
+from worker.method import Method
 from worker.process import AWAY_S, HEARTBEAT_S, WorkerProcess
 from worker.serving import LANE_THREADS
 from worker.shard import Shard

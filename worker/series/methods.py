@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from shared.errors import DeadlineExceeded
 from shared.labels import LabelFrame, concat
@@ -21,14 +21,11 @@ from shared.messages.series import (
     WriteAnswer,
 )
 from shared.wire import Reply, Request, pack, unpack
-from worker.methods import Method
+from worker.method import Method
 from worker.series.lookup import Lookup
 from worker.series.part import write
 from worker.series.postings import Ids, distinct
-from worker.series.query import QUERY_METHODS
-
-if TYPE_CHECKING:
-    from worker.shard import Shard
+from worker.shard import Shard
 
 T = TypeVar("T")
 
@@ -147,5 +144,4 @@ METHODS: dict[str, Method] = {
     "series.list": Method(_told(_list), "read"),
     "series.labels": Method(_told(_labels), "read"),
     "series.values": Method(_told(_values), "read"),
-    **QUERY_METHODS,
 }

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from shared.labels import Symbols
 from shared.messages.query import Evaluate
 from shared.wire import Reply, Request, pack, unpack
-from worker.methods import Method
+from worker.method import Method
 from worker.series.evaluation import answer
 from worker.series.select import ShardSource
-
-if TYPE_CHECKING:
-    from worker.shard import Shard
+from worker.shard import Shard
 
 
 def run(shards: Mapping[int, Shard], request: Request) -> Reply:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +24,8 @@ from shared.messages.vectors import (
     unpack_blobs,
 )
 from shared.wire import Frame, Reply, Request
-from worker.methods import Method
+from worker.method import Method
+from worker.shard import Shard
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
 from worker.vectors.fields import chosen
@@ -36,10 +36,7 @@ from worker.vectors.similarity import prepared
 from worker.vectors.table import View
 from worker.vectors.text_search import rank_text
 
-if TYPE_CHECKING:
-    from worker.shard import Shard
-
-Shards = Mapping[int, "Shard"]
+Shards = Mapping[int, Shard]
 
 NOBODY = Ranking(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.float32))
 

@@ -34,7 +34,7 @@ from tests.unit.log_shard import OneShard
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S
 from worker.damage import Area
 from worker.logs import cursors
-from worker.methods import all_methods
+from worker.methods import METHODS
 from worker.series.select import ShardSource
 from worker.services import Services
 from worker.shard import Shard
@@ -46,7 +46,6 @@ WORKERS = (1, 2, 2, 1)
 ROUNDS = 3
 KINDS = ("write_sample", "append", "upsert", "move")
 AREAS: tuple[Area, ...] = ("series", "log", "vector")
-METHODS = all_methods()
 
 
 class Empty(msgspec.Struct):
