@@ -16,7 +16,7 @@ import numpy as np
 from shared.config import Settings
 from shared.messages.vectors import Collection
 from worker.damage import DamageReport
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.vectors import collection as collection_module
 from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart

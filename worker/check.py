@@ -19,7 +19,7 @@ from shared.durable import DAMAGED
 from shared.errors import ConfigError
 from shared.manifest import shard_directories
 from worker import shard_check
-from worker.store_damage import StoreLocked
+from worker.storage.rows.damage import StoreLocked
 from worker.vectors import check as vectors
 from worker.wal import check as wal_check
 from worker.wal import layout, reading, register

@@ -28,7 +28,7 @@ from worker.methods import METHODS
 from worker.services import Services
 from worker.serving import Service, failure
 from worker.shard import Shard
-from worker.store_damage import StoreDamaged
+from worker.storage.rows.damage import StoreDamaged
 from worker.wal import layout
 from worker.wal.log import WriteAheadLog
 

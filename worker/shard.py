@@ -9,15 +9,15 @@ from pathlib import Path
 from shared import identity
 from shared.manifest import shard_directory
 from shared.telemetry import event
-from worker import known_damage
 from worker.damage import Area, DamageReport
 from worker.logs.part import LogPart
 from worker.ownership import when_free
 from worker.series.part import SeriesPart
 from worker.services import Services
 from worker.shard_check import check_store
-from worker.storage import Store, StoreLocked
-from worker.store_damage import DECODING_ERRORS, StoreDamaged
+from worker.storage.rows import known_damage
+from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged
+from worker.storage.rows.store import Store, StoreLocked
 from worker.vectors.part import VectorPart
 from worker.wal import log as wal
 

@@ -13,13 +13,14 @@ import numpy as np
 
 from shared.data_files import Finding, LogFacts
 from shared.durable import DAMAGED
-from worker import known_damage, store_check
 from worker.logs import verify as logs
 from worker.series import verify as series
 from worker.series.verify import FileCheck
-from worker.store_damage import StoreDamaged
-from worker.store_marker import Marker
-from worker.store_reading import StoreReader
+from worker.storage.rows import check as store_check
+from worker.storage.rows import known_damage
+from worker.storage.rows.damage import StoreDamaged
+from worker.storage.rows.marker import Marker
+from worker.storage.rows.reading import StoreReader
 from worker.vectors import check as vectors
 from worker.wal import log as wal
 

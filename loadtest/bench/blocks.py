@@ -29,7 +29,7 @@ from worker.series.part import SeriesPart
 from worker.series.pieces import join
 from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.wal.log import SERIES, WriteAheadLog
 
 SCRAPE_MS = 15_000

@@ -29,7 +29,7 @@ from worker.series.part import SeriesPart
 from worker.series.select import ShardSource
 from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.wal.log import SERIES, WriteAheadLog
 
 REQUEST_SERIES = 2_000

@@ -25,7 +25,7 @@ LEFT_OUT = {
     "worker.wal.files:first:sync_directory": "wal",
     "worker.wal.log:_fdatasync:fdatasync": "wal",
     "worker.wal.register:_save:fdatasync": "wal",
-    "worker.storage:sync:sync": "store",
+    "worker.storage.rows.store:sync:sync": "store",
     "worker.logs.writing:append:sync": "log",
     "worker.series.ingest:register:sync": "series",
     "worker.series.blocks:sync:fsync": "series",

@@ -166,7 +166,7 @@ def _apply(rows: dict[bytes, bytes], change: Change) -> None:
 
 
 class Batch:
-    """Stands in for worker.storage.Batch."""
+    """Stands in for worker.storage.rows.store.Batch."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -187,7 +187,7 @@ class Batch:
 
 
 class Store:
-    """Stands in for worker.storage.Store, and behaves as it does towards crashes and full disks."""
+    """Stands in for worker.storage.rows.store.Store, and behaves as it does towards crashes and full disks."""
 
     def __init__(self, disk: Disk, lasting: StoreDisk) -> None:
         self._disk = disk

@@ -17,7 +17,7 @@ from worker.damage import DamageReport
 from worker.logs.keeper import Keeper
 from worker.logs.methods import METHODS
 from worker.logs.part import LogPart
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.wal.log import LOG, WriteAheadLog
 
 Fault = Callable[[str, int], str]

@@ -11,11 +11,11 @@ import pytest
 from shared.config import Settings
 from tests.unit.test_series_blocks import Quiet
 from tests.unit.test_series_part import A, m
-from worker import known_damage
 from worker.series.journal import Deletion, Written
 from worker.services import Services
 from worker.shard import Shard
-from worker.storage import StoreDamaged
+from worker.storage.rows import known_damage
+from worker.storage.rows.store import StoreDamaged
 from worker.wal.log import SERIES, WriteAheadLog
 
 

@@ -20,7 +20,7 @@ from worker.logs.keeper import Keeper
 from worker.logs.messages import Message, Revocation, read
 from worker.logs.part import LogPart
 from worker.logs.runs import unpacked
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.wal.log import LOG, WriteAheadLog
 
 

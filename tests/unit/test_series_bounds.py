@@ -29,7 +29,7 @@ from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.pieces import Piece, join
 from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.wal.log import SERIES, WriteAheadLog
 
 EARLY_S = 0.1

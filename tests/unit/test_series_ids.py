@@ -12,7 +12,7 @@ from shared.errors import Unavailable
 from tests.unit.test_series_part import A, B, Shard, m
 from worker.series import registry
 from worker.series.journal import Deletion, Written
-from worker.storage import StoreDamaged
+from worker.storage.rows.store import StoreDamaged
 
 
 @pytest.fixture

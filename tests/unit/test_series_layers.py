@@ -34,7 +34,7 @@ from worker.series.loading import load_labels, numbers_of
 from worker.series.patterns import Pattern, Patterns
 from worker.series.seal import Stopped
 from worker.series.texts import TextTable
-from worker.store_damage import StoreDamaged
+from worker.storage.rows.damage import StoreDamaged
 
 C = (("__name__", "m"), ("job", "c"))
 

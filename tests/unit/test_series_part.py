@@ -20,7 +20,7 @@ from worker.series.part import SeriesPart
 from worker.series.select import ShardSource
 from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.wal.log import SERIES, WriteAheadLog
 
 EVERYTHING = (-(1 << 60), 1 << 60)

@@ -30,7 +30,7 @@ from worker.series.seal import WINDOWS_MAX
 from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
 from worker.series.upkeep import Upkeep
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.wal.log import SERIES, WriteAheadLog
 
 

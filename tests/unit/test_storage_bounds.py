@@ -18,7 +18,7 @@ from worker.logs import part as part_module
 from worker.series import metadata as metadata_module
 from worker.series.archive import Archive
 from worker.series.metadata import Metadata
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.wal import losses
 from worker.wal.files import Files
 from worker.wal.losses import Loss

@@ -24,7 +24,7 @@ from worker.series.ingest import Rounds
 from worker.series.metadata import Metadata
 from worker.series.patterns import Patterns
 from worker.series.texts import TextTable
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.vectors import engine as engine_module
 from worker.vectors.ann import AnnIndex
 from worker.vectors.collection import WorkerCollection

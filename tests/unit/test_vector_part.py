@@ -18,7 +18,7 @@ from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition, SearchBody
 from shared.wire import Request
 from worker.damage import DamageReport
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.vectors import collection as collection_module
 from worker.vectors import methods
 from worker.vectors.engine import Engine

@@ -14,8 +14,8 @@ from worker.logs import kernels, rows
 from worker.logs.entries import Entry
 from worker.logs.memory import Answer, Memory
 from worker.logs.recent import Grouped, Recent, Snapshot
-from worker.storage import Batch as Changes
-from worker.storage import Store
+from worker.storage.rows.store import Batch as Changes
+from worker.storage.rows.store import Store
 
 RUN_RECORDS_MAX = 4096
 RUN_BYTES_MAX = 256 << 10

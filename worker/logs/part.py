@@ -26,8 +26,8 @@ from worker.logs.keeper import Keeper
 from worker.logs.memory import Memory
 from worker.logs.messages import Message, Revocation, read
 from worker.logs.recent import Snapshot
-from worker.storage import Batch as Changes
-from worker.storage import Store
+from worker.storage.rows.store import Batch as Changes
+from worker.storage.rows.store import Store
 from worker.wal.log import Stream
 
 GATHER_BYTES = 6 << 20

@@ -12,8 +12,8 @@ from shared.data_files import LogFacts
 from shared.errors import TriptychError
 from worker.logs import entries, messages, rows, runs
 from worker.logs.memory import Memory
-from worker.store_damage import DECODING_ERRORS
-from worker.store_reading import StoreReader
+from worker.storage.rows.damage import DECODING_ERRORS
+from worker.storage.rows.reading import StoreReader
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from shared.telemetry import event
 from worker.series.blocks import SUFFIX, UNFINISHED, Block, BlockRow
 from worker.series.cache import DecodedCache
 from worker.series.layers import Layers, Tombstone, reading_order
-from worker.storage import Batch, Store
+from worker.storage.rows.store import Batch, Store
 
 BLOCK = b"block/"
 _TOMBSTONE = b"tombstone/"

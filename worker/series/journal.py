@@ -21,7 +21,7 @@ from shared.telemetry import event
 from shared.wire import Frame
 from worker.damage import DamageReport
 from worker.series.head import BEFORE
-from worker.storage import Batch, Store
+from worker.storage.rows.store import Batch, Store
 from worker.wal.log import Stream
 
 _HEADER = struct.Struct("<BBHIQQ")

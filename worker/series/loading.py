@@ -22,8 +22,8 @@ from worker.series.journal import Deletion, Journal
 from worker.series.layers import Layers, Tombstone
 from worker.series.postings import Ids
 from worker.series.registry import Registry
-from worker.storage import Store
-from worker.store_damage import StoreDamaged
+from worker.storage.rows.damage import StoreDamaged
+from worker.storage.rows.store import Store
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from worker.series.postings import Ids
 from worker.series.registry import Registry
 from worker.series.services import SeriesServices
 from worker.series.upkeep import Upkeep
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.wal.log import Stream
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import Unavailable
-from worker.storage import Batch, Store
-from worker.store_damage import StoreDamaged
+from worker.storage.rows.damage import StoreDamaged
+from worker.storage.rows.store import Batch, Store
 
 _KEY = struct.Struct(">Q")
 _COUNT = struct.Struct("<Q")

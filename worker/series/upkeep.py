@@ -37,7 +37,7 @@ from worker.series.pieces import join
 from worker.series.registry import Registry
 from worker.series.seal import Ids, Stopped, slab_of, write_blocks
 from worker.series.services import SeriesServices
-from worker.storage import Batch, Store
+from worker.storage.rows.store import Batch, Store
 
 TICK_S = 1.0
 RETRY_S = 10.0

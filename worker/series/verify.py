@@ -17,8 +17,8 @@ from worker.series import archive, journal, registry
 from worker.series.blocks import SUFFIX, UNFINISHED, Block, BlockRow, CorruptBlock, Directory
 from worker.series.cache import DecodedCache
 from worker.series.journal import Sealed
-from worker.store_damage import DECODING_ERRORS
-from worker.store_reading import StoreReader
+from worker.storage.rows.damage import DECODING_ERRORS
+from worker.storage.rows.reading import StoreReader
 
 
 @dataclass(frozen=True, slots=True)

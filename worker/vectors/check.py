@@ -12,7 +12,7 @@ import msgspec
 from shared.catalogue_file import DIRECTORY, NAMES, Lost, copies_in, newest
 from shared.durable import DAMAGED
 from shared.messages.vectors import Collection
-from worker.store_reading import StoreReader
+from worker.storage.rows.reading import StoreReader
 from worker.vectors import part, snapshot, stored_rows
 
 CHECK_ROWS = 4096

@@ -21,7 +21,7 @@ from shared.errors import NotFound
 from shared.messages.vectors import Collection, CollectionStats, Floats
 from shared.telemetry import event
 from worker.damage import DamageReport
-from worker.storage import Batch, Store
+from worker.storage.rows.store import Batch, Store
 from worker.vectors import calibration, snapshot, stored_rows
 from worker.vectors.compaction import build_aside, copy_rows
 from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Row, prefix, version_of

@@ -15,7 +15,7 @@ from shared.errors import Unavailable
 from shared.messages.vectors import Collection, CollectionStats
 from shared.telemetry import event
 from worker.damage import DamageReport
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.vectors.collection import WorkerCollection
 
 NICENESS = 5  # behind the threads that answer requests

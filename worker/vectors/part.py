@@ -11,7 +11,7 @@ from shared.errors import NotFound
 from shared.messages.vectors import Collection, ShardCollections
 from shared.telemetry import event
 from worker.damage import DamageReport
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.vectors import stored_rows
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from shared.messages.vectors import ID_BYTES_MAX, Floats
-from worker.storage import Batch, Store
+from worker.storage.rows.store import Batch, Store
 
 FAMILY, META = "vectors", "meta"
 HIGHEST = b"vector/version/"

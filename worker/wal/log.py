@@ -21,7 +21,7 @@ from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
 from shared.wire import Frame
-from worker.group_sync import GroupSync
+from worker.storage.group_sync import GroupSync
 from worker.wal import files, losses, reading, record, setting_aside
 from worker.wal.files import FILE_BYTES, File, Files
 from worker.wal.losses import Key, Loss

@@ -20,7 +20,7 @@ from worker.logs import cursors, writing
 from worker.logs.keeper import Keeper
 from worker.logs.messages import Message
 from worker.logs.part import LogPart
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.wal.log import LOG, WriteAheadLog
 
 STEPS = 80

@@ -21,7 +21,7 @@ from worker.series.head import NEVER
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.wal.log import SERIES, WriteAheadLog
 
 STEPS = 70

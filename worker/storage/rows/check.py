@@ -16,10 +16,10 @@ from typing import Any
 
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
-from worker import store_files
-from worker.store_damage import StoreDamaged, StoreLocked
-from worker.store_marker import WRITES, Claim, Marker
-from worker.store_reading import StoreReader
+from worker.storage.rows import files as store_files
+from worker.storage.rows.damage import StoreDamaged, StoreLocked
+from worker.storage.rows.marker import WRITES, Claim, Marker
+from worker.storage.rows.reading import StoreReader
 
 _WRITTEN_WHEN_OPENED = ("LOCK", "LOG", "rocksdict-config.json")
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from rocksdict import Rdict, RdictIter, ReadOptions
 
-from worker import store_damage, store_rows
+from worker.storage.rows import damage as store_damage
+from worker.storage.rows import iteration as store_rows
 
 
 class StoreReader:
-    """Reads as `worker.storage.Store` does. Raises StoreDamaged where a row cannot be read."""
+    """Reads as `store.Store` does. Raises StoreDamaged where a row cannot be read."""
 
     def __init__(self, path: Path, db: Rdict, families: list[str], writes: int) -> None:
         self.path = path

@@ -7,7 +7,7 @@ Durability: when `write` returns, the batch survives the death of the process (i
 cache); when `write(..., durable=True)` or `sync` returns, it survives the loss of power (fsync of the log).
 
 Damage: every block that is read is checked against its checksum, and no read ends early without raising. A store that
-has lost what it had acknowledged is not opened: see `store_marker` and `store_files`.
+has lost what it had acknowledged is not opened: see `marker` and `files`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,14 @@ from rocksdict import (
 from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
-from worker import known_damage, store_damage, store_files, store_manifest, store_rows
-from worker.group_sync import GroupSync
-from worker.store_damage import DECODING_ERRORS, StoreDamaged, StoreLocked
-from worker.store_marker import WRITES, Claim, Marker
+from worker.storage.group_sync import GroupSync
+from worker.storage.rows import damage as store_damage
+from worker.storage.rows import files as store_files
+from worker.storage.rows import iteration as store_rows
+from worker.storage.rows import known_damage
+from worker.storage.rows import manifest as store_manifest
+from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged, StoreLocked
+from worker.storage.rows.marker import WRITES, Claim, Marker
 
 __all__ = ["FAMILIES", "Batch", "Store", "StoreDamaged", "StoreLocked"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shared.durable import DAMAGED, write_atomically
 from shared.telemetry import event
-from worker.store_damage import StoreDamaged
+from worker.storage.rows.damage import StoreDamaged
 
 SHOWN = 3
 

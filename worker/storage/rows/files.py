@@ -7,10 +7,10 @@ import fcntl
 import os
 from pathlib import Path
 
-from worker import store_manifest
-from worker.store_damage import StoreDamaged
-from worker.store_manifest import BLOCK_BYTES, damaged_length
-from worker.store_marker import Claim
+from worker.storage.rows import manifest as store_manifest
+from worker.storage.rows.damage import StoreDamaged
+from worker.storage.rows.manifest import BLOCK_BYTES, damaged_length
+from worker.storage.rows.marker import Claim
 
 
 def torn_manifest(path: Path, claim: Claim | None) -> tuple[Path, int] | None:
