@@ -20,7 +20,7 @@ from shared.errors import ConfigError, Unavailable
 from shared.messages.settling import settle
 from shared.telemetry import event
 from worker.process import WorkerProcess
-from worker.wal import layout
+from worker.storage.wal import layout
 from worker.warm import fill_cache
 
 BACKOFF_FIRST_S = 0.1

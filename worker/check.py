@@ -20,11 +20,11 @@ from shared.errors import ConfigError
 from shared.manifest import shard_directories
 from worker import shard_check
 from worker.storage.rows.damage import StoreLocked
+from worker.storage.wal import check as wal_check
+from worker.storage.wal import layout, reading, register
+from worker.storage.wal import log as wal
+from worker.storage.wal.check import FileReport
 from worker.vectors import check as vectors
-from worker.wal import check as wal_check
-from worker.wal import layout, reading, register
-from worker.wal import log as wal
-from worker.wal.check import FileReport
 
 CANNOT_CHECK = 2
 _AREAS = {wal.SERIES: "samples", wal.LOG: "log records"}

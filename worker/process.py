@@ -29,8 +29,8 @@ from worker.services import Services
 from worker.serving import Service, failure
 from worker.shard import Shard
 from worker.storage.rows.damage import StoreDamaged
-from worker.wal import layout
-from worker.wal.log import WriteAheadLog
+from worker.storage.wal import layout
+from worker.storage.wal.log import WriteAheadLog
 
 HEARTBEAT_S = 0.5
 AWAY_S = 0.1

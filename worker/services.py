@@ -8,8 +8,8 @@ from shared.config import Settings
 from worker.logs.keeper import Keeper
 from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
+from worker.storage.wal.log import WriteAheadLog
 from worker.vectors.engine import Engine
-from worker.wal.log import WriteAheadLog
 
 
 @dataclass(frozen=True, slots=True)

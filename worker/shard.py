@@ -18,8 +18,8 @@ from worker.shard_check import check_store
 from worker.storage.rows import known_damage
 from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged
 from worker.storage.rows.store import Store, StoreLocked
+from worker.storage.wal import log as wal
 from worker.vectors.part import VectorPart
-from worker.wal import log as wal
 
 _AREAS: dict[int, Area] = {wal.SERIES: "series", wal.LOG: "log"}
 

@@ -21,8 +21,8 @@ from worker.storage.rows import known_damage
 from worker.storage.rows.damage import StoreDamaged
 from worker.storage.rows.marker import Marker
 from worker.storage.rows.reading import StoreReader
+from worker.storage.wal import log as wal
 from worker.vectors import check as vectors
-from worker.wal import log as wal
 
 STORE = "store"
 _FILE = re.compile(r"(MANIFEST-\d+|CURRENT|\d+\.(sst|log))")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.wal import record
+from worker.storage.wal import record
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.data_files import NOTES, files_in, kind_of
-from worker.wal import record, register
+from worker.storage.wal import record, register
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "storage": (
-        "worker/wal",
+        "worker/storage/wal",
         "worker/storage/rows/store.py",
         "worker/storage/rows/check.py",
         "worker/storage/rows/damage.py",

@@ -33,7 +33,7 @@ POWER_LOSS: dict[str, tuple[str, ...]] = {
     "shared/durable.py": ("catalogue", "sequencer"),
     "shared/manifest.py": ("manifest",),
     "shared/catalogue_file.py": ("catalogue",),
-    "worker/wal": ("wal", "wal-threads"),
+    "worker/storage/wal": ("wal", "wal-threads"),
     "worker/storage/rows": ("store",),
     "worker/storage/group_sync.py": ("store",),
     "worker/logs": ("log",),

@@ -21,8 +21,8 @@ from worker.series.journal import Journal
 from worker.series.part import SeriesPart
 from worker.storage.group_sync import GroupSync
 from worker.storage.rows.store import Store
+from worker.storage.wal.log import Stream, WriteAheadLog
 from worker.vectors.part import VectorPart
-from worker.wal.log import Stream, WriteAheadLog
 
 PACKAGES = ("shared", "worker", "coordinator")
 FUNCTIONS = {"fsync": os, "fdatasync": os, "sync_directory": durable}
@@ -38,7 +38,7 @@ WORKLOADS_OF = {
     "shared.manifest": ("manifest", "start"),
     "coordinator.log": ("sequencer",),
     "coordinator.vectors": ("catalogue",),
-    "worker.wal": ("wal", "wal-threads", "wal-layout", "start"),
+    "worker.storage.wal": ("wal", "wal-threads", "wal-layout", "start"),
     "worker.storage": ("store", "start"),
     "worker.series": ("series", "series-buffered"),
     "worker.logs": ("log",),
@@ -60,7 +60,7 @@ UNNOTICED = {
     "worker.storage.rows.manifest:synced:fsync": "the library has just synced what the marker tells of, or does so "
     "now: only what another thread is appending at that moment is not (tests/unit/test_store_files.py)",
     "worker.storage.rows.manifest:cut:fsync": "what comes back after another loss of power is cut off again",
-    "worker.wal.layout:_write_anew:sync": "closing the logs syncs them again",
+    "worker.storage.wal.layout:_write_anew:sync": "closing the logs syncs them again",
 }
 """Places that no crash shows when they are left out, and why that is right."""
 

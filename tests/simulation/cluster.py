@@ -29,7 +29,7 @@ from worker.method import Method
 from worker.process import AWAY_S, HEARTBEAT_S, WorkerProcess
 from worker.serving import LANE_THREADS
 from worker.shard import Shard
-from worker.wal.log import LOG
+from worker.storage.wal.log import LOG
 
 CLUSTER_ID = "simulated"
 AGAIN_S = 0.1

@@ -15,7 +15,7 @@ from typing import Any
 from shared.errors import Unavailable
 from shared.wire import Frame
 from tests.simulation.world import World
-from worker.wal.log import Stream
+from worker.storage.wal.log import Stream
 
 RECORDS_A_FILE = 2
 """Of the write-ahead log: a file is given back when none of its records is needed."""
@@ -313,7 +313,7 @@ class WalDisk:
 
 
 class WriteAheadLog:
-    """Stands in for worker.wal.log.WriteAheadLog."""
+    """Stands in for worker.storage.wal.log.WriteAheadLog."""
 
     def __init__(self, disk: Disk, lasting: WalDisk) -> None:
         self._disk = disk

@@ -18,7 +18,7 @@ from worker.logs.keeper import Keeper
 from worker.logs.methods import METHODS
 from worker.logs.part import LogPart
 from worker.storage.rows.store import Store
-from worker.wal.log import LOG, WriteAheadLog
+from worker.storage.wal.log import LOG, WriteAheadLog
 
 Fault = Callable[[str, int], str]
 """(method, shard) → "" (works), "lost" (the request never arrives), "unanswered" (it does, the answer does not), "late"

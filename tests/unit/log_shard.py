@@ -15,7 +15,7 @@ from worker.logs.keeper import Keeper
 from worker.logs.messages import Message
 from worker.logs.part import LogPart
 from worker.storage.rows.store import Store
-from worker.wal.log import LOG, WriteAheadLog
+from worker.storage.wal.log import LOG, WriteAheadLog
 
 Record = tuple[bytes, bytes]
 

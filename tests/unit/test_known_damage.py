@@ -16,7 +16,7 @@ from worker.services import Services
 from worker.shard import Shard
 from worker.storage.rows import known_damage
 from worker.storage.rows.store import StoreDamaged
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 
 @pytest.fixture

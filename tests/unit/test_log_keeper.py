@@ -12,7 +12,7 @@ import pytest
 from shared.errors import Unavailable
 from worker.logs import keeper as keeper_module
 from worker.logs.keeper import Keeper
-from worker.wal.log import WriteAheadLog
+from worker.storage.wal.log import WriteAheadLog
 
 TIMEOUT_S = 10.0
 

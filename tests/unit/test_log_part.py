@@ -21,7 +21,7 @@ from worker.logs.messages import Message, Revocation, read
 from worker.logs.part import LogPart
 from worker.logs.runs import unpacked
 from worker.storage.rows.store import Store
-from worker.wal.log import LOG, WriteAheadLog
+from worker.storage.wal.log import LOG, WriteAheadLog
 
 
 @pytest.fixture

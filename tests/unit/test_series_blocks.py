@@ -30,8 +30,8 @@ from worker.series.pieces import join
 from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
 from worker.storage.rows.store import Store
-from worker.wal import record
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.storage.wal import record
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 WINDOW_MS = 1000
 FAR_MS = 1 << 60

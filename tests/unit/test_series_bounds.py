@@ -30,7 +30,7 @@ from worker.series.pieces import Piece, join
 from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
 from worker.storage.rows.store import Store
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 EARLY_S = 0.1
 

@@ -21,7 +21,7 @@ from worker.series.select import ShardSource
 from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
 from worker.storage.rows.store import Store
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 EVERYTHING = (-(1 << 60), 1 << 60)
 TIMEOUT_S = 5.0

@@ -31,7 +31,7 @@ from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
 from worker.series.upkeep import Upkeep
 from worker.storage.rows.store import Store
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ from worker.shard import Shard
 from worker.storage.rows import store as storage
 from worker.storage.rows.marker import Marker
 from worker.storage.rows.store import Store, StoreDamaged
+from worker.storage.wal.log import WriteAheadLog
 from worker.vectors import snapshot
 from worker.vectors.collection import WorkerCollection
-from worker.wal.log import WriteAheadLog
 
 KINDS = ("write_sample", "append", "upsert")
 NUMBERS = {0, 1, 2}

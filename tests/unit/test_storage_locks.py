@@ -25,14 +25,14 @@ from worker.series.metadata import Metadata
 from worker.series.patterns import Patterns
 from worker.series.texts import TextTable
 from worker.storage.rows.store import Store
+from worker.storage.wal.log import LOG, SERIES, WriteAheadLog
+from worker.storage.wal.register import Listing, Register
 from worker.vectors import engine as engine_module
 from worker.vectors.ann import AnnIndex
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart
 from worker.vectors.text import TextIndex
-from worker.wal.log import LOG, SERIES, WriteAheadLog
-from worker.wal.register import Listing, Register
 
 TIMEOUT_S = 10.0
 EARLY_S = 0.05

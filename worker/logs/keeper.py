@@ -8,7 +8,7 @@ from typing import Protocol
 
 from shared.errors import Unavailable
 from shared.telemetry import event
-from worker.wal.log import WriteAheadLog
+from worker.storage.wal.log import WriteAheadLog
 
 SYNC_AFTER_S = 0.08
 """The coordinator asks for a sync sooner than this; the worker does it by itself when it does not."""

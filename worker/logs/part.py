@@ -28,7 +28,7 @@ from worker.logs.messages import Message, Revocation, read
 from worker.logs.recent import Snapshot
 from worker.storage.rows.store import Batch as Changes
 from worker.storage.rows.store import Store
-from worker.wal.log import Stream
+from worker.storage.wal.log import Stream
 
 GATHER_BYTES = 6 << 20
 """Gathering begins when so much is in memory, blocks and their tables: long runs come of few keys then, and the write,

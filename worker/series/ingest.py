@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from shared.arrival import Arrival
 from shared.errors import DeadlineExceeded, Internal
 from worker.series.journal import Entry
-from worker.wal.log import WriteAheadLog
+from worker.storage.wal.log import WriteAheadLog
 
 COMMITS_WAITING_MAX = 256
 """Requests waiting for a round; the worker's write lane has fewer threads, each of which waits for its own."""

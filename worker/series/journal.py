@@ -22,7 +22,7 @@ from shared.wire import Frame
 from worker.damage import DamageReport
 from worker.series.head import BEFORE
 from worker.storage.rows.store import Batch, Store
-from worker.wal.log import Stream
+from worker.storage.wal.log import Stream
 
 _HEADER = struct.Struct("<BBHIQQ")
 """Kind, version, unused, number of runs or ids, of samples, sequence: 24 bytes, so that the columns are aligned."""

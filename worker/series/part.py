@@ -33,7 +33,7 @@ from worker.series.registry import Registry
 from worker.series.services import SeriesServices
 from worker.series.upkeep import Upkeep
 from worker.storage.rows.store import Store
-from worker.wal.log import Stream
+from worker.storage.wal.log import Stream
 
 T = TypeVar("T")
 

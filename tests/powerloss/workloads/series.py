@@ -22,7 +22,7 @@ from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
 from worker.series.texts import TextTable
 from worker.storage.rows.store import Store
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 STEPS = 70
 WINDOW_MS = 1000

@@ -38,8 +38,8 @@ from worker.methods import METHODS
 from worker.series.select import ShardSource
 from worker.services import Services
 from worker.shard import Shard
-from worker.wal import layout
-from worker.wal.log import WriteAheadLog
+from worker.storage.wal import layout
+from worker.storage.wal.log import WriteAheadLog
 
 SHARDS = 2
 WORKERS = (1, 2, 2, 1)

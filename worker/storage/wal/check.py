@@ -9,8 +9,8 @@ from pathlib import Path
 
 from shared.durable import DAMAGED
 from shared.errors import ConfigError
-from worker.wal import layout, losses, reading, register
-from worker.wal.losses import Key, Loss
+from worker.storage.wal import layout, losses, reading, register
+from worker.storage.wal.losses import Key, Loss
 
 
 @dataclass(frozen=True, slots=True)

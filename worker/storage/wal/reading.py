@@ -1,6 +1,6 @@
 """What a write-ahead log's directory holds, read without changing anything: records, and what is damaged or missing.
 
-A file in use is told by the list beside it (`worker.wal.register`). Of such a file all must be whole up to where it is
+A file in use is told by the list beside it (`register`). Of such a file all must be whole up to where it is
 known to have been synced: the end that the list gives; everything, when the log went on in a later file; else the mark
 in its records.
 
@@ -22,10 +22,10 @@ from pathlib import Path
 
 from shared.errors import ConfigError
 from shared.telemetry import event
-from worker.wal import losses, record, register
-from worker.wal.losses import Loss
-from worker.wal.record import Found
-from worker.wal.register import Listing, Power
+from worker.storage.wal import losses, record, register
+from worker.storage.wal.losses import Loss
+from worker.storage.wal.record import Found
+from worker.storage.wal.register import Listing, Power
 
 SUFFIX = ".wal"
 

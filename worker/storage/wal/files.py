@@ -4,7 +4,7 @@ A file is filled with zeros and synced in the background, so that an fsync of it
 change of the file itself (`python -m loadtest.bench.journal`). The first one is small, the next ones larger, so that a
 log that is hardly written costs little.
 
-A file is in use from when it is listed (`worker.wal.register`), which is before it is handed out, until it is not
+A file is in use from when it is listed (`register`), which is before it is handed out, until it is not
 listed any more, which is before it is used again or removed. One that was read at the start is never used again:
 replays have views of it.
 """
@@ -24,9 +24,9 @@ from threading import Event, Lock, Thread
 from shared.durable import FILE_MODE, sync_directory
 from shared.telemetry import event
 from worker.ownership import when_free
-from worker.wal import record
-from worker.wal.reading import SUFFIX
-from worker.wal.register import Register
+from worker.storage.wal import record
+from worker.storage.wal.reading import SUFFIX
+from worker.storage.wal.register import Register
 
 FILE_BYTES = 32 << 20
 FIRST_BYTES = 1 << 20

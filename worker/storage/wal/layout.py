@@ -19,8 +19,8 @@ from shared.durable import DAMAGED, make_directory, rename, write_atomically, wr
 from shared.errors import ConfigError
 from shared.manifest import shard_directories
 from shared.telemetry import event
-from worker.wal import files, reading, register, setting_aside
-from worker.wal.log import WriteAheadLog
+from worker.storage.wal import files, reading, register, setting_aside
+from worker.storage.wal.log import WriteAheadLog
 
 NAME = "wal"
 """Of the directory in the data directory."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from shared import durable
-from worker.wal import losses, register
-from worker.wal.reading import Content, Survey
+from worker.storage.wal import losses, register
+from worker.storage.wal.reading import Content, Survey
 
 
 def set_aside(found: Survey, directory: Path, prefix: str = "") -> None:

@@ -22,10 +22,10 @@ from shared.errors import Unavailable
 from shared.telemetry import event
 from shared.wire import Frame
 from worker.storage.group_sync import GroupSync
-from worker.wal import files, losses, reading, record, setting_aside
-from worker.wal.files import FILE_BYTES, File, Files
-from worker.wal.losses import Key, Loss
-from worker.wal.register import Listing, Register, this_boot
+from worker.storage.wal import files, losses, reading, record, setting_aside
+from worker.storage.wal.files import FILE_BYTES, File, Files
+from worker.storage.wal.losses import Key, Loss
+from worker.storage.wal.register import Listing, Register, this_boot
 
 SERIES, LOG = 1, 2
 """Areas."""
