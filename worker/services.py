@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from shared.config import Settings
 from worker.logs.keeper import Keeper
+from worker.series.index.texts import TextTable
 from worker.series.services import SeriesServices
-from worker.series.texts import TextTable
 from worker.storage.wal.log import WriteAheadLog
 from worker.vectors.engine import Engine
 

@@ -22,13 +22,13 @@ from loadtest.bench.ingest import START_MS, bodies
 from shared import remote_write
 from shared.config import Settings
 from shared.remote_write import UNLIMITED
-from worker.series.blocks import Block, BlockWriter
-from worker.series.cache import DecodedCache
+from worker.series.blocks.block import Block, BlockWriter
+from worker.series.blocks.cache import DecodedCache
 from worker.series.head import NEVER
+from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.pieces import join
 from worker.series.services import SeriesServices
-from worker.series.texts import TextTable
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
 

@@ -50,7 +50,8 @@ UNNOTICED = {
     "worker.logs.part:load:sync": "what a start reads in the store was synced or written out before",
     "worker.logs.part:drop:durable": "the space is reclaimed next, which writes the store's memory out to the disk",
     "worker.series.loading:carry_out:durable": "the journal says it still; what releases that is a later write, synced",
-    "worker.series.registry:sweep:durable": "a sweep that is undone leaves the rows as they were, and is done again",
+    "worker.series.index.registry:sweep:durable": "a sweep that is undone leaves the rows as they were, and is done "
+    "again",
     "worker.storage.rows.store:close:sync": "the families are flushed next, to files that the store syncs itself",
     "worker.vectors.ann:save:fsync": "a snapshot that fails its checksum is built anew from the store",
     "worker.vectors.collection:save:sync": "a snapshot that names more than its store has given is discarded",

@@ -15,14 +15,14 @@ import xxhash
 
 from shared.messages.series import TextsAnswer
 from shared.wire import unpack
-from worker.series import postings as postings_module
-from worker.series.blocks import Block
-from worker.series.bytemap import SLOTS_MIN, ByteMap
-from worker.series.cache import DecodedCache
+from worker.series.blocks.block import Block
+from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.retention import DRIFT_MS, SETTLE_MS, WallClock, expired, surplus
 from worker.series.columns import CAPACITY_MIN, Column
+from worker.series.index import postings as postings_module
+from worker.series.index.bytemap import SLOTS_MIN, ByteMap
+from worker.series.index.postings import Postings, Run, distinct
 from worker.series.methods import _texts
-from worker.series.postings import Postings, Run, distinct
-from worker.series.retention import DRIFT_MS, SETTLE_MS, WallClock, expired, surplus
 
 TIMEOUT_S = 10.0
 

@@ -21,14 +21,14 @@ from shared.promql.ast import Matcher
 from shared.promql.model import STALE_NAN_BITS
 from shared.remote_write_walk import TIME_MS_MAX, TIME_MS_MIN
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, Shard, m
-from worker.series import chunks
-from worker.series.blocks import Block, BlockWriter, CorruptBlock
-from worker.series.cache import DecodedCache
+from worker.series.blocks import chunks
+from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
+from worker.series.blocks.cache import DecodedCache
 from worker.series.head import NEVER
+from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.pieces import join
 from worker.series.services import SeriesServices
-from worker.series.texts import TextTable
 from worker.storage.rows.store import Store
 from worker.storage.wal import record
 from worker.storage.wal.log import SERIES, WriteAheadLog

@@ -19,16 +19,16 @@ from tests.remote_write_bodies import body
 from tests.unit.test_series_blocks import Quiet
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
 from worker.damage import DamageReport
-from worker.series import blocks as blocks_module
 from worker.series import part as part_module
-from worker.series.blocks import Block, BlockWriter, CorruptBlock
-from worker.series.cache import DecodedCache
+from worker.series.blocks import block as blocks_module
+from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
+from worker.series.blocks.cache import DecodedCache
 from worker.series.columns import CAPACITY_MIN
 from worker.series.head import Head
+from worker.series.index.texts import TextTable
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.pieces import Piece, join
 from worker.series.services import SeriesServices
-from worker.series.texts import TextTable
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
 

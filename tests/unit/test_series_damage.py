@@ -12,9 +12,9 @@ import pytest
 from shared.promql.ast import Matcher
 from tests.unit.test_series_blocks import FAR_MS, Quiet
 from tests.unit.test_series_part import EVERYTHING, m
-from worker.series import blocks as blocks_module
-from worker.series.blocks import Block, BlockRow, BlockWriter, CorruptBlock
-from worker.series.cache import DecodedCache
+from worker.series.blocks import block as blocks_module
+from worker.series.blocks.block import Block, BlockRow, BlockWriter, CorruptBlock
+from worker.series.blocks.cache import DecodedCache
 from worker.series.pieces import join
 from worker.series.verify import check_blocks
 

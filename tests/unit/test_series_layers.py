@@ -23,17 +23,18 @@ from shared.promql.model import Samples
 from shared.wire import Reply, Request
 from tests.unit.test_series_blocks import A, B, Quiet
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
-from worker.series import journal, methods, patterns, upkeep
-from worker.series.blocks import CorruptBlock
+from worker.series import journal, methods, upkeep
+from worker.series.blocks.block import CorruptBlock
+from worker.series.blocks.layers import Slab, Tombstone
+from worker.series.blocks.seal import Stopped
 from worker.series.columns import Column
 from worker.series.head import BEFORE, NEVER
-from worker.series.index import Index
+from worker.series.index import patterns
+from worker.series.index.index import Index
+from worker.series.index.patterns import Pattern, Patterns
+from worker.series.index.texts import TextTable
 from worker.series.journal import Deletion, Written
-from worker.series.layers import Slab, Tombstone
 from worker.series.loading import load_labels, numbers_of
-from worker.series.patterns import Pattern, Patterns
-from worker.series.seal import Stopped
-from worker.series.texts import TextTable
 from worker.storage.rows.damage import StoreDamaged
 
 C = (("__name__", "m"), ("job", "c"))

@@ -17,9 +17,9 @@ from shared.promql.ast import Matcher
 from shared.wire import Request, pack, unpack
 from tests.unit.test_series_blocks import Quiet
 from tests.unit.test_series_part import TIMEOUT_S, m
-from worker.series import blocks
-from worker.series.blocks import Block, BlockWriter
-from worker.series.cache import DecodedCache
+from worker.series.blocks import block as blocks
+from worker.series.blocks.block import Block, BlockWriter
+from worker.series.blocks.cache import DecodedCache
 from worker.series.methods import METHODS
 from worker.shard import Shard
 

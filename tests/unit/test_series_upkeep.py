@@ -21,14 +21,15 @@ from tests.unit.test_series_blocks import FAR_MS, WINDOW_MS, A, Quiet
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
 from worker.damage import DamageReport
 from worker.series import part as part_module
-from worker.series import retention, upkeep
-from worker.series.archive import LEFT_OVER
-from worker.series.blocks import BlockWriter
+from worker.series import upkeep
+from worker.series.blocks import retention
+from worker.series.blocks.archive import LEFT_OVER
+from worker.series.blocks.block import BlockWriter
+from worker.series.blocks.retention import SETTLE_MS, WallClock
+from worker.series.blocks.seal import WINDOWS_MAX
+from worker.series.index.texts import TextTable
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
-from worker.series.retention import SETTLE_MS, WallClock
-from worker.series.seal import WINDOWS_MAX
 from worker.series.services import SeriesServices
-from worker.series.texts import TextTable
 from worker.series.upkeep import Upkeep
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
@@ -85,7 +86,8 @@ def test_what_a_killed_merge_left_is_removed_at_the_start_and_not_reported(
 ) -> None:
     seal_all(shard, (1, 1.0), (2, 2.0))
     merged = [block.path for block in shard.part.contents.layers.blocks]
-    monkeypatch.setattr("worker.series.blocks.Block.condemn", lambda self: None)  # killed before the files are deleted
+    # Killed before the files are deleted.
+    monkeypatch.setattr("worker.series.blocks.block.Block.condemn", lambda self: None)
     assert shard.compact() == 1
     assert all(path.exists() for path in merged)
     shard.reopen()

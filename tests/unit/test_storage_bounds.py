@@ -16,7 +16,7 @@ from tests.unit.test_series_blocks import Quiet
 from worker.logs import cursors, keeper
 from worker.logs import part as part_module
 from worker.series import metadata as metadata_module
-from worker.series.archive import Archive
+from worker.series.blocks.archive import Archive
 from worker.series.metadata import Metadata
 from worker.storage.rows.store import Store
 from worker.storage.wal import losses

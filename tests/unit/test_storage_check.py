@@ -18,8 +18,10 @@ from tests.unit.test_series_part import m
 from worker.logs import rows
 from worker.logs.messages import Message, Revocation
 from worker.logs.verify import LogRows, check_messages, log_rows
-from worker.series import archive, journal, registry
+from worker.series import journal
+from worker.series.blocks import archive
 from worker.series.head import NEVER
+from worker.series.index import registry
 from worker.series.journal import Deletion, Sealed, Written
 from worker.series.verify import SeriesRows, check_journal, series_rows
 

@@ -18,12 +18,12 @@ from shared.messages.vectors import Collection
 from tests.unit.log_shard import OneShard
 from worker.damage import DamageReport
 from worker.logs import cursors, keeper
-from worker.series import patterns as patterns_module
-from worker.series.archive import Archive
+from worker.series.blocks.archive import Archive
+from worker.series.index import patterns as patterns_module
+from worker.series.index.patterns import Patterns
+from worker.series.index.texts import TextTable
 from worker.series.ingest import Rounds
 from worker.series.metadata import Metadata
-from worker.series.patterns import Patterns
-from worker.series.texts import TextTable
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import LOG, SERIES, WriteAheadLog
 from worker.storage.wal.register import Listing, Register

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from shared.labels import METRIC_NAME, Symbols
 from shared.telemetry import event
-from worker.series.blocks import Block
+from worker.series.blocks.block import Block
+from worker.series.blocks.layers import Layers
 from worker.series.columns import Column
 from worker.series.head import Head
-from worker.series.index import Index
-from worker.series.layers import Layers
-from worker.series.patterns import Patterns
-from worker.series.postings import Ids
+from worker.series.index.index import Index
+from worker.series.index.patterns import Patterns
+from worker.series.index.postings import Ids
 
 
 class Contents:

@@ -14,14 +14,14 @@ from shared.errors import Unavailable
 from shared.telemetry import event
 from shared.wire import Frame
 from shared.xxh64 import hash_slices
-from worker.series.archive import Archive
+from worker.series.blocks.archive import Archive
+from worker.series.blocks.layers import Layers, Tombstone
 from worker.series.columns import Column
 from worker.series.head import Head
-from worker.series.index import Index
+from worker.series.index.index import Index
+from worker.series.index.postings import Ids
+from worker.series.index.registry import Registry
 from worker.series.journal import Deletion, Journal
-from worker.series.layers import Layers, Tombstone
-from worker.series.postings import Ids
-from worker.series.registry import Registry
 from worker.storage.rows.damage import StoreDamaged
 from worker.storage.rows.store import Store
 

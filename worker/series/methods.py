@@ -22,9 +22,9 @@ from shared.messages.series import (
 )
 from shared.wire import Reply, Request, pack, unpack
 from worker.method import Method
-from worker.series.lookup import Lookup
+from worker.series.index.lookup import Lookup
+from worker.series.index.postings import Ids, distinct
 from worker.series.part import write
-from worker.series.postings import Ids, distinct
 from worker.shard import Shard
 
 T = TypeVar("T")

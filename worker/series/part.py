@@ -18,18 +18,18 @@ from shared.promql.ast import Matcher
 from shared.promql.model import Samples
 from shared.wire import Frame
 from worker.damage import DamageReport
-from worker.series.archive import Archive
-from worker.series.blocks import CorruptBlock
+from worker.series.blocks.archive import Archive
+from worker.series.blocks.block import CorruptBlock
+from worker.series.blocks.layers import Tombstone
 from worker.series.contents import Contents
+from worker.series.index.lookup import Lookup
+from worker.series.index.postings import Ids
+from worker.series.index.registry import Registry
 from worker.series.ingest import Committed, Turn
 from worker.series.journal import Deletion, Entry, Journal, Written
-from worker.series.layers import Tombstone
 from worker.series.loading import carry_out, load_labels, replay
-from worker.series.lookup import Lookup
 from worker.series.metadata import Metadata
 from worker.series.pieces import Piece, join
-from worker.series.postings import Ids
-from worker.series.registry import Registry
 from worker.series.services import SeriesServices
 from worker.series.upkeep import Upkeep
 from worker.storage.rows.store import Store

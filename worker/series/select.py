@@ -9,8 +9,8 @@ import numpy as np
 from shared.labels import LabelFrame, Symbols, concat
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
+from worker.series.index.postings import Ids
 from worker.series.part import SeriesPart
-from worker.series.postings import Ids
 
 
 class ShardSelection:

@@ -24,18 +24,18 @@ from shared.errors import TriptychError
 from shared.promql.model import Samples
 from shared.telemetry import event
 from worker.memory import trim
-from worker.series import compaction, retention
-from worker.series.archive import Archive
-from worker.series.blocks import Block, BlockRow, CorruptBlock
-from worker.series.cache import DecodedCache
+from worker.series.blocks import compaction, retention
+from worker.series.blocks.archive import Archive
+from worker.series.blocks.block import Block, BlockRow, CorruptBlock
+from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.layers import Layers, reading_order
+from worker.series.blocks.seal import Ids, Stopped, slab_of, write_blocks
 from worker.series.contents import Contents
 from worker.series.head import BEFORE, NEVER
+from worker.series.index.registry import Registry
 from worker.series.ingest import Turn
 from worker.series.journal import Journal
-from worker.series.layers import Layers, reading_order
 from worker.series.pieces import join
-from worker.series.registry import Registry
-from worker.series.seal import Ids, Stopped, slab_of, write_blocks
 from worker.series.services import SeriesServices
 from worker.storage.rows.store import Batch, Store
 

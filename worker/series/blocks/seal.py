@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from shared.durable import sync_directory
 from shared.promql.model import Samples
-from worker.series.blocks import BlockRow, BlockWriter
-from worker.series.layers import Slab
+from worker.series.blocks.block import BlockRow, BlockWriter
+from worker.series.blocks.layers import Slab
 from worker.series.pieces import Piece, join
 
 WINDOWS_MAX = 32

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shared.hashing import hash64
 from shared.labels import Codes, Rows, Symbols
 from shared.xxh64 import hash_slices
-from worker.series.bytemap import ByteMap
+from worker.series.index.bytemap import ByteMap
 
 
 class TextTable(Symbols):

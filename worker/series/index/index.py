@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from shared.labels import Symbols
 from shared.xxh64 import Bytes, xxh64
-from worker.series.bytemap import ByteMap
 from worker.series.columns import Column
-from worker.series.lookup import Lookup
-from worker.series.patterns import Patterns
-from worker.series.postings import Postings
+from worker.series.index.bytemap import ByteMap
+from worker.series.index.lookup import Lookup
+from worker.series.index.patterns import Patterns
+from worker.series.index.postings import Postings
 
 LABEL_BYTES_MIN = 8
 """A label field is never shorter: tag and length of it, of its name and of its value, and a byte of both."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from shared.telemetry import event
-from worker.series.blocks import Block
+from worker.series.blocks.block import Block
 
 SETTLE_MS = 600_000
 """How long the wall clock must have gone as the monotonic one before anything is dropped by it."""

@@ -22,9 +22,9 @@ import msgspec
 from shared.config import Settings
 from shared.durable import DAMAGED, make_directory, set_aside, sync_directory
 from shared.telemetry import event
-from worker.series.blocks import SUFFIX, UNFINISHED, Block, BlockRow
-from worker.series.cache import DecodedCache
-from worker.series.layers import Layers, Tombstone, reading_order
+from worker.series.blocks.block import SUFFIX, UNFINISHED, Block, BlockRow
+from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.layers import Layers, Tombstone, reading_order
 from worker.storage.rows.store import Batch, Store
 
 BLOCK = b"block/"

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from pcodec import ChunkConfig, standalone
 
 from shared.errors import Unavailable
-from worker.series import chunks
-from worker.series.cache import DecodedCache
-from worker.series.chunks import CHUNK_SAMPLES
+from worker.series.blocks import chunks
+from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.chunks import CHUNK_SAMPLES
 from worker.series.pieces import Piece
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from shared.errors import NotExecutable
 from shared.labels import Codes, LabelFrame, Symbols
 from shared.promql.ast import Matcher
-from worker.series.patterns import Pattern, Patterns
-from worker.series.postings import Ids, PostingLists
+from worker.series.index.patterns import Pattern, Patterns
+from worker.series.index.postings import Ids, PostingLists
 
 FRAME_CELLS_MAX = 1 << 27
 """Series × label names of one frame (512 MB): past it a selector reaches too many differently labelled series."""

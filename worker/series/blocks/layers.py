@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.promql.model import Samples
-from worker.series.blocks import Block
+from worker.series.blocks.block import Block
 from worker.series.head import Head
 from worker.series.pieces import Piece
 

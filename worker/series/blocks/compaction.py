@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from worker.series.blocks import Block
-from worker.series.layers import Layers, closure
+from worker.series.blocks.block import Block
+from worker.series.blocks.layers import Layers, closure
 
 BLOCKS_MERGED_MIN = 4
 """Blocks of one window that are merged at once; with fewer, a sample would be written more often than it saves."""
