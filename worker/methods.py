@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from worker.logs import methods as logs
 from worker.method import Method
+from worker.queries import methods as queries
 from worker.series import methods as series
-from worker.series.query import QUERY_METHODS
 from worker.vectors import methods as vectors
 
-METHODS: dict[str, Method] = {**series.METHODS, **QUERY_METHODS, **logs.METHODS, **vectors.METHODS}
+METHODS: dict[str, Method] = {**series.METHODS, **queries.METHODS, **logs.METHODS, **vectors.METHODS}

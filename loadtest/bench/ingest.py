@@ -24,10 +24,10 @@ from shared.config import Settings
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from shared.remote_write import UNLIMITED
+from worker.queries.source import ShardSource
 from worker.series.head import Head
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
-from worker.series.select import ShardSource
 from worker.series.services import SeriesServices
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog

@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "worker/storage/group_sync.py",
         "worker/logs",
         "worker/series",
+        "worker/queries",
         "worker/vectors",
         "shared/durable.py",
         "shared/manifest.py",

@@ -33,7 +33,7 @@ from shared.messages.query import Evaluate
 from shared.promql.model import Annotations, Grid, Matrix, Source
 from shared.wire import Reply, pack, unpack
 from tests.memory_source import MemorySource
-from worker.series.evaluation import answer
+from worker.queries.evaluation import answer
 
 MINUTE_MS = 60_000
 INSTANT = Grid(MINUTE_MS, MINUTE_MS)

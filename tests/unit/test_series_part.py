@@ -16,9 +16,9 @@ from shared.labels import Labels, Symbols
 from shared.promql.ast import Matcher
 from shared.remote_write import UNLIMITED
 from tests.remote_write_bodies import Series, body
+from worker.queries.source import ShardSource
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
-from worker.series.select import ShardSource
 from worker.series.services import SeriesServices
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog

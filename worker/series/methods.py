@@ -1,4 +1,4 @@
-"""What the coordinator can ask about series: write, list, label names, label values, metadata, delete, and queries."""
+"""What the coordinator can ask about series: write, list, label names, label values, metadata and delete."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from shared.labels import Symbols
 from shared.messages.query import Evaluate
 from shared.wire import Reply, Request, pack, unpack
 from worker.method import Method
-from worker.series.evaluation import answer
-from worker.series.select import ShardSource
+from worker.queries.evaluation import answer
+from worker.queries.source import ShardSource
 from worker.shard import Shard
 
 
@@ -32,4 +32,4 @@ def run(shards: Mapping[int, Shard], request: Request) -> Reply:
     return Reply(body=pack(evaluated), frames=frames, timings_ms={"evaluate": elapsed_ms}, warnings=warnings)
 
 
-QUERY_METHODS = {"query.evaluate": Method(run, "query")}
+METHODS: dict[str, Method] = {"query.evaluate": Method(run, "query")}
