@@ -41,7 +41,7 @@ def open_part(directory: Path) -> tuple[Store, VectorPart]:
 def hasten() -> None:
     collection_module.SNAPSHOT_ROWS = 100
     collection_module.SNAPSHOT_SHARE = 0.02
-    collection_module.DEAD_ROWS_LEAST = 100
+    collection_module.DEAD_ROWS_MIN = 100
     collection_module.SETTLED_S = 0.0
 
 

@@ -18,7 +18,7 @@ from shared.wire import unpack
 from worker.series.blocks.block import Block
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.retention import DRIFT_MS, SETTLE_MS, WallClock, expired, surplus
-from worker.series.columns import CAPACITY_MIN, Column
+from worker.series.growing_array import CAPACITY_MIN, GrowingArray
 from worker.series.index import postings as postings_module
 from worker.series.index.bytemap import SLOTS_MIN, ByteMap
 from worker.series.index.postings import Postings, Run, distinct
@@ -30,7 +30,7 @@ TIMEOUT_S = 10.0
 
 
 def test_a_column_grows_by_half_and_leaves_what_was_taken() -> None:
-    column = Column(np.int64, (2,))
+    column = GrowingArray(np.int64, (2,))
     column.extend(np.arange(2 * CAPACITY_MIN).reshape(-1, 2))
     assert len(column.data) == CAPACITY_MIN, "what fits takes no new memory"
     taken = column.rows()

@@ -23,7 +23,7 @@ from worker.series import part as part_module
 from worker.series.blocks import block as blocks_module
 from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
-from worker.series.columns import CAPACITY_MIN
+from worker.series.growing_array import CAPACITY_MIN
 from worker.series.head import Head
 from worker.series.index.texts import TextTable
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart

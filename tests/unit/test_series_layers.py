@@ -27,7 +27,7 @@ from worker.series import journal, methods, upkeep
 from worker.series.blocks.block import CorruptBlock
 from worker.series.blocks.layers import Slab, Tombstone
 from worker.series.blocks.seal import Stopped
-from worker.series.columns import Column
+from worker.series.growing_array import GrowingArray
 from worker.series.head import BEFORE, NEVER
 from worker.series.index import patterns
 from worker.series.index.index import Index
@@ -127,7 +127,7 @@ def test_a_series_that_is_twice_in_the_registry_is_damage() -> None:
     registry: Any = SimpleNamespace(load=lambda: [(np.array([0, 1]), data, bounds)], next_id=2)
     memory: Any = threading.Lock()
     with pytest.raises(StoreDamaged, match="below id 2 is twice"):
-        load_labels(registry, Index(TextTable(), Patterns()), Column(np.int64), memory)
+        load_labels(registry, Index(TextTable(), Patterns()), GrowingArray(np.int64), memory)
 
 
 def test_numbers_of_permanent_ids() -> None:

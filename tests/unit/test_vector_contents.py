@@ -18,9 +18,9 @@ from shared.wire import Reply
 from tests.unit.test_vector_part import COSINE, OneShard
 from worker.vectors import engine as engine_module
 from worker.vectors import fields, part, snapshot
+from worker.vectors.attribute_column import AttributeColumn
+from worker.vectors.attribute_index import build
 from worker.vectors.attributes import Attributes
-from worker.vectors.columns import Column
-from worker.vectors.runs import build
 
 EYE = np.eye(8, dtype=np.float32)
 ATTRIBUTES = [{"n": 1, "word": "one"}, {"n": 2}, {}]
@@ -101,7 +101,7 @@ def test_fields_are_chosen_from_what_there_is() -> None:
 
 
 def test_rows_are_estimated_by_the_index_of_a_field() -> None:
-    texts, numbers = Column(), Column()
+    texts, numbers = AttributeColumn(), AttributeColumn()
     texts.put(range(5), list("abcab"))
     numbers.put(range(5), [0, 1, 2, 0, 1])
     index = build({"text": texts, "number": numbers}, 5)

@@ -17,7 +17,8 @@ from tests.unit.test_vector_part import COSINE, OneShard
 from tests.unit.test_vector_shards import COLLECTION, Worker, worker
 from tests.unit.test_vector_snapshots import ask, put
 from worker.storage.rows.store import Batch, Store
-from worker.vectors import runs, stored_rows
+from worker.vectors import attribute_index as runs
+from worker.vectors import stored_rows
 from worker.vectors.attributes import Attributes
 from worker.vectors.part import KNOWN
 

@@ -144,7 +144,7 @@ def test_rows_of_shards_that_are_not_asked_are_left_out(
 
 
 def test_an_index_of_attributes_is_due_when_there_is_so_much_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attributes_module, "INDEX_ROWS_LEAST", 10)
+    monkeypatch.setattr(attributes_module, "INDEX_ROWS_MIN", 10)
     monkeypatch.setattr(attributes_module, "INDEX_GROWTH", 2)
     empty = Attributes()
     assert not empty.index_due(1000)

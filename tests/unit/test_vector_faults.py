@@ -102,7 +102,7 @@ def check(directory: Path, states: States) -> None:
 def test_kills_lose_nothing_acknowledged_and_bring_nothing_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SNAPSHOT_ROWS", "SNAPSHOT_SHARE", "DEAD_ROWS_LEAST", "SETTLED_S"):
+    for name in ("SNAPSHOT_ROWS", "SNAPSHOT_SHARE", "DEAD_ROWS_MIN", "SETTLED_S"):
         monkeypatch.setattr(collection_module, name, getattr(collection_module, name))
     hasten()
     states: States = {}

@@ -266,7 +266,7 @@ def test_damaged_snapshot_is_built_anew_from_the_store(shard: OneShard, damage: 
 
 
 def test_dead_rows_lead_to_a_rebuild_that_loses_nothing(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection_module, "DEAD_ROWS_LEAST", 100)
+    monkeypatch.setattr(collection_module, "DEAD_ROWS_MIN", 100)
     vectors = clustered(1000, 8)
     ids = [f"{i:05d}" for i in range(1000)]
     shard.write(ids, vectors)

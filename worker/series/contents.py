@@ -14,7 +14,7 @@ from shared.labels import METRIC_NAME, Symbols
 from shared.telemetry import event
 from worker.series.blocks.block import Block
 from worker.series.blocks.layers import Layers
-from worker.series.columns import Column
+from worker.series.growing_array import GrowingArray
 from worker.series.head import Head
 from worker.series.index.index import Index
 from worker.series.index.patterns import Patterns
@@ -28,7 +28,7 @@ class Contents:
     def __init__(self, symbols: Symbols) -> None:
         self.lock = Lock()
         self.index = Index(symbols, Patterns())
-        self.permanent = Column(np.int64)
+        self.permanent = GrowingArray(np.int64)
         self.head = Head()
         self.layers = Layers()
 

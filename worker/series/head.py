@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shared.kernels import kernel
 from shared.promql.model import Samples
-from worker.series.columns import Column
+from worker.series.growing_array import GrowingArray
 from worker.series.pieces import in_order
 
 CHUNK_SAMPLES_MIN = 4
@@ -215,13 +215,13 @@ class Head:
     """The samples of series 0 ≤ id < `series`."""
 
     def __init__(self) -> None:
-        self._links = Column(np.int32, (2,))
-        self._ranges = Column(np.int64, (2,))
-        self._late = Column(np.int32)  # samples that came late, since the series was last in order
-        self._shapes = Column(np.int32, (3,))
-        self._places = Column(np.int64, (3,))
-        self._times = Column(np.int64)
-        self._values = Column(np.float64)
+        self._links = GrowingArray(np.int32, (2,))
+        self._ranges = GrowingArray(np.int64, (2,))
+        self._late = GrowingArray(np.int32)  # samples that came late, since the series was last in order
+        self._shapes = GrowingArray(np.int32, (3,))
+        self._places = GrowingArray(np.int64, (3,))
+        self._times = GrowingArray(np.int64)
+        self._values = GrowingArray(np.float64)
         self._tally = np.zeros(4, dtype=np.int64)
 
     @property

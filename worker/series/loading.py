@@ -16,7 +16,7 @@ from shared.wire import Frame
 from shared.xxh64 import hash_slices
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.layers import Layers, Tombstone
-from worker.series.columns import Column
+from worker.series.growing_array import GrowingArray
 from worker.series.head import Head
 from worker.series.index.index import Index
 from worker.series.index.postings import Ids
@@ -37,7 +37,7 @@ class Replayed:
     deletions: list[Tombstone] = field(default_factory=list)
 
 
-def load_labels(registry: Registry, index: Index, permanent: Column, memory: Lock) -> None:
+def load_labels(registry: Registry, index: Index, permanent: GrowingArray, memory: Lock) -> None:
     """Fill the index and the permanent ids. Raises StoreDamaged where the store's rows make no sense."""
     for ids, data, offsets in registry.load():
         hashes = hash_slices(data, offsets)

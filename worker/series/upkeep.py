@@ -52,7 +52,7 @@ NICENESS = 10
 _SWEEP = b"series/sweep"
 """Set when blocks have lost series."""
 
-_LEAST, _MOST = BEFORE + 1, NEVER - 1
+_TIME_MIN, _TIME_MAX = BEFORE + 1, NEVER - 1
 
 
 class Upkeep:
@@ -202,7 +202,7 @@ class Upkeep:
         held = layers.frozen.samples + (0 if layers.slab is None else len(layers.slab.samples.values))
 
         def read(own: slice) -> Samples:
-            pieces = layers.unsealed(ids[own], permanent[own], _LEAST, _MOST)
+            pieces = layers.unsealed(ids[own], permanent[own], _TIME_MIN, _TIME_MAX)
             return join(pieces, own.stop - own.start)
 
         rows, young = self._write(generation, read, permanent, held, self._window_ms, before_ms)
@@ -244,7 +244,7 @@ class Upkeep:
             ids, permanent = self._contents.in_block_order(self._contents.series_of(named.astype(np.int64)))
 
             def read(own: slice) -> Samples:
-                return join(source.pieces(ids[own], permanent[own], _LEAST, _MOST), own.stop - own.start)
+                return join(source.pieces(ids[own], permanent[own], _TIME_MIN, _TIME_MAX), own.stop - own.start)
 
             generation = max(block.row.generation for block in chosen)
             rows, _ = self._write(generation, read, permanent, source.samples, None, NEVER, cleaned)

@@ -29,7 +29,7 @@ from worker.vectors.table import Table, View
 from worker.vectors.text import TextIndex
 
 LOAD_ROWS = 4096
-DEAD_SHARE_MAX, DEAD_ROWS_LEAST = 0.25, 1000
+DEAD_SHARE_MAX, DEAD_ROWS_MIN = 0.25, 1000
 SETTLED_S = 10.0
 """With no shard loaded for so long, rows of a snapshot that none has claimed belong to shards of other workers. (When
 all of its shards have been loaded, they belong to nobody.)"""
@@ -38,7 +38,7 @@ all of its shards have been loaded, they belong to nobody.)"""
 SNAPSHOT_ROWS = 20_000
 SNAPSHOT_SHARE = 0.25
 SNAPSHOT_SHARE_TIMED = 0.01
-MEASURE_ROWS_LEAST = 2000  # smaller tables are mostly compared row by row
+MEASURE_ROWS_MIN = 2000  # smaller tables are mostly compared row by row
 MEASURE_GROWTH = 1.4  # what a graph needs grows with the logarithm of its size, if not slower
 QUIET_S = 0.5
 SLICE_ROWS = 64
@@ -343,7 +343,7 @@ class WorkerCollection:
 
     def measure_due(self) -> bool:
         indexed = self._table.view.indexed
-        return not self._dropped and indexed >= max(MEASURE_ROWS_LEAST, MEASURE_GROWTH * self._measured_rows)
+        return not self._dropped and indexed >= max(MEASURE_ROWS_MIN, MEASURE_GROWTH * self._measured_rows)
 
     def measure(self) -> Iterator[None]:
         """Find the expansion that searches need on this data; yields between queries."""
@@ -359,7 +359,7 @@ class WorkerCollection:
 
     def compact_due(self) -> bool:
         view = self._table.view
-        dead = view.dead >= max(DEAD_ROWS_LEAST, DEAD_SHARE_MAX * view.size)
+        dead = view.dead >= max(DEAD_ROWS_MIN, DEAD_SHARE_MAX * view.size)
         return dead and not self._dropped and self._settled()
 
     def compact(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from worker.vectors.ann import AnnIndex, node_bytes
 from worker.vectors.attributes import Attributes
 from worker.vectors.similarity import Rows, prepared
 
-CAPACITY_LEAST = 64
+CAPACITY_MIN = 64
 
 Shards = NDArray[np.uint16]
 
@@ -51,7 +51,7 @@ class Table:
 
     def __init__(self, collection: Collection, capacity: int = 0) -> None:
         self.collection = collection
-        capacity = max(CAPACITY_LEAST, capacity)
+        capacity = max(CAPACITY_MIN, capacity)
         # i8 is only how the index holds components: an answer's order is decided by the halves kept here.
         kind = np.float32 if collection.storage == "f32" else np.float16
         self._vectors: NDArray[np.floating] = np.zeros((capacity, collection.dimension), dtype=kind)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from worker.vectors.attribute_column import Mask
 from worker.vectors.collection import WorkerCollection
-from worker.vectors.columns import Mask
 from worker.vectors.table import View
 
 WIDEN = 4

@@ -13,7 +13,7 @@ from numba import njit, types
 from numpy.typing import NDArray
 
 from shared.xxh64 import Bytes, copy_bytes, load64
-from worker.series.columns import Column
+from worker.series.growing_array import GrowingArray
 
 SLOTS_MIN = 1024
 LOAD_MAX = 0.6
@@ -108,10 +108,10 @@ class ByteMap:
 
     def __init__(self) -> None:
         self._slots = np.zeros(SLOTS_MIN, dtype=np.int32)
-        self._arena = Column(np.uint8)
-        self._offsets = Column(np.int64)
+        self._arena = GrowingArray(np.uint8)
+        self._offsets = GrowingArray(np.int64)
         self._offsets.extend(np.zeros(1, dtype=np.int64))
-        self._hashes = Column(np.uint64)
+        self._hashes = GrowingArray(np.uint64)
 
     def __len__(self) -> int:
         return self._hashes.size

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shared.labels import Symbols
 from shared.xxh64 import Bytes, xxh64
-from worker.series.columns import Column
+from worker.series.growing_array import GrowingArray
 from worker.series.index.bytemap import ByteMap
 from worker.series.index.lookup import Lookup
 from worker.series.index.patterns import Patterns
@@ -72,10 +72,10 @@ class Index:
         self._numbers: dict[str, int] = {}
         self._name_texts: list[str] = []
         self._name_numbers = np.zeros(0, dtype=np.int32)  # by code; -1: it is no label name
-        self._label_offsets = Column(np.int64)
+        self._label_offsets = GrowingArray(np.int64)
         self._label_offsets.extend(np.zeros(1, dtype=np.int64))
-        self._label_names = Column(np.int32)
-        self._label_values = Column(np.int32)
+        self._label_names = GrowingArray(np.int32)
+        self._label_values = GrowingArray(np.int32)
         self._postings = Postings()
 
     def __len__(self) -> int:

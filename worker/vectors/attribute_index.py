@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Condition, Value
-from worker.vectors.columns import BOOL, FLOAT, INT64_MAX, INT64_MIN, INTEGER, STRING, Column, Mask
+from worker.vectors.attribute_column import BOOL, FLOAT, INT64_MAX, INT64_MIN, INTEGER, STRING, AttributeColumn, Mask
 
 BITMAP_VALUES_MAX = 64
 """With so many values or fewer, bitmaps take no more than 8 bytes a row, and one is read at 8 rows a byte."""
@@ -23,7 +23,7 @@ WIDE_SHARE = 32  # marking a row at a random place costs as much as comparing so
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ValueIndex:
     """The rows of one field that hold one kind of value.
 
     `values` int64[v] or float64[v] are distinct and ascending (strings by their code); the rows with `values[i]` are
@@ -62,35 +62,35 @@ class Run:
             out[self.rows[np.repeat(chosen, np.diff(self.starts))]] = True
 
 
-def _run(rows: NDArray[np.int64], keys: NDArray, size: int) -> Run:
+def _value_index(rows: NDArray[np.int64], keys: NDArray, size: int) -> ValueIndex:
     order = np.argsort(keys, kind="stable")
     ordered: NDArray[np.int32] = rows[order].astype(np.int32)
     keys = keys[order]
     first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     starts = np.append(first, len(keys))
     if len(first) > BITMAP_VALUES_MAX:
-        return Run(keys[first], starts, ordered, None)
+        return ValueIndex(keys[first], starts, ordered, None)
     bitmaps = np.zeros((len(first), (size + 7) // 8), dtype=np.uint8)
     for place in range(len(first)):
         holds = np.zeros(size, dtype=np.bool_)
         holds[ordered[starts[place] : starts[place + 1]]] = True
         bitmaps[place] = np.packbits(holds)
-    return Run(keys[first], starts, None, bitmaps)
+    return ValueIndex(keys[first], starts, None, bitmaps)
 
 
-Field = Mapping[int, Run]
-"""The runs of one field by kind."""
+Field = Mapping[int, ValueIndex]
+"""The value indexes of one field by kind."""
 
 
-def _field(column: Column, size: int) -> Field:
+def _field(column: AttributeColumn, size: int) -> Field:
     kinds, bits = column.arrays(slice(0, size))
-    runs = {}
+    by_kind = {}
     for kind in (STRING, INTEGER, FLOAT, BOOL):
         rows = np.flatnonzero(kinds == kind)
         if len(rows):
             keys = bits[rows]
-            runs[kind] = _run(rows, keys.view(np.float64) if kind == FLOAT else keys, size)
-    return runs
+            by_kind[kind] = _value_index(rows, keys.view(np.float64) if kind == FLOAT else keys, size)
+    return by_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,49 +102,49 @@ class AttributeIndex:
 
     @property
     def memory_bytes(self) -> int:
-        return sum(run.memory_bytes for runs in self.fields.values() for run in runs.values())
+        return sum(index.memory_bytes for by_kind in self.fields.values() for index in by_kind.values())
 
-    def estimate(self, condition: Condition, column: Column) -> int:
+    def estimate(self, condition: Condition, column: AttributeColumn) -> int:
         """How many rows satisfy eq, in, lt, lte, gt or gte: exact, but for ranges of strings, where it is at most."""
-        runs = self.fields.get(condition.field, {})
+        by_kind = self.fields.get(condition.field, {})
         if condition.op not in ("eq", "in") and isinstance(condition.values[0], str):
-            return int(runs[STRING].starts[-1]) if STRING in runs else 0
-        return sum(run.count(chosen) for run, chosen in _ranges(runs, condition, column))
+            return int(by_kind[STRING].starts[-1]) if STRING in by_kind else 0
+        return sum(index.count(chosen) for index, chosen in _ranges(by_kind, condition, column))
 
-    def wide(self, condition: Condition, column: Column) -> bool:
+    def wide(self, condition: Condition, column: AttributeColumn) -> bool:
         """Whether so many rows would be marked one by one that comparing all of them in the column is quicker."""
-        runs = self.fields.get(condition.field, {})
+        by_kind = self.fields.get(condition.field, {})
         if condition.op not in ("eq", "in") and isinstance(condition.values[0], str):
-            return STRING in runs and runs[STRING].bitmaps is None
-        marked = sum(run.count(at) for run, at in _ranges(runs, condition, column) if run.bitmaps is None)
+            return STRING in by_kind and by_kind[STRING].bitmaps is None
+        marked = sum(index.count(at) for index, at in _ranges(by_kind, condition, column) if index.bitmaps is None)
         return marked * WIDE_SHARE > self.size
 
-    def mask(self, condition: Condition, column: Column) -> Mask:
+    def mask(self, condition: Condition, column: AttributeColumn) -> Mask:
         """The rows that satisfy eq, in, lt, lte, gt or gte, bool[size]."""
         out = np.zeros(self.size, dtype=np.bool_)
-        runs = self.fields.get(condition.field, {})
+        by_kind = self.fields.get(condition.field, {})
         value = condition.values[0]
         if condition.op not in ("eq", "in") and isinstance(value, str):
-            if STRING in runs:
-                run = runs[STRING]
-                run.mark_some(column.codes(condition.op, value)[run.values], out)
+            if STRING in by_kind:
+                index = by_kind[STRING]
+                index.mark_some(column.codes(condition.op, value)[index.values], out)
             return out
-        for run, chosen in _ranges(runs, condition, column):
-            run.mark(chosen, out)
+        for index, chosen in _ranges(by_kind, condition, column):
+            index.mark(chosen, out)
         return out
 
 
-def build(columns: Mapping[str, Column], size: int) -> AttributeIndex:
+def build(columns: Mapping[str, AttributeColumn], size: int) -> AttributeIndex:
     return AttributeIndex(size, {name: _field(column, size) for name, column in columns.items()})
 
 
-def _ranges(runs: Field, condition: Condition, column: Column) -> Iterator[tuple[Run, slice]]:
+def _ranges(by_kind: Field, condition: Condition, column: AttributeColumn) -> Iterator[tuple[ValueIndex, slice]]:
     op = "eq" if condition.op == "in" else condition.op
     for value in condition.values:
-        for kind, run in runs.items():
-            chosen = _range(kind, run, op, column.code(value) if isinstance(value, str) else value, _kinds(value))
+        for kind, index in by_kind.items():
+            chosen = _range(kind, index, op, column.code(value) if isinstance(value, str) else value, _kinds(value))
             if chosen is not None:
-                yield run, chosen
+                yield index, chosen
 
 
 def _kinds(value: Value) -> tuple[int, ...]:
@@ -153,12 +153,12 @@ def _kinds(value: Value) -> tuple[int, ...]:
     return (BOOL,) if isinstance(value, bool) else (INTEGER, FLOAT)
 
 
-def _range(kind: int, run: Run, op: str, value: float, kinds: tuple[int, ...]) -> slice | None:
-    """Which of the run's values are `op` `value`; None where it is of another kind, so not comparable."""
+def _range(kind: int, index: ValueIndex, op: str, value: float, kinds: tuple[int, ...]) -> slice | None:
+    """Which of its values are `op` `value`; None where it is of another kind, so not comparable."""
     if kind not in kinds:
         return None
-    below, upto = _cut(kind, run.values, value, after=False), _cut(kind, run.values, value, after=True)
-    end = len(run.values)
+    below, upto = _cut(kind, index.values, value, after=False), _cut(kind, index.values, value, after=True)
+    end = len(index.values)
     edges = {"eq": (below, upto), "lt": (0, below), "lte": (0, upto), "gt": (upto, end), "gte": (below, end)}
     return slice(*edges[op])
 

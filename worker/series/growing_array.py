@@ -11,7 +11,7 @@ GROWTH = 1.5
 CAPACITY_MIN = 1024
 
 
-class Column:
+class GrowingArray:
     """Rows of one type, in memory that is taken geometrically: `data` is any[capacity, …], of which `size` rows count.
 
     Growing moves the rows to a new array and leaves the old one as it is, so that whoever took `rows()` may go on

@@ -21,18 +21,18 @@ Where = slice | NDArray[np.integer]
 """Which rows a comparison is of: a range, or their numbers."""
 
 ABSENT, STRING, INTEGER, FLOAT, BOOL = range(5)
-CAPACITY_LEAST = 64
+CAPACITY_MIN = 64
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 STRING_BYTES = 160
 """What a distinct string takes beside its text: the object, and its places in the dictionary and its order."""
 
 
-class Column:
+class AttributeColumn:
     """Rows are set once, in any order, by one writer at a time; readers ask only for rows that have been set."""
 
     def __init__(self) -> None:
-        self._kinds = np.zeros(CAPACITY_LEAST, dtype=np.uint8)
-        self._bits = np.zeros(CAPACITY_LEAST, dtype=np.int64)
+        self._kinds = np.zeros(CAPACITY_MIN, dtype=np.uint8)
+        self._bits = np.zeros(CAPACITY_MIN, dtype=np.int64)
         self._codes: dict[str, int] = {}
         self._ordered: tuple[list[str], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
 
@@ -48,7 +48,7 @@ class Column:
         return kinds.tobytes(), bits.tobytes(), list(self._codes)
 
     @classmethod
-    def from_state(cls, kinds: bytes, bits: bytes, texts: list[str], size: int) -> Column:
+    def from_state(cls, kinds: bytes, bits: bytes, texts: list[str], size: int) -> AttributeColumn:
         """Inverse of `state`. Raises ValueError for something else."""
         column = cls()
         column._kinds = np.frombuffer(kinds, dtype=np.uint8)
