@@ -136,25 +136,25 @@ class WorkerCollection:
 
     def _report(self, shard: int, wrong: Mapping[bytes, str]) -> None:
         """These vectors of a shard are left out of answers from now on, which say so."""
-        wrong = {name: why for name, why in wrong.items() if name not in self._damaged}
+        wrong = {vector_id: why for vector_id, why in wrong.items() if vector_id not in self._damaged}
         if wrong:
             self._damaged.update(wrong)
-            name, why = next(iter(wrong.items()))
+            vector_id, why = next(iter(wrong.items()))
             text = (
                 f"vectors of the collection {self.collection.name!r} are damaged and missing: {len(wrong)} "
-                f"such as {name.decode(errors='replace')!r}: {why}"
+                f"such as {vector_id.decode(errors='replace')!r}: {why}"
             )
             self._damage[shard].add("vector", text)
             event(logging.ERROR, "vectors are damaged", shard=shard, why=text)
 
     def _restore(self, shard: int) -> None:
         saved = snapshot.read(self._directory, shard, self.collection)
-        if saved is not None and saved.names:
+        if saved is not None and saved.ids:
             self._table.restore(saved.index, saved.versions, saved.attributes)
-            self.expansion, self._measured_rows = saved.expansion, len(saved.names)
-            self._known = {name: row for row, name in enumerate(saved.names)}
+            self.expansion, self._measured_rows = saved.expansion, len(saved.ids)
+            self._known = {vector_id: row for row, vector_id in enumerate(saved.ids)}
             self._named, self._awaited = saved.highest, set(saved.highest)
-            self._saved_rows = len(saved.names)
+            self._saved_rows = len(saved.ids)
 
     def _load_batch(self, shard: int, batch: Sequence[Row]) -> None:
         known, versions = self._known or {}, self._table.view.versions
@@ -163,32 +163,32 @@ class WorkerCollection:
         old: list[Row] = []
         revived: list[int] = []
         new: list[Row] = []
-        for name, value in batch:
-            row = known.get(name)
+        for vector_id, value in batch:
+            row = known.get(vector_id)
             if row is not None and int(versions[row]) == version_of(value):
-                old.append((name, value))
+                old.append((vector_id, value))
                 revived.append(row)
             else:
-                new.append((name, value))
+                new.append((vector_id, value))
         if old:
-            names, vectors, _ = stored_rows.columns(old, self.collection.dimension)
-            self._table.revive(np.array(revived, dtype=np.int64), names, vectors, shard)
-            self._rows.update(zip(names, revived, strict=True))
+            ids, vectors, _ = stored_rows.columns(old, self.collection.dimension)
+            self._table.revive(np.array(revived, dtype=np.int64), ids, vectors, shard)
+            self._rows.update(zip(ids, revived, strict=True))
         if new:
-            names, vectors, attributes = stored_rows.columns(new, self.collection.dimension)
+            ids, vectors, attributes = stored_rows.columns(new, self.collection.dimension)
             numbers = np.array([version_of(value) for _, value in new], dtype=np.uint64)
-            first = self._table.append(names, vectors, numbers, shard, attributes, ())
-            self._rows.update(zip(names, range(first, first + len(names)), strict=True))
+            first = self._table.append(ids, vectors, numbers, shard, attributes, ())
+            self._rows.update(zip(ids, range(first, first + len(ids)), strict=True))
             self._highest[shard] = max(self._highest[shard], int(numbers.max()))
         self._vectors[shard] += len(batch)
         if self.text is not None:
-            for name, value in batch:
-                self.text.put(name, value[self._head :])
+            for vector_id, value in batch:
+                self.text.put(vector_id, value[self._head :])
 
     # Writing
 
-    def upsert(self, shard: int, names: Sequence[bytes], vectors: Floats, attributes: Sequence[bytes]) -> None:
-        """Insert or replace; `names` are distinct, `vectors` float32[n, dimension]. Searches see it when this returns.
+    def upsert(self, shard: int, ids: Sequence[bytes], vectors: Floats, attributes: Sequence[bytes]) -> None:
+        """Insert or replace; `ids` are distinct, `vectors` float32[n, dimension]. Searches see it when this returns.
 
         It survives the process then; the store's `sync` makes it survive the loss of power. Raises NotFound when the
         collection was dropped, Unavailable when the store refuses, and then nothing has changed.
@@ -198,48 +198,48 @@ class WorkerCollection:
         with self._lock:
             store = self._store(shard)
             base = self._highest[shard] + 1
-            last = self._highest[shard] + len(names)
+            last = self._highest[shard] + len(ids)
             batch = store.batch()
-            for place, name in enumerate(names):
+            for place, vector_id in enumerate(ids):
                 version = (base + place).to_bytes(VERSION_BYTES, "little")
                 value = version + components[place * width : place * width + width] + attributes[place]
-                batch.put(FAMILY, self._prefix + name, value)
+                batch.put(FAMILY, self._prefix + vector_id, value)
             stored_rows.put_highest(batch, self.collection.id, last)
             # Also when the store refuses: what it has of the batch then is not known.
             self._highest[shard] = last
             store.write(batch)
-            replaced = [self._rows[name] for name in names if name in self._rows]
-            versions = np.arange(base, base + len(names), dtype=np.uint64)
-            first = self._table.append(names, vectors, versions, shard, attributes, replaced)
-            self._rows.update(zip(names, range(first, first + len(names)), strict=True))
-            self._vectors[shard] += len(names) - len(replaced)
+            replaced = [self._rows[vector_id] for vector_id in ids if vector_id in self._rows]
+            versions = np.arange(base, base + len(ids), dtype=np.uint64)
+            first = self._table.append(ids, vectors, versions, shard, attributes, replaced)
+            self._rows.update(zip(ids, range(first, first + len(ids)), strict=True))
+            self._vectors[shard] += len(ids) - len(replaced)
             if self._damaged:
-                for name in self._damaged.keys() & names:
-                    del self._damaged[name]
+                for vector_id in self._damaged.keys() & ids:
+                    del self._damaged[vector_id]
             if self.text is not None:
-                for name, packed in zip(names, attributes, strict=True):
-                    self.text.put(name, packed)
+                for vector_id, packed in zip(ids, attributes, strict=True):
+                    self.text.put(vector_id, packed)
 
-    def delete(self, shard: int, names: Iterable[bytes]) -> int:
+    def delete(self, shard: int, ids: Iterable[bytes]) -> int:
         """Remove those that exist, and say how many did. As durable as `upsert`, and raises as it does."""
         with self._lock:
             store = self._store(shard)
-            asked = dict.fromkeys(names)
-            gone = [name for name in asked if name in self._rows]
+            asked = dict.fromkeys(ids)
+            gone = [vector_id for vector_id in asked if vector_id in self._rows]
             damaged = self._damaged.keys() & asked
             if not gone and not damaged:
                 return 0
             batch = store.batch()
-            for name in (*gone, *damaged):
-                batch.delete(FAMILY, self._prefix + name)
+            for vector_id in (*gone, *damaged):
+                batch.delete(FAMILY, self._prefix + vector_id)
             store.write(batch)
-            self._table.kill([self._rows.pop(name) for name in gone])
+            self._table.kill([self._rows.pop(vector_id) for vector_id in gone])
             self._vectors[shard] -= len(gone)
-            for name in damaged:
-                del self._damaged[name]
+            for vector_id in damaged:
+                del self._damaged[vector_id]
             if self.text is not None:
-                for name in gone:
-                    self.text.remove(name)
+                for vector_id in gone:
+                    self.text.remove(vector_id)
             return len(gone) + len(damaged)
 
     def leave(self, shard: int, batch: Batch) -> None:
@@ -267,9 +267,9 @@ class WorkerCollection:
         gone = np.flatnonzero(view.alive[: view.size] & (view.shards[: view.size] == shard)).tolist()
         self._table.kill(gone)
         for row in gone:
-            self._rows.pop(view.names[row], None)
+            self._rows.pop(view.ids[row], None)
             if self.text is not None:
-                self.text.remove(view.names[row])
+                self.text.remove(view.ids[row])
         del self._stores[shard], self._vectors[shard], self._highest[shard]
 
     @property
@@ -284,35 +284,39 @@ class WorkerCollection:
 
     # Reading
 
-    def contents(self, shard: int, names: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
+    def contents(self, shard: int, ids: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
         """(components float32, attributes) of each id as the store has them now, None for one that does not exist or
         is damaged."""
         store = self._stores.get(shard)
         if store is None:
-            return [None] * len(names)
+            return [None] * len(ids)
         head = self._head
-        found = store.get_many(FAMILY, [self._prefix + name for name in names])
-        short = [name for name, value in zip(names, found, strict=True) if value is not None and len(value) < head]
+        found = store.get_many(FAMILY, [self._prefix + vector_id for vector_id in ids])
+        short = [
+            vector_id for vector_id, value in zip(ids, found, strict=True) if value is not None and len(value) < head
+        ]
         if short or self._damaged:
             with self._lock:
                 self._report(shard, dict.fromkeys(short, f"its row has less than {head} bytes"))
-                found = [None if name in self._damaged else value for name, value in zip(names, found, strict=True)]
+                found = [
+                    None if vector_id in self._damaged else value for vector_id, value in zip(ids, found, strict=True)
+                ]
         return [None if value is None else (value[VERSION_BYTES:head], value[head:]) for value in found]
 
-    def contents_of(self, names: Sequence[bytes], shards: Sequence[int]) -> list[tuple[bytes, bytes] | None]:
+    def contents_of(self, ids: Sequence[bytes], shards: Sequence[int]) -> list[tuple[bytes, bytes] | None]:
         """As `contents`, each id with its shard."""
-        found: list[tuple[bytes, bytes] | None] = [None] * len(names)
+        found: list[tuple[bytes, bytes] | None] = [None] * len(ids)
         places: dict[int, list[int]] = {}
         for place, shard in enumerate(shards):
             places.setdefault(shard, []).append(place)
         for shard, own in places.items():
-            for place, content in zip(own, self.contents(shard, [names[p] for p in own]), strict=True):
+            for place, content in zip(own, self.contents(shard, [ids[p] for p in own]), strict=True):
                 found[place] = content
         return found
 
-    def rows(self, names: Sequence[bytes]) -> list[int]:
+    def rows(self, ids: Sequence[bytes]) -> list[int]:
         """The living row of each id, −1 for one that does not exist."""
-        return [self._rows.get(name, -1) for name in names]
+        return [self._rows.get(vector_id, -1) for vector_id in ids]
 
     # Work in the background: one thread calls these
 
@@ -381,7 +385,7 @@ class WorkerCollection:
             if len(died):
                 fresh.kill(died.tolist())
             view = fresh.view
-            self._rows = {view.names[row]: row for row in np.flatnonzero(view.alive[: view.size]).tolist()}
+            self._rows = {view.ids[row]: row for row in np.flatnonzero(view.alive[: view.size]).tolist()}
             self._table = fresh
             self._saved_rows = 0
         event(logging.INFO, "vector index rebuilt", collection=self.collection.name, rows=view.size, dead=began.dead)

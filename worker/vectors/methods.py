@@ -56,11 +56,11 @@ def write(shards: Shards, request: Request) -> Reply:
     body = wire.unpack(request.body, WriteBody)
     count = 0
     for shard, frames in _parts(shards, request):
-        names = unpack_blobs(frames[0], frames[1])
+        ids = unpack_blobs(frames[0], frames[1])
         attributes = unpack_blobs(frames[3], frames[4])
         vectors = floats(frames[2], body.collection.dimension)
-        shard.vectors.open(body.collection).upsert(shard.vectors.shard, names, vectors, attributes)
-        count += len(names)
+        shard.vectors.open(body.collection).upsert(shard.vectors.shard, ids, vectors, attributes)
+        count += len(ids)
     for shard in shards.values():
         shard.vectors.sync()
     _engine(shards).wake()
@@ -100,18 +100,18 @@ def collections(shards: Shards, request: Request) -> Reply:
 def get(shards: Shards, request: Request) -> Reply:
     """Frames: [ids, id lengths, attributes, attribute lengths, vectors], of the ids that exist."""
     body = wire.unpack(request.body, IdsBody)
-    names: list[bytes] = []
+    ids: list[bytes] = []
     contents: list[tuple[bytes, bytes]] = []
     for shard, frames in _parts(shards, request):
         collection = shard.vectors.find(body.collection)
         if collection is None:
             continue
         asked = unpack_blobs(frames[0], frames[1])
-        for name, content in zip(asked, collection.contents(shard.vectors.shard, asked), strict=True):
+        for vector_id, content in zip(asked, collection.contents(shard.vectors.shard, asked), strict=True):
             if content is not None:
-                names.append(name)
+                ids.append(vector_id)
                 contents.append(content)
-    return Reply(wire.pack(Count(len(names))), [*pack_blobs(names), *_content_frames(contents, body.fields)])
+    return Reply(wire.pack(Count(len(ids))), [*pack_blobs(ids), *_content_frames(contents, body.fields)])
 
 
 def _content_frames(contents: Sequence[tuple[bytes, bytes]], fields: tuple[str, ...] | None) -> list[Frame]:
@@ -150,16 +150,16 @@ def search(shards: Shards, request: Request) -> Reply:
             mask=mask,
             check=lambda: _check(request),
         )
-    names = [view.names[row] for row in found.rows.tolist()]
+    ids = [view.ids[row] for row in found.rows.tolist()]
     if body.text_query:
         texts = rank_text(collection, view, mask, body.text_field, body.text_query, body.k)
-        names += [name for name, _, _ in texts]
+        ids += [vector_id for vector_id, _, _ in texts]
         found = Ranking(
             np.append(found.counts, np.int32(len(texts))),
             np.append(found.rows, np.array([row for _, row, _ in texts], dtype=np.int64)),
             np.append(found.near, np.array([score for _, _, score in texts], dtype=np.float32)),
         )
-    return _found(collection, view, body, names, found, reply)
+    return _found(collection, view, body, ids, found, reply)
 
 
 def _check(request: Request) -> None:
@@ -168,20 +168,20 @@ def _check(request: Request) -> None:
 
 
 def _found(
-    collection: WorkerCollection, view: View, body: SearchBody, names: list[bytes], found: Ranking, reply: FoundBody
+    collection: WorkerCollection, view: View, body: SearchBody, ids: list[bytes], found: Ranking, reply: FoundBody
 ) -> Reply:
     """Look up what the answer shows; an id deleted since the search is left out."""
     counts, near = found.counts, found.near
     shown: list[Frame] = [b"", b"", b""]
     if body.fields != ():
-        contents = collection.contents_of(names, view.shards[found.rows].tolist())
+        contents = collection.contents_of(ids, view.shards[found.rows].tolist())
         if None in contents:
             there = np.array([content is not None for content in contents])
             of = np.repeat(np.arange(len(counts)), counts)
             counts, near = np.bincount(of[there], minlength=len(counts)).astype(np.int32), near[there]
-            names = [name for name, content in zip(names, contents, strict=True) if content is not None]
+            ids = [vector_id for vector_id, content in zip(ids, contents, strict=True) if content is not None]
         shown = _content_frames([content for content in contents if content is not None], body.fields)
-    return Reply(wire.pack(reply), [counts.tobytes(), near.tobytes(), *pack_blobs(names), *shown])
+    return Reply(wire.pack(reply), [counts.tobytes(), near.tobytes(), *pack_blobs(ids), *shown])
 
 
 def _nothing(lists: int) -> Reply:

@@ -70,7 +70,7 @@ class Snapshot:
     index: AnnIndex
     attributes: Attributes
     expansion: int
-    names: list[bytes]
+    ids: list[bytes]
     versions: NDArray[np.uint64]
     highest: Mapping[int, int]
 
@@ -88,7 +88,7 @@ def write(directory: Path, highest: Mapping[int, int], collection: Collection, v
     view.index.save(index_path)
     attributes = view.attributes.save(view.indexed)
     write_synced(_attributes_path(index_path), attributes)
-    joined, lengths = pack_blobs(view.names[: view.indexed])
+    joined, lengths = pack_blobs(view.ids[: view.indexed])
     body = msgspec.msgpack.encode(
         _List(
             FORMAT,
@@ -173,12 +173,12 @@ def _read(path: Path, collection: Collection) -> Snapshot:
     if content.collection != collection:
         raise ValueError(f"it is of {content.collection}")
     index_path = path / content.index_file
-    names = unpack_blobs(content.joined, content.lengths)
+    ids = unpack_blobs(content.joined, content.lengths)
     versions = np.frombuffer(content.versions, dtype=np.uint64)
-    attributes = Attributes.restore(_attributes_bytes(content, index_path), len(names))
+    attributes = Attributes.restore(_attributes_bytes(content, index_path), len(ids))
     index = AnnIndex(collection.dimension, collection.metric, collection.storage)
-    index.load(index_path, len(names))
-    return Snapshot(index, attributes, content.expansion, names, versions, content.highest)
+    index.load(index_path, len(ids))
+    return Snapshot(index, attributes, content.expansion, ids, versions, content.highest)
 
 
 def verified(path: Path) -> _List:
