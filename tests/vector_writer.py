@@ -18,6 +18,7 @@ from shared.messages.vectors import Collection
 from worker.damage import DamageReport
 from worker.storage.rows.store import Store
 from worker.vectors import collection as collection_module
+from worker.vectors import indexing as indexing_module
 from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart
 
@@ -39,9 +40,9 @@ def open_part(directory: Path) -> tuple[Store, VectorPart]:
 
 
 def hasten() -> None:
-    collection_module.SNAPSHOT_ROWS = 100
-    collection_module.SNAPSHOT_SHARE = 0.02
-    collection_module.DEAD_ROWS_MIN = 100
+    indexing_module.SNAPSHOT_ROWS = 100
+    indexing_module.SNAPSHOT_SHARE = 0.02
+    indexing_module.DEAD_ROWS_MIN = 100
     collection_module.SETTLED_S = 0.0
 
 

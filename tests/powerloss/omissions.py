@@ -54,7 +54,7 @@ UNNOTICED = {
     "again",
     "worker.storage.rows.store:close:sync": "the families are flushed next, to files that the store syncs itself",
     "worker.vectors.ann:save:fsync": "a snapshot that fails its checksum is built anew from the store",
-    "worker.vectors.collection:save:sync": "a snapshot that names more than its store has given is discarded",
+    "worker.vectors.indexing:save:sync": "a snapshot that names more than its store has given is discarded",
     "worker.storage.rows.marker:open:fsync": "a marker asks for less, or nothing, after the loss of power: it tells "
     "damage",
     "worker.storage.rows.marker:open:sync_directory": "as above",

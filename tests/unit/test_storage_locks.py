@@ -31,6 +31,7 @@ from worker.vectors import engine as engine_module
 from worker.vectors.ann import AnnIndex
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
+from worker.vectors.indexing import Indexing
 from worker.vectors.part import VectorPart
 from worker.vectors.text import TextIndex
 
@@ -278,35 +279,39 @@ TEXT = Collection(1, "default", 4, "cosine", text=("words",))
 @pytest.fixture
 def vectors(tmp_path: Path, store: Store) -> WorkerCollection:
     """With a vector, and one whose row is damaged."""
-    own = WorkerCollection(TEXT, tmp_path / "index", Settings(shards=1, workers=1))
+    own = WorkerCollection(TEXT, tmp_path / "index")
     own.attach(0, store, DamageReport())
     own.upsert(0, [b"a", b"b"], np.ones((2, 4), np.float32), [b"", b""])
     own._report(0, {b"b": "it is damaged"})
     return own
 
 
+def indexing_of(own: WorkerCollection) -> Indexing:
+    return Indexing(own, own._directory, Settings(shards=1, workers=1))
+
+
 VECTOR_ACTS: dict[str, Callable[[WorkerCollection], object]] = {
     "upsert": lambda own: own.upsert(0, [b"c"], np.ones((1, 4), np.float32), [b""]),
     "delete": lambda own: own.delete(0, [b"a"]),
-    "leave": lambda own: own.leave(0, own._stores[0].batch()),
+    "leave": lambda own: own.leave(0, own.stores[0].batch()),
     "detach": lambda own: own.detach(0),
     "contents": lambda own: own.contents(0, [b"a", b"b"]),
-    "index step": lambda own: own.index_step(),
-    "compact": lambda own: list(own.compact()),
-    "save": lambda own: own.save(),
+    "index step": lambda own: indexing_of(own).index_step(),
+    "compact": lambda own: list(indexing_of(own).compact()),
+    "save": lambda own: indexing_of(own).save(),
 }
 
 
 @pytest.mark.parametrize("name", VECTOR_ACTS)
 def test_what_reads_or_changes_a_collection_waits_for_its_lock(vectors: WorkerCollection, name: str) -> None:
-    assert waits_for(vectors._lock, lambda: VECTOR_ACTS[name](vectors))
+    assert waits_for(vectors.lock, lambda: VECTOR_ACTS[name](vectors))
 
 
 def test_vectors_are_loaded_under_the_lock_of_their_collection(
     vectors: WorkerCollection, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = WorkerCollection(TEXT, tmp_path / "index", Settings(shards=1, workers=1))
-    calls = guard(monkeypatch, own._lock, own, "_restore", "_load_batch", "_report")
+    own = WorkerCollection(TEXT, tmp_path / "index")
+    calls = guard(monkeypatch, own.lock, own, "_restore", "_load_batch", "_report")
     own.attach(0, store, DamageReport())
     assert calls == {"_restore": 1, "_load_batch": 1, "_report": 1}
 

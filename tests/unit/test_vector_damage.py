@@ -183,7 +183,7 @@ def test_counts_after_deletions_of_indexed_and_waiting_vectors(
 ) -> None:
     shard.write([f"{row}" for row in range(8)], EYE)
     shard.wait_indexed()
-    monkeypatch.setattr("worker.vectors.collection.WorkerCollection.index_step", lambda _: False)
+    monkeypatch.setattr("worker.vectors.indexing.Indexing.index_step", lambda _: False)
     shard.write(["8", "9", "a", "b"], EYE[:4])
     assert shard.delete(["0", "1", "9", "unknown"]) == 3
     shard.write(["2", "a"], EYE[:2])

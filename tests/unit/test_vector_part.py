@@ -19,7 +19,7 @@ from shared.messages.vectors import Collection, Condition, SearchBody
 from shared.wire import Request
 from worker.damage import DamageReport
 from worker.storage.rows.store import Store
-from worker.vectors import collection as collection_module
+from worker.vectors import indexing as indexing_module
 from worker.vectors import methods
 from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart
@@ -204,7 +204,8 @@ def test_default_expansion_is_measured_on_the_data(shard: OneShard) -> None:
         held = shard.vectors.find(collection)
         assert held is not None
         deadline = time.monotonic() + 30
-        while held.measure_due():
+        indexing = shard.vectors.engine._indexing[collection.id]
+        while indexing.measure_due():
             assert time.monotonic() < deadline
             time.sleep(0.01)
         hits = 0
@@ -266,7 +267,7 @@ def test_damaged_snapshot_is_built_anew_from_the_store(shard: OneShard, damage: 
 
 
 def test_dead_rows_lead_to_a_rebuild_that_loses_nothing(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection_module, "DEAD_ROWS_MIN", 100)
+    monkeypatch.setattr(indexing_module, "DEAD_ROWS_MIN", 100)
     vectors = clustered(1000, 8)
     ids = [f"{i:05d}" for i in range(1000)]
     shard.write(ids, vectors)

@@ -17,6 +17,7 @@ from shared.telemetry import event
 from worker.damage import DamageReport
 from worker.storage.rows.store import Store
 from worker.vectors.collection import WorkerCollection
+from worker.vectors.indexing import Indexing
 
 NICENESS = 5  # behind the threads that answer requests
 IDLE_S = 1.0
@@ -31,6 +32,7 @@ class Engine:
         self._settings = settings
         self._directory = settings.data / "vector-index"
         self._collections: dict[int, WorkerCollection] = {}
+        self._indexing: dict[int, Indexing] = {}
         self._stores: dict[int, Store] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -61,7 +63,9 @@ class Engine:
     def _find_or_make(self, collection: Collection) -> WorkerCollection:
         found = self._collections.get(collection.id)
         if found is None:
-            found = WorkerCollection(collection, self._path(collection.id), self._settings)
+            directory = self._path(collection.id)
+            found = WorkerCollection(collection, directory)
+            self._indexing[collection.id] = Indexing(found, directory, self._settings)
             self._collections[collection.id] = found
         return found
 
@@ -85,6 +89,7 @@ class Engine:
             if found is not None and not found.is_left:
                 return
             self._collections.pop(collection_id, None)
+            self._indexing.pop(collection_id, None)
         self.remove_index(collection_id)
 
     def remove_index(self, collection_id: int) -> None:
@@ -112,8 +117,8 @@ class Engine:
                 return
             self._thread.join(STOP_S)
             if not self._thread.is_alive():  # else an index being written is left without its list, and not used
-                for collection in self._collections.values():
-                    self._save(collection)
+                for indexing in self._indexing.values():
+                    self._save(indexing)
             self._thread = None
 
     # The thread
@@ -123,7 +128,7 @@ class Engine:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while not self._stopping.is_set():
             try:
-                busy = [self._step(collection) for collection in list(self._collections.values())]
+                busy = [self._step(indexing) for indexing in list(self._indexing.values())]
             except Exception:
                 # The stores still have everything and searches compare what is not indexed, so serving goes on.
                 event(logging.ERROR, "vector indexing failed", trace=True)
@@ -132,18 +137,18 @@ class Engine:
                 self._work.wait(IDLE_S)
                 self._work.clear()
 
-    def _step(self, collection: WorkerCollection) -> bool:
-        if collection.compact_due():
-            for _ in self._until_stopped(collection.compact()):
+    def _step(self, indexing: Indexing) -> bool:
+        if indexing.compact_due():
+            for _ in self._until_stopped(indexing.compact()):
                 pass
-        if collection.attributes_due():
-            collection.index_attributes()
-        if collection.measure_due():
-            for _ in self._until_stopped(collection.measure()):
+        if indexing.attributes_due():
+            indexing.index_attributes()
+        if indexing.measure_due():
+            for _ in self._until_stopped(indexing.measure()):
                 pass
-        busy = collection.index_step()
-        if collection.snapshot_due():
-            self._save(collection)
+        busy = indexing.index_step()
+        if indexing.snapshot_due():
+            self._save(indexing)
         return busy
 
     def _until_stopped(self, slices: Iterator[None]) -> Iterator[None]:
@@ -152,8 +157,13 @@ class Engine:
                 return
             yield
 
-    def _save(self, collection: WorkerCollection) -> None:
+    def _save(self, indexing: Indexing) -> None:
         try:
-            collection.save()
+            indexing.save()
         except (OSError, Unavailable) as error:
-            event(logging.WARNING, "vector index snapshot failed", collection=collection.collection.name, why=error)
+            event(
+                logging.WARNING,
+                "vector index snapshot failed",
+                collection=indexing.collection.collection.name,
+                why=error,
+            )
