@@ -1,4 +1,4 @@
-"""Has kernels compiled, or loaded from the cache on disk, before requests need them."""
+"""Compiles the kernels, or loads them from the cache on disk, before requests need them."""
 
 from __future__ import annotations
 

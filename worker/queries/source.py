@@ -22,7 +22,7 @@ class ShardSelection:
         self._labels = labels
         self._parts = parts
         self._ids = ids
-        self._firsts = [0, *np.cumsum([len(own) for own in ids]).tolist()]
+        self._firsts = [0, *np.cumsum([len(part_ids) for part_ids in ids]).tolist()]
         self._start_ms = start_ms
         self._end_ms = end_ms
 
@@ -31,12 +31,12 @@ class ShardSelection:
         return self._labels
 
     def read(self, first: int, last: int) -> Samples:
-        found = []
+        pieces = []
         for part, ids, at in zip(self._parts, self._ids, self._firsts, strict=False):
-            own = ids[max(first - at, 0) : max(last - at, 0)]
-            if len(own):
-                found.append(part.read(own, self._start_ms, self._end_ms))
-        return found[0] if len(found) == 1 else _joined(found)
+            wanted = ids[max(first - at, 0) : max(last - at, 0)]
+            if len(wanted):
+                pieces.append(part.read(wanted, self._start_ms, self._end_ms))
+        return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
 
 class ShardSource:
@@ -58,11 +58,11 @@ class ShardSource:
         self._asked.add((start_ms, end_ms))
         frames, parts, ids = [], [], []
         for part in self._parts:
-            lookup, own = part.select([matchers], start_ms, end_ms)
-            if len(own):
-                frames.append(lookup.frame(own, symbols))
+            lookup, part_ids = part.select([matchers], start_ms, end_ms)
+            if len(part_ids):
+                frames.append(lookup.frame(part_ids, symbols))
                 parts.append(part)
-                ids.append(own)
+                ids.append(part_ids)
         labels = LabelFrame(symbols, 0) if not frames else frames[0] if len(frames) == 1 else concat(frames)
         return ShardSelection(labels, parts, ids, start_ms, end_ms)
 

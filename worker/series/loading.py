@@ -53,17 +53,17 @@ def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock)
     deletions say of blocks is for the caller."""
     replayed = Replayed()
     for sequence, record, payload in journal.records():
-        own = numbers_of(known, record.series)
-        is_known = own >= 0
+        numbers = numbers_of(known, record.series)
+        is_known = numbers >= 0
         if not is_known.all():
             replayed.unknown_id = max(replayed.unknown_id, int(record.series[~is_known].max()))
             replayed.unknown_records.append(payload)
         with memory:
             if isinstance(record, Deletion):
                 replayed.deletions.append(Tombstone.of(sequence, record.series, record.start_ms, record.end_ms))
-                head.delete(own[is_known], record.start_ms, record.end_ms)
+                head.delete(numbers[is_known], record.start_ms, record.end_ms)
                 continue
-            rows, times_ms, values = np.repeat(own, record.counts), record.times_ms, record.values
+            rows, times_ms, values = np.repeat(numbers, record.counts), record.times_ms, record.values
             if not is_known.all():
                 kept = rows >= 0
                 replayed.unknown_samples += len(rows) - int(np.count_nonzero(kept))
@@ -78,8 +78,8 @@ def carry_out(
     """The layers, of which the blocks have lost what the journal says was deleted. A deletion that a crash or a full
     disk has cut is only in the journal: without this, a value that had been overwritten would be back. Raises
     StoreDamaged."""
-    known = {own.sequence for own in layers.tombstones}
-    missing = tuple(own for own in deletions if own.sequence not in known and layers.needs(own))
+    known = {stone.sequence for stone in layers.tombstones}
+    missing = tuple(stone for stone in deletions if stone.sequence not in known and layers.needs(stone))
     if not missing:
         return layers
     batch = store.batch()

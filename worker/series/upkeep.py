@@ -117,12 +117,12 @@ class Upkeep:
             event(logging.ERROR, "series not swept", reason="files of blocks are set aside")
             return
         try:
-            found = [block.directory().ids.astype(np.int64) for block in blocks]
+            living = [block.directory().ids.astype(np.int64) for block in blocks]
         except CorruptBlock as error:
             event(logging.ERROR, "series not swept", reason=str(error))
             return
-        found += [record.series for _, record, _ in self._journal.records()]
-        alive = np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
+        living += [record.series for _, record, _ in self._journal.records()]
+        alive = np.unique(np.concatenate(living)) if living else np.zeros(0, dtype=np.int64)
         gone = registry.sweep(alive)
         batch = self._store.batch()
         batch.delete("meta", _SWEEP)
@@ -201,9 +201,9 @@ class Upkeep:
         ids, permanent = self._contents.in_block_order(np.arange(layers.frozen.series))
         held = layers.frozen.samples + (0 if layers.slab is None else len(layers.slab.samples.values))
 
-        def read(own: slice) -> Samples:
-            pieces = layers.unsealed(ids[own], permanent[own], _TIME_MIN, _TIME_MAX)
-            return join(pieces, own.stop - own.start)
+        def read(part: slice) -> Samples:
+            pieces = layers.unsealed(ids[part], permanent[part], _TIME_MIN, _TIME_MAX)
+            return join(pieces, part.stop - part.start)
 
         rows, young = self._write(generation, read, permanent, held, self._window_ms, before_ms)
         slab = slab_of(young, ids, layers.frozen.series)
@@ -243,8 +243,8 @@ class Upkeep:
             named = np.unique(np.concatenate([block.directory().ids for block in source.blocks]))
             ids, permanent = self._contents.in_block_order(self._contents.series_of(named.astype(np.int64)))
 
-            def read(own: slice) -> Samples:
-                return join(source.pieces(ids[own], permanent[own], _TIME_MIN, _TIME_MAX), own.stop - own.start)
+            def read(part: slice) -> Samples:
+                return join(source.pieces(ids[part], permanent[part], _TIME_MIN, _TIME_MAX), part.stop - part.start)
 
             generation = max(block.row.generation for block in chosen)
             rows, _ = self._write(generation, read, permanent, source.samples, None, NEVER, cleaned)
@@ -287,7 +287,7 @@ class Upkeep:
 
         def replaced(now: Layers) -> Layers:
             kept = [block for block in now.blocks if block not in old]
-            broken = tuple(own for own in now.broken if own[0] not in old)
+            broken = tuple(entry for entry in now.broken if entry[0] not in old)
             return replace(now, blocks=reading_order([*kept, *new]), broken=broken)
 
         self._contents.change(replaced)
@@ -303,7 +303,7 @@ class Upkeep:
             self._archive.delete_tombstones(batch, done)
             self._store.write(batch)
             self._contents.change(
-                lambda now: replace(now, tombstones=tuple(own for own in now.tombstones if own not in done))
+                lambda now: replace(now, tombstones=tuple(stone for stone in now.tombstones if stone not in done))
             )
 
     def _write(

@@ -62,10 +62,10 @@ def write_blocks(
     while True:
         windows = _Windows(directory, generation, cells, before_ms, cleaned)
         try:
-            for own in slices(len(permanent), samples):
+            for part in slices(len(permanent), samples):
                 if stopped():
                     raise Stopped
-                windows.add(own, permanent[own], read(own))
+                windows.add(part, permanent[part], read(part))
             rows = windows.sync()
             announce([row.name for row in rows])
             windows.publish()
@@ -73,8 +73,8 @@ def write_blocks(
             return rows, windows.young
         except _TooManyWindows:
             windows.abandon()
-            times = (read(own).timestamps_ms for own in slices(len(permanent), samples))
-            cells = cells.fewer(own[own < before_ms] for own in times)
+            times = (read(part).timestamps_ms for part in slices(len(permanent), samples))
+            cells = cells.fewer(times_ms[times_ms < before_ms] for times_ms in times)
         except BaseException:
             windows.abandon()
             raise
@@ -101,9 +101,9 @@ class Cells:
         """Cells for samples in more than WINDOWS_MAX windows, as these are: the windows with the most samples have a
         block each, as they would have otherwise, and the others share wider ones."""
         assert self._window_ms is not None and self._apart is None
-        found = [np.unique(own // self._window_ms, return_counts=True) for own in times_ms]
-        windows, at = np.unique(np.concatenate([own for own, _ in found]), return_inverse=True)
-        counts = np.bincount(at, weights=np.concatenate([own for _, own in found]))
+        counted = [np.unique(times // self._window_ms, return_counts=True) for times in times_ms]
+        windows, at = np.unique(np.concatenate([windows for windows, _ in counted]), return_inverse=True)
+        counts = np.bincount(at, weights=np.concatenate([counts for _, counts in counted]))
         order = np.argsort(counts, kind="stable")  # of equal ones the latest have a block each
         apart, others = order[-(WINDOWS_MAX // 2) :], order[: -(WINDOWS_MAX // 2)]
         wider = WIDER
@@ -122,7 +122,7 @@ class _Windows:
         self._writers: dict[int, BlockWriter] = {}
         self.young: list[tuple[slice, Samples]] = []
 
-    def add(self, own: slice, ids: Ids, samples: Samples) -> None:
+    def add(self, part: slice, ids: Ids, samples: Samples) -> None:
         times, values, lengths = samples.timestamps_ms, samples.values, np.diff(samples.offsets)
         rows = np.repeat(np.arange(len(ids)), lengths)
         late = times < self._before_ms
@@ -130,7 +130,7 @@ class _Windows:
             young = ~late
             counts = np.bincount(rows[young], minlength=len(ids))
             offsets = np.concatenate(([0], np.cumsum(counts)))
-            self.young.append((own, Samples(offsets, times[young], values[young])))
+            self.young.append((part, Samples(offsets, times[young], values[young])))
             rows, times, values = rows[late], times[late], values[late]
         if not len(times):
             return
@@ -149,8 +149,8 @@ class _Windows:
                 raise _TooManyWindows
             writer = self._writers[window] = BlockWriter(self._directory, self._generation, self._cleaned)
         counts = np.bincount(rows, minlength=len(ids))
-        there = np.flatnonzero(counts)
-        writer.add(ids[there], counts[there], times, values)
+        present = np.flatnonzero(counts)
+        writer.add(ids[present], counts[present], times, values)
 
     def sync(self) -> list[BlockRow]:
         return [writer.sync() for _, writer in sorted(self._writers.items())]
@@ -169,8 +169,8 @@ def slab_of(young: list[tuple[slice, Samples]], ids: Ids, series: int) -> Slab |
     if not young:
         return None
     pieces = []
-    for own, samples in young:
+    for part, samples in young:
         piece = Piece.of(samples)
-        piece.rows = ids[own]
+        piece.rows = ids[part]
         pieces.append(piece)
     return Slab(join(pieces, series))

@@ -85,28 +85,28 @@ class WriteAheadLog:
         return self
 
     def _open(self) -> None:
-        found = reading.survey(self._directory)
-        setting_aside.set_aside(found, self._directory)
+        survey = reading.survey(self._directory)
+        setting_aside.set_aside(survey, self._directory)
         directories = [self._directory, *([self._former] if self._former else [])]
-        self._losses = [loss for each in directories for own in losses.known(each) for loss in own.losses]
+        self._losses = [loss for each in directories for known in losses.known(each) for loss in known.losses]
         for loss in self._losses:
             event(logging.ERROR, "write-ahead log damaged", what=loss.text())
-        found.tell_cuts()
-        highest, listing = found.highest, found.listing
+        survey.tell_cuts()
+        highest, listing = survey.highest, survey.listing
         if listing is not None and not listing.is_whole:
             event(logging.WARNING, "write-ahead log list of files repaired", directory=str(self._directory))
         if listing is None:
-            listing = Listing(highest, {content.number: 0 for content in found.used})
+            listing = Listing(highest, {content.number: 0 for content in survey.used})
         self._register = Register(self._directory, dataclasses.replace(listing, highest=highest))
-        own = Files(self._directory, self._file_bytes, self._register, highest)
+        log_files = Files(self._directory, self._file_bytes, self._register, highest)
         try:
-            self._take_over(found, own)
+            self._take_over(survey, log_files)
         except BaseException:
             self._forget()
-            own.close()
+            log_files.close()
             self._register.close()
             raise
-        self._files = own
+        self._files = log_files
 
     def _forget(self) -> None:
         """Be as before `open`, which failed and may be tried again."""
@@ -117,39 +117,39 @@ class WriteAheadLog:
         for stream in self._streams.values():
             stream.held = []
 
-    def _take_over(self, found: reading.Survey, own: Files) -> None:
+    def _take_over(self, survey: reading.Survey, log_files: Files) -> None:
         """Have the streams hold what was found, and begin a file."""
         assert self._register is not None
         read: list[File] = []
-        for content in found.used:
+        for content in survey.used:
             read.append(File(content.number, content.path, was_read=True))
-            for record_found, payload in content.records:
-                if record_found.offset < content.synced:
-                    self._hold(read[-1], record_found, payload, record_found.offset)
-        self._begin(own.first())
+            for header, payload in content.records:
+                if header.offset < content.synced:
+                    self._hold(read[-1], header, payload, header.offset)
+        self._begin(log_files.first())
         written = self._used[-1]
-        for record_found, payload in (item for content in found.used for item in content.tail):
-            area = record_found.area
-            pieces, size = record.frames(written.number, record_found.shard, area, [payload], self._synced)
+        for header, payload in (item for content in survey.used for item in content.tail):
+            area = header.area
+            pieces, size = record.frames(written.number, header.shard, area, [payload], self._synced)
             _write_all(written.descriptor, pieces, self._offset)
-            self._hold(written, record_found, payload, self._offset)
+            self._hold(written, header, payload, self._offset)
             self._offset += size
         os.fdatasync(written.descriptor)
         self._synced = self._offset
         # From here on the new file counts, and what was written anew does not count in the old ones.
         empty = [file for file in read if not file.last]
-        gone = (*found.missing, *(file.number for file in empty))
+        gone = (*survey.missing, *(file.number for file in empty))
         self._register.change(
             added=written.number,
             removed=gone,
-            ends={content.number: content.synced for content in found.used},
+            ends={content.number: content.synced for content in survey.used},
             boot=this_boot(),
         )
         self._used = [*(file for file in read if file.last), written]
         for file in empty:
             file.path.unlink(missing_ok=True)
-        for path in found.unused:
-            own.keep_spare(path)
+        for path in survey.unused:
+            log_files.keep_spare(path)
 
     def _hold(self, file: File, item: record.Found, payload: memoryview, offset: int) -> None:
         stream = self.stream(item.shard, item.area)
@@ -166,9 +166,9 @@ class WriteAheadLog:
         logged."""
         # Named by the newest one's content: the older ones are released first, and positions change with the file.
         name = f"records-{xxhash.xxh3_64_hexdigest(payloads[-1])}"
-        for own in self._losses:
-            if own.file == name and key in (own.streams or ()):
-                return own.text()
+        for known_loss in self._losses:
+            if known_loss.file == name and key in (known_loss.streams or ()):
+                return known_loss.text()
         loss = Loss(name, 0, sum(memoryview(payload).nbytes for payload in payloads), what, (key,))
         with self._lock:
             self._losses = [*self._losses, loss]
@@ -187,9 +187,9 @@ class WriteAheadLog:
         """Append records, each of some pieces that are its payload; their positions. Raises Unavailable, and then none
         of them is there, unless the process dies before the next write."""
         with self._lock:
-            own = self._usable()
+            log_files = self._usable()
             try:
-                return self._write(own, records)
+                return self._write(log_files, records)
             except OSError as error:
                 raise Unavailable(f"the log {self._directory} cannot be written: {error.strerror}") from error
 
@@ -203,7 +203,7 @@ class WriteAheadLog:
         except OSError as error:
             self._failed = f"a write that failed could not be taken back: {error.strerror}"
 
-    def _write(self, own: Files, records: Sequence[tuple[Stream, Sequence[Frame]]]) -> list[int]:
+    def _write(self, log_files: Files, records: Sequence[tuple[Stream, Sequence[Frame]]]) -> list[int]:
         file = self._used[-1]
         pieces: list[Frame] = []
         sizes = []
@@ -213,12 +213,12 @@ class WriteAheadLog:
             sizes.append(size)
         end = self._offset + sum(sizes)
         # A file that is full before the next one is ready may grow, at the price of slower syncs.
-        full = end > file.size and (own.is_ready() or end > self._file_bytes)
+        full = end > file.size and (log_files.is_ready() or end > self._file_bytes)
         if full and self._offset > record.FILE_HEADER_BYTES:
-            self._leave(own)
-            return self._write(own, records)
-        if 2 * end > file.size and not own.is_ready():
-            own.want()
+            self._leave(log_files)
+            return self._write(log_files, records)
+        if 2 * end > file.size and not log_files.is_ready():
+            log_files.want()
         try:
             _write_all(file.descriptor, pieces, self._offset)
         except OSError:
@@ -235,15 +235,15 @@ class WriteAheadLog:
         self._used.append(file)
         self._offset = self._synced = record.FILE_HEADER_BYTES
 
-    def _leave(self, own: Files) -> None:
+    def _leave(self, log_files: Files) -> None:
         """Go on in the next file. What is in this one is durable then, so that `sync` concerns one file."""
         with self._leaving:
             self._usable()
             left = self._used[-1]
             self._fdatasync(left)
             end = self._offset
-            self._begin(own.next())
-            own.left(left, end)
+            self._begin(log_files.next())
+            log_files.left(left, end)
             os.close(left.descriptor)
             left.descriptor = -1
 
@@ -293,9 +293,9 @@ class WriteAheadLog:
             self._released[stream.key] = position
             done = [file for file in self._used[:-1] if self._is_done(file)]
             self._used = [file for file in self._used if file not in done]
-            own = self._files
-        if done and own is not None:
-            own.give_back(done)
+            log_files = self._files
+        if done and log_files is not None:
+            log_files.give_back(done)
 
     def _is_done(self, file: File) -> bool:
         return all(position < self._released.get(key, 0) for key, position in file.last.items())
@@ -308,10 +308,10 @@ class WriteAheadLog:
     def close(self) -> None:
         """Sync and let go; the records stay for the next start."""
         with self._opening, self._lock, self._leaving:
-            own, self._files = self._files, None
-            if own is None:
+            log_files, self._files = self._files, None
+            if log_files is None:
                 return
-            own.close()
+            log_files.close()
             assert self._register is not None and self._owned is not None
             file = self._used[-1]
             if not self._failed:
@@ -379,11 +379,11 @@ def _position(number: int, offset: int) -> int:
 
 def _write_all(descriptor: int, pieces: list[Frame], offset: int) -> None:
     for first in range(0, len(pieces), PIECES_MAX):
-        own = pieces[first : first + PIECES_MAX]
-        size = sum(memoryview(piece).nbytes for piece in own)
-        written = os.pwritev(descriptor, own, offset)
+        batch = pieces[first : first + PIECES_MAX]
+        size = sum(memoryview(piece).nbytes for piece in batch)
+        written = os.pwritev(descriptor, batch, offset)
         if written < size:  # the disk is nearly full, or the pieces are larger than one call takes
-            rest = memoryview(b"".join(own))[written:]
+            rest = memoryview(b"".join(batch))[written:]
             while len(rest):
                 offset += written
                 written = os.pwrite(descriptor, rest, offset)

@@ -46,7 +46,7 @@ class Content:
     @property
     def tail(self) -> list[tuple[Found, memoryview]]:
         """Records that a failed sync, or the loss of power, may have kept from the disk."""
-        return [own for own in self.records if own[0].offset >= self.synced]
+        return [item for item in self.records if item[0].offset >= self.synced]
 
 
 @dataclass(slots=True)
@@ -97,43 +97,43 @@ def _refuse_newer(path: Path, header: record.FileHeader) -> None:
 
 def survey(directory: Path) -> Survey:
     """Raises OSError, ConfigError when a newer release has written here."""
-    found = Survey(directory, None)
+    contents = Survey(directory, None)
     is_list_lost = False
     try:
-        found.listing = register.read(directory / register.NAME)
+        contents.listing = register.read(directory / register.NAME)
     except ValueError as error:
-        _lost_list(found, str(error))
+        _lost_list(contents, str(error))
         is_list_lost = True
     for path in paths_of(directory):
         data = _mapped(path)
         header = record.read_header(data)
         _refuse_newer(path, header)
-        if found.listing is None and header.is_sound and not is_list_lost:
-            _lost_list(found, "the list of files is missing")
+        if contents.listing is None and header.is_sound and not is_list_lost:
+            _lost_list(contents, "the list of files is missing")
             is_list_lost = True
         number = number_of(path)
-        if _is_used(found.listing, number, header, data):
-            found.used.append(Content(number, path, data))
+        if _is_used(contents.listing, number, header, data):
+            contents.used.append(Content(number, path, data))
         elif header.is_empty or header.is_sound or _is_begun(number, data):
-            found.unused.append(path)
+            contents.unused.append(path)
         else:
-            found.unknown.append(path)
-    found.highest = max([*map(number_of, paths_of(directory)), found.listing.highest if found.listing else 0])
-    if found.listing is not None:
-        there = {content.number for content in found.used}
-        found.missing = sorted(set(found.listing.ends) - there)
-        for number in found.missing:
+            contents.unknown.append(path)
+    contents.highest = max([*map(number_of, paths_of(directory)), contents.listing.highest if contents.listing else 0])
+    if contents.listing is not None:
+        used_numbers = {content.number for content in contents.used}
+        contents.missing = sorted(set(contents.listing.ends) - used_numbers)
+        for number in contents.missing:
             path = directory / f"{number:08d}{SUFFIX}"
-            found.losses.append(Loss(losses.name_of(path), 0, 0, "the file is missing, with all records in it"))
-    _read_all(found)
-    if found.listing is None:
-        _leave_out_copies(found.used)
-    return found
+            contents.losses.append(Loss(losses.name_of(path), 0, 0, "the file is missing, with all records in it"))
+    _read_all(contents)
+    if contents.listing is None:
+        _leave_out_copies(contents.used)
+    return contents
 
 
-def _lost_list(found: Survey, why: str) -> None:
-    path = found.directory / register.NAME
-    found.losses.append(Loss(losses.name_of(path), 0, 0, f"{why}; files of the log may be missing"))
+def _lost_list(contents: Survey, why: str) -> None:
+    path = contents.directory / register.NAME
+    contents.losses.append(Loss(losses.name_of(path), 0, 0, f"{why}; files of the log may be missing"))
 
 
 def _is_used(listing: Listing | None, number: int, header: record.FileHeader, data: memoryview) -> bool:
@@ -157,10 +157,10 @@ def _mapped(path: Path) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
-def _read_all(found: Survey) -> None:
-    listing = found.listing or Listing()
+def _read_all(contents: Survey) -> None:
+    listing = contents.listing or Listing()
     is_last = True
-    for content in reversed(found.used):
+    for content in reversed(contents.used):
         known_end = listing.ends.get(content.number, 0)
         _read(content, known_end, is_last, listing.power)
         if content.records or content.cut or known_end:
@@ -171,8 +171,8 @@ def _leave_out_copies(used: list[Content]) -> None:
     """A start writes the tail of the last file anew in the next one. Which of the two counts is in the list; without
     it, a tail that is whole in the next file is read there, and a copy that was not finished is left out."""
     for content, following in itertools.pairwise(used):
-        mark = max((found.synced for found, _ in content.records), default=0)
-        tail = [own for own in content.records if own[0].offset >= mark]
+        mark = max((header.synced for header, _ in content.records), default=0)
+        tail = [item for item in content.records if item[0].offset >= mark]
         copies = following.records[: len(tail)]
         if not tail or not copies or any(_what(a) != _what(b) for a, b in zip(tail, copies, strict=False)):
             continue
@@ -205,12 +205,12 @@ def _read(content: Content, known_end: int, is_last: bool, power: Power) -> None
         broken.append((at, known_end, None))
     elif not known_end and len(content.data) < least_bytes:
         broken.append((at, least_bytes, None))
-    mark = max((found.synced for found, _ in content.records), default=record.FILE_HEADER_BYTES)
+    mark = max((header.synced for header, _ in content.records), default=record.FILE_HEADER_BYTES)
     content.synced = known_end or (mark if is_last else at)
     unsynced = [(start, end) for start, end, _ in broken if start >= content.synced]
     if unsynced and power == "lost":
         hole = unsynced[0][0]
-        content.records = [own for own in content.records if own[0].offset < hole]
+        content.records = [item for item in content.records if item[0].offset < hole]
         content.cut = [(hole, at)]
     elif power == "kept":
         content.cut = [(start, end) for start, end in unsynced if end == at]
