@@ -43,8 +43,8 @@ class Engine:
         """A shard and the collections it has; returns when its vectors are loaded."""
         with self._lock:
             self._stores[shard] = store
-            found = [self._find_or_make(collection) for collection in collections]
-        for collection in found:
+            joined = [self._find_or_make(collection) for collection in collections]
+        for collection in joined:
             collection.attach(shard, store, damage)
         with self._lock:
             if self._thread is None:
@@ -61,13 +61,13 @@ class Engine:
             collection.detach(shard)
 
     def _find_or_make(self, collection: Collection) -> WorkerCollection:
-        found = self._collections.get(collection.id)
-        if found is None:
+        known = self._collections.get(collection.id)
+        if known is None:
             directory = self._path(collection.id)
-            found = WorkerCollection(collection, directory)
-            self._indexing[collection.id] = Indexing(found, directory, self._settings)
-            self._collections[collection.id] = found
-        return found
+            known = WorkerCollection(collection, directory)
+            self._indexing[collection.id] = Indexing(known, directory, self._settings)
+            self._collections[collection.id] = known
+        return known
 
     def _path(self, collection_id: int) -> Path:
         return self._directory / f"{collection_id:06d}"
@@ -78,15 +78,15 @@ class Engine:
     def open(self, shard: int, damage: DamageReport, collection: Collection) -> WorkerCollection:
         """The collection, with this shard attached."""
         with self._lock:
-            found = self._find_or_make(collection)
-        found.attach(shard, self._stores[shard], damage)
-        return found
+            opened = self._find_or_make(collection)
+        opened.attach(shard, self._stores[shard], damage)
+        return opened
 
     def remove_left(self, collection_id: int) -> None:
         """Forget the collection if all its shards have given it up."""
         with self._lock:
-            found = self._collections.get(collection_id)
-            if found is not None and not found.is_left:
+            known = self._collections.get(collection_id)
+            if known is not None and not known.is_left:
                 return
             self._collections.pop(collection_id, None)
             self._indexing.pop(collection_id, None)

@@ -137,10 +137,10 @@ def search(shards: Shards, request: Request) -> Reply:
         reply.unknown = tuple(sorted(view.attributes.unknown(body.filter)))
         matching = view.attributes.mask(body.filter, view.size)
         mask = matching if mask is None else mask & matching
-    found = NOBODY
+    ranking = NOBODY
     if len(queries):
         share = len(shards) / max(len(shards), body.shards_asked)
-        found = nearest(
+        ranking = nearest(
             view,
             prepared(queries, body.collection.metric),
             body.k if body.exact else share_of(body.k, share),
@@ -150,16 +150,16 @@ def search(shards: Shards, request: Request) -> Reply:
             mask=mask,
             check=lambda: _check(request),
         )
-    ids = [view.ids[row] for row in found.rows.tolist()]
+    ids = [view.ids[row] for row in ranking.rows.tolist()]
     if body.text_query:
         texts = rank_text(collection, view, mask, body.text_field, body.text_query, body.k)
         ids += [vector_id for vector_id, _, _ in texts]
-        found = Ranking(
-            np.append(found.counts, np.int32(len(texts))),
-            np.append(found.rows, np.array([row for _, row, _ in texts], dtype=np.int64)),
-            np.append(found.near, np.array([score for _, _, score in texts], dtype=np.float32)),
+        ranking = Ranking(
+            np.append(ranking.counts, np.int32(len(texts))),
+            np.append(ranking.rows, np.array([row for _, row, _ in texts], dtype=np.int64)),
+            np.append(ranking.near, np.array([score for _, _, score in texts], dtype=np.float32)),
         )
-    return _found(collection, view, body, ids, found, reply)
+    return _found(collection, view, body, ids, ranking, reply)
 
 
 def _check(request: Request) -> None:
@@ -168,17 +168,17 @@ def _check(request: Request) -> None:
 
 
 def _found(
-    collection: WorkerCollection, view: View, body: SearchBody, ids: list[bytes], found: Ranking, reply: FoundBody
+    collection: WorkerCollection, view: View, body: SearchBody, ids: list[bytes], ranking: Ranking, reply: FoundBody
 ) -> Reply:
     """Look up what the answer shows; an id deleted since the search is left out."""
-    counts, near = found.counts, found.near
+    counts, near = ranking.counts, ranking.near
     shown: list[Frame] = [b"", b"", b""]
     if body.fields != ():
-        contents = collection.contents_of(ids, view.shards[found.rows].tolist())
+        contents = collection.contents_of(ids, view.shards[ranking.rows].tolist())
         if None in contents:
-            there = np.array([content is not None for content in contents])
+            is_present = np.array([content is not None for content in contents])
             of = np.repeat(np.arange(len(counts)), counts)
-            counts, near = np.bincount(of[there], minlength=len(counts)).astype(np.int32), near[there]
+            counts, near = np.bincount(of[is_present], minlength=len(counts)).astype(np.int32), near[is_present]
             ids = [vector_id for vector_id, content in zip(ids, contents, strict=True) if content is not None]
         shown = _content_frames([content for content in contents if content is not None], body.fields)
     return Reply(wire.pack(reply), [counts.tobytes(), near.tobytes(), *pack_blobs(ids), *shown])

@@ -96,9 +96,9 @@ class Directory:
         """(rows, runs): the runs of ids[row], for all rows, by ascending row and then time."""
         wanted = ids.astype(np.int32)
         left = np.searchsorted(self.sorted_ids, wanted)
-        found = np.searchsorted(self.sorted_ids, wanted, side="right") - left
-        rows = np.repeat(np.arange(len(ids)), found)
-        places = np.repeat(left - (np.cumsum(found) - found), found) + np.arange(len(rows))
+        run_counts = np.searchsorted(self.sorted_ids, wanted, side="right") - left
+        rows = np.repeat(np.arange(len(ids)), run_counts)
+        places = np.repeat(left - (np.cumsum(run_counts) - run_counts), run_counts) + np.arange(len(rows))
         return rows, self.order[places]
 
 
@@ -139,16 +139,16 @@ class Block:
 
     def directory(self) -> Directory:
         """Raises CorruptBlock."""
-        found = self._cache.get(self.row.name)
-        if found is None:
+        decoded = self._cache.get(self.row.name)
+        if decoded is None:
             row = self.row
             data = self._read(row.directory_at, row.size_bytes - row.directory_at, row.directory_hash, "directory")
             try:
-                found = _decode_directory(data)
+                decoded = _decode_directory(data)
             except (RuntimeError, TypeError, ValueError, struct.error) as error:
                 raise CorruptBlock(self, f"its directory cannot be decoded: {error}") from error
-            self._cache.put(row.name, found, found.size_bytes)
-        return found
+            self._cache.put(row.name, decoded, decoded.size_bytes)
+        return decoded
 
     def having(
         self, ids: NDArray[np.int64], start_ms: int, end_ms: int, check: Callable[[], None]
@@ -160,20 +160,20 @@ class Block:
         rows, runs = directory.find(ids)
         earliest, latest = directory.earliest[runs], directory.latest[runs]
         inside = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
-        found = np.zeros(len(ids), dtype=np.bool_)
-        found[rows[inside]] = True
-        open_runs = np.flatnonzero((earliest < start_ms) & (latest > end_ms) & ~found[rows])
+        has_samples = np.zeros(len(ids), dtype=np.bool_)
+        has_samples[rows[inside]] = True
+        open_runs = np.flatnonzero((earliest < start_ms) & (latest > end_ms) & ~has_samples[rows])
         if not len(open_runs):
-            return found
+            return has_samples
         rows, runs = rows[open_runs], runs[open_runs]
         chunk = np.searchsorted(directory.chunk_runs, runs, side="right") - 1
         order = np.argsort(chunk, kind="stable")
-        for own in np.split(order, np.flatnonzero(np.diff(chunk[order])) + 1):
+        for in_chunk in np.split(order, np.flatnonzero(np.diff(chunk[order])) + 1):
             check()
-            number = int(chunk[own[0]])
+            number = int(chunk[in_chunk[0]])
             has = self._between(directory, number, start_ms, end_ms)
-            found[rows[own[has[runs[own] - directory.chunk_runs[number]]]]] = True
-        return found
+            has_samples[rows[in_chunk[has[runs[in_chunk] - directory.chunk_runs[number]]]]] = True
+        return has_samples
 
     def may_have(
         self, ids: NDArray[np.int64], start_ms: int, end_ms: int, gone: Sequence[tuple[NDArray[np.bool_], int, int]]
@@ -184,12 +184,12 @@ class Block:
         rows, runs = directory.find(ids)
         earliest, latest = directory.earliest[runs], directory.latest[runs]
         inside = (earliest <= end_ms) & (latest >= start_ms)
-        for own, first_ms, last_ms in gone:
+        for is_deleted, first_ms, last_ms in gone:
             whole = (np.maximum(earliest, start_ms) >= first_ms) & (np.minimum(latest, end_ms) <= last_ms)
-            inside &= ~(own[rows] & whole)
-        found = np.zeros(len(ids), dtype=np.bool_)
-        found[rows[inside]] = True
-        return found
+            inside &= ~(is_deleted[rows] & whole)
+        has_samples = np.zeros(len(ids), dtype=np.bool_)
+        has_samples[rows[inside]] = True
+        return has_samples
 
     def pieces(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> list[Piece]:
         """The samples with start ≤ t ≤ end; row i is ids[i] (each once). Raises CorruptBlock."""
@@ -205,12 +205,12 @@ class Block:
         cuts = np.flatnonzero(np.diff(chunk)) + 1
         pieces = []
         for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(runs)], strict=True):
-            number, own = int(chunk[first]), runs[first:last]
+            number, chunk_runs = int(chunk[first]), runs[first:last]
             times, values = self.chunk(directory, number)
             base = directory.before[directory.chunk_runs[number]]
-            starts, ends = directory.before[own] - base, directory.before[own + 1] - base
+            starts, ends = directory.before[chunk_runs] - base, directory.before[chunk_runs + 1] - base
             piece = Piece(times, values, rows[first:last], starts, ends)
-            whole = directory.earliest[own].min() >= start_ms and directory.latest[own].max() <= end_ms
+            whole = directory.earliest[chunk_runs].min() >= start_ms and directory.latest[chunk_runs].max() <= end_ms
             pieces.append(piece if whole else piece.clipped(start_ms, end_ms))
         return pieces
 
@@ -231,24 +231,24 @@ class Block:
     def chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """(times_ms, values) of all runs of a chunk. Raises CorruptBlock."""
         key = (self.row.name, number)
-        found = self._cache.get(key)
-        if found is None:
+        decoded = self._cache.get(key)
+        if decoded is None:
             data = self._chunk_bytes(directory, number)
-            own = slice(*directory.chunk_runs[number : number + 2].tolist())
+            runs = slice(*directory.chunk_runs[number : number + 2].tolist())
             try:
-                found = chunks.decode(data, directory.counts[own].astype(np.int64), directory.earliest[own])
+                decoded = chunks.decode(data, directory.counts[runs].astype(np.int64), directory.earliest[runs])
             except (ValueError, struct.error) as error:
                 raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
-            for array in found:
+            for array in decoded:
                 array.flags.writeable = False
-            self._cache.put(key, found, found[0].nbytes + found[1].nbytes)
-        return found
+            self._cache.put(key, decoded, decoded[0].nbytes + decoded[1].nbytes)
+        return decoded
 
     def _between(self, directory: Directory, number: int, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
         """bool[runs of the chunk]: which have a time with start ≤ t ≤ end. Nothing of it is kept in the cache."""
-        own = slice(*directory.chunk_runs[number : number + 2].tolist())
+        runs = slice(*directory.chunk_runs[number : number + 2].tolist())
         data = self._chunk_bytes(directory, number)
-        counts, firsts = directory.counts[own].astype(np.int64), directory.earliest[own]
+        counts, firsts = directory.counts[runs].astype(np.int64), directory.earliest[runs]
         try:
             return chunks.between(data, counts, firsts, start_ms, end_ms)
         except (ValueError, struct.error) as error:

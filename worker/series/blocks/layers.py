@@ -38,9 +38,9 @@ class Slab:
 
     def piece(self, ids: Ids) -> Piece:
         rows = np.flatnonzero(ids < len(self.samples.offsets) - 1)
-        own = ids[rows]
+        series = ids[rows]
         offsets = self.samples.offsets
-        return Piece(self.samples.timestamps_ms, self.samples.values, rows, offsets[own], offsets[own + 1])
+        return Piece(self.samples.timestamps_ms, self.samples.values, rows, offsets[series], offsets[series + 1])
 
 
 class Tombstone(msgspec.Struct, frozen=True):
@@ -110,84 +110,84 @@ class Layers:
     ) -> NDArray[np.bool_]:
         """bool[n]: which series have samples with start ≤ t ≤ end. `check` is called before a block or a chunk is
         looked at, and may raise. Raises CorruptBlock."""
-        found = np.zeros(len(ids), dtype=np.bool_)
+        has_samples = np.zeros(len(ids), dtype=np.bool_)
         if not len(ids):
-            return found
+            return has_samples
         for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
-            found[piece.rows[piece.ends > piece.starts]] = True
+            has_samples[piece.rows[piece.ends > piece.starts]] = True
         if self.frozen is not None:
             known = np.flatnonzero(ids < self.frozen.series)
             known = known[self.frozen.having(ids[known], start_ms, end_ms)]
             if any(stone.applies(self.frozen_generation, start_ms, end_ms) for stone in self.tombstones):
                 for piece in self._frozen_pieces(ids[known], permanent[known], start_ms, end_ms):
-                    found[known[piece.rows[piece.ends > piece.starts]]] = True
+                    has_samples[known[piece.rows[piece.ends > piece.starts]]] = True
             else:
-                found[known] = True
+                has_samples[known] = True
         for block in reversed(self.blocks):
-            open_ids = np.flatnonzero(~found)
+            open_ids = np.flatnonzero(~has_samples)
             if not len(open_ids):
                 break
             if block.overlaps(start_ms, end_ms):
                 check()
-                found[open_ids] = self._have(block, permanent[open_ids], start_ms, end_ms, check)
-        return found
+                has_samples[open_ids] = self._have(block, permanent[open_ids], start_ms, end_ms, check)
+        return has_samples
 
     def _have(
         self, block: Block, permanent: Ids, start_ms: int, end_ms: int, check: Callable[[], None]
     ) -> NDArray[np.bool_]:
         """bool[n]: which series have samples of this block left. Only those a tombstone is about are read."""
         stones = [stone for stone in self.tombstones if stone.applies(block.row.deletions_from, start_ms, end_ms)]
-        found = np.zeros(len(permanent), dtype=np.bool_)
-        touched = found.copy()
+        has_samples = np.zeros(len(permanent), dtype=np.bool_)
+        touched = has_samples.copy()
         for stone in stones:
             touched |= stone.covers(permanent)
         whole, cut = np.flatnonzero(~touched), np.flatnonzero(touched)
-        found[whole] = block.having(permanent[whole], start_ms, end_ms, check)
+        has_samples[whole] = block.having(permanent[whole], start_ms, end_ms, check)
         for first in range(0, len(cut), SERIES_PER_CHECK):
             check()
-            own = cut[first : first + SERIES_PER_CHECK]
-            pieces = block.pieces(permanent[own], start_ms, end_ms)
-            for piece in self._kept(pieces, block.row.deletions_from, permanent[own], start_ms, end_ms):
-                found[own[piece.rows[piece.ends > piece.starts]]] = True
-        return found
+            batch = cut[first : first + SERIES_PER_CHECK]
+            pieces = block.pieces(permanent[batch], start_ms, end_ms)
+            for piece in self._kept(pieces, block.row.deletions_from, permanent[batch], start_ms, end_ms):
+                has_samples[batch[piece.rows[piece.ends > piece.starts]]] = True
+        return has_samples
 
     def may_have(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
         """bool[n]: which series may have samples with start ≤ t ≤ end (they have some before and some after): what a
         reader asks, who sees the samples anyway. Raises CorruptBlock."""
-        found = np.zeros(len(ids), dtype=np.bool_)
+        has_samples = np.zeros(len(ids), dtype=np.bool_)
         if not len(ids):
-            return found
+            return has_samples
         for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
-            found[piece.rows[piece.ends > piece.starts]] = True
+            has_samples[piece.rows[piece.ends > piece.starts]] = True
         if self.frozen is not None:
             known = np.flatnonzero(ids < self.frozen.series)
             known = known[self.frozen.overlapping(ids[known], start_ms, end_ms)]
             if any(stone.applies(self.frozen_generation, start_ms, end_ms) for stone in self.tombstones):
                 for piece in self._frozen_pieces(ids[known], permanent[known], start_ms, end_ms):
-                    found[known[piece.rows[piece.ends > piece.starts]]] = True
+                    has_samples[known[piece.rows[piece.ends > piece.starts]]] = True
             else:
-                found[known] = True
+                has_samples[known] = True
         for block in reversed(self.blocks):
             if block.overlaps(start_ms, end_ms):
-                open_ids = np.flatnonzero(~found)
+                open_ids = np.flatnonzero(~has_samples)
                 if not len(open_ids):
                     break
-                own = permanent[open_ids]
+                open_permanent = permanent[open_ids]
                 since = block.row.deletions_from
                 stones = [stone for stone in self.tombstones if stone.applies(since, start_ms, end_ms)]
-                gone = [(stone.covers(own), stone.start_ms, stone.end_ms) for stone in stones]
-                found[open_ids] = block.may_have(own, start_ms, end_ms, gone)
-        return found
+                gone = [(stone.covers(open_permanent), stone.start_ms, stone.end_ms) for stone in stones]
+                has_samples[open_ids] = block.may_have(open_permanent, start_ms, end_ms, gone)
+        return has_samples
 
     def pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
         """The samples with start ≤ t ≤ end of series `ids` (their numbers in memory, and the permanent ids of the same
         series), in the order in which a later one replaces an earlier. Raises CorruptBlock."""
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for block in self.blocks:
             if block.overlaps(start_ms, end_ms):
-                own = block.pieces(permanent, start_ms, end_ms)
-                found += self._kept(own, block.row.deletions_from, permanent, start_ms, end_ms)
-        return found + self.unsealed(ids, permanent, start_ms, end_ms)
+                block_pieces = block.pieces(permanent, start_ms, end_ms)
+                pieces += self._kept(block_pieces, block.row.deletions_from, permanent, start_ms, end_ms)
+        return pieces + self.unsealed(ids, permanent, start_ms, end_ms)
 
     def unsealed(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
         """`pieces` of slab and frozen head only."""

@@ -70,19 +70,19 @@ class PostingLists:
 
     def ids(self, name: int, code: int) -> Ids:
         """Ascending ids of the series that carry the pair."""
-        found = [run.ids[first:last] for run, first, last in self._slices(name, code)]
-        return np.concatenate(found).astype(np.int64) if found else np.zeros(0, dtype=np.int64)
+        pieces = [run.ids[first:last] for run, first, last in self._slices(name, code)]
+        return np.concatenate(pieces).astype(np.int64) if pieces else np.zeros(0, dtype=np.int64)
 
     def values(self, name: int) -> NDArray[np.int32]:
         """Codes of all values of a name, ascending, each once."""
-        found = []
+        pieces = []
         for run in self.runs:
             first, last = run.span(name)
-            found.append(run.keys[first:last] & 0xFFFFFFFF)
-        if not found:
+            pieces.append(run.keys[first:last] & 0xFFFFFFFF)
+        if not pieces:
             return np.zeros(0, dtype=np.int32)
-        codes = np.concatenate(found).astype(np.int32)
-        return codes if len(found) == 1 else distinct(codes)
+        codes = np.concatenate(pieces).astype(np.int32)
+        return codes if len(pieces) == 1 else distinct(codes)
 
     def values_bound(self, name: int) -> int:
         """At least as many as `values` has, without looking at them."""
@@ -91,7 +91,7 @@ class PostingLists:
     def union(self, name: int, codes: NDArray[np.int32]) -> Ids:
         """Ascending ids of the series whose `name` has one of the codes (ascending)."""
         keys = name << 32 | codes.astype(np.int64)
-        found = []
+        pieces = []
         for run in self.runs:
             at = np.searchsorted(run.keys, keys)
             at = at[run.keys[np.minimum(at, len(run.keys) - 1)] == keys]
@@ -99,17 +99,17 @@ class PostingLists:
             sizes = run.starts[at + 1] - starts
             # Of the slices [start, start + size): the place of each id, counted on from its slice's start.
             places = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-            found.append(run.ids[places])
-        return np.sort(np.concatenate(found)).astype(np.int64) if found else np.zeros(0, dtype=np.int64)
+            pieces.append(run.ids[places])
+        return np.sort(np.concatenate(pieces)).astype(np.int64) if pieces else np.zeros(0, dtype=np.int64)
 
     def _slices(self, name: int, code: int) -> list[tuple[Run, int, int]]:
         key = key_of(name, code)
-        found = []
+        slices = []
         for run in self.runs:
             at = int(np.searchsorted(run.keys, key))
             if at < len(run.keys) and run.keys[at] == key:
-                found.append((run, int(run.starts[at]), int(run.starts[at + 1])))
-        return found
+                slices.append((run, int(run.starts[at]), int(run.starts[at + 1])))
+        return slices
 
 
 class Postings:

@@ -62,14 +62,14 @@ class Registry:
         gathered = 0
         for key, value in self._store.scan("series"):
             with self._store.decoding("series", key):
-                first, own, text = parsed(key, value)
+                first, series_lengths, text = parsed(key, value)
                 if first < self.next_id:
                     raise ValueError(f"series {first} is twice in the store")
-            self.next_id = first + len(own)
+            self.next_id = first + len(series_lengths)
             self.rows += 1
-            alive = np.flatnonzero(own)
+            alive = np.flatnonzero(series_lengths)
             ids.append(alive + first)
-            lengths.append(own[alive])
+            lengths.append(series_lengths[alive])
             texts.append(text)
             gathered += len(text)
             if gathered >= BULK_BYTES:
@@ -91,24 +91,24 @@ class Registry:
         """Write the rows anew, few and long, without the series not in `alive` (ascending ids), if those are many or
         the rows short; returns how many are gone. One batch: a crash leaves the rows as they were, or as they are to
         be."""
-        found = Registry(self._store)
+        stored = Registry(self._store)
         known = dead = 0
-        for ids, _, _ in found.load():
+        for ids, _, _ in stored.load():
             known += len(ids)
             dead += int(np.count_nonzero(~np.isin(ids, alive)))
-        if dead <= DEAD_SHARE * known and found.rows <= ROWS_MAX:
+        if dead <= DEAD_SHARE * known and stored.rows <= ROWS_MAX:
             return 0
-        end = found.next_id
+        end = stored.next_id
         batch = self._store.batch()
         batch.delete_range("series", _KEY.pack(0), _KEY.pack(end))
         last = 0
         for ids, label_bytes, offsets in Registry(self._store).load():
             kept = np.isin(ids, alive)
             for first in range(0, len(ids), BULK_SERIES):
-                own = np.flatnonzero(kept[first : first + BULK_SERIES]) + first
-                if len(own):
-                    _put_sparse(batch, ids[own], label_bytes, offsets[own], offsets[own + 1])
-                    last = int(ids[own[-1]]) + 1
+                rows = np.flatnonzero(kept[first : first + BULK_SERIES]) + first
+                if len(rows):
+                    _put_sparse(batch, ids[rows], label_bytes, offsets[rows], offsets[rows + 1])
+                    last = int(ids[rows[-1]]) + 1
         if last < end:  # so that the ids of the last ones are not given again
             batch.put("series", _KEY.pack(end - 1), _row(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8)))
         self._store.write(batch, durable=True)
