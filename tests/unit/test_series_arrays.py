@@ -21,7 +21,7 @@ from worker.series.blocks.retention import DRIFT_MS, SETTLE_MS, WallClock, expir
 from worker.series.growing_array import CAPACITY_MIN, GrowingArray
 from worker.series.index import postings as postings_module
 from worker.series.index.bytemap import SLOTS_MIN, ByteMap
-from worker.series.index.postings import Postings, Run, distinct
+from worker.series.index.postings import PostingRun, Postings, distinct
 from worker.series.methods import _texts
 
 TIMEOUT_S = 10.0
@@ -144,7 +144,7 @@ def test_distinct_codes_are_ascending_and_once() -> None:
 
 
 def test_the_keys_of_one_name_are_its_own() -> None:
-    run = Run.of(np.array([1 << 32, 1 << 32 | 5, 2 << 32], np.int64), np.array([0, 1, 2], np.int32))
+    run = PostingRun.of(np.array([1 << 32, 1 << 32 | 5, 2 << 32], np.int64), np.array([0, 1, 2], np.int32))
     assert [run.span(name) for name in range(4)] == [(0, 0), (0, 2), (2, 3), (3, 3)]
 
 

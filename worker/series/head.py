@@ -308,7 +308,7 @@ class Head:
         """bool[n]: which series have samples with start ≤ t ≤ end."""
         ranges = self._ranges.data[ids]
         earliest, latest = ranges[:, EARLIEST], ranges[:, LATEST]
-        found = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
+        has_samples = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
         around = np.flatnonzero((earliest < start_ms) & (latest > end_ms))
         if len(around):
             inside = np.zeros(len(around), dtype=np.bool_)
@@ -322,8 +322,8 @@ class Head:
                 self._times.data,
                 inside,
             )
-            found[around] = inside
-        return found
+            has_samples[around] = inside
+        return has_samples
 
     def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
         """The samples of these series with start ≤ t ≤ end, ascending in time, each time once."""
@@ -344,9 +344,9 @@ class Head:
             times,
             values,
         )
-        found = Samples(offsets, times[: offsets[-1]], values[: offsets[-1]])
+        samples = Samples(offsets, times[: offsets[-1]], values[: offsets[-1]])
         late = self._late.data[ids] > 0
-        return in_order(found, late) if late.any() else found
+        return in_order(samples, late) if late.any() else samples
 
     def delete(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> int:
         """Remove the samples of these series (each once) with start ≤ t ≤ end; returns how many there were."""

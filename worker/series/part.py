@@ -26,7 +26,7 @@ from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids
 from worker.series.index.registry import Registry
 from worker.series.ingest import Committed, Turn
-from worker.series.journal import Deletion, Entry, Journal, Written
+from worker.series.journal import Deletion, Journal, PendingRecord, Written
 from worker.series.loading import carry_out, load_labels, replay
 from worker.series.metadata import Metadata
 from worker.series.pieces import Piece, join
@@ -97,7 +97,7 @@ class SeriesPart:
                 "series", f"{path} is set aside, a block's file that no row names: its samples are missing"
             )
         blocks = [*layers.blocks, *(block for block, _ in layers.broken)]
-        newest = [block.row.deletions_from for block in blocks] + [own.sequence + 1 for own in layers.tombstones]
+        newest = [block.row.deletions_from for block in blocks] + [stone.sequence + 1 for stone in layers.tombstones]
         self.journal.next_sequence = max([self.journal.next_sequence, *newest])
         self._upkeep.sweep(self._registry, blocks)
         load_labels(self._registry, contents.index, contents.permanent, contents.lock)
@@ -261,7 +261,7 @@ class SeriesPart:
     def has_new_series(self) -> bool:
         return self._series_staged > self._series_saved
 
-    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Written, Entry]:
+    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Written, PendingRecord]:
         """The samples, and their record. `Rounds` writes, syncs and shows them: what is visible is durable, and the
         order of equal times is the journal's. Raises Unavailable when the head grows faster than it is sealed.
 
@@ -294,7 +294,7 @@ class SeriesPart:
         self._registry.next_id += self._series_staged - self._series_saved
         self._series_saved = self._series_staged
 
-    def journaled(self, entry: Entry, position: int) -> None:
+    def journaled(self, entry: PendingRecord, position: int) -> None:
         self.journal.written(entry, position)
 
     def show(self, written: Written) -> None:

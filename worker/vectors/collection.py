@@ -284,28 +284,28 @@ class WorkerCollection:
         if store is None:
             return [None] * len(ids)
         head = self._head
-        found = store.get_many(FAMILY, [self._prefix + vector_id for vector_id in ids])
+        values = store.get_many(FAMILY, [self._prefix + vector_id for vector_id in ids])
         short = [
-            vector_id for vector_id, value in zip(ids, found, strict=True) if value is not None and len(value) < head
+            vector_id for vector_id, value in zip(ids, values, strict=True) if value is not None and len(value) < head
         ]
         if short or self._damaged:
             with self.lock:
                 self._report(shard, dict.fromkeys(short, f"its row has less than {head} bytes"))
-                found = [
-                    None if vector_id in self._damaged else value for vector_id, value in zip(ids, found, strict=True)
+                values = [
+                    None if vector_id in self._damaged else value for vector_id, value in zip(ids, values, strict=True)
                 ]
-        return [None if value is None else (value[VERSION_BYTES:head], value[head:]) for value in found]
+        return [None if value is None else (value[VERSION_BYTES:head], value[head:]) for value in values]
 
     def contents_of(self, ids: Sequence[bytes], shards: Sequence[int]) -> list[tuple[bytes, bytes] | None]:
         """As `contents`, each id with its shard."""
-        found: list[tuple[bytes, bytes] | None] = [None] * len(ids)
+        contents: list[tuple[bytes, bytes] | None] = [None] * len(ids)
         places: dict[int, list[int]] = {}
         for place, shard in enumerate(shards):
             places.setdefault(shard, []).append(place)
-        for shard, own in places.items():
-            for place, content in zip(own, self.contents(shard, [ids[p] for p in own]), strict=True):
-                found[place] = content
-        return found
+        for shard, shard_places in places.items():
+            for place, content in zip(shard_places, self.contents(shard, [ids[p] for p in shard_places]), strict=True):
+                contents[place] = content
+        return contents
 
     def rows(self, ids: Sequence[bytes]) -> list[int]:
         """The living row of each id, −1 for one that does not exist."""

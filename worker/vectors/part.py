@@ -68,20 +68,20 @@ class VectorPart:
 
     def open(self, collection: Collection) -> WorkerCollection:
         """The collection, made known to the store first if it is new here. Raises NotFound for one that was dropped."""
-        found = self.find(collection)
-        if found is not None:
-            return found
+        opened = self.find(collection)
+        if opened is not None:
+            return opened
         with self._lock:
             if collection.id in self._dropped:
                 raise NotFound(f"the collection {collection.name!r} has been deleted")
-            found = self.find(collection)
-            if found is None:
+            opened = self.find(collection)
+            if opened is None:
                 batch = self._store.batch()
                 batch.put(META, KNOWN + str(collection.id).encode(), msgspec.msgpack.encode(collection))
                 self._store.write(batch)
-                found = self.engine.open(self.shard, self._damage, collection)
+                opened = self.engine.open(self.shard, self._damage, collection)
                 self._known[collection.id] = collection
-            return found
+            return opened
 
     def drop(self, collection: Collection) -> None:
         """Remove a collection and what it holds, durably; dropping it again does nothing.
@@ -96,11 +96,11 @@ class VectorPart:
             batch.delete(META, KNOWN + str(collection.id).encode())
             batch.put(META, DROPPED + str(collection.id).encode(), b"")
             stored_rows.forget(batch, collection.id)
-            found = self.find(collection)
-            if found is None:
+            held = self.find(collection)
+            if held is None:
                 self._store.write(batch, durable=True)
             else:
-                found.leave(self.shard, batch)
+                held.leave(self.shard, batch)
             self._dropped.add(collection.id)
             self._known.pop(collection.id, None)
         self.engine.remove_left(collection.id)

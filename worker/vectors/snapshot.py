@@ -81,10 +81,10 @@ def write(directory: Path, highest: Mapping[int, int], collection: Collection, v
 
     Raises OSError.
     """
-    own = directory / str(min(highest))
-    make_directory(own)
-    number = max((int(path.stem) for path in own.glob("*.index") if path.stem.isdigit()), default=0) + 1
-    index_path = own / f"{number}.index"
+    target = directory / str(min(highest))
+    make_directory(target)
+    number = max((int(path.stem) for path in target.glob("*.index") if path.stem.isdigit()), default=0) + 1
+    index_path = target / f"{number}.index"
     view.index.save(index_path)
     attributes = view.attributes.save(view.indexed)
     write_synced(_attributes_path(index_path), attributes)
@@ -103,13 +103,13 @@ def write(directory: Path, highest: Mapping[int, int], collection: Collection, v
             dict(highest),
         )
     )
-    write_atomically(own / SHARDS, _Shards(dict(highest)).encode())
-    write_atomically(own / ROWS, xxhash.xxh3_64_digest(body) + body)
-    for path in (*own.glob("*.index"), *own.glob("*.attributes")):
+    write_atomically(target / SHARDS, _Shards(dict(highest)).encode())
+    write_atomically(target / ROWS, xxhash.xxh3_64_digest(body) + body)
+    for path in (*target.glob("*.index"), *target.glob("*.attributes")):
         if path.stem != index_path.stem:
             path.unlink()
     for other in directory.glob("*"):
-        if other != own and (other.name in map(str, highest) or _held(other).keys() & highest.keys()):
+        if other != target and (other.name in map(str, highest) or _held(other).keys() & highest.keys()):
             shutil.rmtree(other, ignore_errors=True)
 
 

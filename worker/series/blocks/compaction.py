@@ -36,7 +36,9 @@ def choose(layers: Layers, window_ms: int, now_ms: int) -> list[Block]:
             return chosen
     for block in blocks:
         row = block.row
-        stones = [own for own in layers.tombstones if own.applies(row.deletions_from, row.earliest_ms, row.latest_ms)]
+        stones = [
+            stone for stone in layers.tombstones if stone.applies(row.deletions_from, row.earliest_ms, row.latest_ms)
+        ]
         if stones and _may_merge([block], layers):
             return [block]
     return []
@@ -82,8 +84,8 @@ def _runs(inside: Sequence[Block], blocks: Sequence[Block]) -> list[list[Block]]
     if len(inside) < 2:
         return []
     start_ms, end_ms = min(b.row.earliest_ms for b in inside), max(b.row.latest_ms for b in inside)
-    own = set(inside)
-    others = sorted(b.row.generation for b in blocks if b not in own and b.overlaps(start_ms, end_ms))
+    chosen = set(inside)
+    others = sorted(b.row.generation for b in blocks if b not in chosen and b.overlaps(start_ms, end_ms))
     runs: dict[tuple[int, bool], list[Block]] = {}
     for block in inside:
         at = bisect_left(others, block.row.generation)

@@ -47,10 +47,10 @@ class Pattern:
         if len(unknown):
             distinct, inverse = np.unique(wanted[unknown], return_inverse=True)
             texts = symbols.texts(distinct.astype(np.int32))
-            found = np.array([_YES if self.matches(text) else _NO for text in texts], dtype=np.uint8)
-            known[unknown] = found[inverse]
+            outcome = np.array([_YES if self.matches(text) else _NO for text in texts], dtype=np.uint8)
+            known[unknown] = outcome[inverse]
             remembered = distinct < len(outcomes)
-            outcomes[distinct[remembered]] = found[remembered]
+            outcomes[distinct[remembered]] = outcome[remembered]
         return known == _YES
 
     def _room_for(self, code: int) -> NDArray[np.uint8]:
@@ -73,13 +73,13 @@ class Patterns:
     def get(self, expression: str) -> Pattern:
         """Raises BadData for an expression that RE2 refuses."""
         with self._lock:
-            found = self._known.get(expression)
-            if found is not None:
+            known = self._known.get(expression)
+            if known is not None:
                 self._known.move_to_end(expression)
-                return found
-        made = Pattern(expression)
+                return known
+        compiled = Pattern(expression)
         with self._lock:
-            self._known[expression] = made
+            self._known[expression] = compiled
             while len(self._known) > PATTERNS_MAX:
                 self._known.popitem(last=False)
-        return made
+        return compiled

@@ -32,7 +32,7 @@ def key_of(name: int, code: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PostingRun:
     """`keys`: int64[k] ascending and unique; pair i has the series ids[starts[i]:starts[i + 1]], int32, ascending."""
 
     keys: Keys
@@ -40,17 +40,17 @@ class Run:
     ids: NDArray[np.int32]
 
     @classmethod
-    def of(cls, keys: Keys, ids: NDArray[np.int32]) -> Run:
+    def of(cls, keys: Keys, ids: NDArray[np.int32]) -> PostingRun:
         """From one key an id; ids must ascend within equal keys."""
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
         first = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
         return cls(keys[first], np.append(first, len(keys)), ids[order])
 
-    def merged(self, later: Run) -> Run:
+    def merged(self, later: PostingRun) -> PostingRun:
         """With a run all of whose ids are higher."""
         keys = [np.repeat(run.keys, np.diff(run.starts)) for run in (self, later)]
-        return Run.of(np.concatenate(keys), np.concatenate((self.ids, later.ids)))
+        return PostingRun.of(np.concatenate(keys), np.concatenate((self.ids, later.ids)))
 
     def span(self, name: int) -> tuple[int, int]:
         """Where the keys of one name are."""
@@ -62,7 +62,7 @@ class Run:
 class PostingLists:
     """The postings of one moment."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[PostingRun, ...]
 
     def count(self, name: int, code: int) -> int:
         """How many series carry the pair."""
@@ -102,7 +102,7 @@ class PostingLists:
             pieces.append(run.ids[places])
         return np.sort(np.concatenate(pieces)).astype(np.int64) if pieces else np.zeros(0, dtype=np.int64)
 
-    def _slices(self, name: int, code: int) -> list[tuple[Run, int, int]]:
+    def _slices(self, name: int, code: int) -> list[tuple[PostingRun, int, int]]:
         key = key_of(name, code)
         slices = []
         for run in self.runs:
@@ -116,7 +116,7 @@ class Postings:
     """The growing postings. Not safe for concurrent use; what `lists` returned stays as it is."""
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []
+        self._runs: list[PostingRun] = []
         self._tail: list[tuple[Keys, NDArray[np.int32]]] = []
         self._tail_pairs = 0
 
@@ -135,7 +135,7 @@ class Postings:
 
     def _sort_tail(self) -> None:
         keys, ids = zip(*self._tail, strict=True)
-        self._runs.append(Run.of(np.concatenate(keys), np.concatenate(ids)))
+        self._runs.append(PostingRun.of(np.concatenate(keys), np.concatenate(ids)))
         self._tail, self._tail_pairs = [], 0
         while len(self._runs) > 1 and len(self._runs[-2].ids) < 2 * len(self._runs[-1].ids):
             later = self._runs.pop()

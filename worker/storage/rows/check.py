@@ -69,11 +69,11 @@ def _damage(store: Path, path: str, writes: int, rows: Rows) -> Iterator[str]:
     except Exception as error:  # the library raises plain Exception
         yield f"the store {path} cannot be opened: {error}"
         return
-    is_whole, found = True, 0
+    is_whole, last_write = True, 0
     try:
-        found = int.from_bytes(db.get(WRITES) or b"", "big")
-        if found < writes:
-            yield f"the log of the store {path} ends at write {found}, and it had acknowledged {writes}"
+        last_write = int.from_bytes(db.get(WRITES) or b"", "big")
+        if last_write < writes:
+            yield f"the log of the store {path} ends at write {last_write}, and it had acknowledged {writes}"
     except Exception as error:  # the library raises plain Exception
         yield f"family 'default' of the store {path}: {error}"
     tables = db.live_files()
@@ -86,7 +86,7 @@ def _damage(store: Path, path: str, writes: int, rows: Rows) -> Iterator[str]:
             is_whole = False
         yield from (f"family {name!r} of the store {path}: {reason}" for reason in sorted(reasons))
     if is_whole:
-        yield from rows(StoreReader(store, db, families, found))
+        yield from rows(StoreReader(store, db, families, last_write))
     db.close()
 
 

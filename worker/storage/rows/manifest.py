@@ -42,14 +42,14 @@ def current(store: Path) -> tuple[int, int]:
 def synced(store: Path, known: tuple[int, int]) -> tuple[int, int]:
     """As `current`, and so much of it is on the disk. `known` is what it was when it last was. RocksDB may be about to
     sync what it has just appended. Raises OSError, ValueError."""
-    found = current(store)
-    if found != known:
-        descriptor = os.open(path_of(store, found[0]), os.O_RDONLY | os.O_CLOEXEC)
+    manifest = current(store)
+    if manifest != known:
+        descriptor = os.open(path_of(store, manifest[0]), os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    return found
+    return manifest
 
 
 def torn_at(file: Path, synced_bytes: int) -> int | None:

@@ -66,24 +66,24 @@ def check(base: Path) -> list[FileReport]:
     for directory in layout.directories(base):
         reports += _of_directory(directory)
     for each in (base, *layout.directories(base)):
-        reports += [FileReport(own.path, losses=own.losses) for own in losses.known(each)]
+        reports += [FileReport(known.path, losses=known.losses) for known in losses.known(each)]
     return reports
 
 
 def _of_directory(directory: Path) -> Iterator[FileReport]:
     try:
-        found = reading.survey(directory)
+        survey = reading.survey(directory)
     except (OSError, ConfigError) as error:
         yield FileReport(directory, error=str(error))
         return
     listed = directory / register.NAME
-    if found.listing is not None and not found.listing.is_whole:
+    if survey.listing is not None and not survey.listing.is_whole:
         yield FileReport(listed, losses=(Loss(losses.name_of(listed), 0, 0, "one of its two copies is damaged", ()),))
-    for loss in found.losses:
+    for loss in survey.losses:
         yield FileReport(directory / Path(loss.file).name, losses=(loss,))
-    for path in found.unknown:
+    for path in survey.unknown:
         yield FileReport(path, error=f"it is no file of this log; the next start renames it to {path.name}{DAMAGED}")
-    for content in found.used:
+    for content in survey.used:
         records = Counter((item.shard, item.area) for item, _ in content.records)
         size = sum(item.length for item, _ in content.records)
         yield FileReport(content.path, dict(records), size, tuple(content.losses), tuple(content.cut))

@@ -92,7 +92,7 @@ def arrange(base: Path, workers: int) -> None:
 
 def _have_all(base: Path, workers: int) -> None:
     """Raises ConfigError when the directory of a log is gone."""
-    missing = [own for worker in range(workers) if not (own := directory_of(base, worker)).is_dir()]
+    missing = [directory for worker in range(workers) if not (directory := directory_of(base, worker)).is_dir()]
     if missing:
         raise ConfigError(
             f"{missing[0]} is missing, with the records that its worker's shards had acknowledged and not stored; "
@@ -156,12 +156,12 @@ def _write_anew(base: Path, new: Path, workers: int) -> None:
         for directory in directories(base):
             owned = files.lock(directory)
             try:
-                found = reading.survey(directory)
+                survey = reading.survey(directory)
                 _keep_set_aside(directory, new, f"{directory.name}-")
-                setting_aside.set_aside(found, new, f"{directory.name}-")
+                setting_aside.set_aside(survey, new, f"{directory.name}-")
                 _keep_set_aside(directory, new, f"{directory.name}-")  # what has just been renamed
-                found.tell_cuts()
-                for content in found.used:
+                survey.tell_cuts()
+                for content in survey.used:
                     for item, payload in content.records:
                         logs[item.shard % workers].stream(item.shard, item.area).write([payload])
             finally:
