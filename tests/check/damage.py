@@ -113,7 +113,7 @@ def _why_harmless_in_log(path: Path, offset: int) -> str:
     if offset >= end:
         return "behind the last record"
     for item in record.scan(int(path.stem), memoryview(path.read_bytes())):
-        assert isinstance(item, record.Found)
+        assert isinstance(item, record.RecordHeader)
         if item.start + item.length <= offset < item.end:
             return "between two records"
     return ""

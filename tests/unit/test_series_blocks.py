@@ -265,7 +265,9 @@ def test_a_damaged_journal_record_is_skipped(shard: Quiet) -> None:
         shard.write([(m(job="a"), [(i, float(i))])])
     shard.close()
     [file] = shard.files_of_log()
-    places = [found.start for found in record.scan(1, memoryview(file.read_bytes())) if isinstance(found, record.Found)]
+    places = [
+        found.start for found in record.scan(1, memoryview(file.read_bytes())) if isinstance(found, record.RecordHeader)
+    ]
     with open(file, "r+b") as damaged:
         damaged.seek(places[1])
         damaged.write(b"?")

@@ -35,17 +35,17 @@ class _Segment:
     keys: dict[bytes, int] = field(default_factory=dict)
     named: list[NDArray[np.uint64]] = field(default_factory=list)
     named_keys: list[NDArray[np.int64]] = field(default_factory=list)
-    there: list[NDArray[np.uint64]] = field(default_factory=list)
-    there_keys: list[NDArray[np.int64]] = field(default_factory=list)
+    stored: list[NDArray[np.uint64]] = field(default_factory=list)
+    stored_keys: list[NDArray[np.int64]] = field(default_factory=list)
 
     def key(self, key: bytes) -> int:
         return self.keys.setdefault(key, len(self.keys))
 
     def contradictions(self, segment: int) -> Iterator[str]:
-        named, there = _sorted(self.named, self.named_keys), _sorted(self.there, self.there_keys)
+        named, stored = _sorted(self.named, self.named_keys), _sorted(self.stored, self.stored_keys)
         for one, other, text in (
-            (named, there, "are named by entries and their runs are missing"),
-            (there, named, "are in runs and no entry names them, so that reads of a prefix lack them"),
+            (named, stored, "are named by entries and their runs are missing"),
+            (stored, named, "are in runs and no entry names them, so that reads of a prefix lack them"),
         ):
             lacking = one[0][~_within(one, other)]
             if len(lacking):
@@ -125,8 +125,8 @@ def _check_segment(reader: StoreReader, number: int, log: LogRows) -> None:
         except DECODING_ERRORS as error:
             log.wrong.append(f"the row {row!r} of 'log' makes no sense: {error}")
             continue
-        segment.there.append(run.sequences)
-        segment.there_keys.append(np.full(len(run.sequences), segment.key(rows.key_of(row)), np.int64))
+        segment.stored.append(run.sequences)
+        segment.stored_keys.append(np.full(len(run.sequences), segment.key(rows.key_of(row)), np.int64))
     log.wrong += segment.contradictions(number)
 
 

@@ -151,7 +151,7 @@ class WriteAheadLog:
         for path in survey.unused:
             log_files.keep_spare(path)
 
-    def _hold(self, file: File, item: record.Found, payload: memoryview, offset: int) -> None:
+    def _hold(self, file: File, item: record.RecordHeader, payload: memoryview, offset: int) -> None:
         stream = self.stream(item.shard, item.area)
         file.last[stream.key] = _position(file.number, offset)
         stream.held.append((file.last[stream.key], payload))

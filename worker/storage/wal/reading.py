@@ -24,7 +24,7 @@ from shared.errors import ConfigError
 from shared.telemetry import event
 from worker.storage.wal import losses, record, register
 from worker.storage.wal.losses import Loss
-from worker.storage.wal.record import Found
+from worker.storage.wal.record import RecordHeader
 from worker.storage.wal.register import Listing, Power
 
 SUFFIX = ".wal"
@@ -38,13 +38,13 @@ class Content:
     number: int
     path: Path
     data: memoryview
-    records: list[tuple[Found, memoryview]] = field(default_factory=list)
+    records: list[tuple[RecordHeader, memoryview]] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     cut: list[tuple[int, int]] = field(default_factory=list)
     synced: int = 0
 
     @property
-    def tail(self) -> list[tuple[Found, memoryview]]:
+    def tail(self) -> list[tuple[RecordHeader, memoryview]]:
         """Records that a failed sync, or the loss of power, may have kept from the disk."""
         return [item for item in self.records if item[0].offset >= self.synced]
 
@@ -182,12 +182,12 @@ def _leave_out_copies(used: list[Content]) -> None:
             following.records = []
 
 
-def _what(item: tuple[Found, memoryview]) -> tuple[int, int, memoryview]:
+def _what(item: tuple[RecordHeader, memoryview]) -> tuple[int, int, memoryview]:
     return item[0].shard, item[0].area, item[1]
 
 
 def _read(content: Content, known_end: int, is_last: bool, power: Power) -> None:
-    broken: list[tuple[int, int, Found | None]] = []
+    broken: list[tuple[int, int, RecordHeader | None]] = []
     at = record.FILE_HEADER_BYTES
     for item in record.scan(content.number, content.data):
         if known_end and item.offset >= known_end:
@@ -219,7 +219,7 @@ def _read(content: Content, known_end: int, is_last: bool, power: Power) -> None
     content.losses = [*_losses(content, broken), *_header_losses(content)]
 
 
-def _losses(content: Content, broken: list[tuple[int, int, Found | None]]) -> Iterator[Loss]:
+def _losses(content: Content, broken: list[tuple[int, int, RecordHeader | None]]) -> Iterator[Loss]:
     name = losses.name_of(content.path)
     for start, end, torn in broken:
         if any(cut_start <= start < cut_end for cut_start, cut_end in content.cut):

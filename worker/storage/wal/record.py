@@ -36,7 +36,7 @@ _PADDING = tuple(bytes(n) for n in range(ALIGNMENT))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RecordHeader:
     """A record: its payload is [start, start + length) of the file; `whole` is whether its checksum is right."""
 
     offset: int
@@ -76,7 +76,7 @@ class FileHeader:
 
 
 def frames(number: int, shard: int, area: int, payload: Sequence[Frame], synced: int) -> tuple[list[Frame], int]:
-    """The record's bytes, as pieces for one gathering write, and how many they are. `synced`: see `Found`."""
+    """The record's bytes, as pieces for one gathering write, and how many they are. `synced`: see `RecordHeader`."""
     assert synced >= FILE_HEADER_BYTES and synced % ALIGNMENT == 0
     digest = xxhash.xxh3_64()
     length = 0
@@ -114,7 +114,7 @@ def read_header(data: Frame) -> FileHeader:
     return FileHeader(False, False, 0, 0)
 
 
-def scan(number: int, data: memoryview) -> Iterator[Found | Damage]:
+def scan(number: int, data: memoryview) -> Iterator[RecordHeader | Damage]:
     """What is in a file, in order. After bytes that are no record it goes on with the next one of this file."""
     at = FILE_HEADER_BYTES
     while True:
@@ -130,7 +130,7 @@ def scan(number: int, data: memoryview) -> Iterator[Found | Damage]:
         at = found.end
 
 
-def _read(number: int, data: memoryview, at: int) -> Found | None:
+def _read(number: int, data: memoryview, at: int) -> RecordHeader | None:
     if at + HEADER_BYTES > len(data):
         return None
     magic, check, own, length, digest, shard, area, synced = _HEAD.unpack_from(data, at)
@@ -140,7 +140,7 @@ def _read(number: int, data: memoryview, at: int) -> Found | None:
         return None
     start = at + HEADER_BYTES
     whole = start + length <= len(data) and xxhash.xxh3_64_intdigest(data[start : start + length]) == digest
-    return Found(at, shard, area, start, length, whole, synced * ALIGNMENT)
+    return RecordHeader(at, shard, area, start, length, whole, synced * ALIGNMENT)
 
 
 def _next(number: int, data: memoryview, after: int) -> int | None:
