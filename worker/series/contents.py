@@ -59,7 +59,7 @@ class Contents:
             return self.layers
 
     def set_aside(self, block: Block, reason: str) -> None:
-        """Serve on without this block; its file stays for whoever can repair it."""
+        """Serve on without this block; its file stays, so that an operator can repair it."""
         with self.lock:
             layers = self.layers
             if block in layers.blocks:

@@ -14,8 +14,8 @@ CAPACITY_MIN = 1024
 class GrowingArray:
     """Rows of one type, in memory that is taken geometrically: `data` is any[capacity, …], of which `size` rows count.
 
-    Growing moves the rows to a new array and leaves the old one as it is, so that whoever took `rows()` may go on
-    reading it. Pages behind `size` have never been touched and cost nothing.
+    Growing moves the rows to a new array and leaves the old one as it is, so that a reader may go on with the `rows()`
+    that it took. Pages behind `size` have never been touched and cost nothing.
     """
 
     __slots__ = ("data", "size")

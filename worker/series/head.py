@@ -2,8 +2,8 @@
 
 A series that ends after three samples costs 130 bytes, one that goes on wastes at most half of its last chunk, and
 appending a sample is a write behind the last one. Chunks keep their earliest and latest time, so that reading a range
-skips the others. Samples lie in order of arrival; a series where one came late is sorted when read, the last one
-written winning among equal times. Where half of what a series has came late, it is written anew, in order and each time
+skips the others. Samples are stored in order of arrival. A series with a late sample is sorted when it is read; among
+equal times the last one written wins. A series of whose samples half came late is rewritten, in order and each time
 once, so that writing the same times again and again makes reading no slower.
 
 A head is not safe for concurrent use: its owner holds one lock around every call. A kernel call holds it for some
@@ -282,8 +282,8 @@ class Head:
             self._settle(np.unique(series))
 
     def _settle(self, ids: NDArray[np.int64]) -> None:
-        """Write anew those of these series of whose samples half came late: as much as was written since the last time,
-        so that a sample is written twice at most, spread over all."""
+        """Rewrite those of these series of whose samples half came late: as much as was written since the last time, so
+        that a sample is written twice at most, spread over all."""
         ids = ids[self._late.data[ids] >= LATE_CHECK]
         rows = self._stored_each(ids)
         ids = ids[2 * self._late.data[ids] >= rows]

@@ -1,4 +1,4 @@
-"""What a shard's series are made of at a start: the labels in the store, and the samples of the journal."""
+"""Builds a shard's series at a start: from the labels in the store, and from the samples of the journal."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def carry_out(
     except StoreDamaged:
         raise
     except Unavailable as error:
-        # The store takes no more until it is opened anew, and the journal is not released before.
+        # The store takes no more until it is opened again, and the journal is not released before that.
         event(logging.WARNING, "deletions are not in the store yet", reason=str(error))
     return replace(layers, tombstones=(*layers.tombstones, *missing))
 

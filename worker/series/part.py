@@ -158,7 +158,7 @@ class SeriesPart:
                 raise DeadlineExceeded(f"counting what is to be deleted took longer than {timeout_s:.1f} s")
             counted += len(self.read(ids[first : first + DELETE_SERIES], start_ms, end_ms).values)
         with self.turn.exclusive(timeout_s):
-            self._refuse_overrun()  # what is left of a series is written anew
+            self._refuse_overrun()  # a deletion rewrites what is left of a series
             permanent = contents.permanent.data[ids]
             sequence = self.journal.write(Deletion(permanent, start_ms, end_ms), durable=self.is_synced)
             tombstone = Tombstone.of(sequence, permanent, start_ms, end_ms)

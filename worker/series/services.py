@@ -21,9 +21,9 @@ def _delete_pool() -> ThreadPoolExecutor:
 
 @dataclass(frozen=True, slots=True)
 class SeriesServices:
-    """`symbols`: the table of texts, of which the labels of all shards are codes. `rounds`: the group commit. Who has
-    `sealing` seals a shard, who has `merging` merges the blocks of one: one at a time each. `deletes`: the threads in
-    which the shards of one request delete."""
+    """`symbols`: the table of texts; the labels of all shards are its codes. `rounds`: the group commit. A thread holds
+    `sealing` while it seals a shard and `merging` while it merges blocks, so a process does one of each at a time.
+    `deletes`: the threads in which the shards of one request delete."""
 
     settings: Settings
     symbols: Symbols

@@ -1,9 +1,9 @@
 """What a shard does with its samples in the background: seals, merges and drops blocks, and sweeps the registry.
 
 Two threads a shard, at low priority: one seals, and one merges and drops. In a process one shard is sealed and one
-merged at a time, so that a seal waits for other seals at most, which have a bound, and never for a merge, which has
-none. Neither holds a lock of the shard while it compresses or writes: sealing takes the head away in one step, works on
-what does not change any more, and puts the blocks in its place in another.
+merged at a time. So a seal waits at most for other seals, which take a bounded time, and never for a merge, which does
+not. Neither holds a lock of the shard while it compresses or writes: sealing takes the head away in one step, works on
+what no longer changes, and puts the blocks in its place in another step.
 
 A merge begins only while no head is being sealed; blocks that are sealed later have a higher generation than any that
 it merges.
@@ -223,7 +223,7 @@ class Upkeep:
         self._log("samples sealed", rows, started, before_ms=before_ms)
 
     def _compact(self, now_ms: int) -> bool:
-        """Write some blocks anew as one, without what was deleted; False if there is nothing to do."""
+        """Rewrite some blocks as one, without what was deleted; False if there is nothing to do."""
         started = time.monotonic()
         if not compaction.choose(self._contents.layers, self._window_ms, now_ms):
             return False

@@ -10,8 +10,8 @@ class GroupSync:
     """The first caller becomes the leader; the rest wait for a sync that began after they asked.
 
     A sync that failed is the last one: the kernel reports a failed write once, and lets the next fsync of the same file
-    succeed though the bytes are not on the disk. So whoever was not answered before gets the failure, then and ever
-    after; what was synced has to be opened anew.
+    succeed though the bytes are not on the disk. So every caller that was not answered before gets the failure, in this
+    call and in all later ones, until the file is opened again.
     """
 
     def __init__(self, fsync: Callable[[], None]) -> None:

@@ -21,14 +21,14 @@ WIDE_BLOCKS_MAX = 16
 
 
 def choose(layers: Layers, window_ms: int, now_ms: int) -> list[Block]:
-    """Blocks to write anew as one block of the highest generation among them, in reading order, or none.
+    """Blocks to rewrite as one block of the highest generation among them, in reading order, or none.
 
     Blocks of one window are merged when there are BLOCKS_MERGED_MIN, and two that share the narrowest at the latest
     when nothing was added to it for the length of one. Then a block that a tombstone may apply to, alone. What shares
     times with a block that is set aside stays as it is, in case that one comes back.
 
-    Merging makes fewer blocks of more, and the last choice leaves nothing for the tombstone to apply to: so it comes to
-    an end.
+    This comes to an end: merging makes fewer blocks of more, and the last choice leaves nothing that the tombstone
+    applies to.
     """
     blocks = layers.blocks
     for chosen in chain(_in_windows(blocks, window_ms, now_ms), _wide(blocks, window_ms)):

@@ -29,7 +29,7 @@ BULK_SERIES = 1 << 16
 ROWS_MAX = 4096
 """Rows a shard may have before the next start joins them."""
 DEAD_SHARE = 0.1
-"""Of all series, how many must be without samples before the rows are written anew."""
+"""Of all series, how many must be without samples before the rows are rewritten."""
 
 Labels = tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
 """(permanent ids int64[n] ascending, label bytes, int64[n + 1] offsets into them)."""
@@ -88,9 +88,8 @@ class Registry:
             raise StoreDamaged(f"the store {self._store.path} is damaged: {text}")
 
     def sweep(self, alive: NDArray[np.int64]) -> int:
-        """Write the rows anew, few and long, without the series not in `alive` (ascending ids), if those are many or
-        the rows short; returns how many are gone. One batch: a crash leaves the rows as they were, or as they are to
-        be."""
+        """Rewrite the rows, few and long, without the series not in `alive` (ascending ids), if those are many or the
+        rows short; returns how many are gone. It is one batch: a crash leaves the old rows or the new ones."""
         stored = Registry(self._store)
         known = dead = 0
         for ids, _, _ in stored.load():

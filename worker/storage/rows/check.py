@@ -1,7 +1,7 @@
-"""Looking at a store without changing it: every row is read, and every checksum verified.
+"""Checks a store without changing it: reads every row and verifies every checksum.
 
-The store is opened through links in a directory of its own, since the library writes its log of messages and its
-settings where it opens a store, also to read only. What the store's own log has is read too, into memory.
+The store is opened through links in another directory, because the library writes its log of messages and its settings
+where it opens a store, even one that is only read. The records of the store's log are read too, into memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A store that was found damaged while it was in use is known for it over a restart: by a file beside it,
-`store.damaged`, with what was found. A start that finds it has the whole store read before it serves: what is damaged
-may be where a start does not look. Deleting the file has it served without that.
+"""Remembers over a restart that a store was found damaged while it was in use: a file beside the store,
+`store.damaged`, says what was found. A start that finds this file reads the whole store before it serves, because the
+damage may be where a start does not look. If the file is deleted, the store is served without that.
 """
 
 from __future__ import annotations
