@@ -10,12 +10,11 @@ import pytest
 
 WITHIN_S = 600.0
 COMPILE = """
-from worker import warm
+from worker import methods, warm
 from coordinator.log import records
 from coordinator.queries import evaluation
 from coordinator.series import remote_write
 from coordinator.vectors import merging, numbers, walk
-warm.import_methods()
 warm.fill_cache()
 numbers.compile_kernels()
 walk.compile_kernels()

@@ -17,7 +17,7 @@ from shared.messages.query import Evaluate, Evaluated
 from shared.promql.model import Grid, Source
 from shared.wire import Frame, pack, unpack
 from tests.memory_source import MemorySource
-from worker.series.evaluation import answer
+from worker.queries.evaluation import answer
 
 Series = Mapping[Labels, Sequence[ArrayLike]]
 

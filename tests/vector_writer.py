@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from shared.config import Settings
-from shared.labels import Symbols
 from shared.messages.vectors import Collection
 from worker.damage import DamageReport
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.vectors import collection as collection_module
+from worker.vectors import indexing as indexing_module
+from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart
 
 IDS = 3000
@@ -33,15 +34,15 @@ def vector(number: int, version: int) -> np.ndarray:
 def open_part(directory: Path) -> tuple[Store, VectorPart]:
     store = Store(directory / "shards" / "0000" / "store")
     settings = Settings(data=directory, shards=1, workers=1)
-    part = VectorPart(store, settings, Symbols(), directory / "shards" / "0000", DamageReport())
+    part = VectorPart(store, Engine(settings), 0, DamageReport())
     part.load()
     return store, part
 
 
 def hasten() -> None:
-    collection_module.SNAPSHOT_ROWS = 100
-    collection_module.SNAPSHOT_SHARE = 0.02
-    collection_module.DEAD_ROWS_LEAST = 100
+    indexing_module.SNAPSHOT_ROWS = 100
+    indexing_module.SNAPSHOT_SHARE = 0.02
+    indexing_module.DEAD_ROWS_MIN = 100
     collection_module.SETTLED_S = 0.0
 
 

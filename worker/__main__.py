@@ -17,10 +17,11 @@ from typing import Any
 from shared import allocator, config, interpreter, manifest, telemetry
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError, Unavailable
+from shared.messages.settling import settle
 from shared.telemetry import event
 from worker.process import WorkerProcess
-from worker.wal import layout
-from worker.warm import fill_cache, import_methods
+from worker.storage.wal import layout
+from worker.warm import fill_cache
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 10.0
@@ -163,7 +164,7 @@ def main() -> None:
         layout.prepare(settings.data, settings.worker_count(), identity.cluster_id)
     except (ConfigError, Unavailable) as error:
         sys.exit(f"triptych workers: {error}")
-    import_methods()
+    settle()
     interpreter.collect_seldom()
     interpreter.switch_often()
     Supervisor(settings, identity, address, lock).run()

@@ -19,12 +19,12 @@ from shared.durable import DAMAGED
 from shared.errors import ConfigError
 from shared.manifest import shard_directories
 from worker import shard_check
-from worker.store_damage import StoreLocked
+from worker.storage.rows.damage import StoreLocked
+from worker.storage.wal import check as wal_check
+from worker.storage.wal import layout, reading, register
+from worker.storage.wal import log as wal
+from worker.storage.wal.check import FileReport
 from worker.vectors import check as vectors
-from worker.wal import check as wal_check
-from worker.wal import layout, reading, register
-from worker.wal import log as wal
-from worker.wal.check import FileReport
 
 CANNOT_CHECK = 2
 _AREAS = {wal.SERIES: "samples", wal.LOG: "log records"}
@@ -37,16 +37,16 @@ def check(data: Path) -> WorkersReport:
     """Raises StoreLocked when a store is in use, OSError when something cannot be read at all."""
     base = _log_base(data)
     records = _records(base)
-    found = [*_of_log(data, base), *_of_layout(data, base), *_of_vectors(data)]
+    findings = [*_of_log(data, base), *_of_layout(data, base), *_of_vectors(data)]
     listed = _listed(data)
     facts = []
     for path in shard_directories(data):
         shard = int(path.name)
-        own, log_facts = shard_check.check(data, shard, records.get(shard, {}), listed)
-        found += own
+        shard_findings, log_facts = shard_check.check(data, shard, records.get(shard, {}), listed)
+        findings += shard_findings
         if log_facts is not None:
             facts.append(log_facts)
-    return WorkersReport(found, facts)
+    return WorkersReport(findings, facts)
 
 
 def _log_base(data: Path) -> Path:
@@ -124,32 +124,34 @@ def _of_layout(data: Path, base: Path) -> Iterator[Finding]:
     lists = [directory / register.NAME for directory in layout.directories(base)]
     if workers is None:
         return
-    if not path.read_bytes().startswith(layout.encode_workers(workers)) and any(own.exists() for own in lists):
+    if not path.read_bytes().startswith(layout.encode_workers(workers)) and any(listing.exists() for listing in lists):
         yield Finding(
             relative, "its checksum is missing", "no data: records are dealt out to the workers anew", "delete it"
         )
-    shards = [int(own.parents[1].name) for own in (data / "shards").glob("*/store/CURRENT")]
+    shards = [int(path.parents[1].name) for path in (data / "shards").glob("*/store/CURRENT")]
     for worker in sorted({shard % workers for shard in shards}):
         directory = layout.directory_of(base, worker)
         if not directory.exists():
-            own = ", ".join(str(shard) for shard in sorted(shards) if shard % workers == worker)
-            depends = f"what shards {own} had acknowledged and not put into stores and blocks yet: a start refuses"
+            shards_text = ", ".join(str(shard) for shard in sorted(shards) if shard % workers == worker)
+            depends = (
+                f"what shards {shards_text} had acknowledged and not put into stores and blocks yet: a start refuses"
+            )
             yield Finding(directory.relative_to(data).as_posix(), "it is missing", depends, "restore it from a copy")
 
 
 def _of_vectors(data: Path) -> Iterator[Finding]:
-    for own in vectors.check(data):
+    for damage in vectors.check(data):
         remedy = (
-            "restore it from a copy, or start without it" if own.costs_data else "nothing: the next start repairs it"
+            "restore it from a copy, or start without it" if damage.costs_data else "nothing: the next start repairs it"
         )
-        if DAMAGED in own.path.name:
+        if DAMAGED in damage.path.name:
             remedy = "delete it to accept the loss"
-        yield Finding(own.path.relative_to(data).as_posix(), own.what, own.depends, remedy)
+        yield Finding(damage.path.relative_to(data).as_posix(), damage.what, damage.depends, remedy)
 
 
 def _listed(data: Path) -> set[int] | None:
     content = newest(copies_in(data / DIRECTORY))
-    return None if content is None else {own.id for own in (*content.collections, *content.dropped)}
+    return None if content is None else {collection.id for collection in (*content.collections, *content.dropped)}
 
 
 def main() -> int:

@@ -1,32 +1,15 @@
-"""What a worker can be asked to do: every area's methods by name."""
+"""What a worker can be asked to do: every area's methods by name.
+
+Importing this imports all that a worker needs to answer, and compiles the kernels that have a signature of their own:
+the supervisor does so once, before it forks the workers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from worker.logs import methods as logs
+from worker.method import Method
+from worker.queries import methods as queries
+from worker.series import methods as series
+from worker.vectors import methods as vectors
 
-from shared.wire import Reply, Request
-
-if TYPE_CHECKING:
-    from worker.shard import Shard
-
-Lane = Literal["write", "read", "query"]
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """`run` is called in a thread of the lane's pool with those shards of the request that are ready here. It raises
-    errors of `shared.errors`, which reach the coordinator as they are; shards it had to leave out are named in
-    `Reply.shard_errors`."""
-
-    run: Callable[[Mapping[int, Shard], Request], Reply]
-    lane: Lane
-
-
-def all_methods() -> dict[str, Method]:
-    from worker.logs.methods import METHODS as LOG
-    from worker.series.methods import METHODS as SERIES
-    from worker.vectors.methods import METHODS as VECTORS
-
-    return {**SERIES, **LOG, **VECTORS}
+METHODS: dict[str, Method] = {**series.METHODS, **queries.METHODS, **logs.METHODS, **vectors.METHODS}

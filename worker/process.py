@@ -23,13 +23,14 @@ from shared.manifest import shard_directory
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage
-from worker.methods import Method, all_methods
-from worker.series.texts import TextTable
+from worker.method import Method
+from worker.methods import METHODS
+from worker.services import Services
 from worker.serving import Service, failure
 from worker.shard import Shard
-from worker.store_damage import StoreDamaged
-from worker.wal import layout
-from worker.wal.log import WriteAheadLog
+from worker.storage.rows.damage import StoreDamaged
+from worker.storage.wal import layout
+from worker.storage.wal.log import WriteAheadLog
 
 HEARTBEAT_S = 0.5
 AWAY_S = 0.1
@@ -55,9 +56,9 @@ class WorkerProcess:
         self._settings = settings
         self._cluster_id = cluster_id
         self._parent = parent
-        self._symbols = TextTable()
         base = settings.data / layout.NAME
         self._wal = WriteAheadLog(layout.directory_of(base, min(shard_numbers)), former=base)
+        self._services = Services.build(settings, self._wal)
         self._states: dict[int, Shard | str | None] = dict.fromkeys(shard_numbers)  # None: loading, str: why it failed
         self._after_s: dict[int, float] = {}  # shards whose disk failed: how long the last pause was, and when it ends
         self._retry_at: dict[int, float] = {}
@@ -71,7 +72,7 @@ class WorkerProcess:
         # Nothing is queued for a coordinator that is away: old beats and replies are of no use to the next one.
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.connect(address)
-        self._service = Service(name, socket, all_methods(), self._run)
+        self._service = Service(name, socket, METHODS, self._run)
 
     def run(self) -> None:
         """Serve until told to stop."""
@@ -104,7 +105,7 @@ class WorkerProcess:
 
     def _load(self, number: int) -> None:
         try:
-            self._states[number] = Shard(number, self._settings, self._symbols, self._wal)
+            self._states[number] = Shard(number, self._services)
             self._claim(number)
         except StoreDamaged as error:
             self._states[number] = str(error)

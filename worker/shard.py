@@ -7,21 +7,19 @@ import time
 from pathlib import Path
 
 from shared import identity
-from shared.config import Settings
-from shared.labels import Symbols
 from shared.manifest import shard_directory
 from shared.telemetry import event
-from worker import known_damage
 from worker.damage import Area, DamageReport
 from worker.logs.part import LogPart
 from worker.ownership import when_free
 from worker.series.part import SeriesPart
+from worker.services import Services
 from worker.shard_check import check_store
-from worker.storage import Store, StoreLocked
-from worker.store_damage import DECODING_ERRORS, StoreDamaged
+from worker.storage.rows import known_damage
+from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged
+from worker.storage.rows.store import Store, StoreLocked
+from worker.storage.wal import log as wal
 from worker.vectors.part import VectorPart
-from worker.wal import log as wal
-from worker.wal.log import WriteAheadLog
 
 _AREAS: dict[int, Area] = {wal.SERIES: "series", wal.LOG: "log"}
 
@@ -41,23 +39,24 @@ class Shard:
     """An open shard. The constructor opens the store (waiting for its lock) and replays every area.
 
     Raises StoreDamaged when the store's files or rows make no sense or lack something; OSError or Unavailable when the
-    disk is full or failing or the directory stays locked by another process. Nothing is left open then, and `log`, that
-    of the process, has the shard's records still: it can be tried again.
+    disk is full or failing or the directory stays locked by another process. Nothing is left open then, and the log of
+    the process has the shard's records still: it can be tried again.
     """
 
-    def __init__(self, number: int, settings: Settings, symbols: Symbols, log: WriteAheadLog) -> None:
+    def __init__(self, number: int, services: Services) -> None:
         self.id = number
         self.damage = DamageReport()
-        directory = shard_directory(settings.data, number)
+        directory = shard_directory(services.settings.data, number)
+        log = services.log
         started = time.monotonic()
         log.open()
         for area, text in log.losses_of(number):
             self.damage.add(_AREAS[area], text)
         self.store = when_free(directory, lambda: _opened(directory / "store"), StoreLocked)
         streams = [log.stream(number, area) for area in (wal.SERIES, wal.LOG)]
-        self.series = SeriesPart(self.store, settings, symbols, directory, streams[0], self.damage)
-        self.logs = LogPart(self.store, settings, symbols, directory, streams[1], self.damage)
-        self.vectors = VectorPart(self.store, settings, symbols, directory, self.damage)
+        self.series = SeriesPart(self.store, services.series, directory, streams[0], self.damage)
+        self.logs = LogPart(self.store, services.keeper, streams[1], self.damage)
+        self.vectors = VectorPart(self.store, services.engine, number, self.damage)
         loaded: list[SeriesPart | LogPart] = []
         try:
             for part in (self.series, self.logs):

@@ -13,15 +13,16 @@ import numpy as np
 
 from shared.data_files import Finding, LogFacts
 from shared.durable import DAMAGED
-from worker import known_damage, store_check
 from worker.logs import verify as logs
 from worker.series import verify as series
 from worker.series.verify import FileCheck
-from worker.store_damage import StoreDamaged
-from worker.store_marker import Marker
-from worker.store_reading import StoreReader
+from worker.storage.rows import check as store_check
+from worker.storage.rows import known_damage
+from worker.storage.rows.damage import StoreDamaged
+from worker.storage.rows.marker import Marker
+from worker.storage.rows.reading import StoreReader
+from worker.storage.wal import log as wal
 from worker.vectors import check as vectors
-from worker.wal import log as wal
 
 STORE = "store"
 _FILE = re.compile(r"(MANIFEST-\d+|CURRENT|\d+\.(sst|log))")
@@ -47,36 +48,36 @@ def check_store(path: Path) -> list[str]:
     reason to do without a store: they are left out and said. Raises StoreLocked, OSError."""
 
     def rows(reader: StoreReader) -> Iterator[str]:
-        found = _Rows()
-        yield from _series(found, reader)
-        yield from _log(found, reader)
+        store_rows = _Rows()
+        yield from _series(store_rows, reader)
+        yield from _log(store_rows, reader)
 
     return store_check.check(path, rows)
 
 
-def _read_rows(found: _Rows, listed: set[int] | None, reader: StoreReader) -> Iterable[str]:
-    found.writes = reader.writes
+def _read_rows(store_rows: _Rows, listed: set[int] | None, reader: StoreReader) -> Iterable[str]:
+    store_rows.writes = reader.writes
     parts: list[tuple[str, Callable[[], Iterable[str]]]] = [
-        ("all samples of the shard: it is refused, or lacks series", lambda: _series(found, reader)),
-        ("records of the log on this shard", lambda: _log(found, reader)),
+        ("all samples of the shard: it is refused, or lacks series", lambda: _series(store_rows, reader)),
+        ("records of the log on this shard", lambda: _log(store_rows, reader)),
         ("these vectors: they are missing from answers, which say so", lambda: vectors.check_rows(reader, listed)),
     ]
     for depends, texts in parts:
         try:
-            found.wrong.update(dict.fromkeys(texts(), depends))
+            store_rows.wrong.update(dict.fromkeys(texts(), depends))
         except StoreDamaged as error:
-            found.wrong[str(error)] = depends
-    return found.wrong
+            store_rows.wrong[str(error)] = depends
+    return store_rows.wrong
 
 
-def _series(found: _Rows, reader: StoreReader) -> Iterable[str]:
-    found.series = series.series_rows(reader)
-    return found.series.wrong
+def _series(store_rows: _Rows, reader: StoreReader) -> Iterable[str]:
+    store_rows.series = series.series_rows(reader)
+    return store_rows.series.wrong
 
 
-def _log(found: _Rows, reader: StoreReader) -> Iterable[str]:
-    found.log = logs.log_rows(reader)
-    return found.log.wrong
+def _log(store_rows: _Rows, reader: StoreReader) -> Iterable[str]:
+    store_rows.log = logs.log_rows(reader)
+    return store_rows.log.wrong
 
 
 def check(data: Path, shard: int, payloads: Payloads, listed: set[int] | None) -> tuple[list[Finding], LogFacts | None]:
@@ -87,20 +88,21 @@ def check(data: Path, shard: int, payloads: Payloads, listed: set[int] | None) -
     if not (store / "CURRENT").exists() and not any(directory.rglob("*.*")):
         return [], LogFacts(shard)  # a first start that was killed
     rows = _Rows()
-    found = [_of_store(data, store, text, rows) for text in store_check.check(store, partial(_read_rows, rows, listed))]
-    found += _of_marker(data, store, rows.writes)
+    texts_of_store = store_check.check(store, partial(_read_rows, rows, listed))
+    findings = [_of_store(data, store, text, rows) for text in texts_of_store]
+    findings += _of_marker(data, store, rows.writes)
     if rows.series is not None:
-        found += _of_blocks(data, directory / "blocks", rows.series)
+        findings += _of_blocks(data, directory / "blocks", rows.series)
         for text in series.check_journal(rows.series, payloads.get(wal.SERIES, ())):
-            found.append(_of_record(shard, text, "these samples: answers about the shard say that they are missing"))
+            findings.append(_of_record(shard, text, "these samples: answers about the shard say that they are missing"))
     elif (directory / "blocks").is_dir():
         what = "its blocks could not be checked, since the store that names them is damaged"
-        found.append(Finding(_relative(data, directory / "blocks"), what, "nothing by itself", is_damage=False))
+        findings.append(Finding(_relative(data, directory / "blocks"), what, "nothing by itself", is_damage=False))
     facts = None
     if rows.log is not None:
         texts, facts = logs.check_messages(shard, rows.log, payloads.get(wal.LOG, ()))
-        found += [_of_record(shard, text, "the whole shard: it is refused") for text in texts]
-    return found, facts
+        findings += [_of_record(shard, text, "the whole shard: it is refused") for text in texts]
+    return findings, facts
 
 
 def _relative(data: Path, path: Path) -> str:

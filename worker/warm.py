@@ -6,22 +6,11 @@ import logging
 import os
 import time
 
-from shared.messages.settling import settle
 from shared.promql.engine import warm as engine
 from shared.telemetry import event
-from worker.methods import all_methods
 from worker.vectors import ann, ranking, similarity
 
 LOWEST_PRIORITY = 19
-
-
-def import_methods() -> None:
-    """What a worker needs to be ready, in the supervisor before it forks: kernels with a signature of their own are
-    compiled when their module is imported, once for all workers, and a restarted worker imports nothing."""
-    started = time.monotonic()
-    all_methods()
-    settle()
-    event(logging.INFO, "worker methods imported", ms=round((time.monotonic() - started) * 1000))
 
 
 def fill_cache() -> None:

@@ -22,14 +22,15 @@ from coordinator.series import remote_write
 from coordinator.series.remote_write import UNLIMITED
 from loadtest.bench.ingest import START_MS, bodies
 from shared.config import Settings
-from worker.series.blocks import Block, BlockWriter
-from worker.series.cache import DecodedCache
+from worker.series.blocks.block import Block, BlockWriter
+from worker.series.blocks.cache import DecodedCache
 from worker.series.head import NEVER
+from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.pieces import join
-from worker.series.texts import TextTable
-from worker.storage import Store
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.series.services import SeriesServices
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 SCRAPE_MS = 15_000
 WINDOW_SAMPLES = 480
@@ -154,7 +155,7 @@ def shard(directory: Path, series: int, rounds: int) -> None:
         thread.join()
     show(f"seal {series} series × {rounds}, of one core's time", samples / worked / 1e6, "M samples/s")
     show(f"seal {series} series × {rounds}, of the clock", samples / took / 1e6, "M samples/s")
-    show("… bytes", part.counts()["block_bytes"] / part.layers().samples, "bytes a sample")
+    show("… bytes", part.counts()["block_bytes"] / part.contents.layers.samples, "bytes a sample")
     for name, own in waits.items():
         show(f"longest {name} before, while sealing", before[name][0] * 1000, f"ms, {max(own) * 1000:.2f} ms")
         p99 = float(np.percentile(own, 99)) * 1000
@@ -169,7 +170,7 @@ def shard(directory: Path, series: int, rounds: int) -> None:
 def opened(directory: Path, settings: Settings) -> tuple[SeriesPart, Store, Callable[[], None]]:
     store = Store(directory / "store")
     log = WriteAheadLog(directory / "wal").open()
-    part = SeriesPart(store, settings, TextTable(), directory, log.stream(0, SERIES))
+    part = SeriesPart(store, SeriesServices(settings, TextTable()), directory, log.stream(0, SERIES))
     part.load()
 
     def close() -> None:

@@ -24,12 +24,13 @@ from shared.config import Settings
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from shared.sample_frames import parse
+from worker.queries.source import ShardSource
 from worker.series.head import Head
+from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
-from worker.series.select import ShardSource
-from worker.series.texts import TextTable
-from worker.storage import Store
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.series.services import SeriesServices
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 REQUEST_SERIES = 2_000
 RUNS = 15
@@ -124,7 +125,7 @@ def shard(series: int) -> None:
 def opened(directory: Path) -> tuple[SeriesPart, Store, Callable[[], None]]:
     store = Store(directory / "store")
     log = WriteAheadLog(directory / "wal").open()
-    part = SeriesPart(store, Settings(), TextTable(), directory, log.stream(0, SERIES))
+    part = SeriesPart(store, SeriesServices(Settings(), TextTable()), directory, log.stream(0, SERIES))
     part.load()
 
     def close() -> None:
@@ -150,8 +151,8 @@ def queries(part: SeriesPart) -> None:
         ("all", base),
     ]
     for text, matchers in cases:
-        found = source.select(matchers, 0, 1 << 60, Symbols(part._symbols)).labels.size
-        took = median_ns(lambda own=matchers: source.select(own, 0, 1 << 60, Symbols(part._symbols)), 1)
+        found = source.select(matchers, 0, 1 << 60, Symbols(part.symbols)).labels.size
+        took = median_ns(lambda own=matchers: source.select(own, 0, 1 << 60, Symbols(part.symbols)), 1)
         print(f"{'select ' + text + f' ({found} series), labels as columns':<52} {took / 1e6:>10.3f} ms")
 
 

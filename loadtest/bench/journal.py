@@ -4,7 +4,7 @@ A commit has a record for each of some shards: samples as packed columns, 20 byt
 
 - to the stores: a row of family `series` in the RocksDB of each shard, whose syncs wait for the disk side by side;
 - to a file: all records with one gathering write behind a checksum each, at the end of a file that grows;
-- to the log: `worker.wal`, whose files are full of zeros before they are written.
+- to the log: `worker.storage.wal`, whose files are full of zeros before they are written.
 
 Medians and 99th percentiles are of the clock; processor time is that of the whole process, what the store does in the
 background included. The three take turns, and each comes twice.
@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from worker.storage import Store
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 SHARDS = 4
 RECORD_SAMPLES = (60, 250, 2_000)

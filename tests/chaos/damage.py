@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.wal import record
+from worker.storage.wal import record
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,14 @@ def _wal_header(content: bytes) -> tuple[int, int]:
     return 0, 20 if content.rstrip(b"\0") else 0
 
 
-def _found(content: bytes) -> list[record.Found]:
+def _found(content: bytes) -> list[record.RecordHeader]:
     """The records of a file that are whole, in order."""
     number = record.read_header(content).number
-    return [item for item in record.scan(number, memoryview(content)) if isinstance(item, record.Found) and item.whole]
+    return [
+        item
+        for item in record.scan(number, memoryview(content))
+        if isinstance(item, record.RecordHeader) and item.whole
+    ]
 
 
 def _last(content: bytes) -> int:

@@ -17,7 +17,7 @@ from tests.chaos.processes import ChaosCluster
 from tests.chaos.vector_load import VectorLoad, Vectors
 from worker.logs.messages import Message
 from worker.logs.messages import read as read_message
-from worker.wal import log as wal
+from worker.storage.wal import log as wal
 
 SETTINGS = {
     # So that sealing, merging, snapshots and segments happen all the time, and are cut short too.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.data_files import NOTES, files_in, kind_of
-from worker.wal import record, register
+from worker.storage.wal import record, register
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _why_harmless_in_log(path: Path, offset: int) -> str:
     if offset >= end:
         return "behind the last record"
     for item in record.scan(int(path.stem), memoryview(path.read_bytes())):
-        assert isinstance(item, record.Found)
+        assert isinstance(item, record.RecordHeader)
         if item.start + item.length <= offset < item.end:
             return "between two records"
     return ""

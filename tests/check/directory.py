@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster.cluster import Cluster
 from tests.remote_write_bodies import HEADERS, compressed
-from worker.storage import Store
+from worker.storage.rows.store import Store
 
 SHARDS, WORKERS = 3, 2
 SETTINGS = {"TRIPTYCH_HEAD_BYTES": "24576", "TRIPTYCH_BLOCK_WINDOW": "10s"}

@@ -22,7 +22,7 @@ from shared.data_files import NOTES, SET_ASIDE, WorkersReport, files_in, kind_of
 from shared.durable import DAMAGED
 from tests.check import damage, directory
 from worker import check as worker_check
-from worker.storage import Store
+from worker.storage.rows.store import Store
 
 FLIPS = int(os.environ.get("CHECK_FLIPS", "60"))
 SEED = int(os.environ.get("CHECK_SEED", "1"))

@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.cluster.cluster import READY_WITHIN_S, Cluster
 from tests.cluster.test_vector_area import ids, put, refused, search, write
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.vectors.stored_rows import FAMILY, prefix
 
 NAMES = [f"v{number}" for number in range(20)]

@@ -16,13 +16,13 @@ from typing import Any
 from unittest import mock
 
 from shared import durable
-from worker.group_sync import GroupSync
 from worker.logs.keeper import Keeper
 from worker.series.journal import Journal
 from worker.series.part import SeriesPart
-from worker.storage import Store
+from worker.storage.group_sync import GroupSync
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import Stream, WriteAheadLog
 from worker.vectors.part import VectorPart
-from worker.wal.log import Stream, WriteAheadLog
 
 PACKAGES = ("shared", "worker", "coordinator")
 FUNCTIONS = {"fsync": os, "fdatasync": os, "sync_directory": durable}
@@ -38,7 +38,7 @@ WORKLOADS_OF = {
     "shared.manifest": ("manifest", "start"),
     "coordinator.log": ("sequencer",),
     "coordinator.vectors": ("catalogue",),
-    "worker.wal": ("wal", "wal-threads", "wal-layout", "start"),
+    "worker.storage.wal": ("wal", "wal-threads", "wal-layout", "start"),
     "worker.storage": ("store", "start"),
     "worker.series": ("series", "series-buffered"),
     "worker.logs": ("log",),
@@ -50,16 +50,18 @@ UNNOTICED = {
     "worker.logs.part:load:sync": "what a start reads in the store was synced or written out before",
     "worker.logs.part:drop:durable": "the space is reclaimed next, which writes the store's memory out to the disk",
     "worker.series.loading:carry_out:durable": "the journal says it still; what releases that is a later write, synced",
-    "worker.series.registry:sweep:durable": "a sweep that is undone leaves the rows as they were, and is done again",
-    "worker.storage:close:sync": "the families are flushed next, to files that the store syncs itself",
+    "worker.series.index.registry:sweep:durable": "a sweep that is undone leaves the rows as they were, and is done "
+    "again",
+    "worker.storage.rows.store:close:sync": "the families are flushed next, to files that the store syncs itself",
     "worker.vectors.ann:save:fsync": "a snapshot that fails its checksum is built anew from the store",
-    "worker.vectors.collection:save:sync": "a snapshot that names more than its store has given is discarded",
-    "worker.store_marker:open:fsync": "a marker asks for less, or nothing, after the loss of power: it tells damage",
-    "worker.store_marker:open:sync_directory": "as above",
-    "worker.store_manifest:synced:fsync": "the library has just synced what the marker tells of, or does so now: only "
-    "what another thread is appending at that moment is not (tests/unit/test_store_files.py)",
-    "worker.store_manifest:cut:fsync": "what comes back after another loss of power is cut off again",
-    "worker.wal.layout:_write_anew:sync": "closing the logs syncs them again",
+    "worker.vectors.indexing:save:sync": "a snapshot that names more than its store has given is discarded",
+    "worker.storage.rows.marker:open:fsync": "a marker asks for less, or nothing, after the loss of power: it tells "
+    "damage",
+    "worker.storage.rows.marker:open:sync_directory": "as above",
+    "worker.storage.rows.manifest:synced:fsync": "the library has just synced what the marker tells of, or does so "
+    "now: only what another thread is appending at that moment is not (tests/unit/test_store_files.py)",
+    "worker.storage.rows.manifest:cut:fsync": "what comes back after another loss of power is cut off again",
+    "worker.storage.wal.layout:_write_anew:sync": "closing the logs syncs them again",
 }
 """Places that no crash shows when they are left out, and why that is right."""
 
@@ -75,7 +77,8 @@ def places() -> list[str]:
                 if what in METHODS and not is_statement:
                     continue  # a writer's own, which returns what it wrote
                 # The coordinator's `sync` is a request; the store's `flush` of a family is the library's.
-                is_ours = what not in METHODS or (package == "worker" and f"{module}:{what}" != "worker.storage:flush")
+                is_library = f"{module}:{what}" == "worker.storage.rows.store:flush"
+                is_ours = what not in METHODS or (package == "worker" and not is_library)
                 if what and is_ours:
                     found[f"{module}:{function}:{what}"] = None
     return list(found)

@@ -22,13 +22,13 @@ POINTS = {name: 6 * WEIGHTS.get(name, 1) for name in WORKLOADS}
 LEFT_OUT = {
     "shared.durable:sync_directory:fsync": "catalogue",
     "shared.durable:write_atomically:sync_directory": "sequencer",
-    "worker.wal.files:first:sync_directory": "wal",
-    "worker.wal.log:_fdatasync:fdatasync": "wal",
-    "worker.wal.register:_save:fdatasync": "wal",
-    "worker.storage:sync:sync": "store",
+    "worker.storage.wal.files:first:sync_directory": "wal",
+    "worker.storage.wal.log:_fdatasync:fdatasync": "wal",
+    "worker.storage.wal.register:_save:fdatasync": "wal",
+    "worker.storage.rows.store:sync:sync": "store",
     "worker.logs.writing:append:sync": "log",
     "worker.series.ingest:register:sync": "series",
-    "worker.series.blocks:sync:fsync": "series",
+    "worker.series.blocks.block:sync:fsync": "series",
 }
 """Syncs that are left out here, and the workload that notices; the others: `python -m tests.powerloss.omitted`."""
 RUNS = [f"{workload} {place}" for place, workload in LEFT_OUT.items()]

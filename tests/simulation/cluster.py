@@ -17,19 +17,19 @@ from coordinator.log.area import LogArea
 from proto import cluster_pb2
 from shared.config import Settings
 from shared.errors import ConfigError, NotFound
-from shared.labels import Symbols
 from shared.wire import CANCEL, REGISTER, REQUEST
 from tests.simulation.disk import Disk, Files, MemoryPath, Store, StoreDisk, WalDisk, WriteAheadLog
 from tests.simulation.network import Endpoint, Network, Packet, received
 from tests.simulation.world import Process, Thread, World
 from worker.damage import DamageReport
+from worker.logs.keeper import Keeper
 from worker.logs.methods import METHODS
 from worker.logs.part import LogPart
-from worker.methods import Method
+from worker.method import Method
 from worker.process import AWAY_S, HEARTBEAT_S, WorkerProcess
 from worker.serving import LANE_THREADS
 from worker.shard import Shard
-from worker.wal.log import LOG
+from worker.storage.wal.log import LOG
 
 CLUSTER_ID = "simulated"
 AGAIN_S = 0.1
@@ -159,10 +159,11 @@ class Worker:
 
     def _load(self) -> None:
         world = self.cluster.world
+        keeper = Keeper(self.wal)  # type: ignore[arg-type]
         for shard in self._program._states:
             world.sleep(world.choices.delay_s())
             store = Store(self.disk, self.cluster.store_disks[shard])
-            part = LogPart(store, self.cluster.settings, Symbols(), None, self.wal.stream(shard, LOG))  # type: ignore[arg-type]
+            part = LogPart(store, keeper, self.wal.stream(shard, LOG))  # type: ignore[arg-type]
             try:
                 part.load()
             except Exception as error:

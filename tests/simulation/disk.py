@@ -15,7 +15,7 @@ from typing import Any
 from shared.errors import Unavailable
 from shared.wire import Frame
 from tests.simulation.world import World
-from worker.wal.log import Stream
+from worker.storage.wal.log import Stream
 
 RECORDS_A_FILE = 2
 """Of the write-ahead log: a file is given back when none of its records is needed."""
@@ -166,7 +166,7 @@ def _apply(rows: dict[bytes, bytes], change: Change) -> None:
 
 
 class Batch:
-    """Stands in for worker.storage.Batch."""
+    """Stands in for worker.storage.rows.store.Batch."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -187,7 +187,7 @@ class Batch:
 
 
 class Store:
-    """Stands in for worker.storage.Store, and behaves as it does towards crashes and full disks."""
+    """Stands in for worker.storage.rows.store.Store, and behaves as it does towards crashes and full disks."""
 
     def __init__(self, disk: Disk, lasting: StoreDisk) -> None:
         self._disk = disk
@@ -313,7 +313,7 @@ class WalDisk:
 
 
 class WriteAheadLog:
-    """Stands in for worker.wal.log.WriteAheadLog."""
+    """Stands in for worker.storage.wal.log.WriteAheadLog."""
 
     def __init__(self, disk: Disk, lasting: WalDisk) -> None:
         self._disk = disk

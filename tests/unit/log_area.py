@@ -52,7 +52,7 @@ class Log:
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.settings = Settings(**{"data": directory, "shards": SHARDS, "write_timeout_ms": 2000, **options})
-        self.links = LogShards(directory / "shards", SHARDS, self.settings)
+        self.links = LogShards(directory / "shards", SHARDS)
 
     @asynccontextmanager
     async def running(self, *, crash: bool = False) -> AsyncIterator[LogArea]:

@@ -10,16 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator.calls import FanOut, WorkerReply
-from shared.config import Settings
 from shared.errors import Unavailable
-from shared.labels import Symbols
 from shared.wire import Frame, Request
 from worker import damage
 from worker.damage import DamageReport
+from worker.logs.keeper import Keeper
 from worker.logs.methods import METHODS
 from worker.logs.part import LogPart
-from worker.storage import Store
-from worker.wal.log import LOG, WriteAheadLog
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import LOG, WriteAheadLog
 
 Fault = Callable[[str, int], str]
 """(method, shard) → "" (works), "lost" (the request never arrives), "unanswered" (it does, the answer does not), "late"
@@ -29,13 +28,12 @@ Fault = Callable[[str, int], str]
 class LogShards:
     """Stands in for `coordinator.links.Links`: every shard is a worker of its own."""
 
-    def __init__(self, directory: Path, shards: int, settings: Settings) -> None:
+    def __init__(self, directory: Path, shards: int) -> None:
         self.shards = shards
         self.down: set[int] = set()
         self.fault: Fault = lambda method, shard: ""
         self.calls: list[str] = []
         self._late: list[tuple[int, Request]] = []
-        self._settings = settings
         self._directory = directory
         self._shards = [self._open(n) for n in range(shards)]
 
@@ -44,7 +42,7 @@ class LogShards:
         store = Store(directory / "store")
         wal = WriteAheadLog(directory / "wal").open()
         report = DamageReport()
-        logs = LogPart(store, self._settings, Symbols(), directory, wal.stream(number, LOG), report)
+        logs = LogPart(store, Keeper(wal), wal.stream(number, LOG), report)
         logs.load()
         return SimpleNamespace(id=number, store=store, logs=logs, wal=wal, damage=report)
 

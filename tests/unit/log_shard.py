@@ -7,16 +7,15 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.config import Settings
 from shared.hashing import hash64
-from shared.labels import Symbols
 from shared.log_blocks import block_of
 from shared.messages.log import SEQUENCE_MAX, Batch, Range
 from worker.logs import reading, writing
+from worker.logs.keeper import Keeper
 from worker.logs.messages import Message
 from worker.logs.part import LogPart
-from worker.storage import Store
-from worker.wal.log import LOG, WriteAheadLog
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import LOG, WriteAheadLog
 
 Record = tuple[bytes, bytes]
 
@@ -24,15 +23,14 @@ COPIES_MAX = 20
 
 
 class OneShard:
-    def __init__(self, directory: Path, **options: int) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.settings = Settings(**options)  # type: ignore[arg-type]
         self._open()
 
     def _open(self) -> None:
         self.store = Store(self.directory / "store")
         self.log = WriteAheadLog(self.directory / "wal").open()
-        self.part = LogPart(self.store, self.settings, Symbols(), self.directory, self.log.stream(0, LOG))
+        self.part = LogPart(self.store, Keeper(self.log), self.log.stream(0, LOG))
         self.part.load()
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from worker.group_sync import GroupSync
+from worker.storage.group_sync import GroupSync
 
 TIMEOUT_S = 10.0
 

@@ -19,7 +19,7 @@ from shared.config import Settings
 from shared.errors import ConfigError
 from worker.process import WorkerProcess
 from worker.shard import Shard
-from worker.wal import layout
+from worker.storage.wal import layout
 
 
 def exchange(first: Path, second: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 from shared.config import Settings
 from tests.unit.test_series_blocks import Quiet
 from tests.unit.test_series_part import A, m
-from worker import known_damage
 from worker.series.journal import Deletion, Written
-from worker.series.texts import TextTable
+from worker.services import Services
 from worker.shard import Shard
-from worker.storage import StoreDamaged
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.storage.rows import known_damage
+from worker.storage.rows.store import StoreDamaged
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ class Data:
     def open(self) -> Shard:
         self.log = WriteAheadLog(self.path / "wal" / "0000")
         try:
-            return Shard(0, Settings(data=self.path, shards=1, workers=1), TextTable(), self.log)
+            return Shard(0, Services.build(Settings(data=self.path, shards=1, workers=1), self.log))
         except BaseException:
             self.log.close()
             raise

@@ -11,8 +11,8 @@ import pytest
 
 from shared.errors import Unavailable
 from worker.logs import keeper as keeper_module
-from worker.logs.keeper import Keeper, keeper_of
-from worker.wal.log import WriteAheadLog
+from worker.logs.keeper import Keeper
+from worker.storage.wal.log import WriteAheadLog
 
 TIMEOUT_S = 10.0
 
@@ -130,9 +130,3 @@ def test_a_part_that_cannot_be_kept_up_is_tried_again(log: Log) -> None:
     own.wake()
     eventually(lambda: part.kept_up == 3)
     own.leave(part)
-
-
-def test_a_log_has_one_keeper() -> None:
-    one, other = cast(WriteAheadLog, Log()), cast(WriteAheadLog, Log())
-    assert keeper_of(one) is keeper_of(one)
-    assert keeper_of(one) is not keeper_of(other)

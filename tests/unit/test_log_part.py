@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 
-from shared.config import Settings
 from shared.errors import Internal, Unavailable
 from shared.hashing import hash64
-from shared.labels import Symbols
 from shared.log_blocks import block_of
 from shared.messages.log import Batch
 from tests.unit.log_shard import OneShard, Record
 from worker.logs import part, rows, writing
 from worker.logs.gathering import RUN_BYTES_MAX, RUN_RECORDS_MAX
+from worker.logs.keeper import Keeper
 from worker.logs.messages import Message, Revocation, read
 from worker.logs.part import LogPart
 from worker.logs.runs import unpacked
-from worker.storage import Store
-from worker.wal.log import LOG, WriteAheadLog
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import LOG, WriteAheadLog
 
 
 @pytest.fixture
@@ -324,9 +323,9 @@ def test_records_of_the_write_ahead_log_are_read_as_they_were_written() -> None:
 
 def test_shards_of_a_worker_share_one_write_and_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = WriteAheadLog(tmp_path / "wal").open()
-    parts = []
+    keeper, parts = Keeper(log), []
     for number in range(4):
-        parts.append(LogPart(Store(tmp_path / str(number)), Settings(), Symbols(), tmp_path, log.stream(number, LOG)))
+        parts.append(LogPart(Store(tmp_path / str(number)), keeper, log.stream(number, LOG)))
         parts[-1].load()
     calls: list[str] = []
     for name in ("write", "sync"):

@@ -34,7 +34,7 @@ from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid, Matrix, Source
 from shared.wire import Reply, pack, unpack
 from tests.memory_source import MemorySource
-from worker.series.evaluation import answer
+from worker.queries.evaluation import answer
 
 MINUTE_MS = 60_000
 INSTANT = Grid(MINUTE_MS, MINUTE_MS)

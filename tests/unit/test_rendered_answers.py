@@ -27,7 +27,7 @@ from shared.promql.rendering import series as rendering
 from shared.promql.rendering.series import SeriesWriter
 from tests.memory_source import MemorySource
 from tests.sharded import evaluate_sharded, split
-from worker.series import evaluation
+from worker.queries import evaluation
 
 STALE = struct.unpack("<d", struct.pack("<Q", STALE_NAN_BITS))[0]
 T = 1_700_000_000_000

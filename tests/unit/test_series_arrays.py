@@ -15,14 +15,14 @@ import xxhash
 
 from shared.messages.series import TextsAnswer
 from shared.wire import unpack
-from worker.series import postings as postings_module
-from worker.series.blocks import Block
-from worker.series.bytemap import SLOTS_MIN, ByteMap
-from worker.series.cache import DecodedCache
-from worker.series.columns import CAPACITY_MIN, Column
+from worker.series.blocks.block import Block
+from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.retention import DRIFT_MS, SETTLE_MS, WallClock, expired, surplus
+from worker.series.growing_array import CAPACITY_MIN, GrowingArray
+from worker.series.index import postings as postings_module
+from worker.series.index.bytemap import SLOTS_MIN, ByteMap
+from worker.series.index.postings import PostingRun, Postings, distinct
 from worker.series.methods import _texts
-from worker.series.postings import Postings, Run, distinct
-from worker.series.retention import DRIFT_MS, SETTLE_MS, WallClock, expired, surplus
 
 TIMEOUT_S = 10.0
 
@@ -30,7 +30,7 @@ TIMEOUT_S = 10.0
 
 
 def test_a_column_grows_by_half_and_leaves_what_was_taken() -> None:
-    column = Column(np.int64, (2,))
+    column = GrowingArray(np.int64, (2,))
     column.extend(np.arange(2 * CAPACITY_MIN).reshape(-1, 2))
     assert len(column.data) == CAPACITY_MIN, "what fits takes no new memory"
     taken = column.rows()
@@ -144,7 +144,7 @@ def test_distinct_codes_are_ascending_and_once() -> None:
 
 
 def test_the_keys_of_one_name_are_its_own() -> None:
-    run = Run.of(np.array([1 << 32, 1 << 32 | 5, 2 << 32], np.int64), np.array([0, 1, 2], np.int32))
+    run = PostingRun.of(np.array([1 << 32, 1 << 32 | 5, 2 << 32], np.int64), np.array([0, 1, 2], np.int32))
     assert [run.span(name) for name in range(4)] == [(0, 0), (0, 2), (2, 3), (3, 3)]
 
 

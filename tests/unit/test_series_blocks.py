@@ -21,16 +21,17 @@ from shared.promql.ast import Matcher
 from shared.promql.model import STALE_NAN_BITS
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, Shard, m
-from worker.series import chunks
-from worker.series.blocks import Block, BlockWriter, CorruptBlock
-from worker.series.cache import DecodedCache
+from worker.series.blocks import chunks
+from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
+from worker.series.blocks.cache import DecodedCache
 from worker.series.head import NEVER
+from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.pieces import join
-from worker.series.texts import TextTable
-from worker.storage import Store
-from worker.wal import record
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.series.services import SeriesServices
+from worker.storage.rows.store import Store
+from worker.storage.wal import record
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 WINDOW_MS = 1000
 FAR_MS = 1 << 60
@@ -46,7 +47,7 @@ class Quiet(Shard):
         self.log = WriteAheadLog(self.path / "wal").open()
         self.symbols = TextTable()
         own = dataclasses.replace(Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, **self.options)
-        self.part = SeriesPart(self.store, own, self.symbols, self.path, self.log.stream(0, SERIES))
+        self.part = SeriesPart(self.store, SeriesServices(own, self.symbols), self.path, self.log.stream(0, SERIES))
         self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
         self.part._upkeep._tend = lambda now_ms: None  # type: ignore[method-assign]
         self.part.load()
@@ -88,7 +89,7 @@ def test_sealed_samples_are_read_back_and_the_journal_is_cut(shard: Quiet) -> No
     expected = {A: [(1, 1.0), (2500, 2.0)], B: [(5, 3.0)]}
     assert shard.samples() == expected
     assert shard.journal() == 0
-    assert [(b.row.earliest_ms, b.row.latest_ms) for b in shard.part.layers().blocks] == [(1, 5), (2500, 2500)]
+    assert [(b.row.earliest_ms, b.row.latest_ms) for b in shard.part.contents.layers.blocks] == [(1, 5), (2500, 2500)]
     shard.reopen()
     assert shard.samples() == expected
     assert shard.samples(Matcher("job", "=", "b")) == {B: [(5, 3.0)]}
@@ -106,7 +107,7 @@ def test_samples_younger_than_the_window_stay_in_memory_and_in_the_journal(shard
     shard.seal(1000)
     expected = {A: [(1, 1.0), (2, 2.0), (1000, 3.0), (1001, 4.0)]}
     assert shard.samples() == expected
-    assert [own.row.samples for own in shard.part.layers().blocks] == [2]
+    assert [own.row.samples for own in shard.part.contents.layers.blocks] == [2]
     assert shard.journal() == 2
     shard.reopen()
     assert shard.samples() == expected
@@ -128,7 +129,7 @@ def test_a_late_sample_replaces_the_sealed_one_and_is_merged_at_compaction(shard
     assert shard.samples() == expected
     shard.part._upkeep._window_ms = WINDOW_MS
     assert shard.compact() == 1
-    assert len(shard.part.layers().blocks) == len(shard.files()) == 1
+    assert len(shard.part.contents.layers.blocks) == len(shard.files()) == 1
     assert shard.samples() == expected
     shard.reopen()
     assert shard.samples() == expected
@@ -147,9 +148,9 @@ def test_deletion_is_honoured_at_once_and_done_at_compaction(shard: Quiet) -> No
     shard.seal()
     assert shard.samples() == expected
     assert shard.compact() == 1
-    assert shard.part.layers().tombstones == ()
+    assert shard.part.contents.layers.tombstones == ()
     assert shard.samples() == expected
-    assert shard.part.layers().samples == 4
+    assert shard.part.contents.layers.samples == 4
     shard.reopen()
     assert shard.samples() == expected
 
@@ -186,7 +187,7 @@ def test_retention_drops_whole_blocks_by_age_and_by_size(tmp_path: Path) -> None
         shard.part._upkeep._drop(now_ms)
         assert shard.samples() == {A: [(now_ms - 4500, 2.0), (now_ms, 3.0)]}
         assert len(shard.files()) == 2
-        size = shard.part.layers().blocks[-1].row.size_bytes
+        size = shard.part.contents.layers.blocks[-1].row.size_bytes
         Quiet.options = {"retention_bytes": size}
         shard.reopen()
         shard.part._upkeep._drop(now_ms)
@@ -201,7 +202,7 @@ def test_retention_drops_whole_blocks_by_age_and_by_size(tmp_path: Path) -> None
 def test_a_corrupt_block_is_set_aside_and_named(shard: Quiet) -> None:
     shard.write([(m(job="a"), [(1, 1.0), (5000, 2.0)])])
     shard.seal()
-    first = shard.part.layers().blocks[0]
+    first = shard.part.contents.layers.blocks[0]
     data = bytearray(first.path.read_bytes())
     data[5] ^= 1
     first.path.write_bytes(bytes(data))
@@ -209,7 +210,7 @@ def test_a_corrupt_block_is_set_aside_and_named(shard: Quiet) -> None:
     [text] = shard.part.damage(0, 10)
     assert first.row.name in text and "checksum" in text
     assert shard.part.damage(2, 9999) == []
-    shard.part.layers().blocks[0].path.unlink()
+    shard.part.contents.layers.blocks[0].path.unlink()
     shard.reopen()
     assert [points for points in shard.samples().values() if points] == []
     assert [text for text in shard.part.damage(*EVERYTHING) if "opened" in text or "checksum" in text]
@@ -264,7 +265,9 @@ def test_a_damaged_journal_record_is_skipped(shard: Quiet) -> None:
         shard.write([(m(job="a"), [(i, float(i))])])
     shard.close()
     [file] = shard.files_of_log()
-    places = [found.start for found in record.scan(1, memoryview(file.read_bytes())) if isinstance(found, record.Found)]
+    places = [
+        found.start for found in record.scan(1, memoryview(file.read_bytes())) if isinstance(found, record.RecordHeader)
+    ]
     with open(file, "r+b") as damaged:
         damaged.seek(places[1])
         damaged.write(b"?")
@@ -314,8 +317,8 @@ def test_whatever_happens_a_shard_equals_a_dictionary(
         elif step == "compact":
             shard.compact(argument)
         elif step == "freeze":
-            if shard.part.layers().frozen is None:
-                shard.part.freeze()
+            if shard.part.contents.layers.frozen is None:
+                shard.part.contents.freeze(shard.part.journal.next_sequence)
         else:
             shard.reopen()
         for start, end in (EVERYTHING, (window[0], window[1])):
@@ -470,7 +473,7 @@ def test_a_crash_between_any_two_steps_loses_and_doubles_nothing(
     for path in taken:
         crashed = Quiet(path)
         assert crashed.samples() == expected
-        assert len(crashed.files()) == len(crashed.part.layers().blocks)
+        assert len(crashed.files()) == len(crashed.part.contents.layers.blocks)
         crashed.seal()
         assert crashed.samples() == expected
         crashed.close()

@@ -19,17 +19,18 @@ from tests.remote_write_bodies import body
 from tests.unit.test_series_blocks import Quiet
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
 from worker.damage import DamageReport
-from worker.series import blocks as blocks_module
 from worker.series import part as part_module
-from worker.series.blocks import Block, BlockWriter, CorruptBlock
-from worker.series.cache import DecodedCache
-from worker.series.columns import CAPACITY_MIN
+from worker.series.blocks import block as blocks_module
+from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
+from worker.series.blocks.cache import DecodedCache
+from worker.series.growing_array import CAPACITY_MIN
 from worker.series.head import Head
+from worker.series.index.texts import TextTable
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.pieces import Piece, join
-from worker.series.texts import TextTable
-from worker.storage import Store
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.series.services import SeriesServices
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 EARLY_S = 0.1
 
@@ -39,7 +40,7 @@ def opened(path: Path, **options: int) -> Iterator[SeriesPart]:
     """One shard of several; nothing is done in the background."""
     store, log = Store(path / "store"), WriteAheadLog(path / "wal").open()
     settings = Settings(workers=1, **options)  # type: ignore[arg-type]
-    part = SeriesPart(store, settings, TextTable(), path, log.stream(0, SERIES), DamageReport())
+    part = SeriesPart(store, SeriesServices(settings, TextTable()), path, log.stream(0, SERIES), DamageReport())
     part._upkeep._tick = part._upkeep._tend = lambda now_ms: None  # type: ignore[method-assign, assignment]
     part.load()
     yield part
@@ -67,11 +68,11 @@ def test_a_shards_head_is_sealed_when_it_is_larger_than_its_share(
             while True:
                 before = len(woken)
                 written += write(part, written)
-                is_large = part._head.size_bytes > share
+                is_large = part.contents.head.size_bytes > share
                 assert (len(woken) > before) == is_large
                 tick(part._upkeep, 0)
                 assert bool(sealed) == is_large
-        assert HEAD_OVERRUN_MAX * share < part._head.size_bytes < (HEAD_OVERRUN_MAX + 1) * share
+        assert HEAD_OVERRUN_MAX * share < part.contents.head.size_bytes < (HEAD_OVERRUN_MAX + 1) * share
         assert part.counts()["samples_in"] == part.counts()["samples"] == written
 
 
@@ -95,14 +96,14 @@ def test_ids_go_on_after_those_that_were_given_whatever_was_saved_when(tmp_path:
     shard = Quiet(tmp_path)
     for first in (0, 3, 4):
         shard.write([(m(i=str(i)), [(1, 1.0)]) for i in range(first, first + 3)])
-        count = len(shard.part._index)
-        assert shard.part._permanent.rows().tolist() == list(range(count))
+        count = len(shard.part.contents.index)
+        assert shard.part.contents.permanent.rows().tolist() == list(range(count))
         assert shard.part._registry.next_id == count
         assert not shard.part.has_new_series
     shard.reopen()
     assert shard.part._registry.next_id == 7
     shard.write([(m(i="new"), [(1, 1.0)])])
-    assert shard.part._permanent.rows().tolist() == list(range(8))
+    assert shard.part.contents.permanent.rows().tolist() == list(range(8))
     shard.close()
 
 
@@ -135,7 +136,7 @@ def test_closing_waits_for_what_is_at_work(tmp_path: Path, step: str) -> None:
 
 def test_a_shard_that_was_never_loaded_closes(tmp_path: Path) -> None:
     store, log = Store(tmp_path / "store"), WriteAheadLog(tmp_path / "wal").open()
-    SeriesPart(store, Settings(), TextTable(), tmp_path, log.stream(0, SERIES)).close()
+    SeriesPart(store, SeriesServices(Settings(), TextTable()), tmp_path, log.stream(0, SERIES)).close()
     store.close()
     log.close()
 

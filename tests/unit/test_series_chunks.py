@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from worker.series import chunks
-from worker.series.chunks import ALONE_SAMPLES
+from worker.series.blocks import chunks
+from worker.series.blocks.chunks import ALONE_SAMPLES
 
 COUNTS = np.array([3, 3, 1, 2])
 TIMES = np.array([10, 20, 35, 10, 20, 35, -5, 7, 7000])

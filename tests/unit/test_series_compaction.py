@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from worker.series import compaction
-from worker.series.blocks import Block
-from worker.series.compaction import BLOCKS_MERGED_MIN, LEVELS, WIDE_BLOCKS_MAX, WIDER
-from worker.series.layers import Layers, Tombstone, closure, reading_order
+from worker.series.blocks import compaction
+from worker.series.blocks.block import Block
+from worker.series.blocks.compaction import BLOCKS_MERGED_MIN, LEVELS, WIDE_BLOCKS_MAX, WIDER
+from worker.series.blocks.layers import Layers, Tombstone, closure, reading_order
 
 WINDOW_MS = 1000
 LATER_MS = 100 * WINDOW_MS

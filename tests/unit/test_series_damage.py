@@ -12,9 +12,9 @@ import pytest
 from shared.promql.ast import Matcher
 from tests.unit.test_series_blocks import FAR_MS, Quiet
 from tests.unit.test_series_part import EVERYTHING, m
-from worker.series import blocks as blocks_module
-from worker.series.blocks import Block, BlockRow, BlockWriter, CorruptBlock
-from worker.series.cache import DecodedCache
+from worker.series.blocks import block as blocks_module
+from worker.series.blocks.block import Block, BlockRow, BlockWriter, CorruptBlock
+from worker.series.blocks.cache import DecodedCache
 from worker.series.pieces import join
 from worker.series.verify import check_blocks
 
@@ -113,7 +113,7 @@ def test_whoever_asks_about_a_damaged_block_is_told(tmp_path: Path, ask: str) ->
     shard = Quiet(tmp_path)
     shard.write([(m(job="a"), [(1, 1.0), (500, 2.0)])])
     shard.seal()
-    [block] = shard.part.layers().blocks
+    [block] = shard.part.contents.layers.blocks
     whole = bytearray(block.path.read_bytes())
     whole[3] ^= 1
     whole[block.row.directory_at + 3] ^= 1 if ask == "select" else 0

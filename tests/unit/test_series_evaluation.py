@@ -20,8 +20,9 @@ from shared.promql.model import Grid, RangeVector
 from shared.wire import Request
 from tests.unit.test_series_blocks import Quiet
 from tests.unit.test_series_part import m
-from worker.series import evaluation, query
-from worker.series.select import ShardSource
+from worker.queries import evaluation
+from worker.queries import methods as query
+from worker.queries.source import ShardSource
 
 SERIES = 7
 
@@ -113,8 +114,8 @@ def test_the_budget_of_samples_is_one_for_all_sub_queries(shard: Quiet) -> None:
 
 def test_an_answer_says_which_shard_lacks_what(shard: Quiet) -> None:
     shard.seal()
-    [block, *_] = shard.part.layers().blocks
-    shard.part.set_aside(block, "it is wrong")
+    [block, *_] = shard.part.contents.layers.blocks
+    shard.part.contents.set_aside(block, "it is wrong")
     _, reply = evaluated(shard, ("m", "value"))
     [text] = reply.warnings
     assert text.startswith("shard 4: block ") and "it is wrong" in text

@@ -10,9 +10,9 @@ import pytest
 from shared.config import Settings
 from shared.errors import Unavailable
 from tests.unit.test_series_part import A, B, Shard, m
-from worker.series import registry
+from worker.series.index import registry
 from worker.series.journal import Deletion, Written
-from worker.storage import StoreDamaged
+from worker.storage.rows.store import StoreDamaged
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def without(shard: Shard, family: str, key: bytes) -> None:
 
 
 def ids_of(shard: Shard) -> list[int]:
-    return shard.part._permanent.rows().tolist()
+    return shard.part.contents.permanent.rows().tolist()
 
 
 def test_series_rows_that_are_missing_at_the_end_refuse_the_shard(shard: Shard) -> None:

@@ -14,10 +14,10 @@ from shared.errors import BadData
 from shared.hashing import hash64
 from shared.labels import Labels, Symbols
 from shared.promql.ast import Matcher
-from worker.series import postings
-from worker.series.bytemap import ByteMap
-from worker.series.index import Index
-from worker.series.patterns import Pattern, Patterns
+from worker.series.index import postings
+from worker.series.index.bytemap import ByteMap
+from worker.series.index.index import Index
+from worker.series.index.patterns import Pattern, Patterns
 
 NAMES = ["__name__", "job", "instance", "zone", "ünit"]
 VALUES = ["a", "b", "ab", "abc", "x-1", "x-2", "é\n", "1", ""]

@@ -15,7 +15,7 @@ from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.sample_frames import Arrival, parse
 from tests.remote_write_bodies import body
 from worker.series.ingest import Rounds, Turn
-from worker.series.journal import Entry
+from worker.series.journal import PendingRecord
 
 TIMEOUT_S = 10.0
 
@@ -54,11 +54,11 @@ class Recorder:
         self.gate.set()
         self._broken = broken
 
-    def stage(self, arrivals: Sequence[Arrival]) -> tuple[int, Entry]:
+    def stage(self, arrivals: Sequence[Arrival]) -> tuple[int, PendingRecord]:
         self._step("stage", len(arrivals))
-        return len(arrivals), Entry(self._wal, [b"record"], 0, 0)
+        return len(arrivals), PendingRecord(self._wal, [b"record"], 0, 0)
 
-    def journaled(self, entry: Entry, position: int) -> None:
+    def journaled(self, entry: PendingRecord, position: int) -> None:
         assert entry.frames == [b"record"]
         self._step("journaled", position)
 
@@ -204,7 +204,7 @@ def test_a_request_that_is_read_for_long_is_waited_for_no_longer_than_the_delay(
 class Crashing(Recorder):
     """A shard in whose `stage` something goes wrong that is nobody's error."""
 
-    def stage(self, arrivals: Sequence[Arrival]) -> tuple[int, Entry]:
+    def stage(self, arrivals: Sequence[Arrival]) -> tuple[int, PendingRecord]:
         raise SystemExit("the leader ends here")
 
 

@@ -23,18 +23,19 @@ from shared.promql.model import Samples
 from shared.wire import Reply, Request
 from tests.unit.test_series_blocks import A, B, Quiet
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
-from worker.series import journal, methods, patterns, upkeep
-from worker.series.blocks import CorruptBlock
-from worker.series.columns import Column
+from worker.series import journal, methods, upkeep
+from worker.series.blocks.block import CorruptBlock
+from worker.series.blocks.layers import Slab, Tombstone
+from worker.series.blocks.seal import Stopped
+from worker.series.growing_array import GrowingArray
 from worker.series.head import BEFORE, NEVER
-from worker.series.index import Index
+from worker.series.index import patterns
+from worker.series.index.index import Index
+from worker.series.index.patterns import Pattern, Patterns
+from worker.series.index.texts import TextTable
 from worker.series.journal import Deletion, Written
-from worker.series.layers import Slab, Tombstone
 from worker.series.loading import load_labels, numbers_of
-from worker.series.patterns import Pattern, Patterns
-from worker.series.seal import Stopped
-from worker.series.texts import TextTable
-from worker.store_damage import StoreDamaged
+from worker.storage.rows.damage import StoreDamaged
 
 C = (("__name__", "m"), ("job", "c"))
 
@@ -57,10 +58,10 @@ def selected(shard: Quiet, start_ms: int, end_ms: int, *matchers: Matcher) -> li
 def test_what_is_neither_in_the_head_nor_in_a_block_is_read_selected_and_deleted(shard: Quiet, where: str) -> None:
     shard.write([(m(job="a"), [(10, 1.0), (20, 2.0)]), (m(job="b"), [(15, 3.0)])])
     if where == "frozen":
-        shard.part.freeze()
+        shard.part.contents.freeze(shard.part.journal.next_sequence)
     else:
         shard.seal(0)
-        assert shard.part.layers().slab is not None
+        assert shard.part.contents.layers.slab is not None
     shard.write([(m(job="c"), [(30, 4.0)])])
     assert shard.samples() == {A: [(10, 1.0), (20, 2.0)], B: [(15, 3.0)], C: [(30, 4.0)]}
     assert selected(shard, 0, 99) == [[0, 1, 2]] * 2
@@ -68,19 +69,19 @@ def test_what_is_neither_in_the_head_nor_in_a_block_is_read_selected_and_deleted
     assert selected(shard, 15, 15)[1] == [1]
     assert selected(shard, 21, 29)[1] == []
     assert shard.part.counts()["samples"] == 4
-    assert shard.part.head_times()[1] == (30 if where == "frozen" else 10)
+    assert shard.part.contents.head_times()[1] == (30 if where == "frozen" else 10)
     assert shard.part.delete([[Matcher("job", "=", "a")]], 12, 25, TIMEOUT_S) == 1
     assert shard.samples() == {A: [(10, 1.0)], B: [(15, 3.0)], C: [(30, 4.0)]}
     assert selected(shard, 12, 25)[1] == [1]
     assert selected(shard, 16, 25) == [[], []] if where == "slab" else True
     assert shard.part.delete([[Matcher("job", "=", "b")]], 15, 15, TIMEOUT_S) == 1
     assert selected(shard, 10, 29)[1] == [0]
-    [first, second] = shard.part.layers().tombstones
-    assert shard.part.layers().needs(first) and shard.part.layers().needs(second)
+    [first, second] = shard.part.contents.layers.tombstones
+    assert shard.part.contents.layers.needs(first) and shard.part.contents.layers.needs(second)
     shard.seal()
     assert shard.samples() == {A: [(10, 1.0)], C: [(30, 4.0)]}
     shard.part._upkeep._bury()
-    assert shard.part.layers().tombstones == ()
+    assert shard.part.contents.layers.tombstones == ()
     shard.reopen()
     assert shard.samples() == {A: [(10, 1.0)], C: [(30, 4.0)]}
 
@@ -126,7 +127,7 @@ def test_a_series_that_is_twice_in_the_registry_is_damage() -> None:
     registry: Any = SimpleNamespace(load=lambda: [(np.array([0, 1]), data, bounds)], next_id=2)
     memory: Any = threading.Lock()
     with pytest.raises(StoreDamaged, match="below id 2 is twice"):
-        load_labels(registry, Index(TextTable(), Patterns()), Column(np.int64), memory)
+        load_labels(registry, Index(TextTable(), Patterns()), GrowingArray(np.int64), memory)
 
 
 def test_numbers_of_permanent_ids() -> None:
@@ -197,7 +198,7 @@ def test_upkeep_that_failed_is_tried_again_after_a_while(
 def test_upkeep_sets_a_damaged_block_aside_and_goes_on(shard: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
     shard.write([(m(job="a"), [(1, 1.0)])])
     shard.seal()
-    [block] = shard.part.layers().blocks
+    [block] = shard.part.contents.layers.blocks
     steps = iter([CorruptBlock(block, "it is wrong"), Stopped()])
 
     def step(now_ms: int) -> None:
@@ -231,7 +232,7 @@ def test_a_head_is_sealed_whole_when_it_must_be_and_its_past_windows_when_they_e
     monkeypatch.setattr(own, "_head_bytes_max", 100)
     monkeypatch.setattr(own, "_seal", asked.append)
     monkeypatch.setattr(own, "_sealed_to_ms", 3000)
-    monkeypatch.setattr(shard.part, "head_times", lambda: (size, earliest))
+    monkeypatch.setattr(shard.part.contents, "head_times", lambda: (size, earliest))
     monkeypatch.setattr(shard.part.journal, "is_behind", lambda: is_behind)
     type(own)._tick(own, 4125)
     assert asked == sealed

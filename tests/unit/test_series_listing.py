@@ -17,9 +17,9 @@ from shared.promql.ast import Matcher
 from shared.wire import Request, pack, unpack
 from tests.unit.test_series_blocks import Quiet
 from tests.unit.test_series_part import TIMEOUT_S, m
-from worker.series import blocks
-from worker.series.blocks import Block, BlockWriter
-from worker.series.cache import DecodedCache
+from worker.series.blocks import block as blocks
+from worker.series.blocks.block import Block, BlockWriter
+from worker.series.blocks.cache import DecodedCache
 from worker.series.methods import METHODS
 from worker.shard import Shard
 
@@ -58,7 +58,7 @@ def test_series_with_samples_around_a_range_and_none_within_are_not_listed(shard
         [(m(job="around"), [(0, 1.0), (100, 1.0)]), (m(job="within", x="1"), [(0, 1.0), (50, 1.0), (100, 1.0)])]
     )
     if place == "frozen":
-        shard.part.freeze()
+        shard.part.contents.freeze(shard.part.journal.next_sequence)
     elif place == "blocks":
         shard.seal()
     assert asked(shard, "series.list", 40, 60) == 1

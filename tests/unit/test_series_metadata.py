@@ -10,7 +10,7 @@ import pytest
 from shared.messages.series import FamilyMetadata
 from worker.series import metadata
 from worker.series.metadata import Metadata
-from worker.storage import Store
+from worker.storage.rows.store import Store
 
 
 @pytest.fixture

@@ -16,11 +16,12 @@ from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.labels import Labels, Symbols
 from shared.promql.ast import Matcher
 from tests.remote_write_bodies import Series, body
+from worker.queries.source import ShardSource
+from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
-from worker.series.select import ShardSource
-from worker.series.texts import TextTable
-from worker.storage import Store
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.series.services import SeriesServices
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 EVERYTHING = (-(1 << 60), 1 << 60)
 TIMEOUT_S = 5.0
@@ -37,7 +38,8 @@ class Shard:
         self.store = Store(self.path)
         self.log = WriteAheadLog(self.path / "wal").open()
         self.symbols = TextTable()
-        self.part = SeriesPart(self.store, Settings(), self.symbols, self.path, self.log.stream(0, SERIES))
+        services = SeriesServices(Settings(), self.symbols)
+        self.part = SeriesPart(self.store, services, self.path, self.log.stream(0, SERIES))
         self.part.load()
 
     def close(self) -> None:
@@ -210,18 +212,18 @@ def test_a_body_that_is_not_canonical_is_an_internal_error(shard: Shard) -> None
 
 
 def test_several_shards_are_one_source(tmp_path: Path) -> None:
-    symbols = Symbols()
+    services = SeriesServices(Settings(), Symbols())
     parts = []
     log = WriteAheadLog(tmp_path / "wal").open()
     for number in range(3):
         stream = log.stream(number, SERIES)
-        part = SeriesPart(Store(tmp_path / str(number)), Settings(), symbols, tmp_path, stream)
+        part = SeriesPart(Store(tmp_path / str(number)), services, tmp_path, stream)
         part.load()
         parts.append(part)
     cut = remote_write.cut(body([(m(i=str(i)), [(1, float(i)), (2, -1.0)]) for i in range(100)]), 3, UNLIMITED)
     for number, bodies in cut.parts.items():
         parts[number].write(bodies, TIMEOUT_S)
-    child = Symbols(symbols)
+    child = Symbols(services.symbols)
     selection = ShardSource(parts).select([Matcher("i", "!=", "7")], 0, 9, child)
     assert selection.labels.size == 99
     whole = selection.read(0, 99)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.labels import Symbols
-from worker.series.texts import TextTable
+from worker.series.index.texts import TextTable
 
 
 @given(st.lists(st.lists(st.text(max_size=20), max_size=20), max_size=5), st.text(max_size=5))

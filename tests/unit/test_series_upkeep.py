@@ -21,16 +21,18 @@ from tests.unit.test_series_blocks import FAR_MS, WINDOW_MS, A, Quiet
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
 from worker.damage import DamageReport
 from worker.series import part as part_module
-from worker.series import retention, upkeep
-from worker.series.archive import LEFT_OVER
-from worker.series.blocks import BlockWriter
+from worker.series import upkeep
+from worker.series.blocks import retention
+from worker.series.blocks.archive import LEFT_OVER
+from worker.series.blocks.block import BlockWriter
+from worker.series.blocks.retention import SETTLE_MS, WallClock
+from worker.series.blocks.seal import WINDOWS_MAX
+from worker.series.index.texts import TextTable
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
-from worker.series.retention import SETTLE_MS, WallClock
-from worker.series.seal import WINDOWS_MAX
-from worker.series.texts import TextTable
+from worker.series.services import SeriesServices
 from worker.series.upkeep import Upkeep
-from worker.storage import Store
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def seal_all(shard: Quiet, *points: tuple[int, float]) -> None:
 
 def test_a_block_whose_row_is_lost_is_set_aside_and_said_at_every_start_until_its_file_is_deleted(shard: Quiet) -> None:
     seal_all(shard, (1, 1.0), (5000, 2.0))
-    lost = shard.part.layers().blocks[0]
+    lost = shard.part.contents.layers.blocks[0]
     batch = shard.store.batch()
     shard.part.archive.delete(batch, [])
     batch.delete("blocks", b"block/" + lost.row.name.encode())
@@ -83,8 +85,9 @@ def test_what_a_killed_merge_left_is_removed_at_the_start_and_not_reported(
     shard: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seal_all(shard, (1, 1.0), (2, 2.0))
-    merged = [block.path for block in shard.part.layers().blocks]
-    monkeypatch.setattr("worker.series.blocks.Block.condemn", lambda self: None)  # killed before the files are deleted
+    merged = [block.path for block in shard.part.contents.layers.blocks]
+    # Killed before the files are deleted.
+    monkeypatch.setattr("worker.series.blocks.block.Block.condemn", lambda self: None)
     assert shard.compact() == 1
     assert all(path.exists() for path in merged)
     shard.reopen()
@@ -117,7 +120,7 @@ def test_rows_of_left_over_files_are_forgotten_when_the_files_are_gone(shard: Qu
 @pytest.mark.parametrize("damage", ["missing", "short"])
 def test_a_block_without_its_file_is_said_from_the_start_and_its_row_stays(shard: Quiet, damage: str) -> None:
     seal_all(shard, (1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5000, 5.0))
-    broken = shard.part.layers().blocks[1]
+    broken = shard.part.contents.layers.blocks[1]
     if damage == "missing":
         broken.path.rename(shard.path / "elsewhere")
     else:
@@ -138,12 +141,12 @@ def test_a_block_without_its_file_is_said_from_the_start_and_its_row_stays(shard
 
 def test_merging_over_a_broken_block_keeps_it_and_loses_nothing_of_its_neighbours(shard: Quiet) -> None:
     seal_all(shard, *((t, float(t)) for t in (1, 2, 3, 4, 1001, 1002, 1003, 1004)))
-    broken = shard.part.layers().blocks[2]
+    broken = shard.part.contents.layers.blocks[2]
     whole = broken.path.read_bytes()
     broken.path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     with pytest.raises(upkeep.CorruptBlock) as raised:
         shard.compact()
-    shard.part.set_aside(raised.value.block, raised.value.reason)
+    shard.part.contents.set_aside(raised.value.block, raised.value.reason)
     shard.compact()
     assert shard.samples() == {A: [(t, float(t)) for t in (1, 2, 4, 1001, 1002, 1003, 1004)]}
     assert [text for text in shard.part.damage(3, 3) if broken.row.name in text]
@@ -155,7 +158,7 @@ def test_merging_over_a_broken_block_keeps_it_and_loses_nothing_of_its_neighbour
 
 def test_a_deletion_reaches_what_a_broken_block_has_when_it_comes_back(shard: Quiet) -> None:
     seal_all(shard, (1, 1.0))
-    [block] = shard.part.layers().blocks
+    [block] = shard.part.contents.layers.blocks
     block.path.rename(shard.path / "elsewhere")
     shard.reopen()
     assert shard.part.delete([[Matcher("job", "=", "a")]], 0, 9, TIMEOUT_S) == 0
@@ -195,7 +198,7 @@ def test_a_deletion_that_a_full_disk_has_cut_brings_no_older_value_back(
 def test_series_are_not_forgotten_while_a_block_is_missing_or_set_aside(shard: Quiet) -> None:
     shard.write([(m(job=str(i)), [(1, 1.0)]) for i in range(20)])
     shard.seal()
-    [block] = shard.part.layers().blocks
+    [block] = shard.part.contents.layers.blocks
     batch = shard.store.batch()
     shard.part._upkeep.ask_for_sweep(batch)
     shard.store.write(batch)
@@ -256,11 +259,12 @@ def test_a_shard_is_sealed_while_another_one_is_merged_for_long(
 
     monkeypatch.setattr(Upkeep, "_tend", long_merge)
     own = dataclasses.replace(Settings(), shards=2, workers=1, head_bytes=1 << 13)
+    services = SeriesServices(own, TextTable())
     log = WriteAheadLog(tmp_path / "wal").open()
     opened = []
     for number in range(2):
-        store, symbols = Store(tmp_path / str(number) / "store"), TextTable()
-        part = SeriesPart(store, own, symbols, tmp_path / str(number), log.stream(number, SERIES))
+        store = Store(tmp_path / str(number) / "store")
+        part = SeriesPart(store, services, tmp_path / str(number), log.stream(number, SERIES))
         part.load()
         opened.append((part, store))
     try:
@@ -292,7 +296,7 @@ def test_writes_and_deletions_are_refused_when_the_head_is_over_its_bound_though
         for i in range(10_000):
             shard.write([(m(job="a"), [(i, 1.0)])])
             accepted += 1
-    size, _ = shard.part.head_times()
+    size, _ = shard.part.contents.head_times()
     assert HEAD_OVERRUN_MAX << 13 < size < (HEAD_OVERRUN_MAX + 1) << 13
     with pytest.raises(Unavailable, match="sealed"):
         shard.part.delete([[Matcher("job", "=", "a")]], 5, 6, TIMEOUT_S)
@@ -349,7 +353,7 @@ def test_what_is_sealed_during_a_merge_lies_above_what_was_merged(
 def test_nothing_is_merged_while_a_head_waits_to_be_sealed(shard: Quiet) -> None:
     seal_all(shard, (5, 1.0), (6, 1.0))
     shard.write([(m(job="a"), [(1, 2.0), (5, 2.0)])])
-    shard.part.freeze()
+    shard.part.contents.freeze(shard.part.journal.next_sequence)
     assert shard.compact() == 0
     shard.seal()
     assert shard.compact() == 1
@@ -428,7 +432,7 @@ def test_no_block_spans_more_than_its_window_and_full_windows_have_one_each(shar
     started = time.monotonic()
     shard.seal()
     assert time.monotonic() - started < 5
-    rows = [block.row for block in shard.part.layers().blocks]
+    rows = [block.row for block in shard.part.contents.layers.blocks]
     assert len(rows) <= WINDOWS_MAX
     spans = {row.earliest_ms // WINDOW_MS for row in rows if row.latest_ms // WINDOW_MS == row.earliest_ms // WINDOW_MS}
     assert set(range(5000, 5005)) <= spans
@@ -444,14 +448,15 @@ def test_a_wide_block_is_not_written_again_whenever_a_window_within_it_is_merged
     sparse = [(window * 7 * WINDOW_MS, 2.0) for window in range(2000)]
     shard.write([(m(job="b"), sparse)])
     shard.seal()
-    wide = {b.row.name for b in shard.part.layers().blocks if b.row.latest_ms - b.row.earliest_ms > 64 * WINDOW_MS}
+    blocks = shard.part.contents.layers.blocks
+    wide = {block.row.name for block in blocks if block.row.latest_ms - block.row.earliest_ms > 64 * WINDOW_MS}
     assert wide
     for number in range(40):
         shard.write([(m(job="a"), [(5_000_000 + number * 500, 1.0)])])
         shard.seal()
         shard.compact()
-    assert wide <= {block.row.name for block in shard.part.layers().blocks}
-    assert len(shard.part.layers().blocks) < WINDOWS_MAX + 16
+    assert wide <= {block.row.name for block in shard.part.contents.layers.blocks}
+    assert len(shard.part.contents.layers.blocks) < WINDOWS_MAX + 16
 
 
 def test_what_is_merged_stays_below_a_wide_block_that_is_newer(shard: Quiet) -> None:
@@ -462,7 +467,7 @@ def test_what_is_merged_stays_below_a_wide_block_that_is_newer(shard: Quiet) -> 
     expected = {A: sorted([*scattered, (6, 1.0)])}
     assert shard.samples() == expected
     assert shard.part._upkeep._compact(FAR_MS)
-    assert [b.row.samples for b in shard.part.layers().blocks if b.row.latest_ms < WINDOW_MS] == [2]
+    assert [b.row.samples for b in shard.part.contents.layers.blocks if b.row.latest_ms < WINDOW_MS] == [2]
     assert shard.samples() == expected
     shard.compact()
     assert shard.samples() == expected
@@ -485,7 +490,7 @@ def test_merging_what_is_settled_does_nothing(shard: Quiet) -> None:
         shard.compact()
     shard.part.delete([[Matcher("job", "=", "a")]], 1000, 2000, TIMEOUT_S)
     shard.compact()
-    assert shard.part.layers().tombstones == ()
+    assert shard.part.contents.layers.tombstones == ()
     files = shard.files()
     assert shard.compact() == 0
     assert shard.files() == files
@@ -502,7 +507,7 @@ def test_late_samples_over_all_windows_again_and_again_do_not_pile_up_blocks(sha
         shard.seal()
         shard.compact()
     assert shard.samples() == {A: sorted(expected.items())}
-    assert len(shard.part.layers().blocks) < 300
+    assert len(shard.part.contents.layers.blocks) < 300
 
 
 def test_two_blocks_that_share_one_millisecond_give_the_later_written_value(shard: Quiet) -> None:
@@ -527,7 +532,7 @@ def test_the_damage_report_is_that_of_the_shard(tmp_path: Path) -> None:
     store, log = Store(tmp_path / "store"), WriteAheadLog(tmp_path / "wal").open()
     (tmp_path / "blocks").mkdir()
     (tmp_path / "blocks" / "x.block").write_bytes(b"?")
-    part = SeriesPart(store, Settings(), TextTable(), tmp_path, log.stream(0, SERIES), report)
+    part = SeriesPart(store, SeriesServices(Settings(), TextTable()), tmp_path, log.stream(0, SERIES), report)
     part.load()
     assert "x.block.damaged" in report.texts("series")[0]
     part.close()
@@ -537,7 +542,7 @@ def test_the_damage_report_is_that_of_the_shard(tmp_path: Path) -> None:
 
 def test_the_oldest_blocks_go_while_all_are_larger_than_there_is_space_for(shard: Quiet) -> None:
     seal_all(shard, (1, 1.0), (2000, 2.0), (4000, 3.0))
-    blocks = shard.part.layers().blocks
+    blocks = shard.part.contents.layers.blocks
     sizes = [block.row.size_bytes for block in blocks]
     assert retention.surplus(blocks, 0) == []
     assert retention.surplus(blocks, sum(sizes)) == []

@@ -14,18 +14,19 @@ from shared.config import Settings
 from shared.errors import ConfigError, Unavailable
 from tests.powerloss.workloads.start import Data
 from tests.unit import test_worker_damage
-from worker import process, storage
+from worker import process
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
 from worker.process import RETRY_FIRST_S, RETRY_MAX_S, WorkerProcess
 from worker.series import part as series_part
 from worker.series.part import SeriesPart
 from worker.shard import Shard
-from worker.storage import Store, StoreDamaged
-from worker.store_marker import Marker
+from worker.storage.rows import store as storage
+from worker.storage.rows.marker import Marker
+from worker.storage.rows.store import Store, StoreDamaged
+from worker.storage.wal.log import WriteAheadLog
 from worker.vectors import snapshot
 from worker.vectors.collection import WorkerCollection
-from worker.wal.log import WriteAheadLog
 
 KINDS = ("write_sample", "append", "upsert")
 NUMBERS = {0, 1, 2}

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from shared.errors import Unavailable
-from worker import storage
-from worker.storage import Store, StoreLocked
+from worker.storage.rows import store as storage
+from worker.storage.rows.store import Store, StoreLocked
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_second_owner_is_refused(store, tmp_path):
 
 def test_a_written_batch_survives_the_death_of_its_process(tmp_path):
     script = (
-        "import os, sys; from pathlib import Path; from worker.storage import Store;"
+        "import os, sys; from pathlib import Path; from worker.storage.rows.store import Store;"
         "s = Store(Path(sys.argv[1])); b = s.batch(); b.put('log', b'k', b'v'); s.write(b); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "store")], check=False)

@@ -16,14 +16,14 @@ from tests.unit.test_series_blocks import Quiet
 from worker.logs import cursors, keeper
 from worker.logs import part as part_module
 from worker.series import metadata as metadata_module
-from worker.series.archive import Archive
+from worker.series.blocks.archive import Archive
 from worker.series.metadata import Metadata
-from worker.storage import Store
-from worker.wal import losses
-from worker.wal.files import Files
-from worker.wal.losses import Loss
-from worker.wal.record import FILE_HEADER_BYTES
-from worker.wal.register import Listing, Register
+from worker.storage.rows.store import Store
+from worker.storage.wal import losses
+from worker.storage.wal.files import Files
+from worker.storage.wal.losses import Loss
+from worker.storage.wal.record import FILE_HEADER_BYTES
+from worker.storage.wal.register import Listing, Register
 
 TIMEOUT_S = 10.0
 

@@ -18,8 +18,10 @@ from tests.unit.test_series_part import m
 from worker.logs import rows
 from worker.logs.messages import Message, Revocation
 from worker.logs.verify import LogRows, check_messages, log_rows
-from worker.series import archive, journal, registry
+from worker.series import journal
+from worker.series.blocks import archive
 from worker.series.head import NEVER
+from worker.series.index import registry
 from worker.series.journal import Deletion, Sealed, Written
 from worker.series.verify import SeriesRows, check_journal, series_rows
 
@@ -50,7 +52,7 @@ def put(shard: Quiet | OneShard, family: str, *written: tuple[bytes, bytes | Non
 def test_rows_of_a_shard_that_is_well_are_read_and_nothing_is_wrong_with_them(shard: Quiet) -> None:
     found = series_rows(shard.store)  # type: ignore[arg-type]
     assert found.ids.tolist() == [0, 1, 2]
-    assert [row.name for row in found.blocks] == [block.row.name for block in shard.part.layers().blocks]
+    assert [row.name for row in found.blocks] == [block.row.name for block in shard.part.contents.layers.blocks]
     assert found.sealed == Sealed(sequence=1, before_ms=NEVER, cut=1)
     assert (found.left_over, found.wrong) == (frozenset(), ())
     assert found.unknown(np.array([5, 1, 5, 3])).tolist() == [3, 5]

@@ -13,27 +13,27 @@ import numpy as np
 import pytest
 
 from shared.config import Settings
-from shared.labels import Symbols
 from shared.messages.log import Span
 from shared.messages.vectors import Collection
 from tests.unit.log_shard import OneShard
 from worker.damage import DamageReport
 from worker.logs import cursors, keeper
-from worker.series import patterns as patterns_module
-from worker.series.archive import Archive
+from worker.series.blocks.archive import Archive
+from worker.series.index import patterns as patterns_module
+from worker.series.index.patterns import Patterns
+from worker.series.index.texts import TextTable
 from worker.series.ingest import Rounds
 from worker.series.metadata import Metadata
-from worker.series.patterns import Patterns
-from worker.series.texts import TextTable
-from worker.storage import Store
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import LOG, SERIES, WriteAheadLog
+from worker.storage.wal.register import Listing, Register
 from worker.vectors import engine as engine_module
 from worker.vectors.ann import AnnIndex
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
+from worker.vectors.indexing import Indexing
 from worker.vectors.part import VectorPart
 from worker.vectors.text import TextIndex
-from worker.wal.log import LOG, SERIES, WriteAheadLog
-from worker.wal.register import Listing, Register
 
 TIMEOUT_S = 10.0
 EARLY_S = 0.05
@@ -162,10 +162,6 @@ def test_a_keeper_takes_one_part_at_a_time(log_shard: OneShard, act: str) -> Non
         own.leave(part)
 
 
-def test_two_threads_do_not_make_two_keepers(log_shard: OneShard) -> None:
-    assert waits_for(keeper._keepers_lock, lambda: keeper.keeper_of(log_shard.log))
-
-
 # The write-ahead log
 
 
@@ -283,35 +279,39 @@ TEXT = Collection(1, "default", 4, "cosine", text=("words",))
 @pytest.fixture
 def vectors(tmp_path: Path, store: Store) -> WorkerCollection:
     """With a vector, and one whose row is damaged."""
-    own = WorkerCollection(TEXT, tmp_path / "index", Settings(shards=1, workers=1))
+    own = WorkerCollection(TEXT, tmp_path / "index")
     own.attach(0, store, DamageReport())
     own.upsert(0, [b"a", b"b"], np.ones((2, 4), np.float32), [b"", b""])
     own._report(0, {b"b": "it is damaged"})
     return own
 
 
+def indexing_of(own: WorkerCollection) -> Indexing:
+    return Indexing(own, own._directory, Settings(shards=1, workers=1))
+
+
 VECTOR_ACTS: dict[str, Callable[[WorkerCollection], object]] = {
     "upsert": lambda own: own.upsert(0, [b"c"], np.ones((1, 4), np.float32), [b""]),
     "delete": lambda own: own.delete(0, [b"a"]),
-    "leave": lambda own: own.leave(0, own._stores[0].batch()),
+    "leave": lambda own: own.leave(0, own.stores[0].batch()),
     "detach": lambda own: own.detach(0),
     "contents": lambda own: own.contents(0, [b"a", b"b"]),
-    "index step": lambda own: own.index_step(),
-    "compact": lambda own: list(own.compact()),
-    "save": lambda own: own.save(),
+    "index step": lambda own: indexing_of(own).index_step(),
+    "compact": lambda own: list(indexing_of(own).compact()),
+    "save": lambda own: indexing_of(own).save(),
 }
 
 
 @pytest.mark.parametrize("name", VECTOR_ACTS)
 def test_what_reads_or_changes_a_collection_waits_for_its_lock(vectors: WorkerCollection, name: str) -> None:
-    assert waits_for(vectors._lock, lambda: VECTOR_ACTS[name](vectors))
+    assert waits_for(vectors.lock, lambda: VECTOR_ACTS[name](vectors))
 
 
 def test_vectors_are_loaded_under_the_lock_of_their_collection(
     vectors: WorkerCollection, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = WorkerCollection(TEXT, tmp_path / "index", Settings(shards=1, workers=1))
-    calls = guard(monkeypatch, own._lock, own, "_restore", "_load_batch", "_report")
+    own = WorkerCollection(TEXT, tmp_path / "index")
+    calls = guard(monkeypatch, own.lock, own, "_restore", "_load_batch", "_report")
     own.attach(0, store, DamageReport())
     assert calls == {"_restore": 1, "_load_batch": 1, "_report": 1}
 
@@ -343,7 +343,6 @@ def test_the_engine_of_a_process_has_a_lock_for_what_it_knows(engine: Engine, st
     assert waits_for(engine._lock, lambda: engine.remove_left(7))
     assert waits_for(engine._lock, lambda: engine.leave(0))
     assert waits_for(engine._lock, engine.stop)
-    assert waits_for(engine_module._engines_lock, lambda: engine_module.engine_of(Symbols(), Settings()))
 
 
 def test_the_engine_begins_its_thread_under_its_lock(
@@ -357,8 +356,7 @@ def test_the_engine_begins_its_thread_under_its_lock(
 
 
 def test_the_list_of_a_shards_collections_is_one_threads_at_a_time(tmp_path: Path, store: Store) -> None:
-    settings = Settings(data=tmp_path, shards=1, workers=1)
-    part = VectorPart(store, settings, Symbols(), tmp_path / "0", DamageReport())
+    part = VectorPart(store, Engine(Settings(data=tmp_path, shards=1, workers=1)), 0, DamageReport())
     part.load()
     assert waits_for(part._lock, part.collections)
     assert waits_for(part._lock, lambda: part.open(TEXT))

@@ -14,10 +14,10 @@ from shared.promql.model import Samples
 from tests.unit.log_shard import OneShard
 from tests.unit.test_series_chunks import COUNTS, FIRSTS, TIMES
 from worker.logs import reading
-from worker.series import blocks as blocks_module
-from worker.series import chunks
-from worker.series.blocks import Block, BlockWriter
-from worker.series.cache import DecodedCache
+from worker.series.blocks import block as blocks_module
+from worker.series.blocks import chunks
+from worker.series.blocks.block import Block, BlockWriter
+from worker.series.blocks.cache import DecodedCache
 from worker.series.head import Head
 from worker.series.pieces import join
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_store_damage import Rows, fill, flip
-from worker.storage import FAMILIES, Store, StoreLocked
-from worker.store_check import check
+from worker.storage.rows.check import check
+from worker.storage.rows.store import FAMILIES, Store, StoreLocked
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_a_manifest_that_cannot_be_read_is_damage(path):
 
 def test_a_store_in_use_is_not_checked(path):
     script = (
-        "import sys; from pathlib import Path; from worker.storage import Store;"
+        "import sys; from pathlib import Path; from worker.storage.rows.store import Store;"
         "s = Store(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
     )
     owner = subprocess.Popen(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import Unavailable
-from worker.storage import FAMILIES, Store, StoreDamaged, StoreLocked
+from worker.storage.rows.store import FAMILIES, Store, StoreDamaged, StoreLocked
 
 PLACES = 100
 SEEDS = (3, 4, 5)

@@ -11,11 +11,13 @@ import pytest
 
 from shared import boot
 from tests.powerloss.workloads.store import killed
-from worker import store_check, store_files, store_manifest
-from worker.storage import Store
-from worker.store_damage import StoreDamaged
-from worker.store_manifest import damaged_length
-from worker.store_marker import Claim, Marker
+from worker.storage.rows import check as store_check
+from worker.storage.rows import files as store_files
+from worker.storage.rows import manifest as store_manifest
+from worker.storage.rows.damage import StoreDamaged
+from worker.storage.rows.manifest import damaged_length
+from worker.storage.rows.marker import Claim, Marker
+from worker.storage.rows.store import Store
 
 
 def crc32c(data: bytes) -> int:

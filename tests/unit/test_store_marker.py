@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shared import boot
-from worker import store_marker
-from worker.store_marker import Claim, Marker
+from worker.storage.rows import marker as store_marker
+from worker.storage.rows.marker import Claim, Marker
 
 
 @pytest.fixture

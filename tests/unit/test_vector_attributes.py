@@ -124,8 +124,8 @@ def test_bitmaps_and_sorted_rows_agree_with_columns(distinct: int) -> None:
 
 def test_index_is_built_anew_as_rows_are_added() -> None:
     attributes = Attributes()
-    assert not attributes.index_due(module.INDEX_ROWS_LEAST)
-    attributes.append(0, packed([{"n": 1}] * module.INDEX_ROWS_LEAST))
-    assert attributes.index_due(module.INDEX_ROWS_LEAST)
-    attributes.build_index(module.INDEX_ROWS_LEAST)
-    assert attributes.index_due(2 * module.INDEX_ROWS_LEAST)
+    assert not attributes.index_due(module.INDEX_ROWS_MIN)
+    attributes.append(0, packed([{"n": 1}] * module.INDEX_ROWS_MIN))
+    assert attributes.index_due(module.INDEX_ROWS_MIN)
+    attributes.build_index(module.INDEX_ROWS_MIN)
+    assert attributes.index_due(2 * module.INDEX_ROWS_MIN)

@@ -12,7 +12,7 @@ import pytest
 from shared import catalogue_file
 from shared.catalogue_file import DIRECTORY, NAMES, CatalogueContent, Lost
 from shared.messages.vectors import Collection
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.vectors import check as check_module
 from worker.vectors import part, snapshot, stored_rows
 from worker.vectors.check import check, check_index, check_rows

@@ -16,11 +16,11 @@ from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition, SearchBody, pack_blobs, unpack_blobs
 from shared.wire import Reply
 from tests.unit.test_vector_part import COSINE, OneShard
-from worker.vectors import engine as engine_module
 from worker.vectors import fields, part, snapshot
+from worker.vectors.attribute_column import AttributeColumn
+from worker.vectors.attribute_index import build
 from worker.vectors.attributes import Attributes
-from worker.vectors.columns import Column
-from worker.vectors.runs import build
+from worker.vectors.indexing import Indexing
 
 EYE = np.eye(8, dtype=np.float32)
 ATTRIBUTES = [{"n": 1, "word": "one"}, {"n": 2}, {}]
@@ -101,7 +101,7 @@ def test_fields_are_chosen_from_what_there_is() -> None:
 
 
 def test_rows_are_estimated_by_the_index_of_a_field() -> None:
-    texts, numbers = Column(), Column()
+    texts, numbers = AttributeColumn(), AttributeColumn()
     texts.put(range(5), list("abcab"))
     numbers.put(range(5), [0, 1, 2, 0, 1])
     index = build({"text": texts, "number": numbers}, 5)
@@ -228,11 +228,11 @@ def test_an_index_whose_saving_fails_stops_no_other(shard: OneShard, monkeypatch
     shard.write(["z"], EYE[:1], into=Collection(2, "other", 8, "dot"))
     asked: list[int] = []
 
-    def save(self: engine_module.WorkerCollection) -> None:
-        asked.append(self.collection.id)
+    def save(self: Indexing) -> None:
+        asked.append(self.collection.collection.id)
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(engine_module.WorkerCollection, "save", save)
+    monkeypatch.setattr(Indexing, "save", save)
     shard.vectors.close()
     assert sorted(asked) == [1, 2]
 

@@ -16,8 +16,9 @@ from shared.messages.vectors import Collection, Condition
 from tests.unit.test_vector_part import COSINE, OneShard
 from tests.unit.test_vector_shards import COLLECTION, Worker, worker
 from tests.unit.test_vector_snapshots import ask, put
-from worker.storage import Batch, Store
-from worker.vectors import runs, stored_rows
+from worker.storage.rows.store import Batch, Store
+from worker.vectors import attribute_index as runs
+from worker.vectors import stored_rows
 from worker.vectors.attributes import Attributes
 from worker.vectors.part import KNOWN
 
@@ -182,7 +183,7 @@ def test_counts_after_deletions_of_indexed_and_waiting_vectors(
 ) -> None:
     shard.write([f"{row}" for row in range(8)], EYE)
     shard.wait_indexed()
-    monkeypatch.setattr("worker.vectors.collection.WorkerCollection.index_step", lambda _: False)
+    monkeypatch.setattr("worker.vectors.indexing.Indexing.index_step", lambda _: False)
     shard.write(["8", "9", "a", "b"], EYE[:4])
     assert shard.delete(["0", "1", "9", "unknown"]) == 3
     shard.write(["2", "a"], EYE[:2])

@@ -12,48 +12,52 @@ import pytest
 from shared.config import Settings
 from shared.messages.vectors import Collection
 from worker.vectors import attributes as attributes_module
-from worker.vectors import collection as module
+from worker.vectors import indexing as module
 from worker.vectors.attributes import Attributes
 from worker.vectors.collection import WorkerCollection
+from worker.vectors.indexing import Indexing
 from worker.vectors.table import Table
 
 NOW_S = 1000.0
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerCollection:
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Indexing:
     monkeypatch.setattr(module.time, "monotonic", lambda: NOW_S)
-    return WorkerCollection(Collection(1, "c", 2, "dot"), tmp_path, Settings(vector_snapshot_ms=5000))
+    collection = WorkerCollection(Collection(1, "c", 2, "dot"), tmp_path)
+    return Indexing(collection, tmp_path, Settings(vector_snapshot_ms=5000))
 
 
-def with_rows(own: WorkerCollection, **view: int) -> None:
+def with_rows(own: Indexing, **view: int) -> None:
     rows: Any = SimpleNamespace(**{"size": 0, "dead": 0, "indexed": 0, **view})
     table: Any = SimpleNamespace(view=rows, pending=lambda: 0)
-    own._table = table
+    own.collection.table = table
 
 
 @pytest.mark.parametrize(
     ("size", "dead", "due"), [(100, 999, False), (100, 1000, True), (8000, 1999, False), (8000, 2000, True)]
 )
-def test_a_table_is_built_anew_when_a_quarter_of_it_is_dead(
-    own: WorkerCollection, size: int, dead: int, due: bool
-) -> None:
+def test_a_table_is_built_anew_when_a_quarter_of_it_is_dead(own: Indexing, size: int, dead: int, due: bool) -> None:
     with_rows(own, size=size, dead=dead)
     assert own.compact_due() is due
-    own._dropped = True
+    own.collection._dropped = True
     assert not own.compact_due()
 
 
 @pytest.mark.parametrize(("awaited", "attached_s", "settled"), [(0, 0.0, True), (1, 9.9, False), (1, 10.0, True)])
 def test_rows_that_no_shard_has_claimed_are_waited_for(
-    own: WorkerCollection, awaited: int, attached_s: float, settled: bool
+    own: Indexing, awaited: int, attached_s: float, settled: bool
 ) -> None:
     with_rows(own, size=100, dead=1000, indexed=100_000)
-    own._known, own._awaited, own._attached_at = {b"a": 0}, set(range(awaited)), NOW_S - attached_s
+    own.collection._known, own.collection._awaited, own.collection._attached_at = (
+        {b"a": 0},
+        set(range(awaited)),
+        NOW_S - attached_s,
+    )
     own._saved_at = 0.0
-    assert (own.compact_due(), own._known is None) == (settled, settled)
-    own._known = {b"a": 0}
-    assert (own.snapshot_due(), own._known is None) == (settled, settled)
+    assert (own.compact_due(), own.collection._known is None) == (settled, settled)
+    own.collection._known = {b"a": 0}
+    assert (own.snapshot_due(), own.collection._known is None) == (settled, settled)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +65,12 @@ def test_rows_that_no_shard_has_claimed_are_waited_for(
     [(1999, 0, False), (2000, 0, True), (2799, 2000, False), (2800, 2000, True)],
 )
 def test_what_searches_need_is_measured_anew_when_there_is_so_much_more(
-    own: WorkerCollection, indexed: int, measured: int, due: bool
+    own: Indexing, indexed: int, measured: int, due: bool
 ) -> None:
     with_rows(own, indexed=indexed)
-    own._measured_rows = measured
+    own.collection.measured_rows = measured
     assert own.measure_due() is due
-    own._dropped = True
+    own.collection._dropped = True
     assert not own.measure_due()
 
 
@@ -84,12 +88,12 @@ def test_what_searches_need_is_measured_anew_when_there_is_so_much_more(
     ],
 )
 def test_a_snapshot_is_written_by_time_when_a_little_is_new_and_at_once_when_much_is(
-    own: WorkerCollection, indexed: int, saved: int, saved_s: float, due: bool
+    own: Indexing, indexed: int, saved: int, saved_s: float, due: bool
 ) -> None:
     with_rows(own, indexed=indexed)
-    own._saved_rows, own._saved_at = saved, NOW_S - saved_s
+    own.collection.saved_rows, own._saved_at = saved, NOW_S - saved_s
     assert own.snapshot_due() is due
-    own._dropped = True
+    own.collection._dropped = True
     assert not own.snapshot_due()
 
 
@@ -97,54 +101,57 @@ def test_a_snapshot_is_written_by_time_when_a_little_is_new_and_at_once_when_muc
     ("saved", "is_dropped", "written"), [(99, False, True), (100, False, False), (99, True, False)]
 )
 def test_nothing_is_saved_twice(
-    own: WorkerCollection, monkeypatch: pytest.MonkeyPatch, saved: int, is_dropped: bool, written: bool
+    own: Indexing, monkeypatch: pytest.MonkeyPatch, saved: int, is_dropped: bool, written: bool
 ) -> None:
     with_rows(own, indexed=100)
     steps: list[str] = []
     store: Any = SimpleNamespace(sync=lambda: steps.append("sync"))
-    own._stores, own._saved_rows, own._dropped, own._saved_at = {0: store, 2: store}, saved, is_dropped, 0.0
+    own.collection.stores, own.collection.saved_rows, own.collection._dropped, own._saved_at = (
+        {0: store, 2: store},
+        saved,
+        is_dropped,
+        0.0,
+    )
     monkeypatch.setattr(module.snapshot, "write", lambda *_: steps.append("write"))
     own.save()
     assert steps == (["sync", "sync", "write"] if written else [])
-    assert (own._saved_rows, own._saved_at) == ((100, NOW_S) if written else (saved, 0.0))
+    assert (own.collection.saved_rows, own._saved_at) == ((100, NOW_S) if written else (saved, 0.0))
 
 
 @pytest.mark.parametrize(
     ("searched_s", "pending", "rows", "pauses"), [(0.4, 9999, 1, 1), (0.4, 10_000, 1, 0), (0.5, 9999, 64, 0)]
 )
 def test_indexing_makes_room_for_searches_until_too_much_waits(
-    own: WorkerCollection, monkeypatch: pytest.MonkeyPatch, searched_s: float, pending: int, rows: int, pauses: int
+    own: Indexing, monkeypatch: pytest.MonkeyPatch, searched_s: float, pending: int, rows: int, pauses: int
 ) -> None:
     asked: list[tuple[str, float]] = []
     slices = {"index_slice": lambda size: asked.append(("slice", size)) or ([], [])}
     table: Any = SimpleNamespace(
         pending=lambda: pending, advance=lambda size: asked.append(("advance", size)), **slices
     )
-    own._table, own.searched_at = table, NOW_S - searched_s
+    own.collection.table, own.collection.searched_at = table, NOW_S - searched_s
     monkeypatch.setattr(module.time, "sleep", lambda seconds: asked.append(("sleep", seconds)))
     assert own.index_step()
     assert asked[:2] == [("slice", rows), ("advance", rows)]
     assert len(asked) == 2 + pauses
     assert all(0 <= seconds <= module.PAUSE_S_MAX for _, seconds in asked[2:])
-    own._dropped = True
+    own.collection._dropped = True
     assert not own.index_step()
 
 
 @pytest.mark.parametrize(("shards", "all_there"), [([0, 1], True), ([0], False), ([0, 1, 2], True), ([], False)])
-def test_rows_of_shards_that_are_not_asked_are_left_out(
-    own: WorkerCollection, shards: list[int], all_there: bool
-) -> None:
+def test_rows_of_shards_that_are_not_asked_are_left_out(own: Indexing, shards: list[int], all_there: bool) -> None:
     store: Any = None
-    own._stores = {0: store, 1: store}
+    own.collection.stores = {0: store, 1: store}
     view: Any = SimpleNamespace(size=3, shards=np.array([0, 1, 0, 9]))
-    mask = own.foreign(view, shards)
+    mask = own.collection.foreign(view, shards)
     assert (mask is None) is all_there
     if mask is not None:
         assert mask.tolist() == [number in shards for number in (0, 1, 0)]
 
 
 def test_an_index_of_attributes_is_due_when_there_is_so_much_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attributes_module, "INDEX_ROWS_LEAST", 10)
+    monkeypatch.setattr(attributes_module, "INDEX_ROWS_MIN", 10)
     monkeypatch.setattr(attributes_module, "INDEX_GROWTH", 2)
     empty = Attributes()
     assert not empty.index_due(1000)

@@ -17,6 +17,7 @@ import pytest
 from tests import vector_writer
 from tests.vector_writer import COLLECTION, DIMENSION, hasten, open_part, vector
 from worker.vectors import collection as collection_module
+from worker.vectors import indexing as indexing_module
 from worker.vectors.search import search
 from worker.vectors.similarity import prepared
 
@@ -91,7 +92,7 @@ def check(directory: Path, states: States) -> None:
         view = held.view()
         for exhaustive, least in ((True, 0.999), (False, 0.95)):
             found = search(view, queries, 10, "cosine", 64, exhaustive=exhaustive, mask=None, check=lambda: None)
-            found_ids = [{int(view.names[row]) for row in rows} for rows, _ in found.parts()]
+            found_ids = [{int(view.ids[row]) for row in rows} for rows, _ in found.parts()]
             recall = np.mean([len(a & b) / 10 for a, b in zip(found_ids, expected, strict=True)])
             assert recall >= least
     finally:
@@ -102,8 +103,9 @@ def check(directory: Path, states: States) -> None:
 def test_kills_lose_nothing_acknowledged_and_bring_nothing_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SNAPSHOT_ROWS", "SNAPSHOT_SHARE", "DEAD_ROWS_LEAST", "SETTLED_S"):
-        monkeypatch.setattr(collection_module, name, getattr(collection_module, name))
+    for name in ("SNAPSHOT_ROWS", "SNAPSHOT_SHARE", "DEAD_ROWS_MIN"):
+        monkeypatch.setattr(indexing_module, name, getattr(indexing_module, name))
+    monkeypatch.setattr(collection_module, "SETTLED_S", collection_module.SETTLED_S)
     hasten()
     states: States = {}
     pause = random.Random(4)

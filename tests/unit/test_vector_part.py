@@ -14,14 +14,14 @@ import pytest
 from shared import wire
 from shared.config import Settings
 from shared.errors import NotFound
-from shared.labels import Symbols
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition, SearchBody
 from shared.wire import Request
 from worker.damage import DamageReport
-from worker.storage import Store
-from worker.vectors import collection as collection_module
+from worker.storage.rows.store import Store
+from worker.vectors import indexing as indexing_module
 from worker.vectors import methods
+from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart
 
 COSINE = Collection(1, "default", 8, "cosine")
@@ -38,7 +38,7 @@ class OneShard:
         self.damage = DamageReport()
         self.store = Store(self.path / "shards" / "0000" / "store")
         settings = Settings(data=self.path, shards=1, workers=1)
-        self.vectors = VectorPart(self.store, settings, Symbols(), self.path / "shards" / "0000", self.damage)
+        self.vectors = VectorPart(self.store, Engine(settings), 0, self.damage)
         self.vectors.load()
 
     def close(self) -> None:
@@ -204,7 +204,8 @@ def test_default_expansion_is_measured_on_the_data(shard: OneShard) -> None:
         held = shard.vectors.find(collection)
         assert held is not None
         deadline = time.monotonic() + 30
-        while held.measure_due():
+        indexing = shard.vectors.engine._indexing[collection.id]
+        while indexing.measure_due():
             assert time.monotonic() < deadline
             time.sleep(0.01)
         hits = 0
@@ -266,7 +267,7 @@ def test_damaged_snapshot_is_built_anew_from_the_store(shard: OneShard, damage: 
 
 
 def test_dead_rows_lead_to_a_rebuild_that_loses_nothing(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection_module, "DEAD_ROWS_LEAST", 100)
+    monkeypatch.setattr(indexing_module, "DEAD_ROWS_MIN", 100)
     vectors = clustered(1000, 8)
     ids = [f"{i:05d}" for i in range(1000)]
     shard.write(ids, vectors)

@@ -12,13 +12,13 @@ import numpy as np
 
 from shared import wire
 from shared.config import Settings
-from shared.labels import Symbols
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, SearchBody
 from shared.wire import Request
 from worker.damage import DamageReport
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.vectors import methods
+from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart
 
 COLLECTION = Collection(1, "default", 8, "cosine")
@@ -29,13 +29,13 @@ class Worker:
     """Parts of some shards with one engine, as in a worker process."""
 
     def __init__(self, directory: Path, shards: Sequence[int]) -> None:
-        symbols, settings = Symbols(), Settings(data=directory, shards=4, workers=1)
+        engine = Engine(Settings(data=directory, shards=4, workers=1))
         self.stores = {}
         self.shards = {}
         for number in shards:
             place = directory / "shards" / f"{number:04d}"
             self.stores[number] = Store(place / "store")
-            part = VectorPart(self.stores[number], settings, symbols, place, DamageReport())
+            part = VectorPart(self.stores[number], engine, number, DamageReport())
             part.load()
             self.shards[number] = SimpleNamespace(vectors=part)
 

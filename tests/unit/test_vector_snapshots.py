@@ -19,11 +19,11 @@ from shared.wire import Request
 from tests.unit.test_vector_part import COSINE, OneShard, clustered
 from tests.unit.test_vector_shards import COLLECTION, TABLE, Worker, worker
 from worker.damage import DamageReport
-from worker.storage import Store, StoreDamaged
+from worker.storage.rows.store import Store, StoreDamaged
 from worker.vectors import attributes as attributes_module
 from worker.vectors import check, snapshot, stored_rows
 from worker.vectors.ann import AnnIndex
-from worker.vectors.collection import WorkerCollection
+from worker.vectors.indexing import Indexing
 from worker.vectors.methods import METHODS
 
 PLACES = 500
@@ -70,7 +70,7 @@ def test_version_of_a_deleted_vector_is_never_given_again(tmp_path: Path, monkey
     with worker(tmp_path, [0, 2]) as first:
         delete(first, last)
     with monkeypatch.context() as killed:
-        killed.setattr(WorkerCollection, "save", lambda _: None)
+        killed.setattr(Indexing, "save", lambda _: None)
         with worker(tmp_path, [1, 0, 2, 3]) as one:
             put(one, [last], 2)
             assert of_generation(one, last, 2) == [last]
@@ -91,7 +91,7 @@ def test_snapshot_newer_than_the_store_of_a_shard_is_not_used(
         one.wait_indexed()
     shutil.rmtree(tmp_path / "shards")
     (tmp_path / "copy").rename(tmp_path / "shards")
-    monkeypatch.setattr(WorkerCollection, "save", lambda _: None)
+    monkeypatch.setattr(Indexing, "save", lambda _: None)
     with worker(tmp_path, [0]) as one:
         put(one, [12], 2)
     with caplog.at_level(logging.WARNING, "triptych"), worker(tmp_path, [0]) as one:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from shared.errors import ConfigError, Unavailable
 from worker import ownership
-from worker.wal import files, layout, reading, record, register
-from worker.wal import log as wal
-from worker.wal.log import LOG, SERIES, Stream, WriteAheadLog
+from worker.storage.wal import files, layout, reading, record, register
+from worker.storage.wal import log as wal
+from worker.storage.wal.log import LOG, SERIES, Stream, WriteAheadLog
 
 pytestmark = pytest.mark.usefixtures("power_stays_on")
 

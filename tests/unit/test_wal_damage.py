@@ -12,8 +12,8 @@ import pytest
 
 from shared.errors import ConfigError, Unavailable
 from tests.unit.wal_images import SMALL, files_with_records, flip, held, killed, opened, payload, written
-from worker.wal import check, layout, losses, reading, record, register
-from worker.wal.log import LOG, SERIES, WriteAheadLog
+from worker.storage.wal import check, layout, losses, reading, record, register
+from worker.storage.wal.log import LOG, SERIES, WriteAheadLog
 
 pytestmark = pytest.mark.usefixtures("power_stays_on")
 

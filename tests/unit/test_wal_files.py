@@ -16,9 +16,9 @@ import pytest
 
 from shared.errors import ConfigError, Unavailable
 from tests.unit.wal_images import SMALL, files_with_records, held, killed, opened, payload, written
-from worker.wal import layout, reading, record
-from worker.wal.log import LOG, RECOVERY_FREE_BYTES, SERIES, WriteAheadLog
-from worker.wal.register import Register
+from worker.storage.wal import layout, reading, record
+from worker.storage.wal.log import LOG, RECOVERY_FREE_BYTES, SERIES, WriteAheadLog
+from worker.storage.wal.register import Register
 
 pytestmark = [
     pytest.mark.usefixtures("power_stays_on"),

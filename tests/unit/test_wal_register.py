@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shared.errors import ConfigError
-from worker.wal import register
-from worker.wal.register import COPY_BYTES, FILES_MAX, NAME, Listing, Register, read
+from worker.storage.wal import register
+from worker.storage.wal.register import COPY_BYTES, FILES_MAX, NAME, Listing, Register, read
 
 
 @pytest.fixture

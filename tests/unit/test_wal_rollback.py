@@ -10,7 +10,7 @@ import pytest
 from shared.promql.ast import Matcher
 from tests.unit.log_shard import OneShard
 from tests.unit.test_series_blocks import Quiet
-from worker.wal import files, reading, register
+from worker.storage.wal import files, reading, register
 
 
 @pytest.fixture(autouse=True)

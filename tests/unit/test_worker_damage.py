@@ -17,10 +17,10 @@ from shared.wire import Reply, Request
 from tests.unit.test_store_damage import damaged_table, put
 from worker import process
 from worker.damage import DamageReport
-from worker.methods import Lane, Method
+from worker.method import Lane, Method
 from worker.process import WorkerProcess
 from worker.shard import Shard
-from worker.storage import Store, StoreDamaged
+from worker.storage.rows.store import Store, StoreDamaged
 
 
 class Service:
@@ -113,7 +113,7 @@ def test_a_store_that_refused_a_write_is_opened_again_by_a_restart_when_there_is
     with pytest.raises(Unavailable, match="takes no writes"):
         put(store, b"x")
     full = SimpleNamespace(free=0)
-    monkeypatch.setattr("worker.storage.shutil.disk_usage", lambda _: full)
+    monkeypatch.setattr("worker.storage.rows.store.shutil.disk_usage", lambda _: full)
     worker._beat()
     assert not worker._stopping
     full.free = 1 << 30

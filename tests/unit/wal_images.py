@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from worker.wal import reading
-from worker.wal.log import LOG, SERIES, Stream, WriteAheadLog
+from worker.storage.wal import reading
+from worker.storage.wal.log import LOG, SERIES, Stream, WriteAheadLog
 
 SMALL = 4096
 

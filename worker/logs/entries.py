@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shared.messages.log import Batch
 from worker.logs import rows
-from worker.storage import Store
+from worker.storage.rows.store import Store
 
 Groups = list[tuple[int, tuple[Batch, ...]]]
 """(group, its batches), ascending."""

@@ -14,8 +14,8 @@ from worker.logs import kernels, rows
 from worker.logs.entries import Entry
 from worker.logs.memory import Answer, Memory
 from worker.logs.recent import Grouped, Recent, Snapshot
-from worker.storage import Batch as Changes
-from worker.storage import Store
+from worker.storage.rows.store import Batch as Changes
+from worker.storage.rows.store import Store
 
 RUN_RECORDS_MAX = 4096
 RUN_BYTES_MAX = 256 << 10
@@ -102,8 +102,8 @@ def _put_answers(changes: Changes, store: Store, producer: str, answers: dict[in
 def answer_rows(store: Store, producer: str) -> list[tuple[bytes, Answer]]:
     """(row, answer) of those that the store has, in the order they were given."""
     head = rows.producers_of(producer)
-    found = []
+    answers = []
     for row, value in store.scan("log", head, rows.after(head)):
         producer_seq, count = _ANSWER.decode(value)
-        found.append((row, (producer_seq, rows.sequence_of(row), count)))
-    return found
+        answers.append((row, (producer_seq, rows.sequence_of(row), count)))
+    return answers

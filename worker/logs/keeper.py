@@ -1,15 +1,14 @@
-"""What happens by itself to the log of a worker: one thread for all shards that share a write-ahead log."""
+"""Background work on a worker's log, syncing and gathering: one thread for all shards that share a write-ahead log."""
 
 from __future__ import annotations
 
 import logging
 from threading import Event, Lock, Thread
 from typing import Protocol
-from weakref import WeakKeyDictionary, ref
 
 from shared.errors import Unavailable
 from shared.telemetry import event
-from worker.wal.log import WriteAheadLog
+from worker.storage.wal.log import WriteAheadLog
 
 SYNC_AFTER_S = 0.08
 """The coordinator asks for a sync sooner than this; the worker does it by itself when it does not."""
@@ -25,7 +24,7 @@ class Keeper:
     """Syncs what nobody else has synced in time, and has parts gather when they are due."""
 
     def __init__(self, log: WriteAheadLog) -> None:
-        self._log = ref(log)  # which is the key this keeper is found by
+        self._log = log
         self._lock = Lock()
         self._parts: list[Part] = []
         self._work = Event()
@@ -64,10 +63,8 @@ class Keeper:
     def sync(self) -> None:
         """Return when everything that was written before is on the disk. Raises Unavailable."""
         self._dirty = False
-        log = self._log()
-        assert log is not None, "the parts have it too"
         try:
-            log.sync()
+            self._log.sync()
         except Unavailable:
             self._dirty = True
             raise
@@ -86,13 +83,3 @@ class Keeper:
             except Unavailable as error:
                 event(logging.ERROR, "the log could not be synced or gathered", why=error)
                 self._work.set()
-
-
-_keepers: WeakKeyDictionary[WriteAheadLog, Keeper] = WeakKeyDictionary()
-_keepers_lock = Lock()
-
-
-def keeper_of(log: WriteAheadLog) -> Keeper:
-    """The one keeper of this log."""
-    with _keepers_lock:
-        return _keepers.setdefault(log, Keeper(log))

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages import log
 from shared.wire import Reply, Request, pack, unpack
 from worker.logs import cursors, reading, writing
 from worker.logs.keeper import Keeper
-from worker.methods import Method
+from worker.logs.part import LogPart
+from worker.method import Method
+from worker.shard import Shard
 
-if TYPE_CHECKING:
-    from worker.logs.part import LogPart
-    from worker.shard import Shard
-
-Shards = Mapping[int, "Shard"]
+Shards = Mapping[int, Shard]
 
 
 def append(shards: Shards, request: Request) -> Reply:

@@ -13,25 +13,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 
 import msgspec
 
-from shared.config import Settings
 from shared.errors import Unavailable
-from shared.labels import Symbols
 from shared.messages.log import SEQUENCE_MAX, HeldGroup, HeldSegment, Span
 from worker.damage import DamageReport
 from worker.logs import entries, removal, rows
 from worker.logs.gathering import answer_rows, put, remembered
-from worker.logs.keeper import keeper_of
+from worker.logs.keeper import Keeper
 from worker.logs.memory import Memory
 from worker.logs.messages import Message, Revocation, read
 from worker.logs.recent import Snapshot
-from worker.storage import Batch as Changes
-from worker.storage import Store
-from worker.wal.log import Stream
+from worker.storage.rows.store import Batch as Changes
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import Stream
 
 GATHER_BYTES = 6 << 20
 """Gathering begins when so much is in memory, blocks and their tables: long runs come of few keys then, and the write,
@@ -75,19 +72,11 @@ class LogPart:
     """Safe to use from many threads: changes take turns, reads see those below the frontier that the coordinator
     gives them."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        symbols: Symbols,
-        directory: Path,
-        wal: Stream,
-        damage: DamageReport | None = None,
-    ) -> None:
+    def __init__(self, store: Store, keeper: Keeper, wal: Stream, damage: DamageReport | None = None) -> None:
         self.store = store
         self.damage = damage or DamageReport()
         self.wal = wal
-        self.keeper = keeper_of(wal.log)
+        self.keeper = keeper
         self.lock = Lock()
         self._gather_lock = Lock()  # taken before `lock`, by whoever changes the store's log
         self._memory = Memory()

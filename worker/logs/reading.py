@@ -54,9 +54,8 @@ def _key_runs(part: LogPart, view: View, span: Range, key: bytes, reverse: bool 
     for segment in reversed(segments) if reverse else segments:
         recent = view.segments.get(segment, ())
         older = _stored_runs(part, segment, key, span.start, min(span.end, view.gathered), reverse)
-        newer = (
-            run for own in (reversed(recent) if reverse else recent) for run in _recent_runs(own, span, key, reverse)
-        )
+        snapshots = reversed(recent) if reverse else recent
+        newer = (run for snapshot in snapshots for run in _recent_runs(snapshot, span, key, reverse))
         for run in chain(newer, older) if reverse else chain(older, newer):
             cut = run.without(span.hidden) if span.hidden else run
             if len(cut.sequences):
@@ -64,10 +63,10 @@ def _key_runs(part: LogPart, view: View, span: Range, key: bytes, reverse: bool 
 
 
 def _recent_runs(recent: Snapshot, span: Range, key: bytes, reverse: bool) -> Runs:
-    found = recent.cut(recent.rows_of(key), span.start, span.end)
-    starts = range(0, len(found), RECENT_RUN_RECORDS)
+    record_rows = recent.cut(recent.rows_of(key), span.start, span.end)
+    starts = range(0, len(record_rows), RECENT_RUN_RECORDS)
     for start in reversed(starts) if reverse else starts:
-        yield recent.run(found[start : start + RECENT_RUN_RECORDS])
+        yield recent.run(record_rows[start : start + RECENT_RUN_RECORDS])
 
 
 def _stored_runs(part: LogPart, segment: int, key: bytes, start: int, end: int, reverse: bool = False) -> Runs:
@@ -91,22 +90,22 @@ def merge(part: LogPart, span: Range, prefix: bytes, limit: int, check: Check) -
     pages = _merged(part, view, span, prefix, check)
     taken: list[Records] = []
     records = size = looked_at = 0
-    for found, upto, seen in pages:
+    for page_records, upto, seen in pages:
         looked_at += seen
-        kept = _fitting(found, limit - records, PAGE_BYTES_MAX - size)
-        taken.append(found.cut(0, kept))
+        kept = _fitting(page_records, limit - records, PAGE_BYTES_MAX - size)
+        taken.append(page_records.cut(0, kept))
         records += kept
         size += int(taken[-1].value_lengths.sum())
-        if kept < len(found):
-            return Page(Records.joined(taken), int(found.sequences[kept]), False)
+        if kept < len(page_records):
+            return Page(Records.joined(taken), int(page_records.sequences[kept]), False)
         if records >= limit or size >= PAGE_BYTES_MAX or looked_at >= LOOKED_AT_MAX:
             return Page(Records.joined(taken), upto, False)
     return Page(Records.joined(taken), span.end, True)
 
 
-def _fitting(found: Records, records: int, size_bytes: int) -> int:
+def _fitting(page_records: Records, records: int, size_bytes: int) -> int:
     """As many from the beginning as are within both, and at least one."""
-    return min(records, len(found), 1 + int(np.searchsorted(np.cumsum(found.value_lengths), size_bytes)))
+    return min(records, len(page_records), 1 + int(np.searchsorted(np.cumsum(page_records.value_lengths), size_bytes)))
 
 
 def _merged(part: LogPart, view: View, span: Range, prefix: bytes, check: Check) -> Iterator[tuple[Records, int, int]]:
@@ -115,9 +114,9 @@ def _merged(part: LogPart, view: View, span: Range, prefix: bytes, check: Check)
     stored = _stored(view, span)
     segments = span.first_segment, span.last_segment
     for row, entry in entries.scan(part.store, segments, stored.start, stored.end):
-        for found, upto, seen in _of_entry(part, stored, rows.segment_of(row), entry, prefix):
+        for page_records, upto, seen in _of_entry(part, stored, rows.segment_of(row), entry, prefix):
             check()
-            yield found, upto, seen
+            yield page_records, upto, seen
     for segment in range(span.first_segment, span.last_segment + 1):
         for recent in view.segments.get(segment, ()):
             check()
@@ -146,22 +145,25 @@ def _of_entry(
     for first in range(0, len(chosen), RECENT_RUN_RECORDS):
         piece = chosen[first : first + RECENT_RUN_RECORDS]
         numbers, codes = entry.numbers[piece].tolist(), entry.codes[piece].tolist()
-        found = [(n, entry.keys[c], values.get(segment, entry.keys[c], n)) for n, c in zip(numbers, codes, strict=True)]
-        there = [(number, key, value) for number, key, value in found if value is not None]
-        if len(there) < len(found):
-            _note_lost(part, segment, found)
-        sequences = np.array([number for number, _, _ in there], np.uint64)
-        records = Records.of(sequences, [value for _, _, value in there], [key for _, key, _ in there])
+        entries = [
+            (number, entry.keys[code], values.get(segment, entry.keys[code], number))
+            for number, code in zip(numbers, codes, strict=True)
+        ]
+        present = [(number, key, value) for number, key, value in entries if value is not None]
+        if len(present) < len(entries):
+            _note_lost(part, segment, entries)
+        sequences = np.array([number for number, _, _ in present], np.uint64)
+        records = Records.of(sequences, [value for _, _, value in present], [key for _, key, _ in present])
         yield records, numbers[-1] + 1, len(piece)
     # What was looked at in vain counts too, or a rare prefix would make a page read the whole log.
     yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
 
 
-def _note_lost(part: LogPart, segment: int, found: Sequence[tuple[int, bytes, bytes | None]]) -> None:
+def _note_lost(part: LogPart, segment: int, entries: Sequence[tuple[int, bytes, bytes | None]]) -> None:
     """Records without a value: either their segment has been dropped meanwhile, or the store has lost a run."""
     if part.has_dropped(segment):
         return
-    lost = [number for number, _, value in found if value is None]
+    lost = [number for number, _, value in entries if value is None]
     part.damage.add("log", f"{len(lost)} records from sequence number {lost[0]} on have no values in the store")
 
 
@@ -205,18 +207,18 @@ class _Values:
 
 def keys(part: LogPart, span: Range, prefix: bytes, after: bytes | None, limit: int, check: Check) -> list[bytes]:
     """Distinct keys with records in the range, ascending, at most `limit`."""
-    found: list[bytes] = []
+    page_keys: list[bytes] = []
     view = part.view()
     sources = [
         _keys_of(part, view, span, segment, prefix, after, check)
         for segment in range(span.first_segment, span.last_segment + 1)
     ]
     for key in heapq.merge(*sources):
-        if not found or found[-1] != key:
-            if len(found) == limit:
+        if not page_keys or page_keys[-1] != key:
+            if len(page_keys) == limit:
                 break
-            found.append(key)
-    return found
+            page_keys.append(key)
+    return page_keys
 
 
 def _keys_of(
@@ -224,9 +226,9 @@ def _keys_of(
 ) -> Iterator[bytes]:
     """The keys that have a record of the segment in the range, ascending; some of them twice."""
     recent: set[bytes] = set()
-    for own in view.segments.get(segment, ()):
+    for snapshot in view.segments.get(segment, ()):
         check()
-        recent.update(own.keys(own.with_prefix(own.rows(span.start, span.end, span.hidden), prefix)))
+        recent.update(snapshot.keys(snapshot.with_prefix(snapshot.rows(span.start, span.end, span.hidden), prefix)))
     end = min(span.end, view.gathered)
     for key in heapq.merge(
         sorted(key for key in recent if after is None or key > after),

@@ -59,8 +59,8 @@ class Snapshot:
         out = np.empty(len(self), np.int64)
         wanted = np.frombuffer(key, np.uint8)
         digest: Any = np.uint64(hash64(key))
-        found = kernels.find_key(self.data, self.table, self.hashes, digest, wanted, out)
-        return self._in_order(out[:found])
+        count = kernels.find_key(self.data, self.table, self.hashes, digest, wanted, out)
+        return self._in_order(out[:count])
 
     def _in_order(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return rows if self.ascending else rows[np.argsort(self.numbers[rows], kind="stable")]
@@ -160,10 +160,10 @@ class Recent:
         last = first + self._staged_records
         if last > len(self._table):
             self._table = _grown(self._table, first, last)
-            self._numbers, self._hashes = (_grown(own, first, last) for own in (self._numbers, self._hashes))
+            self._numbers, self._hashes = (_grown(array, first, last) for array in (self._numbers, self._hashes))
         starts = np.array([batch.start for batch in held.batches], np.uint64)
-        own = self._table, self._numbers, self._hashes
-        if not log_blocks.index(self._words, self._halves, begin, end, starts, *own, first):
+        arrays = self._table, self._numbers, self._hashes
+        if not log_blocks.index(self._words, self._halves, begin, end, starts, *arrays, first):
             self._ascending = False  # two messages overtook each other
         self._count, self._used = last, end
         self.groups.append(held)

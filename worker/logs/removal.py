@@ -9,8 +9,8 @@ from worker.logs import entries, rows
 from worker.logs.entries import Entry
 from worker.logs.recent import outside, within
 from worker.logs.runs import unpacked
-from worker.storage import Batch as Changes
-from worker.storage import Store
+from worker.storage.rows.store import Batch as Changes
+from worker.storage.rows.store import Store
 
 DROPPED = (rows.RUN, rows.ENTRY)
 

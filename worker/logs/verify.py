@@ -12,8 +12,8 @@ from shared.data_files import LogFacts
 from shared.errors import TriptychError
 from worker.logs import entries, messages, rows, runs
 from worker.logs.memory import Memory
-from worker.store_damage import DECODING_ERRORS
-from worker.store_reading import StoreReader
+from worker.storage.rows.damage import DECODING_ERRORS
+from worker.storage.rows.reading import StoreReader
 
 
 @dataclass(slots=True)
@@ -35,17 +35,17 @@ class _Segment:
     keys: dict[bytes, int] = field(default_factory=dict)
     named: list[NDArray[np.uint64]] = field(default_factory=list)
     named_keys: list[NDArray[np.int64]] = field(default_factory=list)
-    there: list[NDArray[np.uint64]] = field(default_factory=list)
-    there_keys: list[NDArray[np.int64]] = field(default_factory=list)
+    stored: list[NDArray[np.uint64]] = field(default_factory=list)
+    stored_keys: list[NDArray[np.int64]] = field(default_factory=list)
 
     def key(self, key: bytes) -> int:
         return self.keys.setdefault(key, len(self.keys))
 
     def contradictions(self, segment: int) -> Iterator[str]:
-        named, there = _sorted(self.named, self.named_keys), _sorted(self.there, self.there_keys)
+        named, stored = _sorted(self.named, self.named_keys), _sorted(self.stored, self.stored_keys)
         for one, other, text in (
-            (named, there, "are named by entries and their runs are missing"),
-            (there, named, "are in runs and no entry names them, so that reads of a prefix lack them"),
+            (named, stored, "are named by entries and their runs are missing"),
+            (stored, named, "are in runs and no entry names them, so that reads of a prefix lack them"),
         ):
             lacking = one[0][~_within(one, other)]
             if len(lacking):
@@ -70,14 +70,14 @@ def _within(one: tuple[NDArray, NDArray], other: tuple[NDArray, NDArray]) -> NDA
 
 def log_rows(reader: StoreReader) -> LogRows:
     """Reads all rows of the log, a segment at a time. Raises StoreDamaged where one cannot be read."""
-    found = LogRows()
-    found.gathered = int.from_bytes(reader.get("log", rows.GATHERED) or b"", "big")
-    found.dropped = int.from_bytes(reader.get("log", rows.DROPPED) or b"", "big")
+    log = LogRows()
+    log.gathered = int.from_bytes(reader.get("log", rows.GATHERED) or b"", "big")
+    log.dropped = int.from_bytes(reader.get("log", rows.DROPPED) or b"", "big")
     for segment in _segments(reader):
-        if segment >= found.dropped:
-            found.segments.add(segment)
-            _check_segment(reader, segment, found)
-    return found
+        if segment >= log.dropped:
+            log.segments.add(segment)
+            _check_segment(reader, segment, log)
+    return log
 
 
 def _segments(reader: StoreReader) -> Iterator[int]:
@@ -95,7 +95,7 @@ def _range(kind: bytes, segment: int) -> tuple[bytes, bytes]:
     return kind + rows.segment_bytes(segment), kind + rows.segment_bytes(segment + 1)
 
 
-def _check_segment(reader: StoreReader, number: int, found: LogRows) -> None:
+def _check_segment(reader: StoreReader, number: int, log: LogRows) -> None:
     segment = _Segment()
     for row, value in reader.scan("log", *_range(rows.ENTRY, number)):
         try:
@@ -106,10 +106,10 @@ def _check_segment(reader: StoreReader, number: int, found: LogRows) -> None:
                     f"it has {len(entry.numbers)} numbers, {len(entry.codes)} codes, {len(entry.keys)} keys"
                 )
         except DECODING_ERRORS as error:
-            found.wrong.append(f"the row {row!r} of 'log' makes no sense: {error}")
+            log.wrong.append(f"the row {row!r} of 'log' makes no sense: {error}")
             continue
-        found.above = max(found.above, entry.above, int(entry.numbers.max(initial=0)) + 1)
-        found.records += len(entry.numbers)
+        log.above = max(log.above, entry.above, int(entry.numbers.max(initial=0)) + 1)
+        log.records += len(entry.numbers)
         segment.named.append(entry.numbers)
         codes = np.array([segment.key(key) for key in entry.keys], np.int64)
         segment.named_keys.append(codes[entry.codes] if len(codes) else codes)
@@ -123,11 +123,11 @@ def _check_segment(reader: StoreReader, number: int, found: LogRows) -> None:
             if len(run.values) != size:
                 raise ValueError(f"it has {len(run.values)} bytes of values, and its lengths say {size}")
         except DECODING_ERRORS as error:
-            found.wrong.append(f"the row {row!r} of 'log' makes no sense: {error}")
+            log.wrong.append(f"the row {row!r} of 'log' makes no sense: {error}")
             continue
-        segment.there.append(run.sequences)
-        segment.there_keys.append(np.full(len(run.sequences), segment.key(rows.key_of(row)), np.int64))
-    found.wrong += segment.contradictions(number)
+        segment.stored.append(run.sequences)
+        segment.stored_keys.append(np.full(len(run.sequences), segment.key(rows.key_of(row)), np.int64))
+    log.wrong += segment.contradictions(number)
 
 
 def _check_order(numbers: NDArray[np.uint64]) -> None:
@@ -135,15 +135,15 @@ def _check_order(numbers: NDArray[np.uint64]) -> None:
         raise ValueError("its numbers do not ascend")
 
 
-def check_messages(shard: int, found: LogRows, payloads: Iterable[memoryview]) -> tuple[list[str], LogFacts]:
+def check_messages(shard: int, log: LogRows, payloads: Iterable[memoryview]) -> tuple[list[str], LogFacts]:
     """(what is wrong with the records of the write-ahead log that the store has not taken over, what the shard holds)
     of both together."""
     wrong: list[str] = []
-    above, records, segments = found.above, found.records, set(found.segments)
+    above, records, segments = log.above, log.records, set(log.segments)
     for payload in payloads:
         try:
             record = messages.read(payload)
-            if record.group < found.gathered or record.segment < found.dropped:
+            if record.group < log.gathered or record.segment < log.dropped:
                 continue
             segments.add(record.segment)
             if isinstance(record, messages.Message):
@@ -152,4 +152,4 @@ def check_messages(shard: int, found: LogRows, payloads: Iterable[memoryview]) -
                 records += sum(batch.count for batch in record.batches)
         except (*DECODING_ERRORS, TriptychError) as error:
             wrong.append(f"a record of the log cannot be decoded, and its shard will refuse: {error}")
-    return wrong, LogFacts(shard, above, tuple(sorted(segments)), found.dropped, records)
+    return wrong, LogFacts(shard, above, tuple(sorted(segments)), log.dropped, records)

@@ -9,7 +9,7 @@ from shared.messages.log import SEQUENCE_MAX, AppendBody
 from shared.wire import Frame
 from worker.logs.messages import Message
 from worker.logs.part import LogPart
-from worker.wal.log import WriteAheadLog
+from worker.storage.wal.log import WriteAheadLog
 
 PAST_DEADLINE = "the records came past their deadline"
 

@@ -2,8 +2,8 @@
 
 A series that ends after three samples costs 130 bytes, one that goes on wastes at most half of its last chunk, and
 appending a sample is a write behind the last one. Chunks keep their earliest and latest time, so that reading a range
-skips the others. Samples lie in order of arrival; a series where one came late is sorted when read, the last one
-written winning among equal times. Where half of what a series has came late, it is written anew, in order and each time
+skips the others. Samples are stored in order of arrival. A series with a late sample is sorted when it is read; among
+equal times the last one written wins. A series of whose samples half came late is rewritten, in order and each time
 once, so that writing the same times again and again makes reading no slower.
 
 A head is not safe for concurrent use: its owner holds one lock around every call. A kernel call holds it for some
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shared.kernels import kernel
 from shared.promql.model import Samples
-from worker.series.columns import Column
+from worker.series.growing_array import GrowingArray
 from worker.series.pieces import in_order
 
 CHUNK_SAMPLES_MIN = 4
@@ -215,13 +215,13 @@ class Head:
     """The samples of series 0 ≤ id < `series`."""
 
     def __init__(self) -> None:
-        self._links = Column(np.int32, (2,))
-        self._ranges = Column(np.int64, (2,))
-        self._late = Column(np.int32)  # samples that came late, since the series was last in order
-        self._shapes = Column(np.int32, (3,))
-        self._places = Column(np.int64, (3,))
-        self._times = Column(np.int64)
-        self._values = Column(np.float64)
+        self._links = GrowingArray(np.int32, (2,))
+        self._ranges = GrowingArray(np.int64, (2,))
+        self._late = GrowingArray(np.int32)  # samples that came late, since the series was last in order
+        self._shapes = GrowingArray(np.int32, (3,))
+        self._places = GrowingArray(np.int64, (3,))
+        self._times = GrowingArray(np.int64)
+        self._values = GrowingArray(np.float64)
         self._tally = np.zeros(4, dtype=np.int64)
 
     @property
@@ -282,8 +282,8 @@ class Head:
             self._settle(np.unique(series))
 
     def _settle(self, ids: NDArray[np.int64]) -> None:
-        """Write anew those of these series of whose samples half came late: as much as was written since the last time,
-        so that a sample is written twice at most, spread over all."""
+        """Rewrite those of these series of whose samples half came late: as much as was written since the last time, so
+        that a sample is written twice at most, spread over all."""
         ids = ids[self._late.data[ids] >= LATE_CHECK]
         rows = self._stored_each(ids)
         ids = ids[2 * self._late.data[ids] >= rows]
@@ -308,7 +308,7 @@ class Head:
         """bool[n]: which series have samples with start ≤ t ≤ end."""
         ranges = self._ranges.data[ids]
         earliest, latest = ranges[:, EARLIEST], ranges[:, LATEST]
-        found = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
+        has_samples = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
         around = np.flatnonzero((earliest < start_ms) & (latest > end_ms))
         if len(around):
             inside = np.zeros(len(around), dtype=np.bool_)
@@ -322,8 +322,8 @@ class Head:
                 self._times.data,
                 inside,
             )
-            found[around] = inside
-        return found
+            has_samples[around] = inside
+        return has_samples
 
     def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
         """The samples of these series with start ≤ t ≤ end, ascending in time, each time once."""
@@ -344,9 +344,9 @@ class Head:
             times,
             values,
         )
-        found = Samples(offsets, times[: offsets[-1]], values[: offsets[-1]])
+        samples = Samples(offsets, times[: offsets[-1]], values[: offsets[-1]])
         late = self._late.data[ids] > 0
-        return in_order(found, late) if late.any() else found
+        return in_order(samples, late) if late.any() else samples
 
     def delete(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> int:
         """Remove the samples of these series (each once) with start ≤ t ≤ end; returns how many there were."""

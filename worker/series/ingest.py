@@ -19,8 +19,8 @@ from typing import Generic, Protocol, TypeVar
 
 from shared.errors import DeadlineExceeded, Internal
 from shared.sample_frames import Arrival
-from worker.series.journal import Entry
-from worker.wal.log import WriteAheadLog
+from worker.series.journal import PendingRecord
+from worker.storage.wal.log import WriteAheadLog
 
 COMMITS_WAITING_MAX = 256
 """Requests waiting for a round; the worker's write lane has fewer threads, each of which waits for its own."""
@@ -60,7 +60,7 @@ class Committed(Protocol[Staged]):
     @property
     def turn(self) -> Turn: ...
 
-    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Staged, Entry]:
+    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Staged, PendingRecord]:
         """The samples, and the record of them for the log. New series are put into the store, not synced yet."""
 
     @property
@@ -70,7 +70,7 @@ class Committed(Protocol[Staged]):
     def sync(self) -> None:
         """Return when the series of what was staged are durable."""
 
-    def journaled(self, entry: Entry, position: int) -> None:
+    def journaled(self, entry: PendingRecord, position: int) -> None:
         """The record is in the log."""
 
     def show(self, staged: Staged) -> None:
@@ -117,24 +117,24 @@ class Rounds(Generic[Staged]):
         """Return when these arrivals are durable and visible; the round may wait `delay_s` for those that are `coming`.
         Raises DeadlineExceeded if a turn did not come in time, or what a shard raised; the arrivals of other shards may
         be stored then."""
-        own = _Waiting(arrivals, time.monotonic() + timeout_s)
+        waiting = _Waiting(arrivals, time.monotonic() + timeout_s)
         with self._queue_lock:
             assert len(self._queue) < COMMITS_WAITING_MAX
-            self._queue.append(own)
+            self._queue.append(waiting)
             self._came.notify_all()
         if not self._round.acquire(timeout=timeout_s):
             with self._queue_lock:
-                if own in self._queue:
-                    self._queue.remove(own)
+                if waiting in self._queue:
+                    self._queue.remove(waiting)
                     raise _busy(timeout_s)
             self._round.acquire()  # the round that has them is under way
         try:
-            if not own.done:
+            if not waiting.done:
                 self._lead(min(delay_s, timeout_s))
         finally:
             self._round.release()
-        if own.error is not None:
-            raise own.error
+        if waiting.error is not None:
+            raise waiting.error
 
     def _lead(self, delay_s: float) -> None:
         with self._came:
@@ -162,7 +162,7 @@ class Rounds(Generic[Staged]):
                 shards.setdefault(shard, []).extend(arrivals)
                 deadlines[shard] = max(deadlines.get(shard, 0.0), waiting.deadline)
         failed: dict[Committed[Staged], Exception] = {}
-        staged: dict[Committed[Staged], tuple[Staged, Entry]] = {}
+        staged: dict[Committed[Staged], tuple[Staged, PendingRecord]] = {}
         taken = []
         try:
             for shard, arrivals in shards.items():
@@ -171,17 +171,19 @@ class Rounds(Generic[Staged]):
                     taken.append(shard)
                     staged[shard] = shard.stage(arrivals)
             self._make_durable(staged, failed)
-            for shard, (own, _) in staged.items():
+            for shard, (samples, _) in staged.items():
                 if shard not in failed:
                     with _failures(failed, shard):
-                        shard.show(own)
+                        shard.show(samples)
         finally:
             for shard in taken:
                 shard.turn.release()
         return failed
 
     def _make_durable(
-        self, staged: Mapping[Committed[Staged], tuple[Staged, Entry]], failed: dict[Committed[Staged], Exception]
+        self,
+        staged: Mapping[Committed[Staged], tuple[Staged, PendingRecord]],
+        failed: dict[Committed[Staged], Exception],
     ) -> None:
         """New series first, which few rounds have; then the records, which name them."""
 

@@ -21,8 +21,8 @@ from shared.telemetry import event
 from shared.wire import Frame
 from worker.damage import DamageReport
 from worker.series.head import BEFORE
-from worker.storage import Batch, Store
-from worker.wal.log import Stream
+from worker.storage.rows.store import Batch, Store
+from worker.storage.wal.log import Stream
 
 _HEADER = struct.Struct("<BBHIQQ")
 """Kind, version, unused, number of runs or ids, of samples, sequence: 24 bytes, so that the columns are aligned."""
@@ -124,7 +124,7 @@ class Sealed(msgspec.Struct, frozen=True):
     cut: int = 0
 
 
-class Entry(NamedTuple):
+class PendingRecord(NamedTuple):
     """A record on its way to the log."""
 
     wal: Stream
@@ -160,13 +160,13 @@ class Journal:
         with self._store.decoding("meta", _NEXT):
             self.next_sequence = max(self.sealed.sequence, 0 if following is None else _KEY.unpack(following)[0])
 
-    def entry(self, record: Record) -> Entry:
+    def entry(self, record: Record) -> PendingRecord:
         """The record as it is to be written to the log, under a sequence of its own, which is used up whatever becomes
         of the write: a failed one may be there all the same, and must not be taken for a later record."""
         sequence = self.claim()
-        return Entry(self._wal, record.frames(sequence), sequence, record.latest_ms)
+        return PendingRecord(self._wal, record.frames(sequence), sequence, record.latest_ms)
 
-    def written(self, entry: Entry, position: int) -> None:
+    def written(self, entry: PendingRecord, position: int) -> None:
         """The entry is in the log at this position."""
         self._latest.append((entry.sequence, entry.latest_ms, position))
 
@@ -189,7 +189,7 @@ class Journal:
 
     def seal(self, batch: Batch, sequence: int, before_ms: int) -> Sealed:
         """Say in this batch, which names the blocks, what they took over, and cut what is no longer needed."""
-        needed = (own for own, latest_ms, _ in list(self._latest) if own >= sequence or latest_ms >= before_ms)
+        needed = (number for number, latest_ms, _ in list(self._latest) if number >= sequence or latest_ms >= before_ms)
         sealed = Sealed(sequence, before_ms, min(next(needed, sequence), sequence))
         batch.put("meta", SEALED, msgspec.msgpack.encode(sealed))
         return sealed

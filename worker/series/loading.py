@@ -1,4 +1,4 @@
-"""What a shard's series are made of at a start: the labels in the store, and the samples of the journal."""
+"""Builds a shard's series at a start: from the labels in the store, and from the samples of the journal."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from shared.errors import Unavailable
 from shared.telemetry import event
 from shared.wire import Frame
 from shared.xxh64 import hash_slices
-from worker.series.archive import Archive
-from worker.series.columns import Column
+from worker.series.blocks.archive import Archive
+from worker.series.blocks.layers import Layers, Tombstone
+from worker.series.growing_array import GrowingArray
 from worker.series.head import Head
-from worker.series.index import Index
+from worker.series.index.index import Index
+from worker.series.index.postings import Ids
+from worker.series.index.registry import Registry
 from worker.series.journal import Deletion, Journal
-from worker.series.layers import Layers, Tombstone
-from worker.series.postings import Ids
-from worker.series.registry import Registry
-from worker.storage import Store
-from worker.store_damage import StoreDamaged
+from worker.storage.rows.damage import StoreDamaged
+from worker.storage.rows.store import Store
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Replayed:
     deletions: list[Tombstone] = field(default_factory=list)
 
 
-def load_labels(registry: Registry, index: Index, permanent: Column, memory: Lock) -> None:
+def load_labels(registry: Registry, index: Index, permanent: GrowingArray, memory: Lock) -> None:
     """Fill the index and the permanent ids. Raises StoreDamaged where the store's rows make no sense."""
     for ids, data, offsets in registry.load():
         hashes = hash_slices(data, offsets)
@@ -53,17 +53,17 @@ def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock)
     deletions say of blocks is for the caller."""
     replayed = Replayed()
     for sequence, record, payload in journal.records():
-        own = numbers_of(known, record.series)
-        is_known = own >= 0
+        numbers = numbers_of(known, record.series)
+        is_known = numbers >= 0
         if not is_known.all():
             replayed.unknown_id = max(replayed.unknown_id, int(record.series[~is_known].max()))
             replayed.unknown_records.append(payload)
         with memory:
             if isinstance(record, Deletion):
                 replayed.deletions.append(Tombstone.of(sequence, record.series, record.start_ms, record.end_ms))
-                head.delete(own[is_known], record.start_ms, record.end_ms)
+                head.delete(numbers[is_known], record.start_ms, record.end_ms)
                 continue
-            rows, times_ms, values = np.repeat(own, record.counts), record.times_ms, record.values
+            rows, times_ms, values = np.repeat(numbers, record.counts), record.times_ms, record.values
             if not is_known.all():
                 kept = rows >= 0
                 replayed.unknown_samples += len(rows) - int(np.count_nonzero(kept))
@@ -78,8 +78,8 @@ def carry_out(
     """The layers, of which the blocks have lost what the journal says was deleted. A deletion that a crash or a full
     disk has cut is only in the journal: without this, a value that had been overwritten would be back. Raises
     StoreDamaged."""
-    known = {own.sequence for own in layers.tombstones}
-    missing = tuple(own for own in deletions if own.sequence not in known and layers.needs(own))
+    known = {stone.sequence for stone in layers.tombstones}
+    missing = tuple(stone for stone in deletions if stone.sequence not in known and layers.needs(stone))
     if not missing:
         return layers
     batch = store.batch()
@@ -90,7 +90,7 @@ def carry_out(
     except StoreDamaged:
         raise
     except Unavailable as error:
-        # The store takes no more until it is opened anew, and the journal is not released before.
+        # The store takes no more until it is opened again, and the journal is not released before that.
         event(logging.WARNING, "deletions are not in the store yet", reason=str(error))
     return replace(layers, tombstones=(*layers.tombstones, *missing))
 

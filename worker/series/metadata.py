@@ -8,7 +8,7 @@ from threading import Lock
 import msgspec
 
 from shared.messages.series import FamilyMetadata
-from worker.storage import Store
+from worker.storage.rows.store import Store
 
 FAMILIES_MAX = 20_000
 """Of one shard: many times what a large installation exports; a sender that makes names up gets no further."""

@@ -1,10 +1,10 @@
-"""What the coordinator can ask about series: write, list, label names, label values, metadata, delete, and queries."""
+"""What the coordinator can ask about series: write, list, label names, label values, metadata and delete."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, TypeVar
+from concurrent.futures import wait
+from typing import TypeVar
 
 from shared.errors import DeadlineExceeded
 from shared.labels import LabelFrame, concat
@@ -21,21 +21,13 @@ from shared.messages.series import (
     WriteAnswer,
 )
 from shared.wire import Reply, Request, pack, unpack
-from worker.methods import Method
-from worker.series.lookup import Lookup
+from worker.method import Method
+from worker.series.index.lookup import Lookup
+from worker.series.index.postings import Ids, distinct
 from worker.series.part import write
-from worker.series.postings import Ids, distinct
-from worker.series.query import QUERY_METHODS
-
-if TYPE_CHECKING:
-    from worker.shard import Shard
+from worker.shard import Shard
 
 T = TypeVar("T")
-
-DELETE_THREADS = 8
-"""Shards of one process that wait for their disks at the same time: an fsync costs time, not a core."""
-
-_deletes = ThreadPoolExecutor(DELETE_THREADS, thread_name_prefix="delete")
 
 
 def _write(shards: Mapping[int, Shard], request: Request) -> Reply:
@@ -55,10 +47,11 @@ def _delete(shards: Mapping[int, Shard], request: Request) -> Reply:
     return Reply(pack(DeleteAnswer(sum(gone))))
 
 
-def _each(numbers: Iterable[int], work: Callable[[int], T]) -> list[T]:
+def _each(shards: Mapping[int, Shard], work: Callable[[int], T]) -> list[T]:
     """`work` for every shard at the same time, one of them in this thread. Waits for all, raises the first error."""
-    here, *elsewhere = numbers
-    futures = [_deletes.submit(work, number) for number in elsewhere]
+    here, *elsewhere = shards
+    pool = shards[here].series.services.deletes
+    futures = [pool.submit(work, number) for number in elsewhere]
     try:
         answers = [work(here)]
     finally:
@@ -151,5 +144,4 @@ METHODS: dict[str, Method] = {
     "series.list": Method(_told(_list), "read"),
     "series.labels": Method(_told(_labels), "read"),
     "series.values": Method(_told(_values), "read"),
-    **QUERY_METHODS,
 }

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
-from shared.labels import METRIC_NAME, Symbols
+from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
 from shared.sample_frames import Arrival, joined, parse
-from shared.telemetry import event
 from shared.wire import Frame
 from worker.damage import DamageReport
-from worker.series.archive import Archive
-from worker.series.blocks import Block, CorruptBlock
-from worker.series.columns import Column
-from worker.series.head import Head
-from worker.series.index import Index
-from worker.series.ingest import Committed, Rounds, Turn
-from worker.series.journal import Deletion, Entry, Journal, Written
-from worker.series.layers import Layers, Tombstone
+from worker.series.blocks.archive import Archive
+from worker.series.blocks.block import CorruptBlock
+from worker.series.blocks.layers import Tombstone
+from worker.series.contents import Contents
+from worker.series.index.lookup import Lookup
+from worker.series.index.postings import Ids
+from worker.series.index.registry import Registry
+from worker.series.ingest import Committed, Turn
+from worker.series.journal import Deletion, Journal, PendingRecord, Written
 from worker.series.loading import carry_out, load_labels, replay
-from worker.series.lookup import Lookup
 from worker.series.metadata import Metadata
-from worker.series.patterns import Patterns
 from worker.series.pieces import Piece, join
-from worker.series.postings import Ids
-from worker.series.registry import Registry
+from worker.series.services import SeriesServices
 from worker.series.upkeep import Upkeep
-from worker.storage import Store
-from worker.wal.log import Stream
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import Stream
 
 T = TypeVar("T")
 
@@ -55,29 +49,24 @@ class SeriesPart:
     """Safe to use from many threads.
 
     Two locks. `turn` serialises whatever changes the journal, and is held while the store writes and syncs.
-    `_memory` guards index, head and the choice of layers, and is held for one kernel call or registration at a time,
-    never while waiting for the disk; readers need only this one.
+    The lock of `contents` guards index, head and the choice of layers, and is never held while waiting for the disk;
+    readers need only this one.
     """
 
     def __init__(
         self,
         store: Store,
-        settings: Settings,
-        symbols: Symbols,
+        services: SeriesServices,
         directory: Path,
         wal: Stream,
         damage: DamageReport | None = None,
     ) -> None:
         self._damage = DamageReport() if damage is None else damage
         self._store = store
-        self._settings = settings
-        self._symbols = symbols
-        self._index = Index(symbols, Patterns())
-        self._permanent = Column(np.int64)  # permanent id of each series, ascending
-        self._head = Head()
+        self.services = services
+        self._settings = settings = services.settings
+        self.contents = Contents(services.symbols)
         self._head_bytes_max = settings.head_bytes // settings.shards
-        self._layers = Layers()
-        self._memory = Lock()
         self._samples_in = 0
         self._registry = Registry(store)
         self._series_saved = self._series_staged = 0
@@ -85,7 +74,7 @@ class SeriesPart:
         self.journal = Journal(store, wal, self._damage)
         self.archive = Archive(store, settings, directory / "blocks")
         self.turn = Turn()
-        self._upkeep = Upkeep(self, store, settings)
+        self._upkeep = Upkeep(self.contents, self.journal, self.archive, self.turn, store, services)
 
     @property
     def commit_delay_s(self) -> float:
@@ -94,45 +83,47 @@ class SeriesPart:
     @property
     def symbols(self) -> Symbols:
         """The process's table: the codes of this part's labels are of it."""
-        return self._symbols
+        return self.services.symbols
 
     def load(self) -> None:
         """Open the blocks, and rebuild index and head from the store. Raises StoreDamaged where the store's rows make
         no sense."""
+        contents = self.contents
         self.metadata.load()
         self.journal.load()
-        self._layers = layers = self.archive.load()
+        contents.layers = layers = self.archive.load()
         for path in self.archive.set_aside:
             self._damage.add(
                 "series", f"{path} is set aside, a block's file that no row names: its samples are missing"
             )
         blocks = [*layers.blocks, *(block for block, _ in layers.broken)]
-        newest = [block.row.deletions_from for block in blocks] + [own.sequence + 1 for own in layers.tombstones]
+        newest = [block.row.deletions_from for block in blocks] + [stone.sequence + 1 for stone in layers.tombstones]
         self.journal.next_sequence = max([self.journal.next_sequence, *newest])
-        self._upkeep.sweep(self._registry, blocks, self.journal)
-        load_labels(self._registry, self._index, self._permanent, self._memory)
-        self._series_saved = self._series_staged = len(self._index)
-        with self._memory:
-            self._head.extend(len(self._index))
-        replayed = replay(self.journal, self._head, self._permanent.rows(), self._memory)
+        self._upkeep.sweep(self._registry, blocks)
+        load_labels(self._registry, contents.index, contents.permanent, contents.lock)
+        self._series_saved = self._series_staged = len(contents.index)
+        with contents.lock:
+            contents.head.extend(len(contents.index))
+        replayed = replay(self.journal, contents.head, contents.permanent.rows(), contents.lock)
         if replayed.unknown_samples:
             self.journal.set_aside(
                 replayed.unknown_records,
                 f"the journal has {replayed.unknown_samples} samples of series the store does not have, ids up to "
                 f"{replayed.unknown_id}: they are missing",
             )
-        self._layers = carry_out(replayed.deletions, layers, self.archive, self._store, durable=self.is_synced)
+        contents.layers = carry_out(replayed.deletions, layers, self.archive, self._store, durable=self.is_synced)
         self._registry.next_id = max(self._registry.next_id, replayed.unknown_id + 1)
         self._upkeep.start()
 
     def counts(self) -> dict[str, int]:
         """`samples_in`: accepted since the start; `samples`: held now, those of `head_samples` in memory only."""
-        layers = self._layers
+        contents = self.contents
+        layers = contents.layers
         return {
-            "series": len(self._index),
-            "samples": layers.samples + self._head.samples,
+            "series": len(contents.index),
+            "samples": layers.samples + contents.head.samples,
             "samples_in": self._samples_in,
-            "head_samples": self._head.samples,
+            "head_samples": contents.head.samples,
             "blocks": len(layers.blocks),
             "block_bytes": sum(block.row.size_bytes for block in layers.blocks),
         }
@@ -153,6 +144,7 @@ class SeriesPart:
         When this returns, they are gone for good, as the journal says durably; samples written later stay. Raises
         BadData for an expression RE2 refuses, DeadlineExceeded when the store was busy too long.
         """
+        contents = self.contents
         give_up_s = time.monotonic() + timeout_s
         selectors = list(selectors)
         lookup, ids = self.select(selectors, start_ms, end_ms)
@@ -166,32 +158,34 @@ class SeriesPart:
                 raise DeadlineExceeded(f"counting what is to be deleted took longer than {timeout_s:.1f} s")
             counted += len(self.read(ids[first : first + DELETE_SERIES], start_ms, end_ms).values)
         with self.turn.exclusive(timeout_s):
-            self._refuse_overrun()  # what is left of a series is written anew
-            permanent = self._permanent.data[ids]
+            self._refuse_overrun()  # a deletion rewrites what is left of a series
+            permanent = contents.permanent.data[ids]
             sequence = self.journal.write(Deletion(permanent, start_ms, end_ms), durable=self.is_synced)
             tombstone = Tombstone.of(sequence, permanent, start_ms, end_ms)
-            kept = self._layers.needs(tombstone)
+            kept = contents.layers.needs(tombstone)
             if kept:
                 batch = self._store.batch()
                 self.archive.put_tombstone(batch, tombstone)
                 self._store.write(batch, durable=self.is_synced)
-            with self._memory:
+            with contents.lock:
                 if kept:
-                    self._layers = replace(self._layers, tombstones=(*self._layers.tombstones, tombstone))
-                self._head.delete(ids, start_ms, end_ms)
+                    tombstones = (*contents.layers.tombstones, tombstone)
+                    contents.layers = replace(contents.layers, tombstones=tombstones)
+                contents.head.delete(ids, start_ms, end_ms)
         return counted
 
     def select(self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int) -> tuple[Lookup, Ids]:
         """(the index as it is, ascending ids of the series that match any selector and may have samples with
         start ≤ t ≤ end). No matchers match every series. Raises BadData for an expression RE2 refuses."""
-        with self._memory:
-            lookup = self._index.lookup()
+        contents = self.contents
+        with contents.lock:
+            lookup = contents.index.lookup()
         ids = lookup.select_any(selectors)
 
         def may_have() -> Ids:
-            with self._memory:
-                inside = self._head.overlapping(ids, start_ms, end_ms)
-                layers, permanent = self._layers, self._permanent.rows()
+            with contents.lock:
+                inside = contents.head.overlapping(ids, start_ms, end_ms)
+                layers, permanent = contents.layers, contents.permanent.rows()
             others = ids[~inside]
             inside[~inside] = layers.may_have(others, permanent[others], start_ms, end_ms)
             return ids[inside]
@@ -203,14 +197,15 @@ class SeriesPart:
     ) -> tuple[Lookup, Ids]:
         """As `select`, but only the series that do have samples with start ≤ t ≤ end. `check` is called as the work
         goes on, and may raise."""
-        with self._memory:
-            lookup = self._index.lookup()
+        contents = self.contents
+        with contents.lock:
+            lookup = contents.index.lookup()
         ids = lookup.select_any(selectors)
 
         def having() -> Ids:
-            with self._memory:
-                inside = self._head.having(ids, start_ms, end_ms)
-                layers, permanent = self._layers, self._permanent.rows()
+            with contents.lock:
+                inside = contents.head.having(ids, start_ms, end_ms)
+                layers, permanent = contents.layers, contents.permanent.rows()
             others = ids[~inside]
             inside[~inside] = layers.having(others, permanent[others], start_ms, end_ms, check)
             return ids[inside]
@@ -220,11 +215,12 @@ class SeriesPart:
     def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
         """Samples of these series (each once) with start ≤ t ≤ end: of blocks and head, the last written of equal
         times. Blocks found to be damaged are left out: see `damage`."""
+        contents = self.contents
 
         def pieces() -> tuple[list[Piece], Samples]:
-            with self._memory:
-                recent = self._head.read(ids, start_ms, end_ms)
-                layers, permanent = self._layers, self._permanent.rows()
+            with contents.lock:
+                recent = contents.head.read(ids, start_ms, end_ms)
+                layers, permanent = contents.layers, contents.permanent.rows()
             return layers.pieces(ids, permanent[ids], start_ms, end_ms), recent
 
         below, recent = self._around_damage(pieces)
@@ -232,7 +228,7 @@ class SeriesPart:
 
     def damage(self, start_ms: int, end_ms: int) -> list[str]:
         """What answers about start ≤ t ≤ end lack, one text a damaged block."""
-        return self._layers.damage(start_ms, end_ms)
+        return self.contents.layers.damage(start_ms, end_ms)
 
     def _around_damage(self, work: Callable[[], T]) -> T:
         """`work` with the layers as they are; blocks that turn out damaged are set aside, and it is done again."""
@@ -240,61 +236,7 @@ class SeriesPart:
             try:
                 return work()
             except CorruptBlock as error:
-                self.set_aside(error.block, error.reason)
-
-    def set_aside(self, block: Block, reason: str) -> None:
-        """Serve on without this block; its file stays for whoever can repair it."""
-        with self._memory:
-            layers = self._layers
-            if block in layers.blocks:
-                kept = tuple(own for own in layers.blocks if own is not block)
-                self._layers = replace(layers, blocks=kept, broken=(*layers.broken, (block, reason)))
-                event(logging.ERROR, "block set aside", file=str(block.path), reason=reason)
-
-    # For `Upkeep`.
-
-    def layers(self) -> Layers:
-        return self._layers
-
-    def change(self, change: Callable[[Layers], Layers]) -> Layers:
-        """Replace the layers, at once for all readers."""
-        with self._memory:
-            self._layers = change(self._layers)
-            return self._layers
-
-    def head_times(self) -> tuple[int, int]:
-        """(bytes of the head, earliest time in it or in what is not sealed below it)."""
-        with self._memory:
-            size, earliest = self._head.size_bytes, self._head.times()[0]
-            layers = self._layers
-        if layers.slab is not None:
-            size += layers.slab.size_bytes
-            earliest = min(earliest, int(layers.slab.samples.timestamps_ms.min(initial=earliest)))
-        return size, earliest
-
-    def freeze(self) -> Layers:
-        """Put an empty head in the place of the head, which becomes a layer. In the journal's turn only."""
-        with self._memory:
-            assert self._layers.frozen is None
-            frozen, self._head = self._head, Head()
-            self._head.extend(frozen.series)
-            generation = self.journal.next_sequence
-            self._layers = replace(self._layers, frozen=frozen, frozen_generation=generation)
-            return self._layers
-
-    def in_block_order(self, ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
-        """(the series by metric name and then in order of their appearance, their permanent ids): in blocks neighbours
-        have the same name, and mostly the same target, which is what is alike and what is asked for together."""
-        with self._memory:
-            lookup, permanent = self._index.lookup(), self._permanent.rows()
-        ordered = ids[np.argsort(lookup.column(ids, METRIC_NAME), kind="stable")]
-        return ordered, permanent[ordered]
-
-    def series_of(self, permanent: NDArray[np.int64]) -> Ids:
-        """Numbers of series by their permanent ids (ascending), those that are not there left out."""
-        known = self._permanent.rows()
-        at = np.minimum(np.searchsorted(known, permanent), max(len(known) - 1, 0))
-        return at[known[at] == permanent] if len(known) else at[:0]
+                self.contents.set_aside(error.block, error.reason)
 
     def hold_up(self, give_up_s: float) -> None:
         """Wait for a head that is over its bound to be sealed, until `time.monotonic()` is `give_up_s`."""
@@ -303,11 +245,11 @@ class SeriesPart:
             time.sleep(HOLD_UP_POLL_S)
 
     def _is_overrun(self) -> bool:
-        return self._head.size_bytes > HEAD_OVERRUN_MAX * self._head_bytes_max
+        return self.contents.head.size_bytes > HEAD_OVERRUN_MAX * self._head_bytes_max
 
     def _refuse_overrun(self) -> None:
         if self._is_overrun():
-            raise Unavailable(f"{self._head.size_bytes} bytes of samples wait to be sealed; try again later")
+            raise Unavailable(f"{self.contents.head.size_bytes} bytes of samples wait to be sealed; try again later")
 
     # For `Rounds`.
 
@@ -319,30 +261,31 @@ class SeriesPart:
     def has_new_series(self) -> bool:
         return self._series_staged > self._series_saved
 
-    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Written, Entry]:
+    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Written, PendingRecord]:
         """The samples, and their record. `Rounds` writes, syncs and shows them: what is visible is durable, and the
         order of equal times is the journal's. Raises Unavailable when the head grows faster than it is sealed.
 
         Series are registered before, which shows nothing while they have no samples; if the store fails, the next
         commit saves them.
         """
+        contents = self.contents
         self._refuse_overrun()
         arrival = arrivals[0] if len(arrivals) == 1 else joined(arrivals)
-        with self._memory:
-            ids = self._index.resolve(arrival.data, arrival.starts, arrival.ends, arrival.hashes)
-            series = len(self._index)
-            if series > len(self._permanent):
-                self._head.extend(series)
+        with contents.lock:
+            ids = contents.index.resolve(arrival.data, arrival.starts, arrival.ends, arrival.hashes)
+            series = len(contents.index)
+            if series > len(contents.permanent):
+                contents.head.extend(series)
                 first = self._registry.next_id - self._series_saved
-                self._permanent.extend(np.arange(len(self._permanent), series) + first)
-            new = self._index.label_bytes(self._series_saved) if series > self._series_saved else None
+                contents.permanent.extend(np.arange(len(contents.permanent), series) + first)
+            new = contents.index.label_bytes(self._series_saved) if series > self._series_saved else None
         if new is not None:
             batch = self._store.batch()
             self._registry.put(batch, *new)
             self._store.write(batch)
             self._series_staged = series
         written = Written(ids, arrival.counts, arrival.times_ms, arrival.values)
-        return written, self.journal.entry(written.of(self._permanent.data[ids]))
+        return written, self.journal.entry(written.of(contents.permanent.data[ids]))
 
     def sync(self) -> None:
         """Series are durable before a record names them, whatever the durability of samples is: otherwise a loss of
@@ -351,35 +294,35 @@ class SeriesPart:
         self._registry.next_id += self._series_staged - self._series_saved
         self._series_saved = self._series_staged
 
-    def journaled(self, entry: Entry, position: int) -> None:
+    def journaled(self, entry: PendingRecord, position: int) -> None:
         self.journal.written(entry, position)
 
     def show(self, written: Written) -> None:
         rows = written.rows()
-        with self._memory:
-            self._head.append(rows, written.times_ms, written.values)
+        contents = self.contents
+        with contents.lock:
+            contents.head.append(rows, written.times_ms, written.values)
         self._samples_in += len(rows)
-        if self._head.size_bytes > self._head_bytes_max:
+        if contents.head.size_bytes > self._head_bytes_max:
             self._upkeep.wake()
 
 
-_ROUNDS: Rounds[Written] = Rounds()
-
-
 def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int:
-    """Store the samples of these frames (of `remote_write.cut`) in their parts; returns how many there were.
+    """Store the samples of these frames (of `remote_write.cut`) in their parts, which are of one process; returns how
+    many there were.
 
     When this returns, all of them survive the loss of power and every later read sees them. When it raises, none of
     those of the part that failed is visible; after a restart some or all of a part's samples of this call may be there.
     Writing them again changes nothing, so a failed write is to be repeated whole.
     """
+    rounds = next(iter(bodies)).services.rounds
     arrivals: dict[Committed[Written], list[Arrival]] = {}
-    with _ROUNDS.coming():
+    with rounds.coming():
         for part, frames in bodies.items():
             arrivals[part] = [parse(frame) for frame in frames]
     give_up_s = time.monotonic() + min(HOLD_UP_S, timeout_s)
     for part in bodies:
         part.hold_up(give_up_s)
     delay_s = max((part.commit_delay_s for part in bodies), default=0.0)
-    _ROUNDS.add(arrivals, timeout_s, delay_s)
+    rounds.add(arrivals, timeout_s, delay_s)
     return sum(len(arrival.times_ms) for own in arrivals.values() for arrival in own)

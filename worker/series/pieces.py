@@ -101,7 +101,7 @@ class Piece:
         if not hit.any():
             return self
         part = Piece(self.times_ms, self.values, self.rows[hit], self.starts[hit], self.ends[hit])
-        before, after = part.clipped(_LEAST, start_ms - 1), part.clipped(end_ms + 1, _MOST)
+        before, after = part.clipped(_TIME_MIN, start_ms - 1), part.clipped(end_ms + 1, _TIME_MAX)
         kept = ~hit
         return Piece(
             self.times_ms,
@@ -112,7 +112,7 @@ class Piece:
         )
 
 
-_LEAST, _MOST = np.iinfo(np.int64).min + 1, np.iinfo(np.int64).max - 1
+_TIME_MIN, _TIME_MAX = np.iinfo(np.int64).min + 1, np.iinfo(np.int64).max - 1
 """Beyond every time that is accepted, with room for one more and one less."""
 
 

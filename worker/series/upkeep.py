@@ -1,9 +1,9 @@
 """What a shard does with its samples in the background: seals, merges and drops blocks, and sweeps the registry.
 
 Two threads a shard, at low priority: one seals, and one merges and drops. In a process one shard is sealed and one
-merged at a time, so that a seal waits for other seals at most, which have a bound, and never for a merge, which has
-none. Neither holds a lock of the shard while it compresses or writes: sealing takes the head away in one step, works on
-what does not change any more, and puts the blocks in its place in another.
+merged at a time. So a seal waits at most for other seals, which take a bounded time, and never for a merge, which does
+not. Neither holds a lock of the shard while it compresses or writes: sealing takes the head away in one step, works on
+what no longer changes, and puts the blocks in its place in another step.
 
 A merge begins only while no head is being sealed; blocks that are sealed later have a higher generation than any that
 it merges.
@@ -17,28 +17,27 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Event, Lock, Thread, get_native_id
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shared.config import Settings
 from shared.errors import TriptychError
 from shared.promql.model import Samples
 from shared.telemetry import event
 from worker.memory import trim
-from worker.series import compaction, retention
-from worker.series.blocks import Block, BlockRow, CorruptBlock
-from worker.series.cache import DecodedCache
+from worker.series.blocks import compaction, retention
+from worker.series.blocks.archive import Archive
+from worker.series.blocks.block import Block, BlockRow, CorruptBlock
+from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.layers import Layers, reading_order
+from worker.series.blocks.seal import Ids, Stopped, slab_of, write_blocks
+from worker.series.contents import Contents
 from worker.series.head import BEFORE, NEVER
+from worker.series.index.registry import Registry
+from worker.series.ingest import Turn
 from worker.series.journal import Journal
-from worker.series.layers import Layers, reading_order
 from worker.series.pieces import join
-from worker.series.registry import Registry
-from worker.series.seal import Ids, Stopped, slab_of, write_blocks
-from worker.storage import Batch, Store
-
-if TYPE_CHECKING:
-    from worker.series.part import SeriesPart
+from worker.series.services import SeriesServices
+from worker.storage.rows.store import Batch, Store
 
 TICK_S = 1.0
 RETRY_S = 10.0
@@ -53,17 +52,21 @@ NICENESS = 10
 _SWEEP = b"series/sweep"
 """Set when blocks have lost series."""
 
-_LEAST, _MOST = BEFORE + 1, NEVER - 1
-_sealing, _merging = Lock(), Lock()
+_TIME_MIN, _TIME_MAX = BEFORE + 1, NEVER - 1
 
 
 class Upkeep:
     """The background work of one shard."""
 
-    def __init__(self, part: SeriesPart, store: Store, settings: Settings) -> None:
-        self._part = part
+    def __init__(
+        self, contents: Contents, journal: Journal, archive: Archive, turn: Turn, store: Store, services: SeriesServices
+    ) -> None:
+        self._contents = contents
+        self._journal = journal
+        self._archive = archive
+        self._turn = turn
         self._store = store
-        self._settings = settings
+        self._settings = settings = services.settings
         self._head_bytes_max = settings.head_bytes // settings.shards
         self._blocks_bytes_max = -(-settings.retention_bytes // settings.shards)
         self._window_ms = settings.block_window_ms
@@ -73,14 +76,20 @@ class Upkeep:
         self._clock = retention.WallClock()
         self._next_drop_s = 0.0
         self._threads = [
-            Thread(target=self._run, args=(lambda now_ms: self._tick(now_ms), _sealing, self._wake), name="seal"),
-            Thread(target=self._run, args=(lambda now_ms: self._tend(now_ms), _merging, self._stopping), name="merge"),
+            Thread(
+                target=self._run, args=(lambda now_ms: self._tick(now_ms), services.sealing, self._wake), name="seal"
+            ),
+            Thread(
+                target=self._run,
+                args=(lambda now_ms: self._tend(now_ms), services.merging, self._stopping),
+                name="merge",
+            ),
         ]
 
     def start(self) -> None:
         """Call when the part is loaded."""
         before_ms = self._before_ms(int(time.time() * 1000))
-        if self._part.head_times()[1] >= before_ms:
+        if self._contents.head_times()[1] >= before_ms:
             self._sealed_to_ms = before_ms
         trim()
         for thread in self._threads:
@@ -99,21 +108,21 @@ class Upkeep:
             if thread.ident is not None:
                 thread.join()
 
-    def sweep(self, registry: Registry, blocks: Sequence[Block], journal: Journal) -> None:
+    def sweep(self, registry: Registry, blocks: Sequence[Block]) -> None:
         """At the start, before the registry is loaded: forget series without samples, if there may be many. `blocks`
         must be all there are, also the damaged ones."""
         if self._store.get("meta", _SWEEP) is None:
             return
-        if self._part.archive.set_aside:
+        if self._archive.set_aside:
             event(logging.ERROR, "series not swept", reason="files of blocks are set aside")
             return
         try:
-            found = [block.directory().ids.astype(np.int64) for block in blocks]
+            living = [block.directory().ids.astype(np.int64) for block in blocks]
         except CorruptBlock as error:
             event(logging.ERROR, "series not swept", reason=str(error))
             return
-        found += [record.series for _, record, _ in journal.records()]
-        alive = np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
+        living += [record.series for _, record, _ in self._journal.records()]
+        alive = np.unique(np.concatenate(living)) if living else np.zeros(0, dtype=np.int64)
         gone = registry.sweep(alive)
         batch = self._store.batch()
         batch.delete("meta", _SWEEP)
@@ -138,7 +147,7 @@ class Upkeep:
                 event(logging.ERROR, "upkeep failed, trying again", reason=str(error), in_s=RETRY_S)
                 self._stopping.wait(RETRY_S)
             except CorruptBlock as error:
-                self._part.set_aside(error.block, error.reason)
+                self._contents.set_aside(error.block, error.reason)
             except Exception:
                 # Whatever it was, the samples are in the journal and in memory, and the shard serves on.
                 event(logging.ERROR, "upkeep failed", trace=True, in_s=RETRY_S)
@@ -148,17 +157,16 @@ class Upkeep:
         """Seal, if it is time to."""
         if self._stopping.is_set():
             return
-        part = self._part
-        blocks = part.layers().blocks
-        size, earliest_ms = part.head_times()
+        blocks = self._contents.layers.blocks
+        size, earliest_ms = self._contents.head_times()
         before_ms = self._before_ms(now_ms)
         self._sealed_to_ms = min(self._sealed_to_ms, before_ms)  # the clock may have been set back
-        if size > self._head_bytes_max or part.journal.is_behind():
+        if size > self._head_bytes_max or self._journal.is_behind():
             self._seal(NEVER)
-        elif part.layers().frozen is not None or (earliest_ms < before_ms and before_ms > self._sealed_to_ms):
+        elif self._contents.layers.frozen is not None or (earliest_ms < before_ms and before_ms > self._sealed_to_ms):
             self._seal(before_ms)
             self._sealed_to_ms = before_ms
-        if part.layers().blocks is not blocks:
+        if self._contents.layers.blocks is not blocks:
             trim()
 
     def _tend(self, now_ms: int) -> None:
@@ -169,7 +177,7 @@ class Upkeep:
             self._next_drop_s = now_s + DROP_EVERY_S
             self._drop(now_ms if believed else None)
         self._bury()
-        self._part.archive.forget()
+        self._archive.forget()
         while self._compact(now_ms):
             if self._stopping.is_set():
                 return
@@ -183,60 +191,60 @@ class Upkeep:
         A crash at any moment leaves either the journal as it was, and files without rows, or the rows and the journal
         that begins where they end: both are written by one batch.
         """
-        part, started = self._part, time.monotonic()
-        with part.turn.exclusive(TURN_WAIT_S):
-            layers = part.layers()
+        started = time.monotonic()
+        with self._turn.exclusive(TURN_WAIT_S):
+            layers = self._contents.layers
             if layers.frozen is None:
-                layers = part.freeze()
+                layers = self._contents.freeze(self._journal.next_sequence)
         assert layers.frozen is not None
         generation = layers.frozen_generation
-        ids, permanent = part.in_block_order(np.arange(layers.frozen.series))
+        ids, permanent = self._contents.in_block_order(np.arange(layers.frozen.series))
         held = layers.frozen.samples + (0 if layers.slab is None else len(layers.slab.samples.values))
 
-        def read(own: slice) -> Samples:
-            pieces = layers.unsealed(ids[own], permanent[own], _LEAST, _MOST)
-            return join(pieces, own.stop - own.start)
+        def read(part: slice) -> Samples:
+            pieces = layers.unsealed(ids[part], permanent[part], _TIME_MIN, _TIME_MAX)
+            return join(pieces, part.stop - part.start)
 
         rows, young = self._write(generation, read, permanent, held, self._window_ms, before_ms)
         slab = slab_of(young, ids, layers.frozen.series)
         batch = self._store.batch()
-        part.archive.put(batch, rows)
-        sealed = part.journal.seal(batch, generation, before_ms)
+        self._archive.put(batch, rows)
+        sealed = self._journal.seal(batch, generation, before_ms)
         self._store.write(batch, durable=True)
-        part.archive.changed(rows, ())
-        blocks = [part.archive.block(row) for row in rows]
+        self._archive.changed(rows, ())
+        blocks = [self._archive.block(row) for row in rows]
 
         def sealed_layers(now: Layers) -> Layers:
             kept = reading_order([*now.blocks, *blocks])
             return replace(now, blocks=kept, slab=slab, slab_generation=generation, frozen=None, frozen_generation=0)
 
-        part.change(sealed_layers)
-        part.journal.sealed_to(sealed)
+        self._contents.change(sealed_layers)
+        self._journal.sealed_to(sealed)
         self._log("samples sealed", rows, started, before_ms=before_ms)
 
     def _compact(self, now_ms: int) -> bool:
-        """Write some blocks anew as one, without what was deleted; False if there is nothing to do."""
-        part, started = self._part, time.monotonic()
-        if not compaction.choose(part.layers(), self._window_ms, now_ms):
+        """Rewrite some blocks as one, without what was deleted; False if there is nothing to do."""
+        started = time.monotonic()
+        if not compaction.choose(self._contents.layers, self._window_ms, now_ms):
             return False
-        with part.turn.exclusive(TURN_WAIT_S):
-            layers = part.layers()
+        with self._turn.exclusive(TURN_WAIT_S):
+            layers = self._contents.layers
             if layers.frozen is not None:
                 return False
-            cleaned = part.journal.claim()
+            cleaned = self._journal.claim()
         chosen = compaction.choose(layers, self._window_ms, now_ms)
         if not chosen:
             return False
         cache = DecodedCache(COMPACTION_CACHE_BYTES)
         source = Layers(
-            blocks=tuple(part.archive.block(block.row, cache) for block in chosen), tombstones=layers.tombstones
+            blocks=tuple(self._archive.block(block.row, cache) for block in chosen), tombstones=layers.tombstones
         )
         try:
             named = np.unique(np.concatenate([block.directory().ids for block in source.blocks]))
-            ids, permanent = part.in_block_order(part.series_of(named.astype(np.int64)))
+            ids, permanent = self._contents.in_block_order(self._contents.series_of(named.astype(np.int64)))
 
-            def read(own: slice) -> Samples:
-                return join(source.pieces(ids[own], permanent[own], _LEAST, _MOST), own.stop - own.start)
+            def read(part: slice) -> Samples:
+                return join(source.pieces(ids[part], permanent[part], _TIME_MIN, _TIME_MAX), part.stop - part.start)
 
             generation = max(block.row.generation for block in chosen)
             rows, _ = self._write(generation, read, permanent, source.samples, None, NEVER, cleaned)
@@ -251,7 +259,7 @@ class Upkeep:
         """Drop blocks that are past their time, of one window, or past the space there is for them. None: what time it
         is is not known."""
         age_ms = self._settings.retention_ms
-        layers = self._part.layers()
+        layers = self._contents.layers
         served = [*layers.blocks, *(block for block, _ in layers.broken)]
         dropped = retention.surplus(served, self._blocks_bytes_max)
         if not dropped and age_ms and now_ms is not None:
@@ -268,35 +276,35 @@ class Upkeep:
 
     def _replace(self, old: Sequence[Block], rows: Sequence[BlockRow]) -> None:
         """Serve the blocks of `rows` instead of the old ones, of which nothing is left when no reader has them."""
-        part = self._part
         batch = self._store.batch()
-        part.archive.put(batch, rows)
-        part.archive.delete(batch, old)
-        part.journal.remember(batch)
+        self._archive.put(batch, rows)
+        self._archive.delete(batch, old)
+        self._journal.remember(batch)
         self.ask_for_sweep(batch)
         self._store.write(batch, durable=True)
-        part.archive.changed(rows, old)
-        new = [part.archive.block(row) for row in rows]
+        self._archive.changed(rows, old)
+        new = [self._archive.block(row) for row in rows]
 
         def replaced(now: Layers) -> Layers:
             kept = [block for block in now.blocks if block not in old]
-            broken = tuple(own for own in now.broken if own[0] not in old)
+            broken = tuple(entry for entry in now.broken if entry[0] not in old)
             return replace(now, blocks=reading_order([*kept, *new]), broken=broken)
 
-        part.change(replaced)
+        self._contents.change(replaced)
         for block in old:
             block.condemn()
 
     def _bury(self) -> None:
         """Forget deletions that no layer needs to know of any more."""
-        part = self._part
-        layers = part.layers()
+        layers = self._contents.layers
         done = [stone for stone in layers.tombstones if not layers.needs(stone)]
         if done:
             batch = self._store.batch()
-            part.archive.delete_tombstones(batch, done)
+            self._archive.delete_tombstones(batch, done)
             self._store.write(batch)
-            part.change(lambda now: replace(now, tombstones=tuple(own for own in now.tombstones if own not in done)))
+            self._contents.change(
+                lambda now: replace(now, tombstones=tuple(stone for stone in now.tombstones if stone not in done))
+            )
 
     def _write(
         self,
@@ -308,15 +316,15 @@ class Upkeep:
         before_ms: int,
         cleaned: int = 0,
     ) -> tuple[list[BlockRow], list[tuple[slice, Samples]]]:
-        archive, announced = self._part.archive, list[str]()
+        announced = list[str]()
 
         def announce(names: Sequence[str]) -> None:
             announced.extend(names)
-            archive.announce(names)
+            self._archive.announce(names)
 
         try:
             return write_blocks(
-                archive.directory,
+                self._archive.directory,
                 generation,
                 read,
                 permanent,
@@ -328,7 +336,7 @@ class Upkeep:
                 stopped=self._stopping.is_set,
             )
         except BaseException:
-            archive.give_up(announced)
+            self._archive.give_up(announced)
             raise
 
     def _log(self, what: str, rows: Sequence[BlockRow], started: float, **more: int) -> None:

@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.durable import DAMAGED
-from worker.series import archive, journal, registry
-from worker.series.blocks import SUFFIX, UNFINISHED, Block, BlockRow, CorruptBlock, Directory
-from worker.series.cache import DecodedCache
+from worker.series import journal
+from worker.series.blocks import archive
+from worker.series.blocks.block import SUFFIX, UNFINISHED, Block, BlockRow, CorruptBlock, Directory
+from worker.series.blocks.cache import DecodedCache
+from worker.series.index import registry
 from worker.series.journal import Sealed
-from worker.store_damage import DECODING_ERRORS
-from worker.store_reading import StoreReader
+from worker.storage.rows.damage import DECODING_ERRORS
+from worker.storage.rows.reading import StoreReader
 
 
 @dataclass(frozen=True, slots=True)

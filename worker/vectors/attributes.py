@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from shared.messages.vectors import Condition, Value
-from worker.vectors import runs
-from worker.vectors.columns import Column, Mask, Where
+from worker.vectors import attribute_index
+from worker.vectors.attribute_column import AttributeColumn, Mask, Where
 
 COMPARED = ("eq", "in", "lt", "lte", "gt", "gte")
-INDEX_ROWS_LEAST = 4096  # fewer are compared in some microseconds
+INDEX_ROWS_MIN = 4096  # fewer are compared in some microseconds
 INDEX_GROWTH = 1.25
 """Built anew when there are so many times the rows: each is sorted five times while a table grows without end."""
 NARROW_SHARE = 16
@@ -22,9 +22,9 @@ NARROW_SHARE = 16
 class Attributes:
     """The columns of one table. One writer at a time; readers ask for rows below their view's size."""
 
-    def __init__(self, columns: Mapping[str, Column] | None = None) -> None:
-        self._columns: dict[str, Column] = dict(columns or {})
-        self._index = runs.AttributeIndex()
+    def __init__(self, columns: Mapping[str, AttributeColumn] | None = None) -> None:
+        self._columns: dict[str, AttributeColumn] = dict(columns or {})
+        self._index = attribute_index.AttributeIndex()
 
     @property
     def memory_bytes(self) -> int:
@@ -42,7 +42,7 @@ class Attributes:
         for name, places in rows.items():
             column = self._columns.get(name)
             if column is None:
-                column = Column()
+                column = AttributeColumn()
                 column.put(places, values[name])
                 self._columns[name] = column
             else:
@@ -59,14 +59,14 @@ class Attributes:
             states = msgspec.msgpack.decode(saved, type=dict[str, tuple[bytes, bytes, list[str]]])
         except msgspec.MsgspecError as error:
             raise ValueError(f"the columns cannot be read: {error}") from error
-        return cls({name: Column.from_state(*state, size) for name, state in states.items()})
+        return cls({name: AttributeColumn.from_state(*state, size) for name, state in states.items()})
 
     def index_due(self, size: int) -> bool:
-        return bool(self._columns) and size >= max(INDEX_ROWS_LEAST, INDEX_GROWTH * self._index.size)
+        return bool(self._columns) and size >= max(INDEX_ROWS_MIN, INDEX_GROWTH * self._index.size)
 
     def build_index(self, size: int) -> None:
         """Index the first `size` rows; one thread at a time, beside the writer and readers."""
-        self._index = runs.build(dict(self._columns), size)
+        self._index = attribute_index.build(dict(self._columns), size)
 
     def unknown(self, condition: Condition) -> set[str]:
         """Fields that `condition` compares and no row ever had; asking whether a field exists needs no such field."""
@@ -105,7 +105,7 @@ class Attributes:
             return np.logical_or.reduce([column.equal(value, where) for value in condition.values])
         return column.compare(op, condition.values[0], where)
 
-    def _indexed(self, condition: Condition, index: runs.AttributeIndex) -> Mask:
+    def _indexed(self, condition: Condition, index: attribute_index.AttributeIndex) -> Mask:
         """Of the indexed rows, bool[index.size]."""
         op, children = condition.op, condition.children
         if op == "and":
@@ -123,7 +123,7 @@ class Attributes:
             return self._compared(condition, slice(0, index.size))
         return index.mask(condition, column)
 
-    def _all_of(self, conditions: Sequence[Condition], index: runs.AttributeIndex) -> Mask:
+    def _all_of(self, conditions: Sequence[Condition], index: attribute_index.AttributeIndex) -> Mask:
         """The narrowest first, and if it leaves few rows, the others of those rows only."""
         estimates = [self._estimate(condition, index) for condition in conditions]
         order = np.argsort(estimates, kind="stable").tolist()
@@ -139,7 +139,7 @@ class Attributes:
         found[rows] = True
         return found
 
-    def _estimate(self, condition: Condition, index: runs.AttributeIndex) -> int:
+    def _estimate(self, condition: Condition, index: attribute_index.AttributeIndex) -> int:
         """At most so many indexed rows satisfy `condition`."""
         if condition.op == "and":
             return min(self._estimate(child, index) for child in condition.children)

@@ -19,7 +19,7 @@ from worker.vectors.table import View
 
 QUERIES = 128
 QUERIES_AT_ONCE = 4
-LEAST = {"cosine": 48, "l2": 48, "dot": 64}
+EXPANSION_MIN = {"cosine": 48, "l2": 48, "dot": 64}
 """For the 10 nearest, where one worker has them all; clustered data would allow a third of it for queries of its own
 kind, but queries from between the clusters then find too little."""
 NEIGHBOUR_EXPANSION = 64
@@ -37,7 +37,7 @@ def measure(view: View, metric: str, share: float) -> Generator[None, None, int]
     queries = _queries(view, metric)
     best = search(view, queries, k, metric, 0, exhaustive=True, mask=None, check=_go_on)
     expected = [set(rows.tolist()) for rows, _ in best.parts()]
-    for expansion in (rung for rung in LADDER if rung >= LEAST[metric] * min(1.0, k / K_MEASURED)):
+    for expansion in (rung for rung in LADDER if rung >= EXPANSION_MIN[metric] * min(1.0, k / K_MEASURED)):
         found = 0
         for first in range(0, len(queries), QUERIES_AT_ONCE):
             some = queries[first : first + QUERIES_AT_ONCE]

@@ -12,7 +12,7 @@ import msgspec
 from shared.catalogue_file import DIRECTORY, NAMES, Lost, copies_in, newest
 from shared.durable import DAMAGED
 from shared.messages.vectors import Collection
-from worker.store_reading import StoreReader
+from worker.storage.rows.reading import StoreReader
 from worker.vectors import part, snapshot, stored_rows
 
 CHECK_ROWS = 4096
@@ -93,8 +93,8 @@ def _check_collection(reader: StoreReader, number: int, collection: Collection |
         wrong.update(others)
         highest = max([highest, *(stored_rows.version_of(value) for _, value in whole)])
     if wrong:
-        name, why = next(iter(wrong.items()))
-        yield f"{len(wrong)} vectors of {collection.name!r} are damaged, such as {name!r}: {why}"
+        vector_id, why = next(iter(wrong.items()))
+        yield f"{len(wrong)} vectors of {collection.name!r} are damaged, such as {vector_id!r}: {why}"
     kept = reader.get(stored_rows.META, stored_rows.HIGHEST + str(number).encode())
     version = 0 if kept is None else int.from_bytes(kept, "little")
     if version < highest:

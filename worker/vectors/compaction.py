@@ -37,12 +37,12 @@ def copy_rows(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> No
     if not len(rows):
         return
     view = old.view
-    names = [view.names[row] for row in rows.tolist()]
+    ids = [view.ids[row] for row in rows.tolist()]
     shards = view.shards[rows]
-    contents = contents_of(names, shards.tolist())
+    contents = contents_of(ids, shards.tolist())
     attributes = [b"" if content is None else content[1] for content in contents]
     vectors = view.vectors[rows].astype(np.float32)
     for place, content in enumerate(contents):
         if content is not None:
             vectors[place] = np.frombuffer(content[0], dtype=np.float32)
-    fresh.append(names, vectors, view.versions[rows], shards, attributes, ())
+    fresh.append(ids, vectors, view.versions[rows], shards, attributes, ())

@@ -9,16 +9,15 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 from shared.config import Settings
 from shared.errors import Unavailable
-from shared.labels import Symbols
 from shared.messages.vectors import Collection, CollectionStats
 from shared.telemetry import event
 from worker.damage import DamageReport
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.vectors.collection import WorkerCollection
+from worker.vectors.indexing import Indexing
 
 NICENESS = 5  # behind the threads that answer requests
 IDLE_S = 1.0
@@ -26,12 +25,14 @@ STOP_S = 3.0
 
 
 class Engine:
-    """Made with the process's first shard, stopped with the first that closes: shards of a worker close together."""
+    """Its thread begins with the first shard that is loaded and ends with the first that closes: the shards of a worker
+    close together."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._directory = settings.data / "vector-index"
         self._collections: dict[int, WorkerCollection] = {}
+        self._indexing: dict[int, Indexing] = {}
         self._stores: dict[int, Store] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -42,8 +43,8 @@ class Engine:
         """A shard and the collections it has; returns when its vectors are loaded."""
         with self._lock:
             self._stores[shard] = store
-            found = [self._find_or_make(collection) for collection in collections]
-        for collection in found:
+            joined = [self._find_or_make(collection) for collection in collections]
+        for collection in joined:
             collection.attach(shard, store, damage)
         with self._lock:
             if self._thread is None:
@@ -60,11 +61,13 @@ class Engine:
             collection.detach(shard)
 
     def _find_or_make(self, collection: Collection) -> WorkerCollection:
-        found = self._collections.get(collection.id)
-        if found is None:
-            found = WorkerCollection(collection, self._path(collection.id), self._settings)
-            self._collections[collection.id] = found
-        return found
+        known = self._collections.get(collection.id)
+        if known is None:
+            directory = self._path(collection.id)
+            known = WorkerCollection(collection, directory)
+            self._indexing[collection.id] = Indexing(known, directory, self._settings)
+            self._collections[collection.id] = known
+        return known
 
     def _path(self, collection_id: int) -> Path:
         return self._directory / f"{collection_id:06d}"
@@ -75,17 +78,18 @@ class Engine:
     def open(self, shard: int, damage: DamageReport, collection: Collection) -> WorkerCollection:
         """The collection, with this shard attached."""
         with self._lock:
-            found = self._find_or_make(collection)
-        found.attach(shard, self._stores[shard], damage)
-        return found
+            opened = self._find_or_make(collection)
+        opened.attach(shard, self._stores[shard], damage)
+        return opened
 
     def remove_left(self, collection_id: int) -> None:
         """Forget the collection if all its shards have given it up."""
         with self._lock:
-            found = self._collections.get(collection_id)
-            if found is not None and not found.is_left:
+            known = self._collections.get(collection_id)
+            if known is not None and not known.is_left:
                 return
             self._collections.pop(collection_id, None)
+            self._indexing.pop(collection_id, None)
         self.remove_index(collection_id)
 
     def remove_index(self, collection_id: int) -> None:
@@ -113,8 +117,8 @@ class Engine:
                 return
             self._thread.join(STOP_S)
             if not self._thread.is_alive():  # else an index being written is left without its list, and not used
-                for collection in self._collections.values():
-                    self._save(collection)
+                for indexing in self._indexing.values():
+                    self._save(indexing)
             self._thread = None
 
     # The thread
@@ -124,7 +128,7 @@ class Engine:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while not self._stopping.is_set():
             try:
-                busy = [self._step(collection) for collection in list(self._collections.values())]
+                busy = [self._step(indexing) for indexing in list(self._indexing.values())]
             except Exception:
                 # The stores still have everything and searches compare what is not indexed, so serving goes on.
                 event(logging.ERROR, "vector indexing failed", trace=True)
@@ -133,18 +137,18 @@ class Engine:
                 self._work.wait(IDLE_S)
                 self._work.clear()
 
-    def _step(self, collection: WorkerCollection) -> bool:
-        if collection.compact_due():
-            for _ in self._until_stopped(collection.compact()):
+    def _step(self, indexing: Indexing) -> bool:
+        if indexing.compact_due():
+            for _ in self._until_stopped(indexing.compact()):
                 pass
-        if collection.attributes_due():
-            collection.index_attributes()
-        if collection.measure_due():
-            for _ in self._until_stopped(collection.measure()):
+        if indexing.attributes_due():
+            indexing.index_attributes()
+        if indexing.measure_due():
+            for _ in self._until_stopped(indexing.measure()):
                 pass
-        busy = collection.index_step()
-        if collection.snapshot_due():
-            self._save(collection)
+        busy = indexing.index_step()
+        if indexing.snapshot_due():
+            self._save(indexing)
         return busy
 
     def _until_stopped(self, slices: Iterator[None]) -> Iterator[None]:
@@ -153,18 +157,13 @@ class Engine:
                 return
             yield
 
-    def _save(self, collection: WorkerCollection) -> None:
+    def _save(self, indexing: Indexing) -> None:
         try:
-            collection.save()
+            indexing.save()
         except (OSError, Unavailable) as error:
-            event(logging.WARNING, "vector index snapshot failed", collection=collection.collection.name, why=error)
-
-
-_engines: WeakKeyDictionary[Symbols, Engine] = WeakKeyDictionary()
-_engines_lock = threading.Lock()
-
-
-def engine_of(symbols: Symbols, settings: Settings) -> Engine:
-    """The engine of this process: there is one table of symbols a process, and one engine beside it."""
-    with _engines_lock:
-        return _engines.setdefault(symbols, Engine(settings))
+            event(
+                logging.WARNING,
+                "vector index snapshot failed",
+                collection=indexing.collection.collection.name,
+                why=error,
+            )

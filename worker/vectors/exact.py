@@ -33,7 +33,7 @@ def candidates(
     called between blocks, and raises when the search is to be given up.
     """
     block_rows = max(1024, BLOCK_CELLS_MAX // max(1, len(queries)))
-    found = np.empty((len(queries), 0), dtype=np.int64)
+    kept_rows = np.empty((len(queries), 0), dtype=np.int64)
     values = np.empty((len(queries), 0), dtype=np.float32)
     lengths = np.sqrt(np.einsum("ij,ij->i", queries, queries))
     for start in range(0, len(rows), block_rows):
@@ -42,10 +42,10 @@ def candidates(
         near = _products(table, norms, block, queries, metric)
         longest = float(norms[block].max())
         error = PRODUCT_ERROR * (lengths * longest + (longest * longest if metric == "l2" else 0.0))
-        found = np.concatenate([found, np.broadcast_to(block, near.shape)], axis=1)
+        kept_rows = np.concatenate([kept_rows, np.broadcast_to(block, near.shape)], axis=1)
         values = np.concatenate([values, near], axis=1)
-        found, values = _keep(found, values, k, error)
-    return found
+        kept_rows, values = _keep(kept_rows, values, k, error)
+    return kept_rows
 
 
 def _products(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: Floats, metric: str) -> Floats:
@@ -62,23 +62,23 @@ def _products(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: F
     return near
 
 
-def _keep(found: Rows, values: Floats, k: int, error: NDArray[np.float64]) -> tuple[Rows, Floats]:
+def _keep(rows: Rows, values: Floats, k: int, error: NDArray[np.float64]) -> tuple[Rows, Floats]:
     """The columns that may belong to the k best of each row."""
     width = values.shape[1]
     wanted = k + TIE_SLACK
     if width <= wanted:
-        return found, values
+        return rows, values
     part = np.argpartition(-values, wanted - 1, axis=1)[:, :wanted]
     best = np.take_along_axis(values, part, axis=1)
     kth = -np.partition(-best, k - 1, axis=1)[:, k - 1]
     floor = kth - 2 * error
     if not (best.min(axis=1) >= floor).any():
-        return np.take_along_axis(found, part, axis=1), best
+        return np.take_along_axis(rows, part, axis=1), best
     inside = values >= floor[:, None]
     widest = int(inside.sum(axis=1).max())
     order = np.argsort(~inside, axis=1, kind="stable")[:, :widest]
     kept = np.take_along_axis(inside, order, axis=1)
     return (
-        np.where(kept, np.take_along_axis(found, order, axis=1), -1),
+        np.where(kept, np.take_along_axis(rows, order, axis=1), -1),
         np.where(kept, np.take_along_axis(values, order, axis=1), NOTHING),
     )

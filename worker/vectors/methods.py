@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +24,8 @@ from shared.messages.vectors import (
     unpack_blobs,
 )
 from shared.wire import Frame, Reply, Request
-from worker.methods import Method
+from worker.method import Method
+from worker.shard import Shard
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
 from worker.vectors.fields import chosen
@@ -36,10 +36,7 @@ from worker.vectors.similarity import prepared
 from worker.vectors.table import View
 from worker.vectors.text_search import rank_text
 
-if TYPE_CHECKING:
-    from worker.shard import Shard
-
-Shards = Mapping[int, "Shard"]
+Shards = Mapping[int, Shard]
 
 NOBODY = Ranking(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.float32))
 
@@ -59,11 +56,11 @@ def write(shards: Shards, request: Request) -> Reply:
     body = wire.unpack(request.body, WriteBody)
     count = 0
     for shard, frames in _parts(shards, request):
-        names = unpack_blobs(frames[0], frames[1])
+        ids = unpack_blobs(frames[0], frames[1])
         attributes = unpack_blobs(frames[3], frames[4])
         vectors = floats(frames[2], body.collection.dimension)
-        shard.vectors.open(body.collection).upsert(shard.vectors.shard, names, vectors, attributes)
-        count += len(names)
+        shard.vectors.open(body.collection).upsert(shard.vectors.shard, ids, vectors, attributes)
+        count += len(ids)
     for shard in shards.values():
         shard.vectors.sync()
     _engine(shards).wake()
@@ -103,18 +100,18 @@ def collections(shards: Shards, request: Request) -> Reply:
 def get(shards: Shards, request: Request) -> Reply:
     """Frames: [ids, id lengths, attributes, attribute lengths, vectors], of the ids that exist."""
     body = wire.unpack(request.body, IdsBody)
-    names: list[bytes] = []
+    ids: list[bytes] = []
     contents: list[tuple[bytes, bytes]] = []
     for shard, frames in _parts(shards, request):
         collection = shard.vectors.find(body.collection)
         if collection is None:
             continue
         asked = unpack_blobs(frames[0], frames[1])
-        for name, content in zip(asked, collection.contents(shard.vectors.shard, asked), strict=True):
+        for vector_id, content in zip(asked, collection.contents(shard.vectors.shard, asked), strict=True):
             if content is not None:
-                names.append(name)
+                ids.append(vector_id)
                 contents.append(content)
-    return Reply(wire.pack(Count(len(names))), [*pack_blobs(names), *_content_frames(contents, body.fields)])
+    return Reply(wire.pack(Count(len(ids))), [*pack_blobs(ids), *_content_frames(contents, body.fields)])
 
 
 def _content_frames(contents: Sequence[tuple[bytes, bytes]], fields: tuple[str, ...] | None) -> list[Frame]:
@@ -140,10 +137,10 @@ def search(shards: Shards, request: Request) -> Reply:
         reply.unknown = tuple(sorted(view.attributes.unknown(body.filter)))
         matching = view.attributes.mask(body.filter, view.size)
         mask = matching if mask is None else mask & matching
-    found = NOBODY
+    ranking = NOBODY
     if len(queries):
         share = len(shards) / max(len(shards), body.shards_asked)
-        found = nearest(
+        ranking = nearest(
             view,
             prepared(queries, body.collection.metric),
             body.k if body.exact else share_of(body.k, share),
@@ -153,16 +150,16 @@ def search(shards: Shards, request: Request) -> Reply:
             mask=mask,
             check=lambda: _check(request),
         )
-    names = [view.names[row] for row in found.rows.tolist()]
+    ids = [view.ids[row] for row in ranking.rows.tolist()]
     if body.text_query:
         texts = rank_text(collection, view, mask, body.text_field, body.text_query, body.k)
-        names += [name for name, _, _ in texts]
-        found = Ranking(
-            np.append(found.counts, np.int32(len(texts))),
-            np.append(found.rows, np.array([row for _, row, _ in texts], dtype=np.int64)),
-            np.append(found.near, np.array([score for _, _, score in texts], dtype=np.float32)),
+        ids += [vector_id for vector_id, _, _ in texts]
+        ranking = Ranking(
+            np.append(ranking.counts, np.int32(len(texts))),
+            np.append(ranking.rows, np.array([row for _, row, _ in texts], dtype=np.int64)),
+            np.append(ranking.near, np.array([score for _, _, score in texts], dtype=np.float32)),
         )
-    return _found(collection, view, body, names, found, reply)
+    return _found(collection, view, body, ids, ranking, reply)
 
 
 def _check(request: Request) -> None:
@@ -171,20 +168,20 @@ def _check(request: Request) -> None:
 
 
 def _found(
-    collection: WorkerCollection, view: View, body: SearchBody, names: list[bytes], found: Ranking, reply: FoundBody
+    collection: WorkerCollection, view: View, body: SearchBody, ids: list[bytes], ranking: Ranking, reply: FoundBody
 ) -> Reply:
     """Look up what the answer shows; an id deleted since the search is left out."""
-    counts, near = found.counts, found.near
+    counts, near = ranking.counts, ranking.near
     shown: list[Frame] = [b"", b"", b""]
     if body.fields != ():
-        contents = collection.contents_of(names, view.shards[found.rows].tolist())
+        contents = collection.contents_of(ids, view.shards[ranking.rows].tolist())
         if None in contents:
-            there = np.array([content is not None for content in contents])
+            is_present = np.array([content is not None for content in contents])
             of = np.repeat(np.arange(len(counts)), counts)
-            counts, near = np.bincount(of[there], minlength=len(counts)).astype(np.int32), near[there]
-            names = [name for name, content in zip(names, contents, strict=True) if content is not None]
+            counts, near = np.bincount(of[is_present], minlength=len(counts)).astype(np.int32), near[is_present]
+            ids = [vector_id for vector_id, content in zip(ids, contents, strict=True) if content is not None]
         shown = _content_frames([content for content in contents if content is not None], body.fields)
-    return Reply(wire.pack(reply), [counts.tobytes(), near.tobytes(), *pack_blobs(names), *shown])
+    return Reply(wire.pack(reply), [counts.tobytes(), near.tobytes(), *pack_blobs(ids), *shown])
 
 
 def _nothing(lists: int) -> Reply:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from threading import Lock
 
 import msgspec
 
-from shared.config import Settings
 from shared.errors import NotFound
-from shared.labels import Symbols
 from shared.messages.vectors import Collection, ShardCollections
 from shared.telemetry import event
 from worker.damage import DamageReport
-from worker.storage import Store
+from worker.storage.rows.store import Store
 from worker.vectors import stored_rows
 from worker.vectors.collection import WorkerCollection
-from worker.vectors.engine import engine_of
+from worker.vectors.engine import Engine
 from worker.vectors.stored_rows import META
 
 KNOWN = b"vector/collection/"
@@ -25,15 +22,13 @@ DROPPED = b"vector/dropped/"
 
 
 class VectorPart:
-    """Safe to use from many threads once `load` has returned. The directory's name is the shard's number."""
+    """Safe to use from many threads once `load` has returned."""
 
-    def __init__(
-        self, store: Store, settings: Settings, symbols: Symbols, directory: Path, damage: DamageReport
-    ) -> None:
+    def __init__(self, store: Store, engine: Engine, shard: int, damage: DamageReport) -> None:
         self._store = store
         self._damage = damage
-        self.shard = int(directory.name)
-        self.engine = engine_of(symbols, settings)
+        self.shard = shard
+        self.engine = engine
         self._known: dict[int, Collection] = {}
         self._dropped: set[int] = set()
         self._lock = Lock()
@@ -73,20 +68,20 @@ class VectorPart:
 
     def open(self, collection: Collection) -> WorkerCollection:
         """The collection, made known to the store first if it is new here. Raises NotFound for one that was dropped."""
-        found = self.find(collection)
-        if found is not None:
-            return found
+        opened = self.find(collection)
+        if opened is not None:
+            return opened
         with self._lock:
             if collection.id in self._dropped:
                 raise NotFound(f"the collection {collection.name!r} has been deleted")
-            found = self.find(collection)
-            if found is None:
+            opened = self.find(collection)
+            if opened is None:
                 batch = self._store.batch()
                 batch.put(META, KNOWN + str(collection.id).encode(), msgspec.msgpack.encode(collection))
                 self._store.write(batch)
-                found = self.engine.open(self.shard, self._damage, collection)
+                opened = self.engine.open(self.shard, self._damage, collection)
                 self._known[collection.id] = collection
-            return found
+            return opened
 
     def drop(self, collection: Collection) -> None:
         """Remove a collection and what it holds, durably; dropping it again does nothing.
@@ -101,11 +96,11 @@ class VectorPart:
             batch.delete(META, KNOWN + str(collection.id).encode())
             batch.put(META, DROPPED + str(collection.id).encode(), b"")
             stored_rows.forget(batch, collection.id)
-            found = self.find(collection)
-            if found is None:
+            held = self.find(collection)
+            if held is None:
                 self._store.write(batch, durable=True)
             else:
-                found.leave(self.shard, batch)
+                held.leave(self.shard, batch)
             self._dropped.add(collection.id)
             self._known.pop(collection.id, None)
         self.engine.remove_left(collection.id)

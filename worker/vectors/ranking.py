@@ -90,10 +90,10 @@ def _best(near, index, k, counts, rows, out, tied):  # type: ignore[no-untyped-d
     return at
 
 
-def best(near: Floats, index: Rows, k: int, names: list[bytes]) -> Ranking:
+def best(near: Floats, index: Rows, k: int, ids: list[bytes]) -> Ranking:
     """The `k` nearest of each query's candidates, equal ones by id.
 
-    `near` float32[q, c] are the similarities of the rows `index` int64[q, c], `names` the ids of all rows.
+    `near` float32[q, c] are the similarities of the rows `index` int64[q, c], `ids` those of all rows.
     """
     queries = len(near)
     most = queries * min(k, near.shape[1])
@@ -105,15 +105,15 @@ def best(near: Floats, index: Rows, k: int, names: list[bytes]) -> Ranking:
     if tied.any():
         for place, (rows, values) in enumerate(ranking.parts()):
             if tied[place]:
-                rows[:], values[:] = _by_name(near[place], index[place], len(rows), names)
+                rows[:], values[:] = _by_id(near[place], index[place], len(rows), ids)
     return ranking
 
 
-def _by_name(near: Floats, index: Rows, count: int, names: list[bytes]) -> tuple[Rows, Floats]:
+def _by_id(near: Floats, index: Rows, count: int, ids: list[bytes]) -> tuple[Rows, Floats]:
     """The best `count` of one query's candidates, equal ones by id."""
     least = np.partition(near, len(near) - count)[len(near) - count]
     there = np.flatnonzero(near >= least)
-    keys = zip((-near[there]).tolist(), [names[row] for row in index[there].tolist()], there.tolist(), strict=True)
+    keys = zip((-near[there]).tolist(), [ids[row] for row in index[there].tolist()], there.tolist(), strict=True)
     order = [place for _, _, place in sorted(keys)][:count]
     return index[order], near[order]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from shared.messages.vectors import Floats
 from worker.vectors import exact
-from worker.vectors.columns import Mask
+from worker.vectors.attribute_column import Mask
 from worker.vectors.ranking import Ranking, best
 from worker.vectors.similarity import Rows, similarities
 from worker.vectors.table import View
@@ -72,7 +72,7 @@ def search(
             rows = rest if rows is None else np.concatenate([rows, rest], axis=1)
     if rows is None:
         rows = np.empty((len(queries), 0), dtype=np.int64)
-    return best(similarities(view.vectors, rows, queries, metric), rows, k, view.names)
+    return best(similarities(view.vectors, rows, queries, metric), rows, k, view.ids)
 
 
 def _from_index(

@@ -70,7 +70,7 @@ class Snapshot:
     index: AnnIndex
     attributes: Attributes
     expansion: int
-    names: list[bytes]
+    ids: list[bytes]
     versions: NDArray[np.uint64]
     highest: Mapping[int, int]
 
@@ -81,14 +81,14 @@ def write(directory: Path, highest: Mapping[int, int], collection: Collection, v
 
     Raises OSError.
     """
-    own = directory / str(min(highest))
-    make_directory(own)
-    number = max((int(path.stem) for path in own.glob("*.index") if path.stem.isdigit()), default=0) + 1
-    index_path = own / f"{number}.index"
+    target = directory / str(min(highest))
+    make_directory(target)
+    number = max((int(path.stem) for path in target.glob("*.index") if path.stem.isdigit()), default=0) + 1
+    index_path = target / f"{number}.index"
     view.index.save(index_path)
     attributes = view.attributes.save(view.indexed)
     write_synced(_attributes_path(index_path), attributes)
-    joined, lengths = pack_blobs(view.names[: view.indexed])
+    joined, lengths = pack_blobs(view.ids[: view.indexed])
     body = msgspec.msgpack.encode(
         _List(
             FORMAT,
@@ -103,13 +103,13 @@ def write(directory: Path, highest: Mapping[int, int], collection: Collection, v
             dict(highest),
         )
     )
-    write_atomically(own / SHARDS, _Shards(dict(highest)).encode())
-    write_atomically(own / ROWS, xxhash.xxh3_64_digest(body) + body)
-    for path in (*own.glob("*.index"), *own.glob("*.attributes")):
+    write_atomically(target / SHARDS, _Shards(dict(highest)).encode())
+    write_atomically(target / ROWS, xxhash.xxh3_64_digest(body) + body)
+    for path in (*target.glob("*.index"), *target.glob("*.attributes")):
         if path.stem != index_path.stem:
             path.unlink()
     for other in directory.glob("*"):
-        if other != own and (other.name in map(str, highest) or _held(other).keys() & highest.keys()):
+        if other != target and (other.name in map(str, highest) or _held(other).keys() & highest.keys()):
             shutil.rmtree(other, ignore_errors=True)
 
 
@@ -173,12 +173,12 @@ def _read(path: Path, collection: Collection) -> Snapshot:
     if content.collection != collection:
         raise ValueError(f"it is of {content.collection}")
     index_path = path / content.index_file
-    names = unpack_blobs(content.joined, content.lengths)
+    ids = unpack_blobs(content.joined, content.lengths)
     versions = np.frombuffer(content.versions, dtype=np.uint64)
-    attributes = Attributes.restore(_attributes_bytes(content, index_path), len(names))
+    attributes = Attributes.restore(_attributes_bytes(content, index_path), len(ids))
     index = AnnIndex(collection.dimension, collection.metric, collection.storage)
-    index.load(index_path, len(names))
-    return Snapshot(index, attributes, content.expansion, names, versions, content.highest)
+    index.load(index_path, len(ids))
+    return Snapshot(index, attributes, content.expansion, ids, versions, content.highest)
 
 
 def verified(path: Path) -> _List:

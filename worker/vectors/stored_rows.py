@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from shared.messages.vectors import ID_BYTES_MAX, Floats
-from worker.storage import Batch, Store
+from worker.storage.rows.store import Batch, Store
 
 FAMILY, META = "vectors", "meta"
 HIGHEST = b"vector/version/"
@@ -66,7 +66,7 @@ def columns(rows: Sequence[Row], dimension: int) -> tuple[list[bytes], Floats, l
     head = VERSION_BYTES + 4 * dimension
     joined = b"".join([value[VERSION_BYTES:head] for _, value in rows])
     vectors = np.frombuffer(joined, dtype=np.float32).reshape(len(rows), dimension)
-    return [name for name, _ in rows], vectors, [value[head:] for _, value in rows]
+    return [vector_id for vector_id, _ in rows], vectors, [value[head:] for _, value in rows]
 
 
 def version_of(value: bytes) -> int:
@@ -79,30 +79,30 @@ def checked(rows: Sequence[Row], dimension: int) -> tuple[list[Row], dict[bytes,
     whole = [row for row in rows if len(row[1]) >= head]
     try:
         if len(whole) == len(rows) and np.isfinite(columns(whole, dimension)[1]).all():
-            for name, value in whole:
-                _check_texts(name, value, head)
+            for vector_id, value in whole:
+                _check_texts(vector_id, value, head)
             return whole, {}
     except (msgspec.MsgspecError, ValueError):
         pass  # one of them is damaged: which, is found one by one
-    wrong = {name: why for name, value in rows if (why := _wrong(name, value, head))}
+    wrong = {vector_id: why for vector_id, value in rows if (why := _wrong(vector_id, value, head))}
     return [row for row in rows if row[0] not in wrong], wrong
 
 
-def _check_texts(name: bytes, value: bytes, head: int) -> None:
-    name.decode()
+def _check_texts(vector_id: bytes, value: bytes, head: int) -> None:
+    vector_id.decode()
     if len(value) > head:
         _ATTRIBUTES.decode(value[head:])
 
 
-def _wrong(name: bytes, value: bytes, head: int) -> str:
-    if not 1 <= len(name) <= ID_BYTES_MAX:
-        return f"its id has {len(name)} bytes"
+def _wrong(vector_id: bytes, value: bytes, head: int) -> str:
+    if not 1 <= len(vector_id) <= ID_BYTES_MAX:
+        return f"its id has {len(vector_id)} bytes"
     if len(value) < head:
         return f"its row has {len(value)} bytes, at least {head} are right"
     if not np.isfinite(np.frombuffer(value[VERSION_BYTES:head], dtype=np.float32)).all():
         return "a component of it is not finite"
     try:
-        _check_texts(name, value, head)
+        _check_texts(vector_id, value, head)
     except (msgspec.MsgspecError, ValueError) as error:
         return f"its id or its attributes cannot be read ({error})"
     return ""

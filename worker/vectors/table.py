@@ -17,7 +17,7 @@ from worker.vectors.ann import AnnIndex, node_bytes
 from worker.vectors.attributes import Attributes
 from worker.vectors.similarity import Rows, prepared
 
-CAPACITY_LEAST = 64
+CAPACITY_MIN = 64
 
 Shards = NDArray[np.uint16]
 
@@ -27,7 +27,7 @@ class View:
     """The rows at one moment. Rows < `indexed` are in `index`; those from there to `size` must be searched exactly.
 
     `vectors` float32 or float16 [≥ size, dimension] as they are compared, `norms` float32[≥ size] their lengths,
-    `alive` bool[≥ size], `shards` uint16[≥ size] the shard each living row is of, `names` the ids of the rows.
+    `alive` bool[≥ size], `shards` uint16[≥ size] the shard each living row is of, `ids` those of the rows.
     """
 
     index: AnnIndex
@@ -36,7 +36,7 @@ class View:
     alive: NDArray[np.bool_]
     shards: Shards
     versions: NDArray[np.uint64]
-    names: list[bytes]
+    ids: list[bytes]
     attributes: Attributes
     size: int
     indexed: int
@@ -51,7 +51,7 @@ class Table:
 
     def __init__(self, collection: Collection, capacity: int = 0) -> None:
         self.collection = collection
-        capacity = max(CAPACITY_LEAST, capacity)
+        capacity = max(CAPACITY_MIN, capacity)
         # i8 is only how the index holds components: an answer's order is decided by the halves kept here.
         kind = np.float32 if collection.storage == "f32" else np.float16
         self._vectors: NDArray[np.floating] = np.zeros((capacity, collection.dimension), dtype=kind)
@@ -59,7 +59,7 @@ class Table:
         self._alive = np.ones(capacity, dtype=np.bool_)
         self._shards: Shards = np.zeros(capacity, dtype=np.uint16)
         self._versions = np.zeros(capacity, dtype=np.uint64)
-        self._names: list[bytes] = []
+        self._ids: list[bytes] = []
         self._attributes = Attributes()
         self._index = AnnIndex(collection.dimension, collection.metric, collection.storage)
         self._size = self._indexed = self._dead = 0
@@ -73,7 +73,7 @@ class Table:
             self._alive,
             self._shards,
             self._versions,
-            self._names,
+            self._ids,
             self._attributes,
             self._size,
             self._indexed,
@@ -85,15 +85,15 @@ class Table:
     def memory_bytes(self) -> int:
         """What the rows take; room kept for growth is not touched, so it takes address space only."""
         a_row = self._vectors.itemsize * self._vectors.shape[1] + 4 + 1 + 2 + 8
-        sample = self._names[:1000]
+        sample = self._ids[:1000]
         # A bytes object has 33 bytes beside its text; list and dict hold 8 and about 100 bytes an entry.
-        a_name = sum(map(len, sample)) // max(1, len(sample)) + 141
+        an_id = sum(map(len, sample)) // max(1, len(sample)) + 141
         a_node = node_bytes(self.collection.dimension, self.collection.metric, self.collection.storage)
-        return self._size * (a_row + a_name) + self._indexed * a_node + self._attributes.memory_bytes
+        return self._size * (a_row + an_id) + self._indexed * a_node + self._attributes.memory_bytes
 
     def append(
         self,
-        names: Sequence[bytes],
+        ids: Sequence[bytes],
         vectors: Floats,
         versions: NDArray[np.uint64],
         shards: Shards | int,
@@ -101,14 +101,14 @@ class Table:
         replaced: Sequence[int],
     ) -> int:
         """Add rows and let `replaced` ones die, in one step for readers. Returns the first new row."""
-        first, count = self._size, len(names)
+        first, count = self._size, len(ids)
         self._reserve(first + count)
         ready = prepared(vectors, self.collection.metric)
         self._vectors[first : first + count] = ready
         self._norms[first : first + count] = np.sqrt(np.einsum("ij,ij->i", ready, ready))
         self._versions[first : first + count] = versions
         self._shards[first : first + count] = shards
-        self._names.extend(names)
+        self._ids.extend(ids)
         self._attributes.append(first, attributes)
         self._size += count
         self._kill(replaced)
@@ -133,18 +133,18 @@ class Table:
         self._index, self._attributes = index, attributes
         self._versions[:count] = versions
         self._alive[:count] = False
-        self._names = [b""] * count
+        self._ids = [b""] * count
         self._size = self._indexed = self._dead = count
         self._publish()
 
-    def revive(self, rows: Rows, names: Sequence[bytes], vectors: Floats, shard: int) -> None:
+    def revive(self, rows: Rows, ids: Sequence[bytes], vectors: Floats, shard: int) -> None:
         """Fill dead rows that a snapshot has and the store confirms."""
         ready = prepared(vectors, self.collection.metric)
         self._vectors[rows] = ready
         self._norms[rows] = np.sqrt(np.einsum("ij,ij->i", ready, ready))
         self._shards[rows] = shard
-        for row, name in zip(rows.tolist(), names, strict=True):
-            self._names[row] = name
+        for row, vector_id in zip(rows.tolist(), ids, strict=True):
+            self._ids[row] = vector_id
         self._alive = self._alive.copy()
         self._alive[rows] = True
         self._dead -= len(rows)

@@ -32,23 +32,23 @@ class TextIndex:
         self._lock = Lock()
         self._changes = 0
 
-    def put(self, name: bytes, packed: bytes) -> None:
+    def put(self, vector_id: bytes, packed: bytes) -> None:
         """Index the text attributes of a vector, in place of those it had."""
         values = msgspec.msgpack.decode(packed) if packed else {}
         found = {field: values.get(attribute) for attribute, field in self._fields.items()}
         texts = {field: text for field, text in found.items() if isinstance(text, str)}
         with self._lock:
-            self._writer.delete_documents_by_term(ID_FIELD, name.decode())
+            self._writer.delete_documents_by_term(ID_FIELD, vector_id.decode())
             if texts:
-                document = tantivy.Document(**{ID_FIELD: [name.decode()]})
+                document = tantivy.Document(**{ID_FIELD: [vector_id.decode()]})
                 for field, text in texts.items():
                     document.add_text(field, text)
                 self._writer.add_document(document)
             self._changed()
 
-    def remove(self, name: bytes) -> None:
+    def remove(self, vector_id: bytes) -> None:
         with self._lock:
-            self._writer.delete_documents_by_term(ID_FIELD, name.decode())
+            self._writer.delete_documents_by_term(ID_FIELD, vector_id.decode())
             self._changed()
 
     def _changed(self) -> None:
@@ -67,8 +67,8 @@ class TextIndex:
             if self._changes:
                 self._commit()
             searcher = self._index.searcher()
-        name = self._fields[field]
-        words = [tantivy.Query.term_query(self._index.schema, name, word) for word in self._words(query)]
+        index_field = self._fields[field]
+        words = [tantivy.Query.term_query(self._index.schema, index_field, word) for word in self._words(query)]
         if not words:
             return []
         wanted = tantivy.Query.boolean_query([(tantivy.Occur.Should, word) for word in words])

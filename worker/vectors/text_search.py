@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from worker.vectors.attribute_column import Mask
 from worker.vectors.collection import WorkerCollection
-from worker.vectors.columns import Mask
 from worker.vectors.table import View
 
 WIDEN = 4
@@ -17,10 +17,10 @@ def rank_text(
     fetch = k
     while True:
         hits = collection.text.search(field, query, fetch)
-        rows = collection.rows([name for name, _ in hits])
+        rows = collection.rows([vector_id for vector_id, _ in hits])
         kept = [
-            (name, row, score)
-            for (name, score), row in zip(hits, rows, strict=True)
+            (vector_id, row, score)
+            for (vector_id, score), row in zip(hits, rows, strict=True)
             if 0 <= row < view.size and (mask is None or mask[row])
         ]
         if len(kept) >= k or len(hits) < fetch:

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from shared.config import Settings
 from shared.hashing import hash64
-from shared.labels import Symbols
 from shared.log_blocks import block_of
 from shared.messages.log import PRODUCER_ANSWERS_MAX, Batch, CursorMove
 from tests.powerloss.history import History, require, some
@@ -19,10 +17,11 @@ from tests.powerloss.workloads.store import killed as killed_store
 from tests.powerloss.workloads.wal import killed as killed_log
 from tests.unit.log_shard import OneShard
 from worker.logs import cursors, writing
+from worker.logs.keeper import Keeper
 from worker.logs.messages import Message
 from worker.logs.part import LogPart
-from worker.storage import Store
-from worker.wal.log import LOG, WriteAheadLog
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import LOG, WriteAheadLog
 
 STEPS = 80
 KEYS = 6
@@ -40,7 +39,7 @@ class Part(OneShard):
     def _open(self) -> None:
         self.store = Store(self.directory / "store")
         self.log = WriteAheadLog(self.directory / "wal", file_bytes=FILE_BYTES).open()
-        self.part = LogPart(self.store, Settings(), Symbols(), self.directory, self.log.stream(0, LOG))
+        self.part = LogPart(self.store, Keeper(self.log), self.log.stream(0, LOG))
         self.part.load()
 
     def kill(self) -> None:

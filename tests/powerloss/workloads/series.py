@@ -18,10 +18,11 @@ from tests.powerloss.workloads.store import killed as killed_store
 from tests.powerloss.workloads.wal import killed as killed_log
 from tests.unit.test_series_part import TIMEOUT_S, Shard
 from worker.series.head import NEVER
+from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
-from worker.series.texts import TextTable
-from worker.storage import Store
-from worker.wal.log import SERIES, WriteAheadLog
+from worker.series.services import SeriesServices
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import SERIES, WriteAheadLog
 
 STEPS = 70
 WINDOW_MS = 1000
@@ -47,7 +48,7 @@ class Part(Shard):
         own = dataclasses.replace(
             Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, durability=self.durability
         )
-        self.part = SeriesPart(self.store, own, self.symbols, self.path, self.log.stream(0, SERIES))
+        self.part = SeriesPart(self.store, SeriesServices(own, self.symbols), self.path, self.log.stream(0, SERIES))
         self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
         self.part.load()
 
@@ -133,7 +134,7 @@ def _drop(shard: Part, recorder: Recorder, step: int) -> None:
     """What retention drops, told by block, since others may have samples of the same time."""
     upkeep = shard.part._upkeep
     oldest_ms = step * 100 - RETENTION_MS
-    blocks = [block for block in shard.part.layers().blocks if block.row.latest_ms < oldest_ms]
+    blocks = [block for block in shard.part.contents.layers.blocks if block.row.latest_ms < oldest_ms]
     if not blocks:
         return
     before = shard.held()

@@ -35,19 +35,18 @@ from tests.unit.log_shard import OneShard
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S
 from worker.damage import Area
 from worker.logs import cursors
-from worker.methods import all_methods
-from worker.series.select import ShardSource
-from worker.series.texts import TextTable
+from worker.methods import METHODS
+from worker.queries.source import ShardSource
+from worker.services import Services
 from worker.shard import Shard
-from worker.wal import layout
-from worker.wal.log import WriteAheadLog
+from worker.storage.wal import layout
+from worker.storage.wal.log import WriteAheadLog
 
 SHARDS = 2
 WORKERS = (1, 2, 2, 1)
 ROUNDS = 3
 KINDS = ("write_sample", "append", "upsert", "move")
 AREAS: tuple[Area, ...] = ("series", "log", "vector")
-METHODS = all_methods()
 
 
 class Empty(msgspec.Struct):
@@ -65,8 +64,8 @@ class Data:
         self.catalogue = Catalogue(settings.data)
         self.catalogue.load()
         self.logs = [WriteAheadLog(layout.directory_of(base, worker)) for worker in range(workers)]
-        tables = [TextTable() for _ in range(workers)]
-        self.shards = [Shard(n, settings, tables[n % workers], self.logs[n % workers]) for n in range(SHARDS)]
+        services = [Services.build(settings, log) for log in self.logs]
+        self.shards = [Shard(n, services[n % workers]) for n in range(SHARDS)]
         identity.claim(shard_directories(settings.data), self.cluster_id, identity.SHARD)
         identity.claim(layout.directories(base), self.cluster_id, identity.LOG)
         for shard in self.shards:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.powerloss.history import History, require
 from tests.powerloss.recording import Recorder
-from worker.storage import Store
+from worker.storage.rows.store import Store
 
 STEPS = 60
 FAMILIES = ("meta", "series")

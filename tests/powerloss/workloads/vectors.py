@@ -48,8 +48,8 @@ def _write(shard: OneShard, collection: Collection, names: list[str], numbers: l
 
 
 def _save(shard: OneShard) -> None:
-    for collection in list(shard.vectors.engine._collections.values()):
-        collection.save()
+    for indexing in list(shard.vectors.engine._indexing.values()):
+        indexing.save()
 
 
 def run(root: Path, recorder: Recorder, chance: random.Random) -> None:

@@ -10,8 +10,8 @@ from threading import Thread
 
 from tests.powerloss.history import History, require, some
 from tests.powerloss.recording import Recorder
-from worker.wal import layout
-from worker.wal.log import LOG, SERIES, WriteAheadLog
+from worker.storage.wal import layout
+from worker.storage.wal.log import LOG, SERIES, WriteAheadLog
 
 FILE_BYTES = 16 << 10
 STEPS = 120

@@ -1,0 +1,1 @@
+"""Samples in compressed files: writing, reading, merging and dropping them."""

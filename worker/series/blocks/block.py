@@ -1,0 +1,398 @@
+"""Blocks: sealed samples of a stretch of time, one immutable file each, found by series and time.
+
+A file is chunks one after another and then the directory, which says for every run of samples whose it is, how many,
+from when to when, and in which chunk. The row that makes a file a block is in the shard's store (`BlockRow`), with the
+directory's place and checksum; the directory has the chunks' checksums. Nothing is read when a block is opened.
+
+Files and not rows of the store: a file is written once, where a store writes its log, a table, and that table again at
+each of its own compactions (see docs/internals/metrics.md for the figures).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from pcodec import ChunkConfig, standalone
+
+from shared.errors import Unavailable
+from worker.series.blocks import chunks
+from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.chunks import CHUNK_SAMPLES
+from worker.series.pieces import Piece
+
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
+"""Why a file may not open though there is nothing wrong with it."""
+
+SUFFIX = ".block"
+UNFINISHED = ".writing"
+
+
+class CorruptBlock(Exception):
+    """A block's file is not what was written."""
+
+    def __init__(self, block: Block, reason: str) -> None:
+        super().__init__(f"block {block.row.name}: {reason}")
+        self.block = block
+        self.reason = reason
+
+
+class BlockRow(msgspec.Struct, frozen=True):
+    """A block, as the store knows it. It holds what the journal's records before `generation` say, and nothing of
+    what a deletion before `generation` deleted; of two blocks' equal times the higher generation's is right."""
+
+    name: str
+    generation: int
+    earliest_ms: int
+    latest_ms: int
+    series: int
+    samples: int
+    size_bytes: int
+    directory_at: int
+    directory_hash: int
+    created_ms: int
+    cleaned: int
+    """Deletions before this sequence of the journal have been carried out in it, beside those before `generation`."""
+
+    @property
+    def deletions_from(self) -> int:
+        """The sequence from which on deletions still are to be applied to what is read of it."""
+        return max(self.generation, self.cleaned)
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Runs in the order of the file: `ids` int32, `counts` int32, `earliest` and `latest` int64, [runs]. Chunk c has
+    the runs chunk_runs[c]:chunk_runs[c + 1] and the bytes chunk_at[c]:chunk_at[c + 1]. `order` sorts the runs by id,
+    those of one series staying in order of time; `sorted_ids` = ids[order]; `before` int64[runs + 1]: samples ahead."""
+
+    ids: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    earliest: NDArray[np.int64]
+    latest: NDArray[np.int64]
+    chunk_runs: NDArray[np.int64]
+    chunk_at: NDArray[np.int64]
+    chunk_hashes: NDArray[np.uint64]
+    order: NDArray[np.int64]
+    sorted_ids: NDArray[np.int32]
+    before: NDArray[np.int64]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(int(getattr(self, name).nbytes) for name in self.__slots__)
+
+    def find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(rows, runs): the runs of ids[row], for all rows, by ascending row and then time."""
+        wanted = ids.astype(np.int32)
+        left = np.searchsorted(self.sorted_ids, wanted)
+        run_counts = np.searchsorted(self.sorted_ids, wanted, side="right") - left
+        rows = np.repeat(np.arange(len(ids)), run_counts)
+        places = np.repeat(left - (np.cumsum(run_counts) - run_counts), run_counts) + np.arange(len(rows))
+        return rows, self.order[places]
+
+
+_COLUMNS = ("ids", "counts", "earliest", "latest", "chunk_runs", "chunk_at", "chunk_hashes")
+_DIRECTORY = struct.Struct("<7I")
+"""Bytes of each column."""
+
+
+def _encode_directory(columns: dict[str, NDArray]) -> bytes:
+    # The end of a run is near its start: their difference is small.
+    columns = {**columns, "latest": columns["latest"] - columns["earliest"]}
+    packed = [standalone.simple_compress(columns[name], ChunkConfig()) for name in _COLUMNS]
+    return _DIRECTORY.pack(*map(len, packed)) + b"".join(packed)
+
+
+def _decode_directory(data: bytes) -> Directory:
+    at = _DIRECTORY.size
+    columns = {}
+    for name, size in zip(_COLUMNS, _DIRECTORY.unpack_from(data), strict=True):
+        columns[name] = standalone.simple_decompress(data[at : at + size])
+        at += size
+    columns["latest"] += columns["earliest"]
+    order = np.argsort(columns["ids"], kind="stable")
+    before = np.concatenate(([0], np.cumsum(columns["counts"], dtype=np.int64)))
+    return Directory(**columns, order=order, sorted_ids=columns["ids"][order], before=before)
+
+
+class Block:
+    """An open block. Its file stays until `condemn`ed and no longer used by any reader."""
+
+    def __init__(self, row: BlockRow, directory: Path, cache: DecodedCache) -> None:
+        self.row = row
+        self.path = directory / (row.name + SUFFIX)
+        self._cache = cache
+
+    def overlaps(self, start_ms: int, end_ms: int) -> bool:
+        return self.row.earliest_ms <= end_ms and self.row.latest_ms >= start_ms
+
+    def directory(self) -> Directory:
+        """Raises CorruptBlock."""
+        decoded = self._cache.get(self.row.name)
+        if decoded is None:
+            row = self.row
+            data = self._read(row.directory_at, row.size_bytes - row.directory_at, row.directory_hash, "directory")
+            try:
+                decoded = _decode_directory(data)
+            except (RuntimeError, TypeError, ValueError, struct.error) as error:
+                raise CorruptBlock(self, f"its directory cannot be decoded: {error}") from error
+            self._cache.put(row.name, decoded, decoded.size_bytes)
+        return decoded
+
+    def having(
+        self, ids: NDArray[np.int64], start_ms: int, end_ms: int, check: Callable[[], None]
+    ) -> NDArray[np.bool_]:
+        """bool[n]: which series have samples with start ≤ t ≤ end here. A run with an end in the range tells so from
+        the directory; of the others the times are looked at, chunk by chunk. `check` is called before each and may
+        raise. Raises CorruptBlock."""
+        directory = self.directory()
+        rows, runs = directory.find(ids)
+        earliest, latest = directory.earliest[runs], directory.latest[runs]
+        inside = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
+        has_samples = np.zeros(len(ids), dtype=np.bool_)
+        has_samples[rows[inside]] = True
+        open_runs = np.flatnonzero((earliest < start_ms) & (latest > end_ms) & ~has_samples[rows])
+        if not len(open_runs):
+            return has_samples
+        rows, runs = rows[open_runs], runs[open_runs]
+        chunk = np.searchsorted(directory.chunk_runs, runs, side="right") - 1
+        order = np.argsort(chunk, kind="stable")
+        for in_chunk in np.split(order, np.flatnonzero(np.diff(chunk[order])) + 1):
+            check()
+            number = int(chunk[in_chunk[0]])
+            has = self._between(directory, number, start_ms, end_ms)
+            has_samples[rows[in_chunk[has[runs[in_chunk] - directory.chunk_runs[number]]]]] = True
+        return has_samples
+
+    def may_have(
+        self, ids: NDArray[np.int64], start_ms: int, end_ms: int, gone: Sequence[tuple[NDArray[np.bool_], int, int]]
+    ) -> NDArray[np.bool_]:
+        """bool[n]: which series may have samples with start ≤ t ≤ end here; `gone`: (which series, between when) have
+        been deleted. Raises CorruptBlock."""
+        directory = self.directory()
+        rows, runs = directory.find(ids)
+        earliest, latest = directory.earliest[runs], directory.latest[runs]
+        inside = (earliest <= end_ms) & (latest >= start_ms)
+        for is_deleted, first_ms, last_ms in gone:
+            whole = (np.maximum(earliest, start_ms) >= first_ms) & (np.minimum(latest, end_ms) <= last_ms)
+            inside &= ~(is_deleted[rows] & whole)
+        has_samples = np.zeros(len(ids), dtype=np.bool_)
+        has_samples[rows[inside]] = True
+        return has_samples
+
+    def pieces(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> list[Piece]:
+        """The samples with start ≤ t ≤ end; row i is ids[i] (each once). Raises CorruptBlock."""
+        directory = self.directory()
+        rows, runs = directory.find(ids)
+        inside = (directory.earliest[runs] <= end_ms) & (directory.latest[runs] >= start_ms)
+        rows, runs = rows[inside], runs[inside]
+        if not len(runs):
+            return []
+        by_place = np.argsort(runs, kind="stable")
+        rows, runs = rows[by_place], runs[by_place]
+        chunk = np.searchsorted(directory.chunk_runs, runs, side="right") - 1
+        cuts = np.flatnonzero(np.diff(chunk)) + 1
+        pieces = []
+        for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(runs)], strict=True):
+            number, chunk_runs = int(chunk[first]), runs[first:last]
+            times, values = self.chunk(directory, number)
+            base = directory.before[directory.chunk_runs[number]]
+            starts, ends = directory.before[chunk_runs] - base, directory.before[chunk_runs + 1] - base
+            piece = Piece(times, values, rows[first:last], starts, ends)
+            whole = directory.earliest[chunk_runs].min() >= start_ms and directory.latest[chunk_runs].max() <= end_ms
+            pieces.append(piece if whole else piece.clipped(start_ms, end_ms))
+        return pieces
+
+    def missing(self) -> str:
+        """Why the file cannot be what was written, as its size says; empty if it may be."""
+        try:
+            size = self.path.stat().st_size
+        except OSError as error:
+            return f"its file cannot be opened: {error.strerror}"
+        if size < self.row.size_bytes:
+            return f"its file has {size} of {self.row.size_bytes} bytes"
+        return ""
+
+    def condemn(self) -> None:
+        """Remove the file when the last reader has let go of this block."""
+        weakref.finalize(self, self.path.unlink, missing_ok=True)
+
+    def chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """(times_ms, values) of all runs of a chunk. Raises CorruptBlock."""
+        key = (self.row.name, number)
+        decoded = self._cache.get(key)
+        if decoded is None:
+            data = self._chunk_bytes(directory, number)
+            runs = slice(*directory.chunk_runs[number : number + 2].tolist())
+            try:
+                decoded = chunks.decode(data, directory.counts[runs].astype(np.int64), directory.earliest[runs])
+            except (ValueError, struct.error) as error:
+                raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
+            for array in decoded:
+                array.flags.writeable = False
+            self._cache.put(key, decoded, decoded[0].nbytes + decoded[1].nbytes)
+        return decoded
+
+    def _between(self, directory: Directory, number: int, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
+        """bool[runs of the chunk]: which have a time with start ≤ t ≤ end. Nothing of it is kept in the cache."""
+        runs = slice(*directory.chunk_runs[number : number + 2].tolist())
+        data = self._chunk_bytes(directory, number)
+        counts, firsts = directory.counts[runs].astype(np.int64), directory.earliest[runs]
+        try:
+            return chunks.between(data, counts, firsts, start_ms, end_ms)
+        except (ValueError, struct.error) as error:
+            raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
+
+    def _chunk_bytes(self, directory: Directory, number: int) -> bytes:
+        at, end = directory.chunk_at[number : number + 2].tolist()
+        return self._read(at, end - at, int(directory.chunk_hashes[number]), f"chunk {number}")
+
+    def _read(self, at: int, size: int, checksum: int, what: str) -> bytes:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise Unavailable(f"block {self.row.name} cannot be opened: {error.strerror}") from error
+            raise CorruptBlock(self, f"its file cannot be opened: {error.strerror}") from error
+        try:
+            data = os.pread(descriptor, size, at)
+        except OSError as error:
+            raise CorruptBlock(self, f"its {what} cannot be read: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+        if len(data) != size or xxhash.xxh64_intdigest(data) != checksum:
+            raise CorruptBlock(self, f"the checksum of its {what} is wrong")
+        return data
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
+
+
+class BlockWriter:
+    """Writes one block's file. Until `publish` it has a name that no row ever names, and the next start removes it."""
+
+    def __init__(self, directory: Path, generation: int, cleaned: int = 0) -> None:
+        self._name = uuid4().hex
+        self._directory = directory
+        self._generation = generation
+        self._cleaned = cleaned
+        self._file = open(  # noqa: SIM115 (closed by sync or abandon)
+            directory / (self._name + UNFINISHED), "xb", opener=_private
+        )
+        self._ids: list[NDArray] = []
+        self._counts: list[NDArray] = []
+        self._times: list[NDArray] = []
+        self._values: list[NDArray] = []
+        self._buffered = 0
+        self._columns: dict[str, list[NDArray]] = {name: [] for name in ("ids", "counts", "earliest", "latest")}
+        self._chunk_runs = [0]
+        self._chunk_at = [0]
+        self._chunk_hashes: list[int] = []
+
+    def add(
+        self,
+        ids: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        times_ms: NDArray[np.int64],
+        values: NDArray[np.float64],
+    ) -> None:
+        """counts[i] ≥ 1 samples of series ids[i], run after run, ascending in time. Raises OSError."""
+        self._ids.append(ids)
+        self._counts.append(counts)
+        self._times.append(times_ms)
+        self._values.append(values)
+        self._buffered += len(times_ms)
+        if self._buffered >= CHUNK_SAMPLES:
+            self._flush(self._buffered // CHUNK_SAMPLES * CHUNK_SAMPLES)
+
+    def finish(self) -> BlockRow:
+        """`sync` and `publish`."""
+        row = self.sync()
+        self.publish()
+        return row
+
+    def publish(self) -> None:
+        """Give the file the name that a row may name. The name is not durable yet: see
+        `shared.durable.sync_directory`. Raises OSError."""
+        os.rename(self._file.name, self._directory / (self._name + SUFFIX))
+
+    def sync(self) -> BlockRow:
+        """The block's row; when this returns, the file's content is on the disk. Raises OSError."""
+        if self._buffered:
+            self._flush(self._buffered)
+        columns = {name: np.concatenate(arrays) for name, arrays in self._columns.items()}
+        packed = _encode_directory(
+            {
+                **columns,
+                "chunk_runs": np.array(self._chunk_runs, dtype=np.int64),
+                "chunk_at": np.array(self._chunk_at, dtype=np.int64),
+                "chunk_hashes": np.array(self._chunk_hashes, dtype=np.uint64),
+            }
+        )
+        self._file.write(packed)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        at = self._chunk_at[-1]
+        return BlockRow(
+            name=self._name,
+            generation=self._generation,
+            earliest_ms=int(columns["earliest"].min()),
+            latest_ms=int(columns["latest"].max()),
+            series=len(np.unique(columns["ids"])),
+            samples=int(columns["counts"].sum(dtype=np.int64)),
+            size_bytes=at + len(packed),
+            directory_at=at,
+            directory_hash=xxhash.xxh64_intdigest(packed),
+            created_ms=int(time.time() * 1000),
+            cleaned=self._cleaned,
+        )
+
+    def abandon(self) -> None:
+        """Leave no file behind, finished or not."""
+        self._file.close()
+        for suffix in (UNFINISHED, SUFFIX):
+            (self._directory / (self._name + suffix)).unlink(missing_ok=True)
+
+    def _flush(self, samples: int) -> None:
+        """Write the first `samples` that are buffered as chunks, cutting runs where a chunk is full."""
+        ids, counts = np.concatenate(self._ids), np.concatenate(self._counts)
+        times, values = np.concatenate(self._times), np.concatenate(self._values)
+        ends = np.cumsum(counts)
+        edges = np.append(np.arange(CHUNK_SAMPLES, samples, CHUNK_SAMPLES), samples)
+        bounds = np.union1d(ends, edges)
+        owner = ids[np.searchsorted(ends, bounds, side="left")]
+        lengths = np.diff(bounds, prepend=0)
+        first = 0
+        start = 0
+        for end in edges.tolist():
+            last = int(np.searchsorted(bounds, end)) + 1
+            self._write_chunk(owner[first:last], lengths[first:last], times[start:end], values[start:end])
+            first, start = last, end
+        self._ids, self._counts = [owner[first:]], [lengths[first:]]
+        self._times, self._values = [times[samples:]], [values[samples:]]
+        self._buffered = len(times) - samples
+
+    def _write_chunk(self, ids: NDArray, counts: NDArray, times: NDArray, values: NDArray) -> None:
+        data = chunks.encode(counts, times, values)
+        ends = np.cumsum(counts)
+        self._columns["ids"].append(ids.astype(np.int32))
+        self._columns["counts"].append(counts.astype(np.int32))
+        self._columns["earliest"].append(times[ends - counts])
+        self._columns["latest"].append(times[ends - 1])
+        self._chunk_runs.append(self._chunk_runs[-1] + len(ids))
+        self._chunk_at.append(self._chunk_at[-1] + len(data))
+        self._chunk_hashes.append(xxhash.xxh64_intdigest(data))
+        self._file.write(data)

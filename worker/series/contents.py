@@ -1,0 +1,82 @@
+"""What a shard has of its series at one moment: which there are, the samples in memory, and the layers below these."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.labels import METRIC_NAME, Symbols
+from shared.telemetry import event
+from worker.series.blocks.block import Block
+from worker.series.blocks.layers import Layers
+from worker.series.growing_array import GrowingArray
+from worker.series.head import Head
+from worker.series.index.index import Index
+from worker.series.index.patterns import Patterns
+from worker.series.index.postings import Ids
+
+
+class Contents:
+    """`lock` guards all of it. It is held for one kernel call or registration at a time, never while waiting for the
+    disk. `permanent`: the permanent id of each series, ascending."""
+
+    def __init__(self, symbols: Symbols) -> None:
+        self.lock = Lock()
+        self.index = Index(symbols, Patterns())
+        self.permanent = GrowingArray(np.int64)
+        self.head = Head()
+        self.layers = Layers()
+
+    def change(self, change: Callable[[Layers], Layers]) -> Layers:
+        """Replace the layers, at once for all readers."""
+        with self.lock:
+            self.layers = change(self.layers)
+            return self.layers
+
+    def head_times(self) -> tuple[int, int]:
+        """(bytes of the head, earliest time in it or in what is not sealed below it)."""
+        with self.lock:
+            size, earliest = self.head.size_bytes, self.head.times()[0]
+            layers = self.layers
+        if layers.slab is not None:
+            size += layers.slab.size_bytes
+            earliest = min(earliest, int(layers.slab.samples.timestamps_ms.min(initial=earliest)))
+        return size, earliest
+
+    def freeze(self, generation: int) -> Layers:
+        """Put an empty head in the place of the head, which becomes a layer. In the journal's turn only; `generation`
+        is the journal's next sequence."""
+        with self.lock:
+            assert self.layers.frozen is None
+            frozen, self.head = self.head, Head()
+            self.head.extend(frozen.series)
+            self.layers = replace(self.layers, frozen=frozen, frozen_generation=generation)
+            return self.layers
+
+    def set_aside(self, block: Block, reason: str) -> None:
+        """Serve on without this block; its file stays, so that an operator can repair it."""
+        with self.lock:
+            layers = self.layers
+            if block in layers.blocks:
+                kept = tuple(other for other in layers.blocks if other is not block)
+                self.layers = replace(layers, blocks=kept, broken=(*layers.broken, (block, reason)))
+                event(logging.ERROR, "block set aside", file=str(block.path), reason=reason)
+
+    def in_block_order(self, ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
+        """(the series by metric name and then in order of their appearance, their permanent ids): in blocks neighbours
+        have the same name, and mostly the same target, which is what is alike and what is asked for together."""
+        with self.lock:
+            lookup, permanent = self.index.lookup(), self.permanent.rows()
+        ordered = ids[np.argsort(lookup.column(ids, METRIC_NAME), kind="stable")]
+        return ordered, permanent[ordered]
+
+    def series_of(self, permanent: NDArray[np.int64]) -> Ids:
+        """Numbers of series by their permanent ids (ascending), those that are not there left out."""
+        known = self.permanent.rows()
+        at = np.minimum(np.searchsorted(known, permanent), max(len(known) - 1, 0))
+        return at[known[at] == permanent] if len(known) else at[:0]

@@ -1,0 +1,46 @@
+"""An array that grows at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+GROWTH = 1.5
+CAPACITY_MIN = 1024
+
+
+class GrowingArray:
+    """Rows of one type, in memory that is taken geometrically: `data` is any[capacity, …], of which `size` rows count.
+
+    Growing moves the rows to a new array and leaves the old one as it is, so that a reader may go on with the `rows()`
+    that it took. Pages behind `size` have never been touched and cost nothing.
+    """
+
+    __slots__ = ("data", "size")
+
+    def __init__(self, dtype: DTypeLike, width: tuple[int, ...] = ()) -> None:
+        self.data: NDArray[Any] = np.empty((CAPACITY_MIN, *width), dtype=dtype)
+        self.size = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def reserve(self, more: int) -> None:
+        """Make room for `more` rows behind the last one."""
+        need = self.size + more
+        if need > len(self.data):
+            capacity = max(need, int(len(self.data) * GROWTH))
+            grown = np.empty((capacity, *self.data.shape[1:]), dtype=self.data.dtype)
+            grown[: self.size] = self.data[: self.size]
+            self.data = grown
+
+    def extend(self, rows: NDArray[Any]) -> None:
+        self.reserve(len(rows))
+        self.data[self.size : self.size + len(rows)] = rows
+        self.size += len(rows)
+
+    def rows(self) -> NDArray[Any]:
+        """The rows there are now; later growth does not change them."""
+        return self.data[: self.size]

@@ -1,0 +1,1 @@
+"""Which series a shard has, and finding them by their labels."""

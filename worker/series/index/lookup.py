@@ -1,0 +1,190 @@
+"""Finding series by their labels, and their labels as columns, in the index as it was at one moment.
+
+A selection starts from the postings of its most selective matcher that needs a label to be there; the other matchers
+are tests on the candidates' label columns, each distinct value looked at once. A matcher that matches the empty text
+thereby selects series without the label, as in Prometheus
+(https://prometheus.io/docs/prometheus/latest/querying/basics/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+
+from shared.errors import NotExecutable
+from shared.labels import Codes, LabelFrame, Symbols
+from shared.promql.ast import Matcher
+from worker.series.index.patterns import Pattern, Patterns
+from worker.series.index.postings import Ids, PostingLists
+
+FRAME_CELLS_MAX = 1 << 27
+"""Series × label names of one frame (512 MB): past it a selector reaches too many differently labelled series."""
+
+_IDS = types.Array(types.int64, 1, "C", readonly=True)
+_OFFSETS = types.Array(types.int64, 1, "C", readonly=True)
+_CODES = types.Array(types.int32, 1, "C", readonly=True)
+_FLAGS = types.Array(types.boolean, 1, "C")
+_CELLS = types.Array(types.int32, 2, "C")
+
+
+@njit(types.void(_IDS, _OFFSETS, _CODES, _FLAGS), cache=True, nogil=True)
+def _mark_names(ids: np.ndarray, offsets: np.ndarray, names: np.ndarray, used: np.ndarray) -> None:
+    for i in range(len(ids)):
+        for at in range(offsets[ids[i]], offsets[ids[i] + 1]):
+            used[names[at]] = True
+
+
+@njit(types.void(_IDS, _OFFSETS, _CODES, _CODES, _CODES, _CELLS), cache=True, nogil=True)
+def _fill_columns(
+    ids: np.ndarray,
+    offsets: np.ndarray,
+    names: np.ndarray,
+    values: np.ndarray,
+    column_of: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """out[column_of[name], i] = the value's code, for every label of series ids[i] whose name has a column (≥ 0)."""
+    for i in range(len(ids)):
+        for at in range(offsets[ids[i]], offsets[ids[i] + 1]):
+            column = column_of[names[at]]
+            if column >= 0:
+                out[column, i] = values[at]
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A frozen view of one shard's index; safe to read while the index grows.
+
+    Series i has the labels names[label_offsets[i]:label_offsets[i + 1]] (numbers into `name_texts`) with values of the
+    same places (codes of `symbols`). `numbers`: label name → its number.
+    """
+
+    symbols: Symbols
+    patterns: Patterns
+    size: int
+    label_offsets: NDArray[np.int64]
+    label_names: Codes
+    label_values: Codes
+    name_texts: Sequence[str]
+    numbers: Mapping[str, int]
+    postings: PostingLists
+
+    def select_any(self, selectors: Iterable[Sequence[Matcher]]) -> Ids:
+        """Ascending ids of the series that match any of the selectors, each as `select` takes it."""
+        ids = [self.select(matchers) for matchers in selectors]
+        return ids[0] if len(ids) == 1 else np.unique(np.concatenate(ids))
+
+    def select(self, matchers: Sequence[Matcher]) -> Ids:
+        """Ascending ids of the series that match all matchers. Raises BadData for an expression RE2 refuses."""
+        tests = [_Test.of(matcher, self) for matcher in matchers]
+        needed = [test for test in tests if not test.allows_absence]
+        if needed:
+            best = needed[0] if len(needed) == 1 else min(needed, key=lambda test: test.cost(self))
+            tests.remove(best)
+            ids = best.ids(self)
+        else:
+            ids = np.arange(self.size, dtype=np.int64)
+        for test in tests:
+            if not len(ids):
+                break
+            ids = ids[test.of_codes(self.column(ids, test.name), self)]
+        return ids
+
+    def column(self, ids: Ids, name: str) -> Codes:
+        """int32[n]: the code of each series' value of one label, 0 where it has none."""
+        column_of = np.full(len(self.name_texts), -1, dtype=np.int32)
+        out = np.zeros((1, len(ids)), dtype=np.int32)
+        number = self.numbers.get(name)
+        if number is not None and number < len(column_of):
+            column_of[number] = 0
+            _fill_columns(ids, self.label_offsets, self.label_names, self.label_values, column_of, out)
+        return out[0]
+
+    def names(self, ids: Ids) -> list[str]:
+        """Label names on any of these series."""
+        return [self.name_texts[number] for number in self._name_numbers(ids).tolist()]
+
+    def frame(self, ids: Ids, symbols: Symbols) -> LabelFrame:
+        """The label sets of these series, in codes of `symbols`, which is the index's own table or stands on it.
+
+        Raises NotExecutable past FRAME_CELLS_MAX.
+        """
+        if not len(ids):
+            return LabelFrame(symbols, 0)
+        numbers = self._name_numbers(ids)
+        if len(numbers) * len(ids) > FRAME_CELLS_MAX:
+            raise NotExecutable(
+                f"the selector reaches {len(ids)} series with {len(numbers)} different label names in one shard, "
+                "which is too much for one query; narrow it"
+            )
+        column_of = np.full(len(self.name_texts), -1, dtype=np.int32)
+        column_of[numbers] = np.arange(len(numbers), dtype=np.int32)
+        out = np.zeros((len(numbers), len(ids)), dtype=np.int32)
+        _fill_columns(ids, self.label_offsets, self.label_names, self.label_values, column_of, out)
+        if symbols is not self.symbols:
+            out = symbols.adopt(out.reshape(-1)).reshape(out.shape)
+        names = [self.name_texts[number] for number in numbers.tolist()]
+        return LabelFrame(symbols, len(ids), dict(zip(names, out, strict=True)))
+
+    def _name_numbers(self, ids: Ids) -> NDArray[np.int64]:
+        used = np.zeros(len(self.name_texts), dtype=np.bool_)
+        _mark_names(ids, self.label_offsets, self.label_names, used)
+        return np.flatnonzero(used)
+
+
+@dataclass(slots=True, eq=False)
+class _Test:
+    """One matcher, resolved: it accepts texts among `codes` (None: those `pattern` matches), or all others if
+    `negative`. The code of the empty text, 0, stands for a missing label."""
+
+    name: str
+    codes: Codes | None
+    pattern: Pattern | None
+    negative: bool
+    allows_absence: bool
+
+    @classmethod
+    def of(cls, matcher: Matcher, lookup: Lookup) -> _Test:
+        negative = matcher.op in ("!=", "!~")
+        pattern = lookup.patterns.get(matcher.value) if matcher.op in ("=~", "!~") else None
+        texts = [matcher.value] if pattern is None else pattern.literals
+        if texts is None:
+            assert pattern is not None
+            return cls(matcher.name, None, pattern, negative, pattern.matches("") != negative)
+        found = (lookup.symbols.find(text) for text in texts)
+        codes = np.array(sorted({code for code in found if code is not None}), dtype=np.int32)
+        return cls(matcher.name, codes, None, negative, ("" in texts) != negative)
+
+    def of_codes(self, codes: Codes, lookup: Lookup) -> NDArray[np.bool_]:
+        """bool[n]: which codes pass."""
+        if self.codes is not None:
+            passed = codes == self.codes[0] if len(self.codes) == 1 else np.isin(codes, self.codes)
+        else:
+            assert self.pattern is not None
+            passed = self.pattern.matches_codes(codes, lookup.symbols)
+        return ~passed if self.negative else passed
+
+    def cost(self, lookup: Lookup) -> tuple[int, int]:
+        """What starting from this test takes, to compare: few known series first, then few values to look at."""
+        number = lookup.numbers.get(self.name)
+        if number is None:
+            return 0, 0
+        if self.codes is not None and not self.negative:
+            return 0, sum(lookup.postings.count(number, code) for code in self.codes.tolist())
+        return 1, lookup.postings.values_bound(number)
+
+    def ids(self, lookup: Lookup) -> Ids:
+        """Ascending ids of the series that have the label with a value that passes."""
+        number = lookup.numbers.get(self.name)
+        if number is None or (self.codes is not None and not self.negative and not len(self.codes)):
+            return np.zeros(0, dtype=np.int64)
+        if self.codes is not None and not self.negative:
+            if len(self.codes) == 1:
+                return lookup.postings.ids(number, int(self.codes[0]))
+            return lookup.postings.union(number, self.codes)
+        values = lookup.postings.values(number)
+        return lookup.postings.union(number, values[self.of_codes(values, lookup)])

@@ -1,0 +1,144 @@
+"""Which series a shard has, in its store: family "series", first id (8 bytes, big-endian) → the label bytes of series
+with ids running on from it.
+
+Ids are permanent: journal and blocks name series by them. One whose samples are all gone leaves a hole when the rows
+are next swept. No id is given twice: row `series/ids` of family "meta" says how far they were given. It is written with
+each of the rows, and these are durable before a record names their series.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.errors import Unavailable
+from worker.storage.rows.damage import StoreDamaged
+from worker.storage.rows.store import Batch, Store
+
+_KEY = struct.Struct(">Q")
+_COUNT = struct.Struct("<Q")
+GIVEN = b"series/ids"
+IDS_MAX = 1 << 31
+"""Records and blocks have 4 bytes, signed, for each."""
+BULK_BYTES = 8 << 20
+"""Label bytes handed on at a time at the start, and in one row after a sweep."""
+BULK_SERIES = 1 << 16
+ROWS_MAX = 4096
+"""Rows a shard may have before the next start joins them."""
+DEAD_SHARE = 0.1
+"""Of all series, how many must be without samples before the rows are rewritten."""
+
+Labels = tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
+"""(permanent ids int64[n] ascending, label bytes, int64[n + 1] offsets into them)."""
+
+
+class Registry:
+    """The series rows of one shard. `next_id` is that of the next series to be saved, above all that were ever given,
+    once `load` has ended."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.next_id = 0
+        self.rows = 0
+
+    def put(self, batch: Batch, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+        """The series with ids from `next_id` on: label_bytes[offsets[i]:offsets[i + 1]]. Raises Unavailable when there
+        are no more ids."""
+        end = self.next_id + len(offsets) - 1
+        if end > IDS_MAX:
+            raise Unavailable(f"the shard has had {self.next_id} series, and may have {IDS_MAX}")
+        batch.put("series", _KEY.pack(self.next_id), _row(np.diff(offsets), label_bytes))
+        batch.put("meta", GIVEN, _KEY.pack(end))
+
+    def load(self) -> Iterator[Labels]:
+        """All series by ascending id, many at a time. Raises StoreDamaged where rows overlap, are missing at the end,
+        or make no sense."""
+        ids: list[NDArray] = []
+        lengths: list[NDArray] = []
+        texts: list[bytes] = []
+        gathered = 0
+        for key, value in self._store.scan("series"):
+            with self._store.decoding("series", key):
+                first, series_lengths, text = parsed(key, value)
+                if first < self.next_id:
+                    raise ValueError(f"series {first} is twice in the store")
+            self.next_id = first + len(series_lengths)
+            self.rows += 1
+            alive = np.flatnonzero(series_lengths)
+            ids.append(alive + first)
+            lengths.append(series_lengths[alive])
+            texts.append(text)
+            gathered += len(text)
+            if gathered >= BULK_BYTES:
+                yield _joined(ids, lengths, texts)
+                ids, lengths, texts, gathered = [], [], [], 0
+        if ids:
+            yield _joined(ids, lengths, texts)
+        self._check_given()
+
+    def _check_given(self) -> None:
+        given = self._store.get("meta", GIVEN)
+        with self._store.decoding("meta", GIVEN):
+            (end,) = (0,) if given is None else _KEY.unpack(given)
+        if end != self.next_id:
+            text = f"the rows of its series end at id {self.next_id}, and ids were given up to {end}"
+            raise StoreDamaged(f"the store {self._store.path} is damaged: {text}")
+
+    def sweep(self, alive: NDArray[np.int64]) -> int:
+        """Rewrite the rows, few and long, without the series not in `alive` (ascending ids), if those are many or the
+        rows short; returns how many are gone. It is one batch: a crash leaves the old rows or the new ones."""
+        stored = Registry(self._store)
+        known = dead = 0
+        for ids, _, _ in stored.load():
+            known += len(ids)
+            dead += int(np.count_nonzero(~np.isin(ids, alive)))
+        if dead <= DEAD_SHARE * known and stored.rows <= ROWS_MAX:
+            return 0
+        end = stored.next_id
+        batch = self._store.batch()
+        batch.delete_range("series", _KEY.pack(0), _KEY.pack(end))
+        last = 0
+        for ids, label_bytes, offsets in Registry(self._store).load():
+            kept = np.isin(ids, alive)
+            for first in range(0, len(ids), BULK_SERIES):
+                rows = np.flatnonzero(kept[first : first + BULK_SERIES]) + first
+                if len(rows):
+                    _put_sparse(batch, ids[rows], label_bytes, offsets[rows], offsets[rows + 1])
+                    last = int(ids[rows[-1]]) + 1
+        if last < end:  # so that the ids of the last ones are not given again
+            batch.put("series", _KEY.pack(end - 1), _row(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8)))
+        self._store.write(batch, durable=True)
+        return dead
+
+
+def parsed(key: bytes, value: bytes) -> tuple[int, NDArray[np.int32], bytes]:
+    """(first id, bytes of each series' labels, the labels). Raises ValueError, struct.error."""
+    (first,) = _KEY.unpack(key)
+    (count,) = _COUNT.unpack_from(value)
+    lengths = np.frombuffer(value, dtype=np.int32, count=count, offset=_COUNT.size)
+    text = value[_COUNT.size + lengths.nbytes :]
+    if (lengths < 0).any() or int(lengths.sum(dtype=np.int64)) != len(text):
+        raise ValueError(f"its {count} series have {lengths.sum(dtype=np.int64)} bytes of labels, not {len(text)}")
+    return first, lengths, text
+
+
+def _row(lengths: NDArray, label_bytes: NDArray[np.uint8]) -> bytes:
+    return b"".join((_COUNT.pack(len(lengths)), lengths.astype(np.int32).tobytes(), label_bytes.tobytes()))
+
+
+def _put_sparse(batch: Batch, ids: NDArray, label_bytes: NDArray, starts: NDArray, ends: NDArray) -> None:
+    """One row, with zero lengths for the ids that are not there."""
+    lengths = np.zeros(int(ids[-1] - ids[0]) + 1, dtype=np.int64)
+    lengths[ids - ids[0]] = ends - starts
+    sizes = ends - starts
+    places = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+    batch.put("series", _KEY.pack(int(ids[0])), _row(lengths, label_bytes[places]))
+
+
+def _joined(ids: list[NDArray], lengths: list[NDArray], texts: list[bytes]) -> Labels:
+    data = np.frombuffer(b"".join(texts), dtype=np.uint8)
+    offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths), dtype=np.int64)))
+    return np.concatenate(ids).astype(np.int64), data, offsets

@@ -1,0 +1,33 @@
+"""What the series of all shards of one worker process share."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock
+
+from shared.config import Settings
+from shared.labels import Symbols
+from worker.series.ingest import Rounds
+from worker.series.journal import Written
+
+DELETE_THREADS = 8
+"""Shards of one process that wait for their disks at the same time: an fsync costs time, not a core."""
+
+
+def _delete_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(DELETE_THREADS, thread_name_prefix="delete")
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesServices:
+    """`symbols`: the table of texts; the labels of all shards are its codes. `rounds`: the group commit. A thread holds
+    `sealing` while it seals a shard and `merging` while it merges blocks, so a process does one of each at a time.
+    `deletes`: the threads in which the shards of one request delete."""
+
+    settings: Settings
+    symbols: Symbols
+    rounds: Rounds[Written] = field(default_factory=Rounds)
+    sealing: Lock = field(default_factory=Lock)
+    merging: Lock = field(default_factory=Lock)
+    deletes: ThreadPoolExecutor = field(default_factory=_delete_pool)

@@ -1,0 +1,50 @@
+"""One fsync for all callers that wait at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Condition
+
+
+class GroupSync:
+    """The first caller becomes the leader; the rest wait for a sync that began after they asked.
+
+    A sync that failed is the last one: the kernel reports a failed write once, and lets the next fsync of the same file
+    succeed though the bytes are not on the disk. So every caller that was not answered before gets the failure, in this
+    call and in all later ones, until the file is opened again.
+    """
+
+    def __init__(self, fsync: Callable[[], None]) -> None:
+        self._fsync = fsync
+        self._condition = Condition()
+        self._asked = 0
+        self._synced = 0
+        self._busy = False
+        self._failure: BaseException | None = None
+
+    def sync(self) -> None:
+        """Raises what `fsync` raised, in this call or in an earlier one."""
+        with self._condition:
+            self._asked += 1
+            ticket = self._asked
+            while self._synced < ticket and self._busy:
+                self._condition.wait()
+            if self._synced >= ticket:
+                return
+            if self._failure is not None:
+                raise self._failure.with_traceback(None)
+            self._busy = True
+            upto = self._asked
+        failure: BaseException | None = None
+        try:
+            self._fsync()
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            with self._condition:
+                self._failure = failure
+                if failure is None:
+                    self._synced = max(self._synced, upto)
+                self._busy = False
+                self._condition.notify_all()

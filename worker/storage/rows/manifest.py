@@ -1,0 +1,138 @@
+"""The manifest of a store: RocksDB's list of its own files, a log to which each change of them is appended.
+
+RocksDB's log format (https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format): blocks of 32 KiB; records
+of checksum (4 bytes, masked CRC-32C of type and data), length (2), type (1), data. A length that reaches past the end
+of the file is taken for a write that a crash has cut off, and this and all that follows is left out. If one bit of the
+length is damaged, that is wrong: the data is there, and the checksum says so.
+
+RocksDB syncs each change before it relies on it. What the loss of power leaves of a change that was not synced may be
+its end without its beginning; RocksDB takes that for damage, and `torn_at` tells where to cut it off.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from functools import cache
+from pathlib import Path
+
+BLOCK_BYTES = 32 << 10
+_HEADER = struct.Struct("<IHB")
+_MASK_DELTA = 0xA282EAD8
+_POLYNOMIAL = 0x82F63B78
+"""Of CRC-32C, bits reversed."""
+_PREFIX = "MANIFEST-"
+
+
+def path_of(store: Path, number: int) -> Path:
+    return store / f"{_PREFIX}{number:06d}"
+
+
+def current(store: Path) -> tuple[int, int]:
+    """(number, size in bytes) of the manifest that the store uses. Raises OSError, ValueError."""
+    name = (store / "CURRENT").read_bytes().decode(errors="replace").strip()
+    number = name.removeprefix(_PREFIX)
+    if not name.startswith(_PREFIX) or not number.isdigit():
+        raise ValueError(f"CURRENT names {name!r}, not a manifest")
+    if not (store / name).exists():
+        raise ValueError(f"CURRENT names {name}, which is not there")
+    return int(number), os.stat(store / name).st_size
+
+
+def synced(store: Path, known: tuple[int, int]) -> tuple[int, int]:
+    """As `current`, and so much of it is on the disk. `known` is what it was when it last was. RocksDB may be about to
+    sync what it has just appended. Raises OSError, ValueError."""
+    manifest = current(store)
+    if manifest != known:
+        descriptor = os.open(path_of(store, manifest[0]), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    return manifest
+
+
+def torn_at(file: Path, synced_bytes: int) -> int | None:
+    """Where the first record that is not whole begins, behind what was synced; None when there is none. Raises
+    OSError."""
+    first = synced_bytes // BLOCK_BYTES * BLOCK_BYTES
+    with open(file, "rb") as manifest:
+        manifest.seek(first)
+        data = manifest.read()
+    for at in range(0, len(data), BLOCK_BYTES):
+        torn = _torn_at(data[at : at + BLOCK_BYTES])
+        if torn is not None:
+            place = first + at + torn
+            return place if place >= synced_bytes else None
+    return None
+
+
+def cut(file: Path, size: int) -> None:
+    """Leave so many bytes of it, on the disk when this returns. Raises OSError."""
+    with open(file, "r+b") as manifest:
+        manifest.truncate(size)
+        os.fsync(manifest.fileno())
+
+
+def damaged_length(block: bytes) -> int | None:
+    """The place of the record in a file's last block whose length reaches past the end though its data does not."""
+    at = 0
+    while at + _HEADER.size <= len(block):
+        checksum, length, kind = _HEADER.unpack_from(block, at)
+        if at + _HEADER.size + length > len(block):
+            return at if _begins_whole(block[at + _HEADER.size :], kind, checksum) else None
+        at += _HEADER.size + length
+    return None
+
+
+def _torn_at(block: bytes) -> int | None:
+    """The place of the first record of a block that is not whole. Where no header fits any more, nothing is."""
+    at = 0
+    while at < len(block) and at + _HEADER.size <= BLOCK_BYTES:
+        data = block[at + _HEADER.size :]
+        if at + _HEADER.size > len(block):
+            return at
+        checksum, length, kind = _HEADER.unpack_from(block, at)
+        if length > len(data) or _crc(data[:length], kind) != _unmasked(checksum):
+            return at
+        at += _HEADER.size + length
+    return None
+
+
+def _begins_whole(data: bytes, kind: int, checksum: int) -> bool:
+    """Whether the first bytes of `data`, some or all, are those the checksum was made of."""
+    wanted = _unmasked(checksum)
+    table = _table()
+    crc = _crc(b"", kind)
+    if crc == wanted:
+        return True
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+        if crc == wanted:
+            return True
+    return False
+
+
+def _crc(data: bytes, kind: int) -> int:
+    """CRC-32C of type and data, not inverted at the end."""
+    table = _table()
+    crc = table[(0xFFFFFFFF ^ kind) & 0xFF] ^ 0x00FFFFFF
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc
+
+
+def _unmasked(checksum: int) -> int:
+    """The checksum that RocksDB has masked, as `_crc` gives it."""
+    rotated = (checksum - _MASK_DELTA) & 0xFFFFFFFF
+    return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF ^ 0xFFFFFFFF
+
+
+@cache
+def _table() -> list[int]:
+    table = []
+    for crc in range(256):
+        for _ in range(8):
+            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
+        table.append(crc)
+    return table

@@ -1,0 +1,412 @@
+"""The store of one shard: an ordered, durable key-value map in column families.
+
+The face is small on purpose (write a batch, get, ordered scan, delete range, sync, close), so that another store can
+stand behind it. This one is RocksDB through rocksdict in raw mode.
+
+Durability: when `write` returns, the batch survives the death of the process (it is in the operating system's page
+cache); when `write(..., durable=True)` or `sync` returns, it survives the loss of power (fsync of the log).
+
+Damage: every block that is read is checked against its checksum, and no read ends early without raising. A store that
+has lost what it had acknowledged is not opened: see `marker` and `files`.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from rocksdict import (
+    AccessType,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from shared.durable import make_directory
+from shared.errors import Unavailable
+from shared.telemetry import event
+from worker.storage.group_sync import GroupSync
+from worker.storage.rows import damage as store_damage
+from worker.storage.rows import files as store_files
+from worker.storage.rows import iteration as store_rows
+from worker.storage.rows import known_damage
+from worker.storage.rows import manifest as store_manifest
+from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged, StoreLocked
+from worker.storage.rows.marker import WRITES, Claim, Marker
+
+__all__ = ["FAMILIES", "Batch", "Store", "StoreDamaged", "StoreLocked"]
+
+FAMILIES = ("meta", "series", "blocks", "log", "vectors")
+WRITE_BUFFER_BYTES = 16 << 20
+STREAM_BUFFER_BYTES = 4 << 20
+"""Of the families that are written in the order of their keys and not read again until the next start: a larger buffer
+would save them no work, and a worker has them for every shard."""
+STREAMS = ("series",)
+COUNT_BUFFER_BYTES = 1 << 20
+"""Of the library's own family, which has one row. It is in every write, and what is in its buffer keeps log files."""
+LOG_FILES_BYTES_MAX = 256 << 20
+OPEN_FILES_MAX = 256
+WRITE_BUFFERS_MAX = 6
+"""Full buffers that may wait to be written out before the store holds up a write."""
+SLOWDOWN_FILES = 40
+"""Files not compacted yet at which it does: twice RocksDB's own number."""
+HOLD_UP_S, STOP_S = 1.0, 5.0
+"""How long a write waits here for a store that slows writes down, before it goes on all the same, and for one that
+stops them, before it is refused."""
+HOLD_UP_POLL_S = 0.01
+LOG_FILES_KEPT = 2
+"""RocksDB's own information logs: this start's and the last one's."""
+RECOVERY_FREE_BYTES = 16 << 20
+"""Room there must be before a store that failed is opened again."""
+
+
+class Batch:
+    """Changes that are applied together or not at all, in the order given."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._batch = WriteBatch(raw_mode=True)
+        self.size_bytes = 0
+
+    def put(self, family: str, key: bytes, value: bytes) -> None:
+        self._batch.put(key, value, self._store.handle(family))
+        self.size_bytes += len(key) + len(value)
+
+    def put_many(self, family: str, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
+        """As many `put`s: the way for many small rows. `size_bytes` does not count them."""
+        put, handle = self._batch.put, self._store.handle(family)
+        for key, value in zip(keys, values, strict=True):
+            put(key, value, handle)
+
+    def delete(self, family: str, key: bytes) -> None:
+        self._batch.delete(key, self._store.handle(family))
+        self.size_bytes += len(key)
+
+    def delete_range(self, family: str, start: bytes, end: bytes) -> None:
+        """Remove start ≤ key < end; nothing if there is no key between."""
+        if start >= end:
+            return  # the store counts it as a write, and does not find it again when it is opened
+        self._batch.delete_range(start, end, self._store.handle(family))
+        self.size_bytes += len(start) + len(end)
+
+
+class Store:
+    """One shard's RocksDB. Safe to use from many threads.
+
+    Opening raises StoreLocked when the directory has another owner, StoreDamaged when its files make no sense or lack
+    something, OSError or Unavailable when the disk is full or failing; reading raises StoreDamaged; writing raises
+    Unavailable when the disk is full or failing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        make_directory(path)
+        self._path = path
+        self._marker = Marker(path)
+        claim = self._marker.read()
+        _verify_files(path, claim)
+        _cut_torn_manifest(path, claim)
+        self._db = _open(path)
+        self._families: dict[str, Any] = {}
+        self._handles: dict[str, Any] = {}
+        self._group = GroupSync(self._fsync)
+        self._failed = False
+        self._damage: str | None = None
+        self._writing = Lock()
+        self._synced = self._written = 0
+        try:
+            self._begin(claim)
+        except BaseException:
+            self._let_go()  # or this process could not try again
+            raise
+
+    def _begin(self, claim: Claim | None) -> None:
+        self._families.update({name: self._db.get_column_family(name) for name in FAMILIES})
+        self._handles.update({name: self._db.get_column_family_handle(name) for name in FAMILIES})
+        try:
+            self._synced = self._written = int.from_bytes(self._db.get(WRITES) or b"", "big")
+        except Exception as error:  # the library raises plain Exception
+            raise store_damage.of_reading(self._path, error) from error
+        if claim is not None and self._written < claim.writes:
+            raise StoreDamaged(
+                f"the store {self._path} is damaged: its log ends at write {self._written}, and it had acknowledged "
+                f"{claim.writes}; restore it from a copy, or delete {self._marker.path} to accept the loss"
+            )
+        self._marker.open(self._synced, store_manifest.synced(self._path, self._marker.manifest))
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def damage(self) -> str | None:
+        """What was found damaged since the store was opened: its shard has to refuse."""
+        return self._damage
+
+    @contextmanager
+    def decoding(self, family: str, key: bytes) -> Iterator[None]:
+        """Around the decoding of a row, or of many from this one on: raises StoreDamaged that names it for whatever
+        the decoder raises."""
+        try:
+            yield
+        except DECODING_ERRORS as error:
+            text = f"the row {key!r} of {family!r} makes no sense: {error}"
+            raise self._damaged(StoreDamaged(f"the store {self._path} is damaged: {text}")) from error
+
+    def _damaged(self, error: Unavailable) -> Unavailable:
+        """The error, after remembering it if it is damage."""
+        if isinstance(error, StoreDamaged) and self._damage is None:
+            self._damage = str(error)
+            known_damage.remember(self._path, str(error))
+            event(logging.ERROR, "store damaged, its shard refuses", path=str(self._path), reason=str(error))
+        return error
+
+    def handle(self, family: str) -> Any:
+        return self._handles[family]
+
+    def batch(self) -> Batch:
+        return Batch(self)
+
+    def write(self, batch: Batch, *, durable: bool = False, logged: bool = True) -> None:
+        """Apply the batch. `durable` waits for the fsync, which concurrent callers share. Without `logged` it survives
+        nothing before the next `flush` of its families, and takes a tenth of the time."""
+        self._usable()
+        self._wait_for_room()
+        try:
+            with self._writing:
+                if logged:
+                    # In the library's own family. Its sequence numbers would not do: flushed deletions may leave none.
+                    batch._batch.put(WRITES, (self._written + 1).to_bytes(8, "big"))
+                self._db.write(batch._batch, _BUFFERED if logged else _UNLOGGED)
+                if logged:
+                    self._written += 1
+                    self._mark()
+        except Exception as error:  # the library raises plain Exception
+            raise self._refused(error) from error
+        if durable:
+            self.sync()
+
+    def _usable(self) -> None:
+        """After a failure nobody knows what the disk has, and another fsync would not tell."""
+        if self._failed or self._damage is not None:
+            raise Unavailable(f"the store {self._path} takes no writes: {self._damage or 'one of them failed'}")
+
+    def _refused(self, error: Exception) -> Unavailable:
+        self._failed = True
+        return self._damaged(store_damage.of_writing(self._path, error))
+
+    def _mark(self) -> None:
+        """Under `_writing`. A mark that cannot be written asks for less than it could, and nothing else is wrong."""
+        try:
+            self._marker.write(self._synced, self._written)
+        except OSError as error:
+            event(logging.WARNING, "store marker not written", path=str(self._marker.path), reason=error.strerror)
+
+    def _mark_files(self) -> None:
+        """The same, when the store may have written files."""
+        with suppress(OSError, ValueError):  # it is about to change them
+            manifest = store_manifest.synced(self._path, self._marker.manifest)
+            with self._writing:
+                self._marker.manifest = manifest
+                self._mark()
+
+    def _fsync(self) -> None:
+        """The fsync of `sync`, for all who wait for it."""
+        self._usable()
+        written = self._written
+        try:
+            self._db.flush_wal(True)
+        except Exception:
+            self._failed = True  # before anyone who waits wakes up
+            raise
+        self._synced = max(self._synced, written)
+        self._mark_files()
+
+    def _wait_for_room(self) -> None:
+        """Until the store would take a write without holding it up, in which it would hold the interpreter lock, and
+        with it the worker's heartbeat. Raises Unavailable when it takes none."""
+        started = time.monotonic()
+        while self._db.property_int_value(_STOPPED) or self._db.property_int_value(_DELAYED):
+            waited_s = time.monotonic() - started
+            if waited_s > HOLD_UP_S:
+                if not self._db.property_int_value(_STOPPED):
+                    return
+                if waited_s > STOP_S:
+                    raise Unavailable(f"the store {self._path} is behind with its compaction; try again later")
+            time.sleep(HOLD_UP_POLL_S)
+
+    def sync(self) -> None:
+        """Return when every write that returned before this call is on the disk (group commit)."""
+        try:
+            self._group.sync()
+        except Unavailable:
+            raise
+        except Exception as error:  # the library raises plain Exception
+            raise self._refused(error) from error
+
+    def flush(self, family: str) -> None:
+        """Return when every write to the family that returned before this call is on the disk, logged or not."""
+        self._usable()
+        try:
+            self._families[family].flush(True)
+        except Exception as error:  # the library raises plain Exception
+            raise self._refused(error) from error
+        self._mark_files()
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        try:
+            return self._families[family].get(key)
+        except Exception as error:  # the library raises plain Exception
+            raise self._damaged(store_damage.of_reading(self._path, error)) from error
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            return self._families[family].get(list(keys)) if keys else []
+        except Exception as error:  # the library raises plain Exception
+            raise self._damaged(store_damage.of_reading(self._path, error)) from error
+
+    def scan(
+        self, family: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) with start ≤ key < end (None: to the last key), ascending, or descending if `reverse`.
+
+        The rows are those of the moment the scan begins. Raises StoreDamaged where one cannot be read.
+        """
+        options = _until(end)
+        if not reverse:
+            return store_rows.ascending(self._families[family].snapshot(), start, options, self._ended)
+        reader = self._families[family].iter(options)
+        reader.seek_to_last()
+        return store_rows.descending(reader, start, options, self._ended)
+
+    def keys(self, family: str, start: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
+        """The keys of `scan`, ascending, without reading the values."""
+        options = _until(end)
+        reader = self._families[family].iter(options)
+        reader.seek(start)
+        return store_rows.keys(reader, options, self._ended)
+
+    def _ended(self, reader: RdictIter) -> None:
+        """Raises StoreDamaged or Unavailable when the reader is not at the end of its range."""
+        try:
+            reader.status()
+        except Exception as error:  # the library raises plain Exception
+            raise self._damaged(store_damage.of_reading(self._path, error)) from error
+        if reader.valid():
+            raise Unavailable(f"the store {self._path} could not be read on from {reader.key()!r}; try again later")
+
+    def reclaim(self, family: str, start: bytes, end: bytes) -> None:
+        """Give the space of a deleted range back now, not when a compaction next passes there."""
+        self._families[family].compact_range(start, end)
+        try:
+            # The library does not tell how a compaction went; the store knows, and tells the next write.
+            self._db.write(WriteBatch(raw_mode=True), _BUFFERED)
+        except Exception as error:  # the library raises plain Exception
+            raise self._refused(error) from error
+
+    def recoverable(self) -> bool:
+        """Whether writes failed, and may succeed once the store is opened again: after an error RocksDB refuses all
+        writes for good, also when the disk has room again. Reads go on. Opening heals no damage."""
+        if not self._failed or self._damage is not None:
+            return False
+        return shutil.disk_usage(self._path).free >= RECOVERY_FREE_BYTES
+
+    def close(self) -> None:
+        """Flush the memtables and close; the directory's lock is released."""
+        try:
+            self._group.sync()
+            for family in (self._db, *self._families.values()):
+                family.flush(True)
+            self._mark_files()
+        except Exception as error:  # the library raises plain Exception
+            # What was acknowledged is in the log on the disk, from which the next owner has it.
+            event(logging.ERROR, "store closed without flushing", path=str(self._path), reason=str(error))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._marker.close()
+        self._families.clear()
+        self._handles.clear()
+        try:
+            self._db.close()
+        except Exception as error:  # the library raises plain Exception; it has let go of the directory
+            event(logging.ERROR, "store closed with an error", path=str(self._path), reason=str(error))
+
+
+def _until(end: bytes | None) -> ReadOptions:
+    options = ReadOptions()
+    options.set_verify_checksums(True)
+    if end is not None:
+        options.set_iterate_upper_bound(end)
+    return options
+
+
+def _verify_files(path: Path, claim: Claim | None) -> None:
+    try:
+        store_files.verify(path, claim)
+    except StoreDamaged as error:
+        if store_files.is_locked(path):  # they change while they are read
+            raise StoreLocked(f"{path} is in use") from error
+        raise
+
+
+def _cut_torn_manifest(path: Path, claim: Claim | None) -> None:
+    torn = store_files.torn_manifest(path, claim)
+    if torn is None or store_files.is_locked(path):
+        return
+    file, size = torn
+    event(logging.WARNING, "store manifest cut", file=str(file), at=size, bytes=file.stat().st_size - size)
+    store_manifest.cut(file, size)
+
+
+def _open(path: Path) -> Rdict:
+    db = None
+    try:
+        existing = set(Rdict.list_cf(str(path))) if (path / "CURRENT").exists() else set()
+        families = {name: _options(name) for name in existing - {"default"}}
+        db = Rdict(str(path), _options(), column_families=families, access_type=AccessType.read_write())
+        for name in FAMILIES:
+            if name not in existing:
+                db.create_column_family(name, _options(name))
+    except Exception as error:  # the library raises plain Exception
+        if db is not None:
+            with suppress(Exception):
+                db.close()
+        raise store_damage.of_opening(path, error) from error
+    return db
+
+
+def _options(family: str = "default") -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    buffer_bytes = STREAM_BUFFER_BYTES if family in STREAMS else WRITE_BUFFER_BYTES
+    options.set_write_buffer_size(COUNT_BUFFER_BYTES if family == "default" else buffer_bytes)
+    options.set_max_total_wal_size(LOG_FILES_BYTES_MAX)
+    options.set_keep_log_file_num(LOG_FILES_KEPT)
+    # A write holds the interpreter lock: one that the store holds up would hold up the worker's heartbeat too.
+    options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
+    options.set_level_zero_slowdown_writes_trigger(SLOWDOWN_FILES)
+    options.set_level_zero_stop_writes_trigger(2 * SLOWDOWN_FILES)
+    options.set_max_open_files(OPEN_FILES_MAX)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_paranoid_checks(True)
+    # Whatever a crash or the loss of power leaves at the end of its log: the writes before it, and none after it. That
+    # none of these had been acknowledged, the marker knows.
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    return options
+
+
+_STOPPED, _DELAYED = "rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate"
+_BUFFERED = WriteOptions()
+_UNLOGGED = WriteOptions()
+_UNLOGGED.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub takes it for a method

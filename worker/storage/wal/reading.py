@@ -1,0 +1,242 @@
+"""What a write-ahead log's directory holds, read without changing anything: records, and what is damaged or missing.
+
+A file in use is told by the list beside it (`register`). Of such a file all must be whole up to where it is
+known to have been synced: the end that the list gives; everything, when the log went on in a later file; else the mark
+in its records.
+
+Behind that place, what is not whole at the very end is a write that a crash has cut. Where it has records behind it,
+it is a hole, and what that means depends on whether the power was lost since (`register.Listing.power`). If so, pages
+have reached the disk out of order, and the hole is where the log ends: only the tail is lost. If not, nothing but
+damage makes a hole, and the records behind it count. Where it is not known they count too, and nothing is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shared.errors import ConfigError
+from shared.telemetry import event
+from worker.storage.wal import losses, record, register
+from worker.storage.wal.losses import Loss
+from worker.storage.wal.record import RecordHeader
+from worker.storage.wal.register import Listing, Power
+
+SUFFIX = ".wal"
+
+
+@dataclass(slots=True)
+class Content:
+    """Of one file in use. `records` are whole; their payloads are views of `data`, the file's memory map. `cut`: what
+    was not known to be synced, and does not count. `synced`: below this, what is whole is known to be on the disk."""
+
+    number: int
+    path: Path
+    data: memoryview
+    records: list[tuple[RecordHeader, memoryview]] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    cut: list[tuple[int, int]] = field(default_factory=list)
+    synced: int = 0
+
+    @property
+    def tail(self) -> list[tuple[RecordHeader, memoryview]]:
+        """Records that a failed sync, or the loss of power, may have kept from the disk."""
+        return [item for item in self.records if item[0].offset >= self.synced]
+
+
+@dataclass(slots=True)
+class Survey:
+    """`unused`: files that may be used again. `unknown`: those that are not the log's, as far as can be told.
+    `missing`: numbers in use whose file is gone. `listing` is None when there is none that can be read."""
+
+    directory: Path
+    listing: Listing | None
+    used: list[Content] = field(default_factory=list)
+    unused: list[Path] = field(default_factory=list)
+    unknown: list[Path] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    """Of no file that is there."""
+    highest: int = 0
+    """No number up to this one may be given again."""
+
+    def tell_cuts(self) -> None:
+        for content in self.used:
+            for start, end in content.cut:
+                event(logging.WARNING, "write-ahead log cut", file=str(content.path), at=start, bytes=end - start)
+
+
+def paths_of(directory: Path) -> list[Path]:
+    """The files of a log, by number."""
+    return sorted((path for path in directory.glob(f"*{SUFFIX}") if path.stem.isdigit()), key=number_of)
+
+
+def number_of(path: Path) -> int:
+    return int(path.stem)
+
+
+def check_versions(directory: Path) -> None:
+    """Raises ConfigError when a newer release has written here."""
+    for path in paths_of(directory):
+        with path.open("rb") as file:
+            _refuse_newer(path, record.read_header(file.read(record.FILE_HEADER_BYTES)))
+
+
+def _refuse_newer(path: Path, header: record.FileHeader) -> None:
+    if header.version > record.VERSION:
+        raise ConfigError(
+            f"{path} has version {header.version} of the write-ahead log's format; this program reads versions up to "
+            f"{record.VERSION}: start the release that wrote it"
+        )
+
+
+def survey(directory: Path) -> Survey:
+    """Raises OSError, ConfigError when a newer release has written here."""
+    contents = Survey(directory, None)
+    is_list_lost = False
+    try:
+        contents.listing = register.read(directory / register.NAME)
+    except ValueError as error:
+        _lost_list(contents, str(error))
+        is_list_lost = True
+    for path in paths_of(directory):
+        data = _mapped(path)
+        header = record.read_header(data)
+        _refuse_newer(path, header)
+        if contents.listing is None and header.is_sound and not is_list_lost:
+            _lost_list(contents, "the list of files is missing")
+            is_list_lost = True
+        number = number_of(path)
+        if _is_used(contents.listing, number, header, data):
+            contents.used.append(Content(number, path, data))
+        elif header.is_empty or header.is_sound or _is_begun(number, data):
+            contents.unused.append(path)
+        else:
+            contents.unknown.append(path)
+    contents.highest = max([*map(number_of, paths_of(directory)), contents.listing.highest if contents.listing else 0])
+    if contents.listing is not None:
+        used_numbers = {content.number for content in contents.used}
+        contents.missing = sorted(set(contents.listing.ends) - used_numbers)
+        for number in contents.missing:
+            path = directory / f"{number:08d}{SUFFIX}"
+            contents.losses.append(Loss(losses.name_of(path), 0, 0, "the file is missing, with all records in it"))
+    _read_all(contents)
+    if contents.listing is None:
+        _leave_out_copies(contents.used)
+    return contents
+
+
+def _lost_list(contents: Survey, why: str) -> None:
+    path = contents.directory / register.NAME
+    contents.losses.append(Loss(losses.name_of(path), 0, 0, f"{why}; files of the log may be missing"))
+
+
+def _is_used(listing: Listing | None, number: int, header: record.FileHeader, data: memoryview) -> bool:
+    if listing is not None:
+        return number in listing.ends
+    if header.is_sound and header.number == number:
+        return True
+    # The list is lost: a header that is neither sound nor empty is damaged, if the records behind it name this file.
+    return not header.is_empty and next(record.scan(number, data), None) is not None
+
+
+def _is_begun(number: int, data: memoryview) -> bool:
+    """Whether a crash came while the file was made ready: it has the beginning of its header, and nothing behind."""
+    return record.begins_header(number, data[: record.FILE_HEADER_BYTES])
+
+
+def _mapped(path: Path) -> memoryview:
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+
+def _read_all(contents: Survey) -> None:
+    listing = contents.listing or Listing()
+    is_last = True
+    for content in reversed(contents.used):
+        known_end = listing.ends.get(content.number, 0)
+        _read(content, known_end, is_last, listing.power)
+        if content.records or content.cut or known_end:
+            is_last = False
+
+
+def _leave_out_copies(used: list[Content]) -> None:
+    """A start writes the tail of the last file anew in the next one. Which of the two counts is in the list; without
+    it, a tail that is whole in the next file is read there, and a copy that was not finished is left out."""
+    for content, following in itertools.pairwise(used):
+        mark = max((header.synced for header, _ in content.records), default=0)
+        tail = [item for item in content.records if item[0].offset >= mark]
+        copies = following.records[: len(tail)]
+        if not tail or not copies or any(_what(a) != _what(b) for a, b in zip(tail, copies, strict=False)):
+            continue
+        if len(copies) == len(tail):
+            content.records = content.records[: -len(tail)]
+        elif len(copies) == len(following.records):
+            following.records = []
+
+
+def _what(item: tuple[RecordHeader, memoryview]) -> tuple[int, int, memoryview]:
+    return item[0].shard, item[0].area, item[1]
+
+
+def _read(content: Content, known_end: int, is_last: bool, power: Power) -> None:
+    broken: list[tuple[int, int, RecordHeader | None]] = []
+    at = record.FILE_HEADER_BYTES
+    for item in record.scan(content.number, content.data):
+        if known_end and item.offset >= known_end:
+            break  # these have been written anew in a later file
+        if isinstance(item, record.Damage):
+            broken.append((item.offset, item.end, None))
+        elif item.whole:
+            content.records.append((item, content.data[item.start : item.start + item.length]))
+        else:
+            broken.append((item.offset, item.end, item))
+        at = item.end
+    # A process that is killed leaves a file as long as it was made; the loss of power may not.
+    least_bytes = record.read_header(content.data).least_bytes if power == "kept" else 0
+    if known_end > at:
+        broken.append((at, known_end, None))
+    elif not known_end and len(content.data) < least_bytes:
+        broken.append((at, least_bytes, None))
+    mark = max((header.synced for header, _ in content.records), default=record.FILE_HEADER_BYTES)
+    content.synced = known_end or (mark if is_last else at)
+    unsynced = [(start, end) for start, end, _ in broken if start >= content.synced]
+    if unsynced and power == "lost":
+        hole = unsynced[0][0]
+        content.records = [item for item in content.records if item[0].offset < hole]
+        content.cut = [(hole, at)]
+    elif power == "kept":
+        content.cut = [(start, end) for start, end in unsynced if end == at]
+    else:
+        content.cut = unsynced
+    content.losses = [*_losses(content, broken), *_header_losses(content)]
+
+
+def _losses(content: Content, broken: list[tuple[int, int, RecordHeader | None]]) -> Iterator[Loss]:
+    name = losses.name_of(content.path)
+    for start, end, torn in broken:
+        if any(cut_start <= start < cut_end for cut_start, cut_end in content.cut):
+            continue
+        if torn is None:
+            yield Loss(name, start, end, f"bytes {start} to {end} are damaged, with the records there")
+        else:
+            what = f"a record of {torn.length} bytes at {start} is damaged"
+            yield Loss(name, start, end, what, ((torn.shard, torn.area),))
+
+
+def _header_losses(content: Content) -> Iterator[Loss]:
+    header, name = record.read_header(content.data), losses.name_of(content.path)
+    if header.is_sound and header.number == content.number:
+        return
+    if content.records:
+        what = "its header is damaged; the records behind it have been read all the same"
+        yield Loss(name, 0, record.FILE_HEADER_BYTES, what, ())
+    else:
+        yield Loss(name, 0, len(content.data), "its header is damaged, and nothing in it can be read")
