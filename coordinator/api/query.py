@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -95,59 +96,58 @@ def _question(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Sett
 
 
 async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, is_range: bool) -> web.StreamResponse:
+    """Plan the query, ask the workers, merge what they reply and render it, in this order. Merging and the first piece
+    of the rendering are work for one thread; the rest is rendered while it is sent."""
     context = request.app[CONTEXT]
     question = _question(fields, grid, is_range, context.settings)
-    with_stats, with_plan = bool(fields.get("stats", "")), boolean(fields, "explain", False)
-    made = await planned(question)
-    if is_range and made.type not in _RANGE_TYPES:
-        named = _TYPE_NAMES[made.type]
-        raise NotExecutable(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
+    beside = _Beside(bool(fields.get("stats", "")), boolean(fields, "explain", False))
     gzip = accepts_gzip(request)
+    query_plan = await planned(question)
+    if is_range and query_plan.type not in _RANGE_TYPES:
+        named = _TYPE_NAMES[query_plan.type]
+        raise NotExecutable(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
 
-    def begin(concluded: Conclusion) -> Body:
-        return Body(_Rendering(question, concluded, with_stats, with_plan).chunks(), gzip=gzip)
+    def rendered(conclusion: Conclusion) -> Body:
+        return Body(_chunks(question, conclusion, beside), gzip=gzip)
 
-    body = await conclude(question, made, context.links, begin)
+    body = await conclude(question, query_plan, context.links, rendered)
     return await respond(request, body, lambda call: in_thread(call, question))
 
 
-class _Rendering:
-    """Turns a conclusion into the answer's bytes; sorting and writing happen where `chunks` is iterated."""
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What an answer is to have beside its result."""
 
-    def __init__(self, question: Question, concluded: Conclusion, with_stats: bool, with_plan: bool) -> None:
-        self._question = question
-        self._concluded = concluded
-        self._with_stats = with_stats
-        self._with_plan = with_plan
+    stats: bool
+    explain: bool
 
-    def chunks(self) -> Iterator[Chunk]:
-        question, concluded = self._question, self._concluded
-        started = time.perf_counter()
-        value, cut = self._shown(concluded.merged.value)
-        concluded.timings_s["resultSortTime"] = time.perf_counter() - started
-        text, annotations = question.text, concluded.merged.annotations
-        warnings = [*remark_texts(annotations, "warning", text), *concluded.warnings, *([LIMIT_WARNING] if cut else [])]
-        remarks = {"warnings": warnings, "infos": remark_texts(annotations, "info", text)}
-        yield from envelope(Result(value, question.grid, question.is_range), self._data(), remarks)
 
-    def _shown(self, value: Value | Joined) -> tuple[Value | Joined, bool]:
-        """(The value in the order in which it is shown, whether series were left out)."""
-        question = self._question
-        if isinstance(value, Joined):
-            return value, False
-        if question.is_range:
-            value = as_range(value, question.grid)
-        if question.is_range or not self._concluded.plan.keeps_order:
-            value = ordered(value)
-        return truncated(value, question.limit)
+def _chunks(question: Question, conclusion: Conclusion, beside: _Beside) -> Iterator[Chunk]:
+    """The answer's bytes. Sorting and writing happen where they are taken."""
+    started = time.perf_counter()
+    value, cut = _shown(question, conclusion)
+    conclusion.timings_s["resultSortTime"] = time.perf_counter() - started
+    text, annotations = question.text, conclusion.merged.annotations
+    warnings = [*remark_texts(annotations, "warning", text), *conclusion.warnings, *([LIMIT_WARNING] if cut else [])]
+    remarks = {"warnings": warnings, "infos": remark_texts(annotations, "info", text)}
+    members: dict[str, Any] = {}
+    if beside.stats:
+        members["stats"] = stats(question, conclusion)
+    if beside.explain:
+        members["explain"] = explain(question, conclusion)
+    yield from envelope(Result(value, question.grid, question.is_range), members, remarks)
 
-    def _data(self) -> dict[str, Any]:
-        data: dict[str, Any] = {}
-        if self._with_stats:
-            data["stats"] = stats(self._question, self._concluded)
-        if self._with_plan:
-            data["explain"] = explain(self._question, self._concluded)
-        return data
+
+def _shown(question: Question, conclusion: Conclusion) -> tuple[Value | Joined, bool]:
+    """(The value in the order in which it is shown, whether series were left out)."""
+    value = conclusion.merged.value
+    if isinstance(value, Joined):
+        return value, False
+    if question.is_range:
+        value = as_range(value, question.grid)
+    if question.is_range or not conclusion.plan.keeps_order:
+        value = ordered(value)
+    return truncated(value, question.limit)
 
 
 ROUTES = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import msgspec
 import orjson
 from aiohttp import web
 
@@ -19,18 +19,18 @@ from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON, content_type,
 from coordinator.vectors import search as searches
 from coordinator.vectors.answers import hits_json, hits_protobuf, vector_json, vector_protobuf
 from coordinator.vectors.decode import (
-    check_ids,
-    decode_json,
+    get_from_json,
+    get_from_protobuf,
     ids_from_json,
     ids_from_protobuf,
-    parse_protobuf,
+    settings_from_json,
     write_from_json,
     write_from_protobuf,
 )
 from coordinator.vectors.values import id_bytes
 from proto import vector_pb2
 from shared.errors import BadData, NotFound
-from shared.messages.vectors import Collection
+from shared.messages.vectors import Collection, CollectionStats
 
 JSON_TYPES = (JSON, PROTOBUF_JSON)
 THREAD_BYTES_MIN = 64 << 10  # bodies from here on are decoded in a thread: 1 ms of the event loop
@@ -88,19 +88,19 @@ async def delete(request: web.Request) -> web.Response:
 
 async def search(request: web.Request) -> web.Response:
     """POST /api/v1/vector/search."""
-    asked = await _body(request, searches.from_json, searches.from_protobuf)
+    wanted = await _body(request, searches.from_json, searches.from_protobuf)
     area = _context(request).vectors
     partial = _partial(request)
-    answer = await area.search(asked, partial=partial)
+    answer = await area.search(wanted, partial=partial)
     collection = answer.collection
-    metric = collection.metric if collection is not None and not asked.text_query else ""
+    metric = collection.metric if collection is not None and not wanted.text_query else ""
     if wants_protobuf(request):
         message = vector_pb2.SearchResponse(warnings=answer.warnings)
         for hits in answer.lists:
-            hits_protobuf(hits, metric, message.result_sets.add().results if asked.batch else message.results)
+            hits_protobuf(hits, metric, message.result_sets.add().results if wanted.batch else message.results)
         return _protobuf(message)
     lists = [hits_json(hits, metric) for hits in answer.lists]
-    if asked.batch:
+    if wanted.batch:
         sets = ",".join([f'{{"results":{results}}}' for results in lists])
         return _json({"resultSets": orjson.Fragment(f"[{sets}]")}, answer.warnings)
     return _json({"results": orjson.Fragment(lists[0])}, answer.warnings)
@@ -126,33 +126,9 @@ async def get_one(request: web.Request) -> web.Response:
     return _json({"vector": vector_json(entries[0])}, warnings)
 
 
-class _Get(msgspec.Struct, forbid_unknown_fields=True):
-    ids: list[str]
-    includeFields: list[str] | None = None
-    include_fields: list[str] | None = None
-    collection: str = ""
-
-
-def _get_from_json(body: bytes) -> tuple[str, list[bytes], tuple[str, ...] | None]:
-    asked = decode_json(body, _Get)
-    fields = asked.includeFields if asked.includeFields is not None else asked.include_fields
-    return asked.collection, _get_ids(asked.ids), None if fields is None else tuple(fields)
-
-
-def _get_from_protobuf(body: bytes) -> tuple[str, list[bytes], tuple[str, ...] | None]:
-    asked = parse_protobuf(body, vector_pb2.GetRequest())
-    return asked.collection, _get_ids(list(asked.ids)), tuple(asked.include_fields) or None
-
-
-def _get_ids(ids: list[str]) -> list[bytes]:
-    if len(ids) > searches.K_MAX:
-        raise BadData(f"ids has {len(ids)} entries; at most {searches.K_MAX} are read at once")
-    return check_ids(ids)
-
-
 async def get_many(request: web.Request) -> web.Response:
     """POST /api/v1/vector/get."""
-    collection, ids, fields = await _body(request, _get_from_json, _get_from_protobuf)
+    collection, ids, fields = await _body(request, get_from_json, get_from_protobuf)
     entries, warnings = await _context(request).vectors.get(collection, ids, fields, partial=_partial(request))
     if wants_protobuf(request):
         message = vector_pb2.GetManyResponse(warnings=warnings)
@@ -167,30 +143,43 @@ async def stats(request: web.Request) -> web.Response:
     area = _context(request).vectors
     collections, _ = await area.collections()
     entries, warnings = await area.stats()
-    names = {collection.id: collection for collection in collections}
-    totals = {
-        collection.name: {
-            **_settings_json(collection),
-            "vectors": 0,
-            "indexed": 0,
-            "pending": 0,
-            "dead": 0,
-            "bytes": 0,
-            "expansion": 0,
-        }
-        for collection in names.values()
-    }
+    totals = {collection.id: _Totals(collection) for collection in collections}
     for entry in entries:
-        if entry.collection not in names:
-            continue
-        total: dict[str, Any] = totals[names[entry.collection].name]
-        total["vectors"] += entry.vectors
-        total["indexed"] += entry.indexed
-        total["pending"] += entry.vectors + entry.dead - entry.indexed
-        total["dead"] += entry.dead
-        total["bytes"] += entry.memory_bytes
-        total["expansion"] = max(total["expansion"], entry.expansion)
-    return _json({"vectors": sum(t["vectors"] for t in totals.values()), "collections": totals}, warnings)
+        if entry.collection in totals:
+            totals[entry.collection].add(entry)
+    vectors = sum(total.vectors for total in totals.values())
+    by_name = {total.collection.name: total.json() for total in totals.values()}
+    return _json({"vectors": vectors, "collections": by_name}, warnings)
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What all workers have of a collection."""
+
+    collection: Collection
+    vectors: int = 0
+    indexed: int = 0
+    dead: int = 0
+    bytes: int = 0
+    expansion: int = 0
+
+    def add(self, stats: CollectionStats) -> None:
+        self.vectors += stats.vectors
+        self.indexed += stats.indexed
+        self.dead += stats.dead
+        self.bytes += stats.memory_bytes
+        self.expansion = max(self.expansion, stats.expansion)
+
+    def json(self) -> dict[str, Any]:
+        return {
+            **_settings_json(self.collection),
+            "vectors": self.vectors,
+            "indexed": self.indexed,
+            "pending": self.vectors + self.dead - self.indexed,
+            "dead": self.dead,
+            "bytes": self.bytes,
+            "expansion": self.expansion,
+        }
 
 
 def _settings_json(collection: Collection) -> dict[str, Any]:
@@ -202,26 +191,19 @@ def _settings_json(collection: Collection) -> dict[str, Any]:
     }
 
 
-class _Settings(msgspec.Struct, forbid_unknown_fields=True):
-    dimension: int
-    metric: str | None = None
-    storage: str | None = None
-    textFields: list[str] = []
-
-
 async def put_collection(request: web.Request) -> web.Response:
     """PUT /api/v1/vector/collections/{name}: make it, or confirm that it is so."""
     context = _context(request)
     kind = content_type(request)
     if kind not in JSON_TYPES:
         raise BadData(f"Content-Type is {kind!r}; it must be {JSON_TYPES[0]}")
-    asked = decode_json(await read_body(request, context.settings.body_bytes_max), _Settings)
+    wanted = settings_from_json(await read_body(request, context.settings.body_bytes_max))
     collection = await context.vectors.create(
         request.match_info["name"],
-        asked.dimension,
-        asked.metric or context.settings.vector_metric,
-        asked.storage or "f32",
-        asked.textFields,
+        wanted.dimension,
+        wanted.metric or context.settings.vector_metric,
+        wanted.storage or "f32",
+        wanted.textFields,
     )
     return _json({"collection": {"name": collection.name, **_settings_json(collection)}})
 

@@ -22,7 +22,7 @@ from coordinator.vectors.values import id_bytes, pack_attributes, protobuf_attri
 from coordinator.vectors.walk import walk_write
 from proto import vector_pb2
 from shared.errors import BadData, TooLarge
-from shared.messages.vectors import DIMENSION_MAX, VECTOR_FIELD, Collection, Floats
+from shared.messages.vectors import DIMENSION_MAX, K_MAX, VECTOR_FIELD, Collection, Floats
 
 VECTORS_MAX = 10_000
 IDS_MAX = 100_000
@@ -106,6 +106,22 @@ class _WriteProtoNames(msgspec.Struct, forbid_unknown_fields=True):
 class _Ids(msgspec.Struct, forbid_unknown_fields=True):
     ids: list[str]
     collection: str = ""
+
+
+class _Get(msgspec.Struct, forbid_unknown_fields=True):
+    ids: list[str]
+    includeFields: list[str] | None = None
+    include_fields: list[str] | None = None
+    collection: str = ""
+
+
+class CollectionSettings(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a collection that is to be created; None where the service's own setting is to be taken."""
+
+    dimension: int
+    metric: str | None = None
+    storage: str | None = None
+    textFields: list[str] = []
 
 
 def decode_json(body: Buffer, kind: type[T]) -> T:
@@ -215,6 +231,23 @@ def ids_from_json(body: bytes) -> tuple[str, list[bytes]]:
     return request.collection, check_ids(request.ids)
 
 
+def get_from_json(body: bytes) -> tuple[str, list[bytes], tuple[str, ...] | None]:
+    """(collection, ids, names of the fields that are wanted; None for all) of a read."""
+    request = decode_json(body, _Get)
+    fields = request.includeFields if request.includeFields is not None else request.include_fields
+    return request.collection, _ids_to_read(request.ids), None if fields is None else tuple(fields)
+
+
+def settings_from_json(body: bytes) -> CollectionSettings:
+    return decode_json(body, CollectionSettings)
+
+
+def _ids_to_read(ids: Sequence[str]) -> list[bytes]:
+    if len(ids) > K_MAX:
+        raise BadData(f"ids has {len(ids)} entries; at most {K_MAX} are read at once")
+    return check_ids(ids)
+
+
 def check_ids(ids: Sequence[str]) -> list[bytes]:
     _check_count("ids", len(ids), IDS_MAX, 0)
     return [id_bytes(name, "ids") for name in ids]
@@ -294,3 +327,8 @@ def _write_from_message(request: vector_pb2.WriteRequest) -> Upserts:
 def ids_from_protobuf(body: bytes) -> tuple[str, list[bytes]]:
     request = parse_protobuf(body, vector_pb2.DeleteRequest())
     return request.collection, check_ids(request.ids)
+
+
+def get_from_protobuf(body: bytes) -> tuple[str, list[bytes], tuple[str, ...] | None]:
+    request = parse_protobuf(body, vector_pb2.GetRequest())
+    return request.collection, _ids_to_read(request.ids), tuple(request.include_fields) or None
