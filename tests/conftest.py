@@ -10,7 +10,8 @@ import pytest
 
 WITHIN_S = 600.0
 COMPILE = """
-from worker import methods, warm
+from worker import warm
+from worker.methods import table
 from coordinator.log import records
 from coordinator.queries import evaluation
 from coordinator.series import remote_write

@@ -23,8 +23,8 @@ from shared.manifest import shard_directory
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage
-from worker.method import Method
-from worker.methods import METHODS
+from worker.methods.method import Method
+from worker.methods.table import METHODS
 from worker.services import Services
 from worker.serving import Service, failure
 from worker.shard import Shard

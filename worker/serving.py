@@ -24,7 +24,7 @@ from shared import wire
 from shared.errors import NotFound, Overloaded, TriptychError
 from shared.telemetry import event
 from shared.wire import Reply, Request
-from worker.method import Lane, Method
+from worker.methods.method import Lane, Method
 
 LANE_THREADS: dict[Lane, int] = {"write": 4, "read": 4, "query": 2}
 """Methods of a lane that run at once."""

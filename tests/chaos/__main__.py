@@ -23,7 +23,7 @@ WARM_WITHIN_S = 600.0
 seconds."""
 _WARMING = (
     "import coordinator.app; from coordinator import warm; warm.compile_kernels();"
-    "from worker import methods, warm; warm.compile_kernels()"
+    "from worker import warm; from worker.methods import table; warm.compile_kernels()"
 )
 
 

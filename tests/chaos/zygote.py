@@ -129,7 +129,7 @@ def _become(order: dict[str, Any], harness: int) -> None:
 def main() -> None:
     import coordinator.app  # noqa: F401 (what is imported here, no start has to import)
     from tests.chaos import launch  # noqa: F401
-    from worker import methods  # noqa: F401
+    from worker.methods import table  # noqa: F401
 
     harness = os.getppid()
     _die_with(harness)

@@ -23,9 +23,9 @@ from tests.simulation.network import Endpoint, Network, Packet, received
 from tests.simulation.world import Process, Thread, World
 from worker.damage import DamageReport
 from worker.logs.keeper import Keeper
-from worker.logs.methods import METHODS
 from worker.logs.part import LogPart
-from worker.method import Method
+from worker.methods.log import METHODS
+from worker.methods.method import Method
 from worker.process import AWAY_S, HEARTBEAT_S, WorkerProcess
 from worker.serving import LANE_THREADS
 from worker.shard import Shard

@@ -15,8 +15,8 @@ from shared.wire import Frame, Request
 from worker import damage
 from worker.damage import DamageReport
 from worker.logs.keeper import Keeper
-from worker.logs.methods import METHODS
 from worker.logs.part import LogPart
+from worker.methods.log import METHODS
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import LOG, WriteAheadLog
 

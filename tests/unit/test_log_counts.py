@@ -14,7 +14,7 @@ from shared.messages.log import SEQUENCE_MAX, CountBody, CountReply, Range
 from shared.wire import Request, pack, unpack
 from tests.unit.log_shard import OneShard
 from worker.logs import reading
-from worker.logs.methods import METHODS
+from worker.methods.log import METHODS
 from worker.shard import Shard
 
 

@@ -19,8 +19,9 @@ from shared.messages import log
 from shared.messages.log import SEQUENCE_MAX, Batch, CursorMove, Range, Span
 from shared.wire import Reply, Request
 from tests.unit.log_shard import OneShard
-from worker.logs import methods, writing
+from worker.logs import writing
 from worker.logs.messages import Message
+from worker.methods import log as methods
 
 WITHIN_S = 10.0
 

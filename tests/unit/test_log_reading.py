@@ -192,7 +192,7 @@ async def test_a_page_of_a_worker_that_does_not_move_on_is_refused(log: Log, mon
     async with log.running() as area:
         await area.append(batch((b"k", b"1"), (b"k", b"2")))
         broken = Page(Records.of(NO_NUMBERS, ()), 0, False)
-        monkeypatch.setattr("worker.logs.methods._page_reply", _unchecked)
+        monkeypatch.setattr("worker.methods.log._page_reply", _unchecked)
         monkeypatch.setattr(reading, "scan", lambda *_: broken)
         with pytest.raises(Internal, match="goes on at 0"):
             await area.reader.page(Selection(b"k"), 0, SEQUENCE_MAX, 10)

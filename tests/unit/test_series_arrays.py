@@ -15,6 +15,7 @@ import xxhash
 
 from shared.messages.series import TextsAnswer
 from shared.wire import unpack
+from worker.methods.series import _texts
 from worker.series.blocks.block import Block
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.retention import DRIFT_MS, SETTLE_MS, WallClock, expired, surplus
@@ -22,7 +23,6 @@ from worker.series.growing_array import CAPACITY_MIN, GrowingArray
 from worker.series.index import postings as postings_module
 from worker.series.index.bytemap import SLOTS_MIN, ByteMap
 from worker.series.index.postings import PostingRun, Postings, distinct
-from worker.series.methods import _texts
 
 TIMEOUT_S = 10.0
 

@@ -20,8 +20,8 @@ from shared.promql.model import Grid, RangeVector
 from shared.wire import Request
 from tests.unit.test_series_blocks import Quiet
 from tests.unit.test_series_part import m
+from worker.methods import queries as query
 from worker.queries import evaluation
-from worker.queries import methods as query
 from worker.queries.source import ShardSource
 
 SERIES = 7

@@ -23,7 +23,8 @@ from shared.promql.model import Samples
 from shared.wire import Reply, Request
 from tests.unit.test_series_blocks import A, B, Quiet
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
-from worker.series import journal, methods, upkeep
+from worker.methods import series as methods
+from worker.series import journal, upkeep
 from worker.series.blocks.block import CorruptBlock
 from worker.series.blocks.layers import Slab, Tombstone
 from worker.series.blocks.seal import Stopped

@@ -17,10 +17,10 @@ from shared.promql.ast import Matcher
 from shared.wire import Request, pack, unpack
 from tests.unit.test_series_blocks import Quiet
 from tests.unit.test_series_part import TIMEOUT_S, m
+from worker.methods.series import METHODS
 from worker.series.blocks import block as blocks
 from worker.series.blocks.block import Block, BlockWriter
 from worker.series.blocks.cache import DecodedCache
-from worker.series.methods import METHODS
 from worker.shard import Shard
 
 

@@ -13,7 +13,7 @@ import zmq
 from shared import wire
 from shared.wire import Reply, Request
 from worker import serving
-from worker.method import Method
+from worker.methods.method import Method
 from worker.serving import LANE_THREADS, Service
 
 WITHIN_S = 5.0

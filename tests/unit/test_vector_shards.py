@@ -16,8 +16,8 @@ from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, SearchBody
 from shared.wire import Request
 from worker.damage import DamageReport
+from worker.methods import vectors as methods
 from worker.storage.rows.store import Store
-from worker.vectors import methods
 from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart
 

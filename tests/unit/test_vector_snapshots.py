@@ -19,12 +19,12 @@ from shared.wire import Request
 from tests.unit.test_vector_part import COSINE, OneShard, clustered
 from tests.unit.test_vector_shards import COLLECTION, TABLE, Worker, worker
 from worker.damage import DamageReport
+from worker.methods.vectors import METHODS
 from worker.storage.rows.store import Store, StoreDamaged
 from worker.vectors import attributes as attributes_module
 from worker.vectors import check, snapshot, stored_rows
 from worker.vectors.ann import AnnIndex
 from worker.vectors.indexing import Indexing
-from worker.vectors.methods import METHODS
 
 PLACES = 500
 """Flipped bytes, over all files of a snapshot."""

@@ -17,7 +17,7 @@ from shared.wire import Reply, Request
 from tests.unit.test_store_damage import damaged_table, put
 from worker import process
 from worker.damage import DamageReport
-from worker.method import Lane, Method
+from worker.methods.method import Lane, Method
 from worker.process import WorkerProcess
 from worker.shard import Shard
 from worker.storage.rows.store import Store, StoreDamaged

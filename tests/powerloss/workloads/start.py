@@ -35,7 +35,7 @@ from tests.unit.log_shard import OneShard
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S
 from worker.damage import Area
 from worker.logs import cursors
-from worker.methods import METHODS
+from worker.methods.table import METHODS
 from worker.queries.source import ShardSource
 from worker.services import Services
 from worker.shard import Shard

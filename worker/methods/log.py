@@ -11,7 +11,7 @@ from shared.wire import Reply, Request, pack, unpack
 from worker.logs import cursors, reading, writing
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
-from worker.method import Method
+from worker.methods.method import Method
 from worker.shard import Shard
 
 Shards = Mapping[int, Shard]

@@ -21,7 +21,7 @@ from shared.messages.series import (
     WriteAnswer,
 )
 from shared.wire import Reply, Request, pack, unpack
-from worker.method import Method
+from worker.methods.method import Method
 from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids, distinct
 from worker.series.part import write

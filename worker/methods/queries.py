@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from shared.labels import Symbols
 from shared.messages.query import Evaluate
 from shared.wire import Reply, Request, pack, unpack
-from worker.method import Method
+from worker.methods.method import Method
 from worker.queries.evaluation import answer
 from worker.queries.source import ShardSource
 from worker.shard import Shard

@@ -24,7 +24,7 @@ from shared.messages.vectors import (
     unpack_blobs,
 )
 from shared.wire import Frame, Reply, Request
-from worker.method import Method
+from worker.methods.method import Method
 from worker.shard import Shard
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
