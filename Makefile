@@ -31,6 +31,7 @@ $(VENV)/.installed-load: pyproject.toml | $(VENV)/bin/python
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 
 types: $(VENV)/.installed-test
 	$(BIN)/mypy

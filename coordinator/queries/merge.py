@@ -16,8 +16,8 @@ from coordinator.queries.joining import Joined, SeriesBecameEqual, received, wri
 from coordinator.queries.planner import Leaf, Plan
 from shared.errors import NotExecutable
 from shared.labels import Symbols
+from shared.messages import exchange
 from shared.messages.query import Evaluate, Evaluated, Form
-from shared.promql import exchange
 from shared.promql.ast import MatrixSelector, Remote
 from shared.promql.engine import partial
 from shared.promql.engine.context import TOO_MANY_SAMPLES, EvalContext

@@ -40,7 +40,7 @@ class Evaluate(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Shape(msgspec.Struct, array_like=True, frozen=True):
-    """How a value lies in its frames (`shared.promql.exchange`). `planes` are the names of a partial's planes.
+    """How a value lies in its frames (`shared.messages.exchange`). `planes` are the names of a partial's planes.
     `hashed`: one more frame has the hashes of label sets. Of a text: `series` are those in each of its frames, `cells`
     and `shown` how many numbers the value held before and after names were dropped and empty series left out."""
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.labels import LabelFrame, Symbols
-from shared.promql import exchange
+from shared.messages import exchange
 from shared.promql.engine.partial import Partial
 from shared.promql.model import Annotations, Matrix, RangeVector, Samples
 

@@ -20,7 +20,7 @@ from coordinator.queries.merge import Merged
 from coordinator.queries.results import Result, ordered
 from shared.errors import DeadlineExceeded, NotExecutable
 from shared.labels import LabelFrame, Symbols, from_mapping
-from shared.promql import exchange
+from shared.messages import exchange
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import STALE_NAN_BITS, Grid, Matrix, RangeVector, Samples
 from shared.promql.rendering import series as rendering

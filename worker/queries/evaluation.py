@@ -9,8 +9,9 @@ import numpy as np
 
 from shared.errors import Internal
 from shared.labels import Symbols
+from shared.messages import exchange
 from shared.messages.query import Evaluate, Evaluated, Form, Shape, SubAnswer, SubQuery
-from shared.promql import exchange, parser
+from shared.promql import parser
 from shared.promql.ast import Aggregate, Expr, MatrixSelector, without_parens
 from shared.promql.engine import partial
 from shared.promql.engine.context import EvalContext
