@@ -10,6 +10,8 @@ from typing import Final
 
 ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%", "^", "atan2"})
 COMPARISONS: Final = frozenset({"==", "!=", "<", "<=", ">", ">="})
+TRIMS: Final = frozenset({"</", ">/"})
+"""They trim native histograms: between floats they answer nothing."""
 SET_OPERATORS: Final = frozenset({"and", "or", "unless"})
 
 SCALAR_OPERATORS: Final = ARITHMETIC | COMPARISONS

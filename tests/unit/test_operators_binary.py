@@ -31,6 +31,21 @@ def test_every_operator_of_numbers_has_an_implementation() -> None:
     assert set(COMPARISON_UFUNCS) == COMPARISONS
 
 
+@pytest.mark.parametrize("op", ["</", ">/"])
+def test_trims_answer_nothing_for_floats_and_say_so(op):
+    text = f'PromQL info: incompatible sample types encountered for binary operator "{op}": float {op} float'
+    for left, right in (("vector", "scalar"), ("scalar", "vector"), ("vector", "vector")):
+        bench = Bench(2)
+        sides = {"vector": bench.matrix(({"a": "1"}, [1, 2])), "scalar": bench.scalar(3, 4)}
+        assert rows(operate(bench, op, sides[left], sides[right])) == []
+        assert bench.remarks == [text]
+    bench = Bench(2)
+    assert rows(operate(bench, op, bench.matrix(), bench.scalar(3, 4))) == []
+    assert bench.remarks == []
+    with pytest.raises(NotExecutable, match="not defined between scalars"):
+        operate(bench, op, bench.scalar(1, 1), bench.scalar(2, 2))
+
+
 @pytest.mark.parametrize(
     ("left", "op", "right", "expected"),
     [

@@ -17,7 +17,7 @@ from shared.promql.engine.matching import Operation, evaluate_pairs
 from shared.promql.engine.rows import without_empty
 from shared.promql.engine.setops import evaluate_set
 from shared.promql.model import Bool, Float, Grid, Matrix, Scalar, Value
-from shared.promql.operators import ARITHMETIC, SET_OPERATORS
+from shared.promql.operators import ARITHMETIC, SET_OPERATORS, TRIMS
 
 ARITHMETIC_UFUNCS: dict[str, Any] = {
     "+": np.add,
@@ -43,6 +43,8 @@ def evaluate_binary(node: Binary, lhs: Value, rhs: Value, grid: Grid, context: E
 
     Raises NotExecutable for other types and for ambiguous vector matches.
     """
+    if node.op in TRIMS:
+        return _trimmed(node, lhs, rhs, context)
     if isinstance(lhs, Matrix) and isinstance(rhs, Matrix):
         if node.op in SET_OPERATORS:
             return evaluate_set(node, lhs, rhs)
@@ -57,6 +59,29 @@ def evaluate_binary(node: Binary, lhs: Value, rhs: Value, grid: Grid, context: E
         f"binary operator {node.op} is defined on scalars and instant vectors, "
         f"not on {type(lhs).__name__} and {type(rhs).__name__}"
     )
+
+
+def _trimmed(node: Binary, lhs: Value, rhs: Value, context: EvalContext) -> Matrix:
+    """Nothing, with a remark where there was a float to trim. Raises NotExecutable between scalars, and for ambiguous
+    vector matches."""
+
+    def drop(left: Float, right: Float) -> tuple[Float, Bool | None]:
+        return left, np.zeros(np.broadcast_shapes(left.shape, right.shape), dtype=np.bool_)
+
+    if isinstance(lhs, Matrix) and isinstance(rhs, Matrix):
+        dropped = evaluate_pairs(node, lhs, rhs, drop, arithmetic=False, context=context)
+        is_remarked = bool(lhs.present.any() and rhs.present.any())
+    elif isinstance(lhs, Matrix) or isinstance(rhs, Matrix):
+        vector = lhs if isinstance(lhs, Matrix) else rhs
+        assert isinstance(vector, Matrix)
+        is_remarked = bool(vector.present.any())
+        dropped = Matrix(vector.labels, vector.values, np.zeros_like(vector.present), vector.drop_name)
+    else:
+        raise NotExecutable(f"binary operator {node.op} trims native histograms, it is not defined between scalars")
+    if is_remarked:
+        text = f'incompatible sample types encountered for binary operator "{node.op}": float {node.op} float'
+        context.annotations.info(text, node.span[0])
+    return without_empty(dropped)
 
 
 def _operation(node: Binary) -> Operation:
