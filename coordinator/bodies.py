@@ -12,22 +12,23 @@ from coordinator.context import CONTEXT
 from shared import errors
 
 BODY_TIMEOUT_S = 30.0
-"""A body that has not arrived by then is given up; slow senders of the largest body still need only 17 Mbit/s."""
+"""A body that has not arrived after this time is refused; even the largest body needs a sender of only 17 Mbit/s."""
 BODIES_BYTES_MAX = 512 << 20
-"""Bodies that are arriving together take at most twice this: once in equal shares of all requests that may be in flight
-(512 KiB, more than agents send at once), which nobody can take from a small request, and once for what is larger."""
+"""Bodies that are arriving take at most twice this together. One half is divided equally among all requests that may be
+in flight (512 KiB each, more than agents send at once), so that there is always room for a small body; the other half
+is for what larger bodies have beyond their share."""
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
 _BEYOND_ASCII = re.compile(r"%[89A-Fa-f]")
 
 
 class Malformed(errors.BadData):
-    """The request breaks the rules of HTTP or of URLs, whatever it asks for: logged, as what the parser refuses is."""
+    """The request breaks the rules of HTTP or of URLs. It is logged, like requests that the parser refuses."""
 
 
 def check_escapes(text: str, where: str) -> None:
-    """Raises Malformed unless every percent sign of a URL or a form begins an escape, and all are UTF-8 together.
+    """Raises Malformed unless every percent sign of a URL or a form begins an escape, and the result is UTF-8.
 
-    Read leniently, such text would be taken for another than the client meant.
+    A lenient reader would take such text for something other than what the client meant.
     """
     bad = _BAD_ESCAPE.search(text)
     if bad is not None:
@@ -43,25 +44,25 @@ def check_escapes(text: str, where: str) -> None:
 async def read_body(request: web.Request, limit_bytes: int, *, encoding: str = "identity") -> bytes:
     """The request's body as it was sent.
 
-    Raises TooLarge past the limit, Overloaded when too many large bodies are arriving, BadData when it does not arrive
-    in time or is encoded in another way than expected.
+    Raises TooLarge above the limit, Overloaded when too many large bodies are arriving, BadData when it does not arrive
+    in time, Malformed when it is not encoded as expected.
     """
-    found = request.headers.get("Content-Encoding", "").strip().lower()
-    if (found or "identity") != encoding:
-        raise Malformed(f"Content-Encoding is {found!r}; it must be {encoding!r}")
+    sent_encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    if (sent_encoding or "identity") != encoding:
+        raise Malformed(f"Content-Encoding is {sent_encoding!r}; it must be {encoding!r}")
     if request.content_length is not None and request.content_length > limit_bytes:
         raise errors.TooLarge(f"the body has {request.content_length} bytes; the limit is {limit_bytes}")
     content = request.content
     if not content.is_eof():
         return await _arriving(request, limit_bytes)
-    body = content.read_nowait()  # all of it is there
+    body = content.read_nowait()  # all of it has arrived
     if len(body) > limit_bytes:
         raise errors.TooLarge(f"the body has more than the limit of {limit_bytes} bytes")
     return body
 
 
 async def _arriving(request: web.Request, limit_bytes: int) -> bytes:
-    """The body, of which more is to come."""
+    """The body, of which not everything has arrived yet."""
     context = request.app[CONTEXT]
     share = BODIES_BYTES_MAX // context.settings.requests_in_flight_max
     chunks, size, beyond = [], 0, 0

@@ -51,7 +51,7 @@ class FanOut:
 
 
 def require_whole(warnings: Sequence[str]) -> None:
-    """For a client that wants all or nothing. Raises Unavailable if there are any warnings of what the answer lacks."""
+    """For a client that wants all or nothing: raises Unavailable if a warning says that the answer lacks something."""
     if warnings:
         raise errors.Unavailable("; ".join(warnings))
 
@@ -102,7 +102,7 @@ class WorkerCall:
         self.call.awaited += 1
 
     def settle(self, outcome: WorkerReply | str) -> None:
-        """It was sent off and has come to its end."""
+        """It was sent off, and this is its outcome."""
         del self.worker.pending[self.call.id]
         self.worker.pending_bytes -= self.bytes
         self.outcome = outcome

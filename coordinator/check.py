@@ -113,13 +113,16 @@ def _ask_workers(data: Path) -> WorkersReport:
 
 def _check_manifest(data: Path, findings: list[Finding]) -> int | None:
     """The number of shards; None when neither the manifest nor its copy tells."""
-    own, copy = (_read_manifest(data, path, findings) for path in (data / NAME, copy_of(data / NAME)))
-    if own is not None and copy is not None and own != copy:
-        what = f"it says cluster {copy.cluster_id} with {copy.shards} shards, and {NAME} {own.cluster_id}, {own.shards}"
+    manifest, copy = (_read_manifest(data, path, findings) for path in (data / NAME, copy_of(data / NAME)))
+    if manifest is not None and copy is not None and manifest != copy:
+        what = (
+            f"it says cluster {copy.cluster_id} with {copy.shards} shards, "
+            f"and {NAME} {manifest.cluster_id}, {manifest.shards}"
+        )
         remedy = "remove the one that does not belong to this directory"
         findings.append(Finding(_copy_name(data), what, "everything: a start refuses", remedy))
-    known = own or copy
-    return None if known is None else known.shards
+    readable = manifest or copy
+    return None if readable is None else readable.shards
 
 
 def _copy_name(data: Path) -> str:
@@ -146,13 +149,13 @@ def _read_manifest(data: Path, path: Path, findings: list[Finding]) -> Manifest 
 
 
 def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
-    above = max((own.above for own in shards), default=0)
+    above = max((facts.above for facts in shards), default=0)
     depends = "the order of numbers: the log refuses to start"
     remedy = f"{_RESTORE}, or remove it: numbers then go on above the highest that the shards hold"
     try:
         state = sequencer.decode(path.read_bytes())
     except FileNotFoundError:
-        if any(own.records for own in shards):
+        if any(facts.records for facts in shards):
             depends = "segments' start times, and what was taken back and not yet removed: it may be read again"
             yield Finding(STATE, f"it is missing, and the shards hold records up to {above - 1}", depends, _RESTORE)
         return
@@ -164,22 +167,22 @@ def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
         what = f"its next number is {following}, and the shards hold records up to {above - 1}"
         yield Finding(STATE, what, "numbers: they would be given twice", remedy)
     known = {segment[0] for segment in state.segments}
-    for own in shards:
-        lost = [number for number in own.segments if number not in known and number >= min(known, default=0)]
+    for facts in shards:
+        lost = [number for number in facts.segments if number not in known and number >= min(known, default=0)]
         if lost:
-            what = f"shard {own.shard} holds records of the segments {lost}, which it does not have"
+            what = f"shard {facts.shard} holds records of the segments {lost}, which it does not have"
             yield Finding(STATE, what, "these records: they may not be found", remedy)
 
 
 def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
     """The directories of the shards against the manifest's number."""
-    there = {int(path.name) for path in numbered(directory)}
-    if count is None or (not there and not (directory.parent / "wal").exists()):
+    present = {int(path.name) for path in numbered(directory)}
+    if count is None or (not present and not (directory.parent / "wal").exists()):
         return
-    for number in sorted(set(range(count)) - there):
+    for number in sorted(set(range(count)) - present):
         depends = "all data of the shard: a start refuses"
         yield Finding(f"shards/{number:04d}", "it is missing", depends, _RESTORE)
-    for number in sorted(there - set(range(count))):
+    for number in sorted(present - set(range(count))):
         what = f"the manifest has {count} shards, 0 to {count - 1}"
         yield Finding(f"shards/{number:04d}", what, "nothing: it is not read", "find out where it belongs")
 

@@ -1,7 +1,7 @@
 """From a request to its handler and its answer: routes, the bound on requests in flight, errors into envelopes.
 
 aiohttp's Application walks its router, makes a match and wraps the handler in its middlewares for every request. All
-but a few of our paths are plain text: for those a table knows the handler, and one coroutine is all that is around it.
+but a few of our paths are plain text: for those a table gives the handler, and a single coroutine is wrapped around it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shared.telemetry import event
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LABEL_NAMES = "/api/v1/label/"
-"""A path below it names a label."""
+"""Paths that begin so name a label."""
 
 
 class Request(web.Request):
@@ -44,7 +44,7 @@ class Request(web.Request):
 
 
 class Dispatcher:
-    """Calls the handlers of an application, whose routes are all there."""
+    """Calls the handlers of an application to which no more routes are added."""
 
     def __init__(self, app: web.Application) -> None:
         app.freeze()
@@ -85,11 +85,11 @@ class Dispatcher:
     async def _check(self, request: Request) -> None:
         """Raises Malformed for what the parser lets through."""
         if request._version < HttpVersion10:
-            request._version = HttpVersion10  # the answer's too: an older version has no status line
+            request._version = HttpVersion10  # and of the answer: HTTP/0.9 has no status line
             raise Malformed("the request has no HTTP version; it must be HTTP/1.1 or HTTP/1.0")
         if "%" in request.raw_path:
             path, _, query = request.raw_path.partition("?")
-            # A label name is said to be invalid by who reads label names.
+            # The handler of label values reports an invalid name itself.
             check_escapes(query if path.startswith(LABEL_NAMES) else request.raw_path, "the URL")
         if hdrs.EXPECT in request.headers:
             await self._expected(request)
@@ -103,7 +103,7 @@ class Dispatcher:
 
 
 def _refused(request: web.BaseRequest, error: Malformed) -> web.Response:
-    """The answer to a malformed request, after which its connection ends: where the next one begins is not sure."""
+    """The answer to a malformed request. The connection ends with it, since nobody knows where the next one begins."""
     event(logging.INFO, "malformed request", remote=request.remote, path=request.path, why=error)
     response = error_answer(request.path, error)
     response.force_close()
@@ -111,7 +111,7 @@ def _refused(request: web.BaseRequest, error: Malformed) -> web.Response:
 
 
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Bounds the requests in flight, turns every error into its area's envelope, and counts."""
+    """Bound the requests in flight, answer errors in the envelope of their area, and count."""
     context = request.app[CONTEXT]
     started = time.perf_counter()
     if context.in_flight >= context.settings.requests_in_flight_max:

@@ -1,4 +1,4 @@
-"""The coordinator's end of the wire: which workers are there, and calls to them with deadlines and partial answers."""
+"""The coordinator's end of the wire: connected workers, and calls to them with deadlines and partial answers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from shared.telemetry import event
 from shared.wire import Frame, Request
 
 SILENCE_S = 2.0
-"""A worker that has not beaten for this long (four beats) is down."""
+"""A worker that has sent no heartbeat for this long (four beats) counts as down."""
 SWEEP_S = 0.25
 LINGER_MS = 500
 SEND_QUEUE_MAX = 2000
-"""Messages ZeroMQ may hold for one worker: above what `worker_requests_max` lets out, so that it never decides."""
+"""Messages ZeroMQ may hold for one worker. `worker_requests_max` is lower, so that this bound is never reached."""
 OWNERS_KEPT = 1024
-"""Sets of shards whose owners are kept: most requests are about all shards or about one."""
+"""Sets of shards whose owners are cached: most requests concern all shards or a single one."""
 
 SHARD_STATES = {
     cluster_pb2.ShardState.LOADING: "loading",
@@ -54,7 +54,7 @@ class Links:
         self._address = address
         self._workers: dict[bytes, Worker] = {}
         self._states = [Shard(number) for number in range(settings.shards)]
-        # From the clock: a worker may still answer what the coordinator before this one has asked.
+        # Counted from the clock: a worker may still answer a request of the previous coordinator.
         self._ids = itertools.count(time.time_ns())
         self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
         self._drain_due = False
@@ -69,7 +69,7 @@ class Links:
         return self._states
 
     def workers(self) -> list[tuple[str, int, tuple[int, ...], int]]:
-        """(name, process id, shards, requests in flight) of every worker that is there."""
+        """(name, process id, shards, requests in flight) of every connected worker."""
         return sorted((w.name, w.pid, w.shards, len(w.pending)) for w in self._workers.values())
 
     async def open(self) -> None:
@@ -93,7 +93,7 @@ class Links:
     # Asking
 
     def unready(self, shards: Iterable[int] | None = None) -> dict[int, str]:
-        """Of these shards (default all) those that cannot answer now, and why."""
+        """Those of these shards (default: all) that cannot answer now, and why."""
         numbers = range(len(self._states)) if shards is None else shards
         return {n: _why(self._states[n]) for n in numbers if self._states[n].state != "ready"}
 
@@ -136,8 +136,8 @@ class Links:
     ) -> list[WorkerReply]:
         """As `fan_out`, for writes: nothing is sent unless every shard is ready, and every one must answer.
 
-        Raises Unavailable when one does not; some shards may have taken their part then, so what is sent must be safe
-        to send again whole.
+        Raises Unavailable when one does not. Some shards may have stored their part then, so it must be safe to send
+        the whole request again.
         """
         numbers = self._numbers(shards, parts)
         self.require(numbers)
@@ -189,7 +189,7 @@ class Links:
         return FanOut.of([part for part, _ in asked], missing)
 
     def _owners_of(self, shards: tuple[int, ...]) -> list[tuple[Worker, tuple[int, ...]]]:
-        """The workers of these shards, which are ready, each with its own; kept until the next beat."""
+        """The workers of these shards, which are ready, each with those it owns; cached until the next heartbeat."""
         owners = self._owners.get(shards)
         if owners is None:
             by_name = {worker.name: worker for worker in self._workers.values()}
@@ -203,7 +203,7 @@ class Links:
         return owners
 
     def _check_room(self, worker: Worker, size: int) -> None:
-        """Raises Overloaded when this many bytes more are too much for the worker."""
+        """Raises Overloaded when the worker has no room for another request of this many bytes."""
         settings = self._settings
         if len(worker.pending) >= settings.worker_requests_max:
             raise errors.Overloaded(
@@ -223,7 +223,7 @@ class Links:
             part.outcome = f"{part.worker.name} is not connected"
 
     def _give_up(self, part: WorkerCall) -> None:
-        """Nobody waits for the worker's reply any more: it is told so."""
+        """Tell the worker that nobody waits for its reply any more."""
         worker, call = part.worker, part.call
         if call.id in worker.pending:
             part.settle(f"{worker.name} did not answer within {time.monotonic() - call.asked_at:.3g} s")
@@ -237,7 +237,7 @@ class Links:
                 raise
             return False
         finally:
-            # The socket's descriptor is edge-triggered: a send may swallow the edge of a message that came meanwhile.
+            # The socket's descriptor is edge-triggered: a send may consume the edge of a message that has just come.
             if not self._drain_due:
                 self._drain_due = True
                 self._loop.call_soon(self._drain)
@@ -295,7 +295,7 @@ class Links:
         while True:
             await asyncio.sleep(SWEEP_S)
             now = time.monotonic()
-            # An event loop that was busy has not read the beats yet: they wait in the socket, the worker is not silent.
+            # If the event loop was busy, unread heartbeats wait in the socket, and the worker is not silent.
             self._drain()
             for worker in list(self._workers.values()):
                 if now - worker.seen > SILENCE_S:

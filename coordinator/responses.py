@@ -1,7 +1,7 @@
 """Answers in the envelope of their area, and small responses written with their head in one piece.
 
-aiohttp builds, checks and serialises the headers of every response anew, which takes longer than most small requests
-need otherwise. Here the head of a status and its headers is made once and kept.
+aiohttp builds, checks and serialises the headers of every response anew, which takes longer than everything else that
+most small requests need. Here the head for a status and a set of headers is built once and cached.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from shared import errors
 from shared.errors import TriptychError
 
 BODY_BYTES_MAX = 64 << 10
-"""A longer body is left to aiohttp: joined to its head it would be copied once more."""
+"""A longer body is left to aiohttp: joining it to its head would copy it once more."""
 HEADS_MAX = 256
-"""Heads that are kept: some tens of statuses and media types are in use."""
+"""Heads that are cached: some tens of combinations of status and media type are in use."""
 _MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
 
 
@@ -50,7 +50,7 @@ def error_answer(path: str, error: TriptychError) -> web.Response:
 
 
 def at_once(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """The response in a form that is written in one piece, if it is a plain one; else as it is."""
+    """The response in a form that is written in one piece if it is a plain one; otherwise unchanged."""
     if (
         type(response) is web.Response
         and request.keep_alive
@@ -67,7 +67,7 @@ def at_once(request: web.Request, response: web.StreamResponse) -> web.StreamRes
 
 
 class AtOnce(web.StreamResponse):
-    """What aiohttp asks of a response, and no more: the constructor of its own is not called, nothing of it is used."""
+    """Only what aiohttp needs of a response: the base class's constructor is not called, and nothing of it is used."""
 
     def __init__(self, response: web.Response, body: bytes) -> None:
         self._whole = response

@@ -40,14 +40,14 @@ def _merged(result: FanOut, limit: int, per_family: int) -> tuple[Families, bool
     answers = [unpack(reply.message.body, MetadataAnswer) for reply in result.replies]
     families: Families = {}
     for entry in sorted((entry for answer in answers for entry in answer.entries), key=lambda entry: entry.family):
-        own = {"type": entry.type, "help": entry.help, "unit": entry.unit}
-        families.setdefault(entry.family, []).append(own)
+        family = families.setdefault(entry.family, [])
+        family.append({"type": entry.type, "help": entry.help, "unit": entry.unit})
     cut = any(answer.cut for answer in answers)
     if 0 < limit < len(families):
         families, cut = dict(list(families.items())[:limit]), True
     if per_family:
-        cut = cut or any(len(own) > per_family for own in families.values())
-        families = {name: own[:per_family] for name, own in families.items()}
+        cut = cut or any(len(entries) > per_family for entries in families.values())
+        families = {name: entries[:per_family] for name, entries in families.items()}
     return families, cut
 
 

@@ -18,20 +18,20 @@ def selectors(fields: MultiDict[str]) -> Selectors:
     texts = fields.getall("match[]", [])
     if len(texts) > SELECTORS_MAX:
         raise BadData(f"there are {len(texts)} parameters 'match[]'; the limit is {SELECTORS_MAX}")
-    found = []
+    parsed = []
     for text in texts:
         try:
-            found.append(parse_selector(text))
+            parsed.append(parse_selector(text))
         except BadData as error:
             raise BadData(f"parameter 'match[]' is {text!r}: {error}") from error
-    return found
+    return parsed
 
 
 def required_selectors(fields: MultiDict[str]) -> Selectors:
-    found = selectors(fields)
-    if not found:
+    parsed = selectors(fields)
+    if not parsed:
         raise BadData("parameter 'match[]' is missing; give at least one series selector")
-    return found
+    return parsed
 
 
 def time_range(fields: MultiDict[str]) -> tuple[int, int]:

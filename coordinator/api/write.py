@@ -19,14 +19,14 @@ from shared.errors import BadData
 from shared.telemetry import event
 
 INLINE_BYTES_MAX = 512 << 10
-"""A body that says it has no more bytes than this is cut on the event loop (2,000 series: half a millisecond), a larger
-one in a thread, which costs some 0.1 ms to go to and come back from."""
+"""A body that announces at most this many bytes is cut on the event loop (2,000 series take half a millisecond), a
+larger one in a thread, which costs some 0.1 ms."""
 SKIPPED_LOG_INTERVAL_S = 60.0
 _SECOND_VERSION = "io.prometheus.write.v2"
 
 
 class _Skipped:
-    """Counts what requests carry and is not kept, and logs the counts once in a while."""
+    """Counts what requests carry that is not stored, and logs the counts at intervals."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -47,8 +47,8 @@ _skipped = _Skipped()
 async def write(request: web.Request) -> web.Response:
     """204 when every sample of the request is durable and visible, and its metadata is stored.
 
-    Series and metadata that are not valid make it 400, which names them; the others of the request are stored all the
-    same. On 503 any part of the request may have been stored: sending it again changes nothing.
+    400 names the series and metadata that are not valid; the others of the request are stored nevertheless. On 503 any
+    part of the request may have been stored: sending it again changes nothing.
     """
     context = request.app[CONTEXT]
     _check_type(request)

@@ -76,7 +76,7 @@ class Few:
         for at, key in enumerate(self._keys):
             digest = hash64(key)
             rows.setdefault(digest % shards, []).append((digest, at, key, self._values[at]))
-        return {shard: log_blocks.block_of(own) for shard, own in rows.items()}
+        return {shard: log_blocks.block_of(shard_rows) for shard, shard_rows in rows.items()}
 
     def among(self, hashes: NDArray[np.uint64]) -> Iterable[int]:
         return range(len(self._keys))
@@ -120,9 +120,9 @@ class Many:
         assert self._hashes is not None, "blocks() comes first"
         places = np.searchsorted(hashes, self._hashes)
         places[places == len(hashes)] = 0
-        found: list[int] = np.flatnonzero(hashes[places] == self._hashes).tolist()
-        return found
+        positions: list[int] = np.flatnonzero(hashes[places] == self._hashes).tolist()
+        return positions
 
     def having(self, prefix: bytes) -> Sequence[int]:
-        found: list[int] = np.flatnonzero(log_blocks.with_prefix(self._data, self._table, prefix)).tolist()
-        return found
+        positions: list[int] = np.flatnonzero(log_blocks.with_prefix(self._data, self._table, prefix)).tolist()
+        return positions

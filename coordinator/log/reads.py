@@ -189,8 +189,8 @@ class Reader:
         replies = await self._links.call("log.keys", shards=shards, body=body, timeout_s=self._query_timeout_s)
         if warnings is not None:
             warnings.add(replies)
-        found = sorted(key for reply in replies for key in unpack(reply.message.body, log.KeysReply).keys)
-        return found[:limit], len(found) > limit
+        keys = sorted(key for reply in replies for key in unpack(reply.message.body, log.KeysReply).keys)
+        return keys[:limit], len(keys) > limit
 
     async def count(self, selection: Selection, start: int, end: int, warnings: Warnings | None = None) -> int:
         """How many records the selection has in start ≤ number < end, exactly."""

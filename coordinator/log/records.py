@@ -118,9 +118,9 @@ def parse(content_type: str, body: bytes, settings: Settings) -> Append:
         walked = _WALKS[content_type](body, settings)
         if walked is not None:
             return walked
-    found = reader(body)
-    _check(found, settings)
-    return Append(columns_of(found.keys, found.values), found.durable, found.producer, found.producer_seq)
+    lists = reader(body)
+    _check(lists, settings)
+    return Append(columns_of(lists.keys, lists.values), lists.durable, lists.producer, lists.producer_seq)
 
 
 # The kernels' readers: None for what they leave to the general ones.

@@ -144,9 +144,9 @@ class Recovery:
         async def look(result: FanOut) -> set[int]:
             nonlocal highest, is_lost
             for reply in result.replies:
-                found = unpack(reply.message.body, log.Recovered)
-                highest = max(highest, *found.next.values())
-                is_lost = is_lost or highest > 0 or any(found.dropped.values())
+                report = unpack(reply.message.body, log.Recovered)
+                highest = max(highest, *report.next.values())
+                is_lost = is_lost or highest > 0 or any(report.dropped.values())
             if is_lost and not self.notices:
                 self._say_lost()
             return {shard for reply in result.replies for shard in reply.shards}
@@ -169,14 +169,14 @@ class Recovery:
         """Take in what shards have reported; they count as recovered when what is in doubt about them is known."""
         reported: set[int] = set()
         for reply in result.replies:
-            found = unpack(reply.message.body, log.Recovered)
-            self._damaged.update(found.damaged)
+            report = unpack(reply.message.body, log.Recovered)
+            self._damaged.update(report.damaged)
             for shard in reply.shards:
-                self._sequencer.skip_to(found.next[shard])
-                self._sequencer.settled = max(self._sequencer.settled, found.settled[shard])
-                self._held[shard] = found.segments[shard]
-                self._dropped[shard] = found.dropped.get(shard, 0)
-                for group in found.groups[shard]:
+                self._sequencer.skip_to(report.next[shard])
+                self._sequencer.settled = max(self._sequencer.settled, report.settled[shard])
+                self._held[shard] = report.segments[shard]
+                self._dropped[shard] = report.dropped.get(shard, 0)
+                for group in report.groups[shard]:
                     self._doubt(shard, group)
                 reported.add(shard)
         self._frontier.skip_to(self._sequencer.next)
@@ -230,15 +230,15 @@ class Recovery:
         sizes: dict[int, Segment] = {}
         for held in self._held.values():
             for segment in held:
-                known = sizes.setdefault(segment.segment, Segment(segment.segment, segment.start, 0))
-                known.start_seq = min(known.start_seq, segment.start)
-                known.bytes += segment.bytes
-        own = {segment.id: segment for segment in self._sequencer.segments}
-        for number, found in sizes.items():
-            if number in own:
-                own[number].bytes = max(own[number].bytes, found.bytes)
+                total = sizes.setdefault(segment.segment, Segment(segment.segment, segment.start, 0))
+                total.start_seq = min(total.start_seq, segment.start)
+                total.bytes += segment.bytes
+        listed = {segment.id: segment for segment in self._sequencer.segments}
+        for number, held_segment in sizes.items():
+            if number in listed:
+                listed[number].bytes = max(listed[number].bytes, held_segment.bytes)
         if self._sequencer.is_new:
-            await self._write_state([] if own else list(sizes.values()))
+            await self._write_state([] if listed else list(sizes.values()))
         first = min((segment.id for segment in self._sequencer.segments), default=0)
         self.stale = {shard for shard, held in self._held.items() if any(s.segment < first for s in held)}
         self._held.clear()
@@ -249,14 +249,14 @@ class Recovery:
         """Make the state that was not there, or lost: the shards know which segments there are, if not since when.
         Returns when it is on the disk."""
         now, dropped = self._sequencer.wall_ms(), max(self._dropped.values(), default=0)
-        found = [Segment(s.id, s.start_seq, now, s.bytes) for s in sizes if s.id >= dropped]
-        if dropped and not found and not self._sequencer.segments:
-            found = [Segment(dropped, self._sequencer.next, now)]  # a new one must not be among those dropped
+        segments = [Segment(s.id, s.start_seq, now, s.bytes) for s in sizes if s.id >= dropped]
+        if dropped and not segments and not self._sequencer.segments:
+            segments = [Segment(dropped, self._sequencer.next, now)]  # a new one must not be among those dropped
         while True:
             try:
-                if found:
-                    await self._writes.run(partial(self._sequencer.add_segments, found))
-                found = []
+                if segments:
+                    await self._writes.run(partial(self._sequencer.add_segments, segments))
+                segments = []
                 return await self._writes.run(self._sequencer.confirm)
             except Unavailable as error:
                 event(logging.ERROR, "the log waits for its state to be written", why=error)

@@ -226,9 +226,9 @@ class Sequencer:
         """Forget the first `count` segments, never the last one. Writes the file; raises Unavailable."""
         self._change_segments(lambda segments: segments[min(count, len(segments) - 1) :])
 
-    def add_segments(self, found: list[Segment]) -> None:
+    def add_segments(self, held: list[Segment]) -> None:
         """Take in segments that the shards hold and a lost state file does not know. Writes the file."""
-        self._change_segments(lambda segments: sorted([*found, *segments], key=lambda s: s.id))
+        self._change_segments(lambda segments: sorted([*held, *segments], key=lambda s: s.id))
 
     def _change_segments(self, change: Callable[[list[Segment]], list[Segment]]) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
-"""Remote writes on their way to the workers: what comes while others are under way goes together.
+"""Remote writes on their way to the workers: requests that arrive while others are being written are sent together.
 
-A message to a worker, its reply and the commit there cost the same for one request and for several, and that is about
-as much as a request of 2,000 samples costs otherwise. A request that finds nothing under way is sent at once.
+A message to a worker, its reply and the commit there cost the same for one request as for several: about as much as
+everything else that a request of 2,000 samples needs. A request that finds no other under way is sent at once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from shared.errors import Overloaded
 from shared.wire import Frame
 
 IN_FLIGHT_MAX = 2
-"""Messages under way at once: one that the workers store, and the next, which they read meanwhile."""
+"""Messages under way at once: one that the workers store, and the next, which they read in the meantime."""
 GROUP_REQUESTS_MAX = 64
 GROUP_BYTES_MAX = 16 << 20
 GROUP_FRAMES_MAX = wire.FRAMES_MAX // 2
-"""A message takes no further request past these; one request may be larger."""
+"""A message that has reached one of these takes no further request; a single request may be larger."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """Requests that go together. `done` is set when they are stored, or to why not."""
+    """Requests that are sent together. `done` gets its result when they are stored, or the error when they are not."""
 
     done: asyncio.Future[None]
     parts: dict[int, list[Frame]] = field(default_factory=dict)
@@ -60,8 +60,8 @@ class SampleWrites:
     async def write(self, parts: Mapping[int, Sequence[Frame]]) -> None:
         """Return when the samples of these frames (shard → of `remote_write.cut`) are stored.
 
-        Raises Unavailable when a shard is not there or fails: it may be one of a request that went along, and some of
-        the samples may be stored; Overloaded when too many bytes wait already.
+        Raises Unavailable when a shard is missing or fails, which may be one that only another request of the same
+        message needs; some of the samples may be stored then. Raises Overloaded when too many bytes wait already.
         """
         if self._in_flight < IN_FLIGHT_MAX:
             await self._send(parts)
@@ -78,7 +78,7 @@ class SampleWrites:
         group = self._waiting[-1]
         group.add(parts, size)
         self._waiting_bytes += size
-        # Who goes away takes nothing from the others; nobody waits longer than for two messages before his own.
+        # A client that disconnects does not cancel the others' write. A request waits for at most two earlier messages.
         await asyncio.shield(group.done)
 
     async def _send(self, parts: Mapping[int, Sequence[Frame]]) -> None:
@@ -106,6 +106,6 @@ class SampleWrites:
             raise
         except Exception as error:
             group.done.set_exception(error)
-            group.done.exception()  # all who waited may have gone: it is not for the log then
+            group.done.exception()  # if no client waits any more, asyncio must not log the error as unhandled
         else:
             group.done.set_result(None)

@@ -1,4 +1,4 @@
-"""The metadata messages of a remote-write request: what a sender says of its metric families."""
+"""The metadata messages of a remote-write request: the type, help and unit of metric families."""
 
 # In a kernel's types a numpy integer and an int are one.
 # mypy: disable-error-code="assignment"
@@ -56,10 +56,10 @@ def check_count(count: int) -> None:
         raise TooLarge(f"the request has {count} metadata messages; the limit is {METADATA_MAX}")
 
 
-def read(found: Iterable[bytes], refuse: Callable[[str], None]) -> list[FamilyMetadata]:
-    """The messages that are valid, each once, in their order; `refuse` hears why the others are not."""
+def read(encoded: Iterable[bytes], refuse: Callable[[str], None]) -> list[FamilyMetadata]:
+    """The valid messages, each once, in their order; `refuse` is called with the reason for each of the others."""
     entries: dict[FamilyMetadata, None] = {}
-    for number, data in enumerate(found):
+    for number, data in enumerate(encoded):
         try:
             message = remote_write_pb2.MetricMetadata.FromString(data)
         except DecodeError as error:
@@ -86,11 +86,11 @@ def _problem(texts: dict[str, str]) -> str:
 
 
 async def keep(links: Links, entries: Sequence[FamilyMetadata], timeout_s: float) -> int:
-    """Have the shards that the families' names hash to keep these; returns how many they had no room for. Raises
-    Unavailable when one of them is not there."""
+    """Store the entries on the shards that the families' names hash to; returns for how many there was no room. Raises
+    Unavailable when one of these shards is missing."""
     by_shard: dict[int, list[FamilyMetadata]] = {}
     for entry in entries:
         by_shard.setdefault(shard_of(entry.family.encode(), links.shards), []).append(entry)
-    parts = {shard: [pack(MetadataPut(own))] for shard, own in by_shard.items()}
+    parts = {shard: [pack(MetadataPut(shard_entries))] for shard, shard_entries in by_shard.items()}
     replies = await links.call("series.metadata_put", parts=parts, timeout_s=timeout_s)
     return sum(unpack(reply.message.body, MetadataPutAnswer).left_out for reply in replies)

@@ -157,10 +157,10 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
     A series or sample that is not valid is left out and named in `Cut.refused`. Raises BadData if the body is not a
     WriteRequest, TooLarge past the bounds above.
     """
-    found = walk(body, limits)
+    walked = walk(body, limits)
     answer = Cut()
     pieces: list[Walk] = []
-    if found is None:
+    if walked is None:
         if len(body) > ODD_BODY_BYTES_MAX:
             raise TooLarge(f"a body of {len(body)} bytes has unknown fields; the limit of such is {ODD_BODY_BYTES_MAX}")
         try:
@@ -171,10 +171,10 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
         metadata_messages: Sequence[bytes] = request.metadata
         odd = list(enumerate(request.timeseries))
     else:
-        pieces.append(found)
-        rows = np.flatnonzero(found.table[:, STATUS] != PLAIN).tolist()
-        odd = [(row, found.body[found.table[row, LABELS] : found.table[row, END]].tobytes()) for row in rows]
-        metadata_messages = metadata.messages(found.body, int(found.counts[METADATA]))
+        pieces.append(walked)
+        rows = np.flatnonzero(walked.table[:, STATUS] != PLAIN).tolist()
+        odd = [(row, walked.body[walked.table[row, LABELS] : walked.table[row, END]].tobytes()) for row in rows]
+        metadata_messages = metadata.messages(walked.body, int(walked.counts[METADATA]))
     if len(odd) > ODD_SERIES_MAX:
         raise TooLarge(f"{len(odd)} series are not in canonical form; the limit is {ODD_SERIES_MAX} a request")
     if odd:
@@ -192,11 +192,11 @@ def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
     for piece in pieces:
         answer.exemplars += int(piece.counts[EXEMPLARS])
         answer.histograms += int(piece.counts[HISTOGRAMS])
-        kept = np.flatnonzero((piece.table[:, STATUS] == PLAIN) & (piece.table[:, SAMPLES] > 0))
-        if not len(kept):
+        rows = np.flatnonzero((piece.table[:, STATUS] == PLAIN) & (piece.table[:, SAMPLES] > 0))
+        if not len(rows):
             continue
-        answer.samples += int(piece.table[kept, SAMPLES].sum())
-        for shard, frame in division.divide(piece.body, piece.table, piece.hashes, kept, shards):
+        answer.samples += int(piece.table[rows, SAMPLES].sum())
+        for shard, frame in division.divide(piece.body, piece.table, piece.hashes, rows, shards):
             per_shard.setdefault(shard, []).append(frame)
     answer.parts.update(per_shard)
 
@@ -215,17 +215,17 @@ def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
     if problem:
         answer.refuse(f"series {number} {_shown(pairs)}: {problem}")
         return b""
-    kept = [sample for sample in series.samples if TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX]
+    valid_samples = [sample for sample in series.samples if TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX]
     for sample in series.samples:
         if not TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX:
             answer.refuse(
                 f"series {number} {_shown(pairs)}: a sample's timestamp is {sample.timestamp} ms; "
                 "it must lie within the years 1 to 9999"
             )
-    if not kept:
+    if not valid_samples:
         return b""
     label_bytes = labels.encode(tuple((name.decode(), value.decode()) for name, value in pairs if value))
-    message = label_bytes + remote_write_pb2.RawTimeSeries(samples=kept).SerializeToString()
+    message = label_bytes + remote_write_pb2.RawTimeSeries(samples=valid_samples).SerializeToString()
     return delimited_head(_TIMESERIES_FIELD, len(message)) + message
 
 

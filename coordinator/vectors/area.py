@@ -74,20 +74,20 @@ class VectorArea:
     async def start(self) -> None:
         """Read the collections. Raises ConfigError when a setting contradicts what the data directory holds."""
         await self._collections.start()
-        there, settings = self._collections.find(DEFAULT), self._settings
-        if there is None:
+        default, settings = self._collections.find(DEFAULT), self._settings
+        if default is None:
             return
-        if settings.vector_dimension not in (0, there.dimension):
+        if settings.vector_dimension not in (0, default.dimension):
             raise ConfigError(
                 f"TRIPTYCH_VECTOR_DIMENSION is {settings.vector_dimension}; "
-                f"the vectors in {settings.data} have {there.dimension} components"
+                f"the vectors in {settings.data} have {default.dimension} components"
             )
-        if (settings.vector_metric, settings.vector_storage) != (there.metric, there.storage):
+        if (settings.vector_metric, settings.vector_storage) != (default.metric, default.storage):
             event(
                 logging.WARNING,
                 "vector settings are those of the data directory",
-                metric=there.metric,
-                storage=there.storage,
+                metric=default.metric,
+                storage=default.storage,
             )
 
     async def stop(self) -> None:
@@ -111,9 +111,9 @@ class VectorArea:
     async def create(self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str]) -> Collection:
         """Durable when this returns. Raises BadData for settings that are wrong, or other than those of the collection
         there is, Unavailable."""
-        own = self._settings.vector_dimension
-        if name == DEFAULT and own not in (0, dimension):
-            raise BadData(f"dimension is {dimension}; TRIPTYCH_VECTOR_DIMENSION fixes it to {own}")
+        fixed_dimension = self._settings.vector_dimension
+        if name == DEFAULT and fixed_dimension not in (0, dimension):
+            raise BadData(f"dimension is {dimension}; TRIPTYCH_VECTOR_DIMENSION fixes it to {fixed_dimension}")
         return await self._collections.create(name, dimension, metric, storage, tuple(text))
 
     async def drop(self, name: str) -> list[str]:
@@ -122,10 +122,10 @@ class VectorArea:
 
     async def _for_write(self, upserts: Upserts) -> Collection:
         """The collection written to; the first vector of all makes the default one."""
-        there = await self.find(upserts.collection)
+        collection = await self.find(upserts.collection)
         await self._collections.settle()
-        if there is not None:
-            return there
+        if collection is not None:
+            return collection
         settings = self._settings
         dimension = settings.vector_dimension or upserts.dimension()
         # Whatever is wrong with the request is found before its dimension becomes everyone's.
@@ -183,14 +183,17 @@ class VectorArea:
     def _places(self, ids: Sequence[bytes]) -> dict[int, list[int]]:
         """Which of `ids` each shard holds."""
         shards = self._links.shards
-        found: dict[int, list[int]] = {}
+        places: dict[int, list[int]] = {}
         for place, name in enumerate(ids):
-            found.setdefault(shard_of(name, shards), []).append(place)
-        return found
+            places.setdefault(shard_of(name, shards), []).append(place)
+        return places
 
     def _id_parts(self, ids: Sequence[bytes]) -> dict[int, tuple[bytes, bytes]]:
-        once = list(dict.fromkeys(ids))
-        return {shard: pack_blobs([once[place] for place in places]) for shard, places in self._places(once).items()}
+        distinct_ids = list(dict.fromkeys(ids))
+        return {
+            shard: pack_blobs([distinct_ids[place] for place in places])
+            for shard, places in self._places(distinct_ids).items()
+        }
 
     # Reads
 
@@ -210,15 +213,15 @@ class VectorArea:
         )
         if not partial:
             require_whole(outcome.warnings())
-        found: dict[bytes, StoredVector] = {}
+        stored: dict[bytes, StoredVector] = {}
         for reply in outcome.replies:
-            names, lengths, attributes, attribute_lengths, vectors = reply.message.frames
-            there = unpack_blobs(names, lengths)
+            id_bytes, lengths, attributes, attribute_lengths, vectors = reply.message.frames
+            stored_ids = unpack_blobs(id_bytes, lengths)
             table = np.frombuffer(vectors, dtype=np.float32).reshape(-1, collection.dimension)
-            rows: Sequence[Floats | None] = list(table) if len(table) else [None] * len(there)
-            packed = unpack_blobs(attributes, attribute_lengths)
-            found.update((entry.id, entry) for entry in map(StoredVector, there, packed, rows))
-        return [found[name] for name in dict.fromkeys(ids) if name in found], outcome.warnings()
+            rows: Sequence[Floats | None] = list(table) if len(table) else [None] * len(stored_ids)
+            packed_attributes = unpack_blobs(attributes, attribute_lengths)
+            stored.update((entry.id, entry) for entry in map(StoredVector, stored_ids, packed_attributes, rows))
+        return [stored[name] for name in dict.fromkeys(ids) if name in stored], outcome.warnings()
 
     async def stats(self) -> tuple[list[CollectionStats], list[str]]:
         """(an entry for each collection of each worker; warnings, also of what the list of collections may lack)."""

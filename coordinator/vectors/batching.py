@@ -15,13 +15,14 @@ from shared.errors import DeadlineExceeded
 from shared.messages.vectors import Floats, SearchBody
 
 BATCHES_IN_FLIGHT = 1
-"""Of searches alike in all but their vectors. What comes while one is being answered is gathered into the next, so
-that many small searches cost the workers little more than one."""
+"""Of searches that differ only in their vectors. Searches that arrive while a batch is being answered are gathered into
+the next one, so that many small searches cost the workers little more than one."""
 BATCH_MAX = 128
 HOLD_S = 0.002
 HOLD_SHARE = 0.9
-"""Who got an answer from a batch often asks again at once: the next batch is held until such a share of the searches
-that were under way together of late has come, or for this long. One search after the other is never held."""
+"""Clients that got an answer from a batch often ask again at once. So the next batch is held until this share of the
+searches that were recently under way together has arrived, or for this long. Searches that come one after the other are
+never held."""
 QUEUES_MAX = 256  # kinds of search whose recent batches are remembered
 
 Ask = Callable[[SearchBody, Floats], Awaitable[tuple[Found, FanOut]]]
@@ -40,7 +41,7 @@ class _Queue:
     body: SearchBody
     in_flight: int = 0
     waiting: list[_Waiting] = field(default_factory=list)
-    recent: float = 1.0  # searches under way together of late
+    recent: float = 1.0  # searches that were recently under way together
     sent: int = 0
     hold: asyncio.TimerHandle | None = None
 
@@ -106,16 +107,17 @@ class SearchBatches:
         awaited = [waiting for waiting in batch if not waiting.answer.done()]
         try:
             if awaited:
-                found, outcome = await self._ask(queue.body, np.concatenate([waiting.queries for waiting in awaited]))
-                for waiting, hits in zip(awaited, found.lists, strict=True):
+                queries = np.concatenate([waiting.queries for waiting in awaited])
+                results, outcome = await self._ask(queue.body, queries)
+                for waiting, hits in zip(awaited, results.lists, strict=True):
                     if not waiting.answer.done():
-                        waiting.answer.set_result((Found([hits], found.unknown, found.vectors), outcome))
+                        waiting.answer.set_result((Found([hits], results.unknown, results.vectors), outcome))
         except asyncio.CancelledError:
             for waiting in awaited:
                 waiting.answer.cancel()
             raise
         except Exception as error:
-            # Each of those that wait gets the error; it is theirs to answer.
+            # Every search of the batch raises the error to its own client.
             for waiting in awaited:
                 if not waiting.answer.done():
                     waiting.answer.set_exception(error)

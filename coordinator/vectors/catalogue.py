@@ -97,10 +97,10 @@ class Catalogue:
 
     def get(self, name: str) -> Collection:
         """Raises NotFound."""
-        found = self.find(name)
-        if found is None:
+        collection = self.find(name)
+        if collection is None:
             raise NotFound(f"there is no collection {name or DEFAULT!r}")
-        return found
+        return collection
 
     def all(self) -> list[Collection]:
         return sorted(self._by_name.values(), key=lambda collection: collection.name)
@@ -123,19 +123,19 @@ class Catalogue:
     def create(self, name: str, dimension: int, metric: str, storage: str, text: tuple[str, ...]) -> Collection:
         """Add one; the same again is the one there is. Raises BadData for wrong or differing settings, OSError."""
         check(name, dimension, metric, storage, text)
-        there = self._by_name.get(name)
-        if there is not None:
-            asked = Collection(there.id, name, dimension, metric, storage, text)
-            if asked != there:
+        existing = self._by_name.get(name)
+        if existing is not None:
+            requested = Collection(existing.id, name, dimension, metric, storage, text)
+            if requested != existing:
                 raise BadData(
-                    f"the collection {name!r} exists with {describe(there)}; it cannot become {describe(asked)}"
+                    f"the collection {name!r} exists with {describe(existing)}; it cannot become {describe(requested)}"
                 )
-            return there
+            return existing
         if len(self._by_name) >= COLLECTIONS_MAX:
             raise BadData(f"there are {COLLECTIONS_MAX} collections, which is the limit")
-        made = Collection(self.next_id, name, dimension, metric, storage, text)
-        self._change(next_id=self.next_id + 1, collections=[*self._content.collections, made])
-        return made
+        created = Collection(self.next_id, name, dimension, metric, storage, text)
+        self._change(next_id=self.next_id + 1, collections=[*self._content.collections, created])
+        return created
 
     def remove(self, name: str) -> Collection:
         """Decide that a collection is no more; the shards follow, and are waited for in `dropped`. Raises NotFound,

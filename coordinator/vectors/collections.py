@@ -84,10 +84,10 @@ class Collections:
         """None for the default one while it has no vector. Raises NotFound for others that are not there."""
         if name in ("", DEFAULT):
             return self._catalogue.find(name)
-        found = self._catalogue.find(name)
-        if found is None:
+        collection = self._catalogue.find(name)
+        if collection is None:
             raise NotFound("; ".join([f"there is no collection {name!r}", *self._catalogue.warnings()]))
-        return found
+        return collection
 
     def warnings(self) -> list[str]:
         """What the list of collections may lack."""

@@ -276,12 +276,12 @@ def write_from_protobuf(body: bytes) -> Upserts:
     usual = walk_write(body, VECTORS_MAX)
     if usual is None:
         return _write_from_message(parse_protobuf(body, vector_pb2.WriteRequest()))
-    found, (first, last) = usual
-    _check_count("upsertVectors", len(found), VECTORS_MAX, 1)
+    rows, (first, last) = usual
+    _check_count("upsertVectors", len(rows), VECTORS_MAX, 1)
     ids: list[bytes] = []
     pieces: list[bytes] = []
     attributes: list[bytes] = []
-    for start, end, id_start, id_end, floats_start, floats_end, others in found.tolist():
+    for start, end, id_start, id_end, floats_start, floats_end, others in rows.tolist():
         name = _utf8(body[id_start:id_end], "upsertVectors")
         ids.append(id_bytes(name, "upsertVectors"))
         if floats_end == floats_start:
@@ -294,7 +294,7 @@ def write_from_protobuf(body: bytes) -> Upserts:
         else:
             attributes.append(b"")
     flat = np.frombuffer(b"".join(pieces), dtype=np.float32)
-    counts = (found[:, 5] - found[:, 4]) // 4
+    counts = (rows[:, 5] - rows[:, 4]) // 4
     return Upserts(_utf8(body[first:last], "collection"), ids, flat, counts, attributes)
 
 

@@ -117,10 +117,10 @@ def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> Found
             unknown.append(set(body.unknown))
     found = Found([NO_HITS] * lists, set.intersection(*unknown) if unknown else set(), vectors)
     # Only a worker without any vector sends none of a column that others send.
-    there = [reply.frames for reply in replies if len(reply.frames[1])]
-    if there:
-        counts, *columns = [b"".join(frames) for frames in zip(*there, strict=True)]
-        found.lists = _merged(np.frombuffer(counts, dtype=np.int32).reshape(len(there), -1), columns, dimension, k)
+    with_hits = [reply.frames for reply in replies if len(reply.frames[1])]
+    if with_hits:
+        counts, *columns = [b"".join(frames) for frames in zip(*with_hits, strict=True)]
+        found.lists = _merged(np.frombuffer(counts, dtype=np.int32).reshape(len(with_hits), -1), columns, dimension, k)
     return found
 
 

@@ -105,8 +105,8 @@ def from_json(body: bytes) -> SearchRequest:
     _check_shape(single, several, len(arrays), request.text is not None)
     flat, counts = np.zeros(0, dtype=np.float32), []
     if arrays:
-        flat, found = numbers(arrays, lambda place: f"vectors[{place}]" if several else "vector")
-        counts = found.tolist()
+        flat, lengths = numbers(arrays, lambda place: f"vectors[{place}]" if several else "vector")
+        counts = lengths.tolist()
     condition = None
     if request.filter is not msgspec.UNSET:
         content = decode_json(request.filter, object)

@@ -15,8 +15,8 @@ UNUSUAL = -1
 
 
 @njit(cache=True, nogil=True)
-def _walk(body, found, collection):  # type: ignore[no-untyped-def]
-    """The vectors of a WriteRequest → rows of `found` int64[most + 1, 7]: start and end of the message, of its id and
+def _walk(body, rows, collection):  # type: ignore[no-untyped-def]
+    """The vectors of a WriteRequest → `rows` int64[most + 1, 7]: start and end of the message, of its id and
     of its packed floats, and how many other attributes it has. Returns how many vectors, or UNUSUAL.
     """
     at, end, count = 0, len(body), 0
@@ -27,9 +27,9 @@ def _walk(body, found, collection):  # type: ignore[no-untyped-def]
             continue
         if number != 1:
             return UNUSUAL
-        if count == len(found):
+        if count == len(rows):
             return count
-        row = found[count]
+        row = rows[count]
         count += 1
         row[0], row[1], row[2], row[3], row[4], row[5], row[6] = start, at, 0, 0, 0, 0, 0
         inner = start
@@ -66,10 +66,10 @@ def _walk(body, found, collection):  # type: ignore[no-untyped-def]
 def walk_write(body: bytes, most: int) -> tuple[NDArray[np.int64], tuple[int, int]] | None:
     """Where the vectors of a binary WriteRequest are, as `_walk` says, at most `most` + 1 of them, and the span of the
     collection's name. None where the body is not of the usual form, which includes every body that is malformed."""
-    found = np.empty((most + 1, 7), dtype=np.int64)
+    rows = np.empty((most + 1, 7), dtype=np.int64)
     collection = np.zeros(2, dtype=np.int64)
-    count = _walk(np.frombuffer(body, dtype=np.uint8), found, collection)
-    return None if count == UNUSUAL else (found[:count], (int(collection[0]), int(collection[1])))
+    count = _walk(np.frombuffer(body, dtype=np.uint8), rows, collection)
+    return None if count == UNUSUAL else (rows[:count], (int(collection[0]), int(collection[1])))
 
 
 def compile_kernels() -> None:

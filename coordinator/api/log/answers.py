@@ -45,7 +45,7 @@ def event(row: Row) -> bytes:
 
 
 def warning_event(text: str) -> bytes:
-    """What is missing from a stream of events. It has no id, so that a reader that reconnects goes on where it was."""
+    """What is missing from a stream of events. It has no id: a reader that reconnects resumes after its last record."""
     return b"event: warning\ndata: %b\n\n" % _encoder.encode(text)
 
 

@@ -13,8 +13,8 @@ from proto import log_pb2
 
 
 async def append(request: web.Request) -> web.Response:
-    """`awaitDurable: true` is answered when the records are on the disk of every shard concerned (fsync); otherwise
-    when the shards hold them: they then survive the death of any process, and are on disk within 100 ms."""
+    """With `awaitDurable: true` the answer comes when the records are on the disk of every shard concerned (fsync);
+    otherwise when the shards hold them: they then survive the death of any process, and are on disk within 100 ms."""
     context = request.app[CONTEXT]
     body = await read_body(request, context.settings.body_bytes_max)
     batch = records.parse(content_type(request), body, context.settings)

@@ -20,21 +20,21 @@ KEYS_MAX = 100_000
 
 
 async def segments(request: web.Request) -> web.Response:
-    """The first `limit` of them; with `more`, `nextSequence` is the `start_seq` that gives the rest."""
+    """The first `limit` segments. If there are more, `nextSequence` is the `start_seq` that gives the rest."""
     start, end = parameters.sequences(request.query)
     limit = parameters.whole(request.query, ("limit",), SEGMENTS_MAX, 0, SEGMENTS_MAX)
     area = request.app[CONTEXT].log
     await area.wait_for_state()
-    found = [s for s in area.sequencer.segments if start <= s.start_seq < end]
-    rows = [{"id": s.id, "startSeq": s.start_seq, "startTimeMs": s.start_time_ms} for s in found[:limit]]
+    in_range = [s for s in area.sequencer.segments if start <= s.start_seq < end]
+    rows = [{"id": s.id, "startSeq": s.start_seq, "startTimeMs": s.start_time_ms} for s in in_range[:limit]]
     answer: dict[str, Any] = {"status": "success", "segments": rows}
-    if len(found) > limit:
-        answer |= {"more": True, "nextSequence": found[limit].start_seq}
+    if len(in_range) > limit:
+        answer |= {"more": True, "nextSequence": in_range[limit].start_seq}
     return json_answer(answer)
 
 
 async def keys(request: web.Request) -> web.Response:
-    """Distinct keys, ascending; `after` the last one of an answer with `more` is the next page."""
+    """Distinct keys, ascending. If there are more, the next page begins `after` the last key."""
     query = request.query
     prefix = parameters.octets(query, "prefix") or b""
     after = parameters.octets(query, "after")
@@ -42,19 +42,19 @@ async def keys(request: web.Request) -> web.Response:
     last = parameters.whole(query, ("end_segment", "endSegment"), SEGMENT_MAX, 0, SEGMENT_MAX)
     limit = parameters.whole(query, ("limit",), KEYS_DEFAULT, 1, KEYS_MAX)
     warnings = Warnings()
-    found, more = await request.app[CONTEXT].log.reader.keys(prefix, after, (first, last), limit, warnings)
-    rows = [{"key": base64.b64encode(key).decode()} for key in found]
+    page, more = await request.app[CONTEXT].log.reader.keys(prefix, after, (first, last), limit, warnings)
+    rows = [{"key": base64.b64encode(key).decode()} for key in page]
     return json_answer(_warned({"status": "success", "keys": rows, "more": more}, warnings))
 
 
 async def count(request: web.Request) -> web.Response:
-    """How many records a key, the keys with a prefix, or (without either) the whole log has: exactly."""
+    """The exact number of records of a key, of all keys with a prefix, or (without either) of the whole log."""
     start, end = parameters.sequences(request.query)
     named = any(name in request.query for name in ("key", "key_base64", "prefix", "prefix_base64"))
     selection = parameters.selection(request.query) if named else Selection(None)
     warnings = Warnings()
-    records_there = await request.app[CONTEXT].log.reader.count(selection, start, end, warnings)
-    return json_answer(_warned({"status": "success", "count": records_there}, warnings))
+    records = await request.app[CONTEXT].log.reader.count(selection, start, end, warnings)
+    return json_answer(_warned({"status": "success", "count": records}, warnings))
 
 
 def _warned(answer: dict[str, Any], warnings: Warnings) -> dict[str, Any]:

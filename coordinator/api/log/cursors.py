@@ -66,8 +66,8 @@ async def put(request: web.Request) -> web.Response:
         if len(position.key) > KEY_BYTES_MAX:
             raise BadData(f"`positions[{i}].key` has {len(position.key)} bytes; it may have at most {KEY_BYTES_MAX}")
         expected = position.expected
-        wanted = None if expected is msgspec.UNSET else -1 if expected is None else expected
-        moves.append(CursorMove(position.key, position.sequence, wanted))  # type: ignore[arg-type]
+        expected_sequence = None if expected is msgspec.UNSET else -1 if expected is None else expected
+        moves.append(CursorMove(position.key, position.sequence, expected_sequence))  # type: ignore[arg-type]
     await _ask(request, "log.cursor_put", CursorBody(_name(request), moves))
     return json_answer({"status": "success", "positionsSet": len(moves)})
 

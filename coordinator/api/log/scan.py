@@ -1,4 +1,4 @@
-"""GET /api/v1/log/scan: records in pages as they come from the shards, and reads that wait for new ones."""
+"""GET /api/v1/log/scan: records in pages as the shards send them, and reads that wait for new records."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from shared.messages.log import SEQUENCE_MAX, Page, Records
 
 LIMIT_DEFAULT = 1000
 LIMIT_MAX = 10_000_000
-"""Answers are sent as they are read, so their size costs no memory."""
+"""Answers are sent while they are read, so a long one takes no more memory than a short one."""
 FOLLOW_TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_MAX_S = 300.0
 KEEP_ALIVE_S = 15.0
-"""A comment this often keeps proxies from closing a quiet event stream, and shows that a reader has gone."""
+"""A comment at this interval keeps proxies from closing a quiet event stream, and reveals that a reader has gone."""
 EVENTS_AT_ONCE = 1000
 RETRY_S = 0.5
 SEND_TIMEOUT_S = 30.0
-"""A reader that takes nothing for so long is cut off; it goes on from the last id it has."""
+"""A reader that takes nothing for this long is disconnected; it can resume from the last id it has."""
 
 
 async def scan(request: web.Request) -> web.StreamResponse:
@@ -102,8 +102,8 @@ async def _scan(
     reverse: bool,
     body: _Json | _Protobuf,
 ) -> web.StreamResponse:
-    """The first page decides the status; a shard lost after it, or the scan's time being over, ends the answer early,
-    with a warning and where to go on from."""
+    """The first page decides the status. If a shard is lost after it, or the scan's time is over, the answer ends early
+    with a warning and the sequence number to continue from."""
     area = request.app[CONTEXT].log
     damage = Warnings()
     pages = area.reader.pages(selection, start, end, limit, reverse, damage)
@@ -128,7 +128,7 @@ async def _scan(
 async def _send_rest(
     response: web.StreamResponse, pages: AsyncIterator[Page], page: Page, body: _Json | _Protobuf
 ) -> tuple[Page, list[str]]:
-    """(the last page that was sent, why it is not the last there is)."""
+    """(The last page that was sent, why there may be more)."""
     try:
         async for page in pages:
             await _send(response, b"".join(body.page(page.records)))
@@ -150,7 +150,7 @@ async def _send(response: web.StreamResponse, data: bytes) -> None:
 
 @contextmanager
 def _parked(context: Context) -> Iterator[None]:
-    """A request that waits for records is bounded with the followers, not with the requests in flight."""
+    """A request that waits for records counts towards the bound on followers, not on requests in flight."""
     context.in_flight -= 1
     try:
         yield
@@ -159,7 +159,7 @@ def _parked(context: Context) -> Iterator[None]:
 
 
 async def _wait_for_records(context: Context, selection: Selection, start: int, end: int, timeout_s: float) -> None:
-    """Return when the selection has a record from `start` on that may be read, or the time is over."""
+    """Return when the selection has a readable record from `start` on, or the time is over."""
     if start >= end:
         return
     area = context.log
@@ -173,7 +173,7 @@ async def _wait_for_records(context: Context, selection: Selection, start: int, 
 
 
 def _resumed(request: web.Request, start: int) -> int:
-    """Where an event stream begins: a browser that reconnects says which event it had last."""
+    """Where an event stream begins: a browser that reconnects says which event it received last."""
     text = request.headers.get("Last-Event-ID", "")
     if not text:
         return start
@@ -209,14 +209,14 @@ async def _event_stream(request: web.Request, selection: Selection, start: int, 
 
 
 async def _send_warnings(response: web.StreamResponse, follower: Follower, warned: int) -> int:
-    """Send those that the reader has not been sent; how many it has been sent then."""
+    """Send the warnings that the reader does not have yet; returns how many it has then."""
     if len(follower.warnings) > warned:
         await _send(response, b"".join(map(answers.warning_event, follower.warnings.texts()[warned:])))
     return len(follower.warnings)
 
 
 async def _next_rows(context: Context, follower: Follower, limit: int, timeout_s: float) -> list[Row] | None:
-    """None when none came in time, or the shard is away for the moment."""
+    """None when none arrived in time, or a shard is unavailable at the moment."""
     try:
         async with asyncio.timeout(timeout_s):
             return await context.log.followers.read(follower, limit)
