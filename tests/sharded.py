@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike
 
 from coordinator.queries.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
+from loadtest.harness.memory_source import MemorySource
 from shared.hashing import shard_of
 from shared.labels import Labels, Symbols, encode
 from shared.messages.query import Evaluate, Evaluated
 from shared.promql.model import Grid, Source
 from shared.wire import Frame, pack, unpack
-from tests.memory_source import MemorySource
 from worker.queries.evaluation import answer
 
 Series = Mapping[Labels, Sequence[ArrayLike]]

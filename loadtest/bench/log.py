@@ -22,7 +22,7 @@ from pathlib import Path
 
 from loadtest.bench import log_load as load
 from loadtest.bench.log_rivals import RIVALS
-from tests.cluster.cluster import ROOT, Cluster
+from loadtest.harness.cluster import ROOT, Cluster
 
 PARTS = ("append", "single", "scan", "follow", "keys", "memory")
 REPORT = ROOT / "docs" / "benchmarks" / "log.md"

@@ -14,8 +14,8 @@ from itertools import islice
 
 import psutil
 
+from loadtest.harness.cluster import Cluster
 from proto import log_pb2
-from tests.cluster.cluster import Cluster
 
 KEYS = 1000
 VALUE_BYTES = 100

@@ -21,8 +21,8 @@ import psutil
 from loadtest.bench.log_load import json_body
 from loadtest.bench.vector_client import Connection, for_seconds
 from loadtest.bench.vector_data import clustered, search_body, write_bodies
-from tests.cluster.cluster import Cluster
-from tests.remote_write_bodies import HEADERS, compressed
+from loadtest.harness.cluster import Cluster
+from loadtest.harness.remote_write_bodies import HEADERS, compressed
 
 CONNECTIONS = 8
 SHARDS = 8

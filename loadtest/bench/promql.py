@@ -13,11 +13,11 @@ import time
 import numpy as np
 
 from coordinator.queries import planner
+from loadtest.harness.memory_source import MemorySource
 from shared.labels import Symbols, from_mapping
 from shared.promql import parser
 from shared.promql.local import range_query
 from shared.promql.model import Grid
-from tests.memory_source import MemorySource
 
 SERIES = 10_000
 SAMPLES = 240

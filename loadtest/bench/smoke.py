@@ -12,8 +12,8 @@ from pathlib import Path
 
 import snappy
 
+from loadtest.harness.cluster import Cluster
 from proto import remote_write_pb2
-from tests.cluster.cluster import Cluster
 
 SERIES = 10
 REQUESTS = 300

@@ -26,7 +26,7 @@ from loadtest.bench.vector_data import (
     search_body,
     write_bodies,
 )
-from tests.cluster.cluster import Cluster
+from loadtest.harness.cluster import Cluster
 
 WRITERS = 4
 BATCH = 100

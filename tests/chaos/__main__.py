@@ -13,10 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from loadtest.harness.cluster import ROOT
 from tests.chaos import control, report
 from tests.chaos.rounds import Workshop, own_mounts
 from tests.chaos.scenarios import MINUTE, Scenario, all_scenarios
-from tests.cluster.cluster import ROOT
 
 WARM_WITHIN_S = 600.0
 """Compiling all kernels, once on a machine: a request must not wait for the compiler. With the cache on disk it takes

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from loadtest.harness.remote_write_bodies import HEADERS, compressed
 from tests.chaos.client import Client, Silence
 from tests.chaos.findings import Findings
 from tests.chaos.load import Load
 from tests.chaos.registers import Key, Registers, Value
-from tests.remote_write_bodies import HEADERS, compressed
 from worker.series.journal import Written, decode
 
 WRITERS = 2

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import psutil
 
+from loadtest.harness.cluster import READY_WITHIN_S, STOP_WITHIN_S, Cluster
 from tests.chaos.control import Control
 from tests.chaos.zygote import Zygote
-from tests.cluster.cluster import READY_WITHIN_S, STOP_WITHIN_S, Cluster
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 SETTLED_AFTER_S = 1.0

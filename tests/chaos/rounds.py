@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from loadtest.harness.cluster import ROOT
 from tests.chaos.client import Silence
 from tests.chaos.damage import FileKind, Harm
 from tests.chaos.findings import Findings
@@ -22,7 +23,6 @@ from tests.chaos.log_load import KEYS
 from tests.chaos.nemesis import Fault
 from tests.chaos.processes import FAKETIME, ChaosCluster
 from tests.chaos.zygote import Zygote
-from tests.cluster.cluster import ROOT
 
 Hurt = Callable[[Path, FileKind, random.Random], Harm | None]
 SHARDS, WORKERS = 4, 2

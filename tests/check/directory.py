@@ -8,8 +8,8 @@ import random
 import time
 from pathlib import Path
 
-from tests.cluster.cluster import Cluster
-from tests.remote_write_bodies import HEADERS, compressed
+from loadtest.harness.cluster import Cluster
+from loadtest.harness.remote_write_bodies import HEADERS, compressed
 from worker.storage.rows.store import Store
 
 SHARDS, WORKERS = 3, 2

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from loadtest.harness.cluster import Cluster
 from shared.manifest import FORMAT
 from tests.check.directory import SETTINGS, SHARDS, WORKERS, start_and_write
-from tests.cluster.cluster import Cluster
 
 ANSWERS = "answers.json"
 SEARCH = {"vector": [0.5, -1.0, 0.25, 0.0, 1.5, 2.0, -0.5, 0.75], "limit": 20}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import Cluster
+from loadtest.harness.cluster import Cluster
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.remote_write_bodies import HEADERS, compressed
+from loadtest.harness.remote_write_bodies import HEADERS, compressed
 
 GET, POST = "GET", "POST"
 ENDPOINTS = {

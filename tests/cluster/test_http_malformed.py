@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.cluster import Cluster
+from loadtest.harness.cluster import Cluster
 
 HOST = b"Host: localhost\r\n"
 LONG = b"a" * 70_000

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from tests.cluster.cluster import ROOT
+from loadtest.harness.cluster import ROOT
 
 
 def run_module(module, environment):

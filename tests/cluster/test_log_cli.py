@@ -11,7 +11,7 @@ import uuid
 
 import pytest
 
-from tests.cluster.cluster import ROOT, Cluster
+from loadtest.harness.cluster import ROOT, Cluster
 
 
 def run(cluster: Cluster | None, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

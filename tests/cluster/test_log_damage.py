@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from loadtest.harness.cluster import READY_WITHIN_S, ROOT, Cluster
 from proto import log_pb2
 from shared.hashing import shard_of
-from tests.cluster.cluster import READY_WITHIN_S, ROOT, Cluster
 
 SHARDS = 2
 DAMAGED, SOUND = 0, 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import ROOT, Cluster
+from loadtest.harness.cluster import ROOT, Cluster
 
 
 class Enough(Exception):

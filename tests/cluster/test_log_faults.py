@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import Cluster
+from loadtest.harness.cluster import Cluster
 
 ROUNDS = int(os.environ.get("LOG_KILL_ROUNDS", "4"))
 SEED = int(os.environ.get("LOG_KILL_SEED", "1"))

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from loadtest.harness.cluster import Cluster
 from shared.hashing import shard_of
-from tests.cluster.cluster import Cluster
 
 
 def key_on(shard: int) -> bytes:

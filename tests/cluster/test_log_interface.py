@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadtest.harness.cluster import Cluster, Response
 from proto import log_pb2
-from tests.cluster.cluster import Cluster, Response
 
 PROTOBUF = {"Content-Type": "application/protobuf"}
 

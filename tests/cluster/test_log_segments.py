@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import ROOT, Cluster
+from loadtest.harness.cluster import ROOT, Cluster
 
 SEGMENT_BYTES = 4096
 

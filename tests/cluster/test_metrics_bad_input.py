@@ -11,9 +11,9 @@ import psutil
 import pytest
 import snappy
 
+from loadtest.harness.cluster import Cluster, Response
+from loadtest.harness.remote_write_bodies import HEADERS, Series, body
 from proto import remote_write_pb2
-from tests.cluster.cluster import Cluster, Response
-from tests.remote_write_bodies import HEADERS, Series, body
 
 T = 1_700_000_000_000
 STALE_BITS = 0x7FF0000000000002

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster import Cluster
-from tests.remote_write_bodies import HEADERS, compressed
+from loadtest.harness.cluster import Cluster
+from loadtest.harness.remote_write_bodies import HEADERS, compressed
 
 SETTINGS = {"TRIPTYCH_HEAD_BYTES": "8192", "TRIPTYCH_BLOCK_WINDOW": "10s"}
 SEALED_WITHIN_S = 20.0

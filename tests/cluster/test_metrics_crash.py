@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.cluster.cluster import Cluster
-from tests.remote_write_bodies import HEADERS, compressed
+from loadtest.harness.cluster import Cluster
+from loadtest.harness.remote_write_bodies import HEADERS, compressed
 
 ROUNDS = int(os.environ.get("TRIPTYCH_CRASH_ROUNDS", "3"))
 SEED = int(os.environ.get("TRIPTYCH_CRASH_SEED", "20261120"))

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 import snappy
 
+from loadtest.harness.cluster import Cluster, Response
+from loadtest.harness.remote_write_bodies import HEADERS, Series, body, compressed
 from proto import remote_write_pb2
-from tests.cluster.cluster import Cluster, Response
-from tests.remote_write_bodies import HEADERS, Series, body, compressed
 
 T = 1_700_000_000_000
 SERIES = 40

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import snappy
 
+from loadtest.harness.cluster import Cluster, Response
+from loadtest.harness.remote_write_bodies import HEADERS, body
 from proto import remote_write_pb2
-from tests.cluster.cluster import Cluster, Response
-from tests.remote_write_bodies import HEADERS, body
 
 COUNTER, GAUGE = 1, 2
 COUNTED = "triptych_samples_in_total"

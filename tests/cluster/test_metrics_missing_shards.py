@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from loadtest.harness.cluster import Cluster, Response
+from loadtest.harness.remote_write_bodies import HEADERS, compressed
 from shared import hashing, labels
-from tests.cluster.cluster import Cluster, Response
-from tests.remote_write_bodies import HEADERS, compressed
 
 T = 1_700_000_000_000
 SHARDS = 4

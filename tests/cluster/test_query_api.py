@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 import pytest
 import snappy
 
+from loadtest.harness.cluster import Cluster, Response
 from proto import remote_write_pb2
-from tests.cluster.cluster import Cluster, Response
 
 T0_S = 1_700_000_000
 STEP_S = 15

@@ -7,8 +7,8 @@ import time
 import psutil
 import pytest
 
-from tests.cluster.cluster import Cluster
-from tests.remote_write_bodies import HEADERS, compressed
+from loadtest.harness.cluster import Cluster
+from loadtest.harness.remote_write_bodies import HEADERS, compressed
 
 NOW = 1_700_000_000
 WITHIN_S = 20.0

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.harness.cluster import Cluster
 from shared import hashing
-from tests.cluster.cluster import Cluster
 
 PROGRAMS = ("prometheus", "promtool", "vmagent", "prometheus-node-exporter")
 RECORDS = 500

@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.cluster.cluster import Cluster, Response
-from tests.remote_write_bodies import HEADERS, compressed
+from loadtest.harness.cluster import Cluster, Response
+from loadtest.harness.remote_write_bodies import HEADERS, compressed
 
 T0_S = 1_700_000_000
 SERIES = 400

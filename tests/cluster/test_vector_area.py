@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadtest.harness.cluster import READY_WITHIN_S, Cluster, Response
 from proto import vector_pb2
-from tests.cluster.cluster import READY_WITHIN_S, Cluster, Response
 
 PROTOBUF = {"Content-Type": "application/protobuf"}
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from loadtest.harness.cluster import READY_WITHIN_S, Cluster
 from proto import vector_pb2
-from tests.cluster.cluster import READY_WITHIN_S, Cluster
 
 ROUNDS = int(os.environ.get("VECTOR_CRASH_ROUNDS", "4"))
 WRITERS = 3

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cluster.cluster import Cluster
+from loadtest.harness.cluster import Cluster
 from tests.cluster.test_vector_area import ids, put, refused, search, write
 
 

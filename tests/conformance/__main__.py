@@ -28,7 +28,7 @@ def open_backend(mode: str) -> Iterator[Backend]:
 
         yield OracleBackend()
         return
-    from tests.cluster.cluster import Cluster
+    from loadtest.harness.cluster import Cluster
     from tests.conformance.cluster_backend import ClusterBackend
 
     with tempfile.TemporaryDirectory() as directory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from loadtest.harness.memory_source import MemorySource
 from shared.errors import TriptychError
 from shared.labels import Labels
 from shared.promql import local, model
@@ -12,7 +13,6 @@ from shared.promql.positions import line_column
 from tests.conformance.answer import Answer, Pairs
 from tests.conformance.data import Data, LoadedSamples
 from tests.conformance.script import Times
-from tests.memory_source import MemorySource
 
 
 class MemoryBackend:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from loadtest.harness.memory_source import matches
 from shared.errors import TriptychError
 from shared.labels import Labels
 from shared.promql import ast, parser
 from tests.conformance.answer import Answer, differences, expected_series, series_differences
 from tests.conformance.data import Data, Holdings
 from tests.conformance.script import Clear, Eval, Load, Times, parse_script
-from tests.memory_source import matches
 
 RANGE_CHECK_STEP_MS = 60_000
 _GRID_DEPENDENT = re.compile(r"\b(?:step|range|start|end)\s*\(", re.IGNORECASE)

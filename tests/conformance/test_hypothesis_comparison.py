@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 
+from loadtest.harness.memory_source import MemorySource
 from shared.errors import TriptychError
 from shared.labels import Labels
 from shared.promql import local, parser
@@ -22,7 +23,6 @@ from shared.promql.model import Grid
 from tests import oracle
 from tests.conformance.generation import COMPARISON_CASES, COMPARISON_SEED, STEPS_MS, Points, data_sets, queries
 from tests.conformance.memory_backend import answer_of
-from tests.memory_source import MemorySource
 from tests.oracle_values import OracleError
 from tests.sharded import evaluate_sharded, split
 

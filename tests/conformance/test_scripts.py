@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster import Cluster
+from loadtest.harness.cluster import Cluster
 from tests.conformance import suite
 from tests.conformance.__main__ import CLUSTER_SHARDS
 from tests.conformance.cluster_backend import ClusterBackend

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from loadtest.harness.memory_source import MemorySource
 from shared.promql.local import instant, range_query
 from shared.promql.model import STALE_NAN_BITS, Grid, Matrix, Scalar
-from tests.memory_source import MemorySource
 
 STALE = float(np.array([STALE_NAN_BITS], dtype=np.int64).view(np.float64)[0])
 INTERVAL_MS = 10_000

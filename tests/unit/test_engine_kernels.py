@@ -12,6 +12,7 @@ from coordinator.queries import evaluation, joining, results
 from coordinator.queries.fetched import FetchedSelection
 from coordinator.queries.merge import Terms
 from coordinator.queries.planner import Plan
+from loadtest.harness.memory_source import MemorySource
 from shared.labels import LabelFrame, Symbols
 from shared.promql.ast import Matcher, VectorSelector
 from shared.promql.engine import range_functions, scan
@@ -20,7 +21,6 @@ from shared.promql.engine.kernels.counters import extrapolated
 from shared.promql.model import Grid, RangeVector, Samples
 from shared.promql.parser import parse
 from shared.promql.rendering import series
-from tests.memory_source import MemorySource
 from tests.unit.engine_answers import at, remarks, rows, source
 from tests.unit.operators_setup import Bench
 

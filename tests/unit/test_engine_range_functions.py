@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numba import types
 
+from loadtest.harness.memory_source import MemorySource
 from shared.errors import NotExecutable
 from shared.promql.engine import range_functions
 from shared.promql.engine.kernels import (
@@ -22,7 +23,6 @@ from shared.promql.engine.kernels import (
     windows,
 )
 from shared.promql.engine.warm import compile_kernels
-from tests.memory_source import MemorySource
 from tests.unit.engine_answers import STALE, at, remarks, rows, source
 
 NAN = math.nan

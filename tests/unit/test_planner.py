@@ -10,13 +10,13 @@ import pytest
 from coordinator.queries import planner
 from coordinator.queries.merge import message
 from coordinator.queries.planner import Plan, plan
+from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, NotExecutable
 from shared.labels import Symbols
 from shared.promql import parser
 from shared.promql.ast import MatrixSelector, Remote, ValueType
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import Grid
-from tests.memory_source import MemorySource
 from tests.sharded import Terms, evaluate_sharded
 from tests.unit.test_planner_equivalence import QUERIES, RANGE
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadtest.harness.memory_source import MemorySource
 from shared.errors import TriptychError
 from shared.labels import from_mapping
 from shared.promql import local
 from shared.promql.model import Annotations, Grid, Matrix, RangeVector, Scalar, String, Value
-from tests.memory_source import MemorySource
 from tests.sharded import Series, evaluate_sharded, split
 
 MINUTE = 60_000

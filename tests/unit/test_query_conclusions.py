@@ -27,13 +27,13 @@ from coordinator.queries.evaluation import (
 )
 from coordinator.queries.explain import explain, stats
 from coordinator.queries.planner import plan
+from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import Symbols
 from shared.messages.query import Evaluate
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid, Matrix, Source
 from shared.wire import Reply, pack, unpack
-from tests.memory_source import MemorySource
 from worker.queries.evaluation import answer
 
 MINUTE_MS = 60_000

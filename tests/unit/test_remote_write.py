@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from coordinator.series import remote_write
 from coordinator.series.remote_write import UNLIMITED, Cut, Limits, cut, decompress, walk
 from coordinator.series.walk import LABELS, LABELS_END, PLAIN, STATUS
+from loadtest.harness.remote_write_bodies import body
 from proto import remote_write_pb2
 from shared import hashing, labels, sample_frames
 from shared.errors import BadData, TooLarge
 from shared.messages.series import FamilyMetadata
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import xxh64
-from tests.remote_write_bodies import body
 
 LIMITS = Limits(labels=16, name_bytes=64, value_bytes=256)
 SHARDS = 4

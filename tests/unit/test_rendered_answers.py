@@ -18,6 +18,7 @@ from coordinator.queries import label_order
 from coordinator.queries.joining import Joined
 from coordinator.queries.merge import Merged
 from coordinator.queries.results import Result, ordered
+from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, NotExecutable
 from shared.labels import LabelFrame, Symbols, from_mapping
 from shared.messages import exchange
@@ -25,7 +26,6 @@ from shared.promql.engine.context import EvalContext
 from shared.promql.model import STALE_NAN_BITS, Grid, Matrix, RangeVector, Samples
 from shared.promql.rendering import series as rendering
 from shared.promql.rendering.series import SeriesWriter
-from tests.memory_source import MemorySource
 from tests.sharded import evaluate_sharded, split
 from worker.queries import evaluation
 

@@ -13,9 +13,9 @@ import pytest
 
 from coordinator.series import remote_write
 from coordinator.series.remote_write import UNLIMITED
+from loadtest.harness.remote_write_bodies import body
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
-from tests.remote_write_bodies import body
 from tests.unit.test_series_blocks import Quiet
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
 from worker.damage import DamageReport

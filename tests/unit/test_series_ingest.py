@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from coordinator.series.remote_write import UNLIMITED, cut
+from loadtest.harness.remote_write_bodies import body
 from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.sample_frames import Arrival, parse
-from tests.remote_write_bodies import body
 from worker.series.ingest import Rounds, Turn
 from worker.series.journal import PendingRecord
 

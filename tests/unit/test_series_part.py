@@ -11,11 +11,11 @@ import pytest
 
 from coordinator.series import remote_write
 from coordinator.series.remote_write import UNLIMITED
+from loadtest.harness.remote_write_bodies import Series, body
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.labels import Labels, Symbols
 from shared.promql.ast import Matcher
-from tests.remote_write_bodies import Series, body
 from worker.queries.source import ShardSource
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import psutil
 
-from tests.cluster.cluster import Cluster
+from loadtest.harness.cluster import Cluster
 
 READY_WITHIN_S = 120.0
 STOP_WITHIN_S = 60.0

@@ -16,6 +16,7 @@ import numpy as np
 from coordinator.series import remote_write
 from coordinator.series.remote_write import UNLIMITED
 from coordinator.vectors.catalogue import Catalogue
+from loadtest.harness.remote_write_bodies import body
 from shared import identity
 from shared.config import Settings
 from shared.hashing import hash64
@@ -30,7 +31,6 @@ from tests.powerloss.history import History, require, some
 from tests.powerloss.recording import Recorder
 from tests.powerloss.workloads import store as store_workload
 from tests.powerloss.workloads import wal as wal_workload
-from tests.remote_write_bodies import body
 from tests.unit.log_shard import OneShard
 from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S
 from worker.damage import Area
