@@ -184,7 +184,8 @@ def _supporting() -> list[Path]:
     """The sources, and the modules of tests that hold no tests themselves."""
     sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     support = [path for path in (ROOT / "tests").glob("**/*.py") if not path.name.startswith("test_")]
-    return [*sources, *(path for path in support if path.parent.name in ("tests", "unit", "conformance"))]
+    support += (ROOT / "loadtest" / "harness").glob("*.py")
+    return [*sources, *(path for path in support if path.parent.name in ("tests", "unit", "conformance", "harness"))]
 
 
 def _digest(paths: Iterable[Path]) -> str:

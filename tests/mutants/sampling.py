@@ -18,14 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "storage": (
-        "worker/storage/wal",
-        "worker/storage/rows/store.py",
-        "worker/storage/rows/check.py",
-        "worker/storage/rows/damage.py",
-        "worker/storage/rows/files.py",
-        "worker/storage/rows/marker.py",
-        "worker/storage/rows/iteration.py",
-        "worker/storage/group_sync.py",
+        "worker/storage",
+        "worker/methods",
         "worker/logs",
         "worker/series",
         "worker/queries",
