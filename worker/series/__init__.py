@@ -1,1 +1,1 @@
-"""The time series of a shard: their index, their samples in journal, head and blocks, and the methods on them."""
+"""The time series of a shard: their index, their samples in journal, head and blocks."""
