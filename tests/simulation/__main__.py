@@ -139,26 +139,29 @@ def find_defects(histories: int, seed: int, jobs: int) -> int:
     tasks = [(name, seed, histories) for name in DEFECTS]
     missed = 0
     with _pool(jobs, 1) as pool:
-        for name, count, violation in pool.imap(find_defect, tasks):
-            missed += not violation
-            found = f"found in history {count}: {violation[:SHOWN_CHARACTERS]}" if violation else f"MISSED in {count}"
-            print(f"{name:24} ({DEFECTS[name].text}): {found}", flush=True)
+        for name, count, violation, without in pool.imap(find_defect, tasks):
+            missed += bool(without) or not violation
+            verdict = f"found in history {count}: {violation[:SHOWN_CHARACTERS]}" if violation else f"MISSED in {count}"
+            if without:
+                verdict = f"NOT TOLD: history {count} is violated without it too: {without[:SHOWN_CHARACTERS]}"
+            print(f"{name:24} ({DEFECTS[name].text}): {verdict}", flush=True)
     return 1 if missed else 0
 
 
-def find_defect(task: tuple[str, int, int]) -> tuple[str, int, str]:
-    """(name, histories that were run, the violation or "")."""
+def find_defect(task: tuple[str, int, int]) -> tuple[str, int, str, str]:
+    """(name, histories that were run, the violation or "", that of the same history without the defect or "")."""
     name, seed, histories = task
     from tests.simulation.defects import put_back
     from tests.simulation.history import run
     from tests.simulation.patches import simulated
 
-    with simulated(), put_back(name):
+    with simulated():
         for count in range(histories):
-            violation = run(octets_of(seed + count)).violation
+            with put_back(name):
+                violation = run(octets_of(seed + count)).violation
             if violation:
-                return name, count + 1, violation
-    return name, histories, ""
+                return name, count + 1, violation, run(octets_of(seed + count)).violation
+    return name, histories, "", ""
 
 
 def report(tally: Tally, seconds: float) -> None:

@@ -26,6 +26,13 @@ PATIENCE_S = (LONG_S, LONG_S, 0.4, 0.1, 0.02)
 ATTEMPTS_MAX = 4
 
 
+def keys_of(selection: Selection) -> Callable[[bytes], bool]:
+    """Whether a key is one of the selection's."""
+    if selection.key is None:
+        return lambda key: key.startswith(selection.prefix)
+    return lambda key: key == selection.key
+
+
 @dataclass
 class Clients:
     """What they share: the keys they write, and what they know."""
@@ -152,7 +159,7 @@ class Clients:
     ) -> Given | None:
         """Read pages as the endpoint does, until the limit or the end; None when there is nothing to be known."""
         world = self.cluster.world
-        given = Given(name, selection.matches, start, start, [], 0)
+        given = Given(name, keys_of(selection), start, start, [], 0)
         reached = end
 
         async def handler(area: LogArea) -> None:
@@ -211,7 +218,7 @@ class Clients:
         except (Disconnected, Refused, Unavailable, Overloaded):
             return
         world.trace(f"{name}: counts {counted} of {selection} below {end}")
-        self.model.counts.append((name, selection.matches, 0, end, counted, log_start))
+        self.model.counts.append((name, keys_of(selection), 0, end, counted, log_start))
 
     def follower(self, name: str, reads: int, selection: Selection | None = None) -> None:
         """Reads on from where it is as an event stream does, and connects again when it is cut off."""
@@ -220,7 +227,7 @@ class Clients:
         position = 0
         for _ in range(reads):
             world.sleep(world.choices.delay_s())
-            given = Given(name, selection.matches, position, position, [], 0)
+            given = Given(name, keys_of(selection), position, position, [], 0)
 
             async def handler(area: LogArea, given: Given = given) -> None:
                 with area.followers.following(selection, given.start) as follower:
