@@ -27,7 +27,7 @@ _PAIR = types.UniTuple(types.int64, 2)
 _TRIPLE = types.UniTuple(types.int64, 3)
 
 
-# Kernels. Each reads body[at:end] and no byte beyond; the caller has checked 0 ≤ at and end ≤ len(body).
+# Kernels. Those with an `end` read body[at:end] and no byte beyond; the caller has checked 0 ≤ at and end ≤ len(body).
 
 
 @njit(_PAIR(Bytes, types.int64, types.int64), cache=True, nogil=True)
