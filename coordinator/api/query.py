@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -18,9 +19,19 @@ from coordinator.api import parameters
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip, boolean
-from coordinator.queries.evaluation import Conclusion, Question, conclude, in_thread, planned, remark_texts
+from coordinator.queries.evaluation import (
+    Conclusion,
+    Question,
+    Replies,
+    ask,
+    in_thread,
+    merge,
+    planned,
+    remark_texts,
+)
 from coordinator.queries.explain import explain, stats
 from coordinator.queries.joining import Joined
+from coordinator.queries.merge import SeriesBecameEqual
 from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
 from coordinator.responses import success
 from coordinator.streaming import Body, respond
@@ -96,8 +107,8 @@ def _question(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Sett
 
 
 async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, is_range: bool) -> web.StreamResponse:
-    """Plan the query, ask the workers, merge what they reply and render it, in this order. Merging and the first piece
-    of the rendering are work for one thread; the rest is rendered while it is sent."""
+    """Plan the query, ask the workers, merge what they reply and render it. Merging and the first piece of the
+    rendering are work for one thread; the rest is rendered while it is sent."""
     context = request.app[CONTEXT]
     question = _question(fields, grid, is_range, context.settings)
     beside = _Beside(bool(fields.get("stats", "")), boolean(fields, "explain", False))
@@ -107,10 +118,15 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
         named = _TYPE_NAMES[query_plan.type]
         raise NotExecutable(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
 
-    def rendered(conclusion: Conclusion) -> Body:
-        return Body(_chunks(question, conclusion, beside), gzip=gzip)
+    def merged_and_rendered(replies: Replies) -> Body:
+        return Body(_chunks(question, merge(question, replies), beside), gzip=gzip)
 
-    body = await conclude(question, query_plan, context.links, rendered)
+    try:
+        replies = await ask(question, query_plan, context.links)
+        body = await in_thread(partial(merged_and_rendered, replies), question)
+    except SeriesBecameEqual:
+        replies = await ask(question, await planned(question, relabel=False), context.links, careful=True)
+        body = await in_thread(partial(merged_and_rendered, replies), question)
     return await respond(request, body, lambda call: in_thread(call, question))
 
 

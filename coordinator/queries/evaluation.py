@@ -1,20 +1,19 @@
-"""One query from plan to finished value: asks the workers, merges their answers in a thread, and gathers times and
-remarks."""
+"""One query from plan to finished value, in three steps: plan it, ask the workers, merge what they reply."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from coordinator.calls import FanOut, require_whole
 from coordinator.links import Links
 from coordinator.queries import results
-from coordinator.queries.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
+from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.query import Evaluated, Form
@@ -74,56 +73,83 @@ class Question:
         return "matrix" if self.is_range or query_plan.type is ValueType.MATRIX else "vector"
 
 
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """What the workers replied to a question; the times are of `time.perf_counter()`."""
+
+    plan: Plan
+    terms: Terms
+    fan_out: FanOut
+    asked_at: float
+    replied_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerShare:
+    """What one worker did for a query, and how long that took."""
+
+    worker: str
+    shards: tuple[int, ...]
+    elapsed_ms: float
+    timings_ms: Mapping[str, float]
+    evaluated: Evaluated
+
+
 @dataclass(slots=True)
 class Conclusion:
-    """A query's value, with the warnings, times and counts that go with it. `shards`: worker, shards, times and samples
-    of each answer."""
+    """A query's value, with the warnings, times and counts that go with it."""
 
     plan: Plan
     merged: Merged
     warnings: list[str]
-    shards: list[dict[str, Any]]
+    shares: list[WorkerShare]
     timings_s: dict[str, float]
 
 
-async def planned(question: Question) -> Plan:
-    """Raises ParseError, BadData, NotExecutable."""
+async def planned(question: Question, *, relabel: bool = True) -> Plan:
+    """The plan; without `relabel`, workers are asked for series before labels change. Raises ParseError, BadData,
+    NotExecutable."""
     if len(question.text) <= INLINE_TEXT_MAX:
-        return plan(question.text, question.grid)
-    return await in_thread(lambda: plan(question.text, question.grid), question)
+        return plan(question.text, question.grid, relabel=relabel)
+    return await in_thread(lambda: plan(question.text, question.grid, relabel=relabel), question)
 
 
-async def conclude(
-    question: Question, query_plan: Plan, links: Links, then: Callable[[Conclusion], T], *, careful: bool = False
-) -> T:
-    """Ask the workers and evaluate; returns what `then` makes of the conclusion, called in the same thread.
+async def ask(question: Question, query_plan: Plan, links: Links, *, careful: bool = False) -> Replies:
+    """Ask the workers for the leaves of the plan.
 
     `careful`: workers do nothing that relies on their series being different from those of other workers.
 
-    Raises NotExecutable, BadData; DeadlineExceeded when the timeout has elapsed; Unavailable when no shard answers, or
-    one does not and the question asks for all.
+    Raises DeadlineExceeded when the timeout has elapsed; Unavailable when no shard answers, or one does not and the
+    question asks for all.
     """
     terms = question.terms("arrays" if careful else question.form(query_plan))
-    prepared_at = time.perf_counter()
+    asked_at = time.perf_counter()
     fan_out = await _ask(question, query_plan, terms, links)
-    answered_at = time.perf_counter()
+    return Replies(query_plan, terms, fan_out, asked_at, time.perf_counter())
 
-    def merge() -> T:
-        started_at = time.perf_counter()
-        merged, shards = _merge(query_plan, fan_out, terms)
-        timings = {
-            "queryPreparationTime": prepared_at - question.asked_at,
-            "shardsTime": answered_at - prepared_at,
-            "execQueueTime": started_at - answered_at,
-            "mergeTime": time.perf_counter() - started_at,
-        }
-        return then(Conclusion(query_plan, merged, fan_out.warnings(), shards, timings))
 
-    try:
-        return await in_thread(merge, question)
-    except SeriesBecameEqual:
-        query_plan = await in_thread(lambda: plan(question.text, question.grid, relabel=False), question)
-        return await conclude(question, query_plan, links, then, careful=True)
+def merge(question: Question, replies: Replies) -> Conclusion:
+    """Evaluate the plan over the workers' replies: work for a thread, see `in_thread`.
+
+    Raises NotExecutable, BadData, DeadlineExceeded; SeriesBecameEqual when the workers must be asked carefully, with a
+    plan that does not relabel.
+    """
+    started_at = time.perf_counter()
+    shares = [
+        WorkerShare(reply.worker, tuple(reply.shards), reply.elapsed_ms, reply.message.timings_ms, evaluated)
+        for reply in replies.fan_out.replies
+        for evaluated in (unpack(reply.message.body, Evaluated),)
+    ]
+    frames = [reply.message.frames for reply in replies.fan_out.replies]
+    answers = [(share.evaluated, own) for share, own in zip(shares, frames, strict=True)]
+    merged = evaluate_plan(replies.plan, answers, replies.terms)
+    timings = {
+        "queryPreparationTime": replies.asked_at - question.asked_at,
+        "shardsTime": replies.replied_at - replies.asked_at,
+        "execQueueTime": started_at - replies.replied_at,
+        "mergeTime": time.perf_counter() - started_at,
+    }
+    return Conclusion(replies.plan, merged, replies.fan_out.warnings(), shares, timings)
 
 
 async def _ask(question: Question, query_plan: Plan, terms: Terms, links: Links) -> FanOut:
@@ -145,31 +171,6 @@ async def _ask(question: Question, query_plan: Plan, terms: Terms, links: Links)
     if not question.partial_response:
         require_whole(fan_out.warnings())
     return fan_out
-
-
-def _merge(query_plan: Plan, fan_out: FanOut, terms: Terms) -> tuple[Merged, list[dict[str, Any]]]:
-    replies, shards = [], []
-    for reply in fan_out.replies:
-        evaluated = unpack(reply.message.body, Evaluated)
-        replies.append((evaluated, reply.message.frames))
-        shards.append(
-            {
-                "worker": reply.worker,
-                "shards": list(reply.shards),
-                "elapsedTime": _seconds(reply.elapsed_ms),
-                "timings": {name: _seconds(ms) for name, ms in reply.message.timings_ms.items()},
-                "samples": sum(part.samples_read for part in evaluated.answers),
-                "subqueries": [
-                    {"samples": part.samples_read, "evalTime": _seconds(part.elapsed_ms), "form": part.shape.kind}
-                    for part in evaluated.answers
-                ],
-            }
-        )
-    return evaluate_plan(query_plan, replies, terms), shards
-
-
-def _seconds(ms: float) -> float:
-    return round(ms / 1000, 6)
 
 
 async def in_thread(call: Callable[[], T], question: Question) -> T:

@@ -6,7 +6,7 @@ import time
 from dataclasses import fields
 from typing import Any
 
-from coordinator.queries.evaluation import Conclusion, Question
+from coordinator.queries.evaluation import Conclusion, Question, WorkerShare
 from coordinator.queries.planner import Leaf, Plan
 from shared.labels import Symbols
 from shared.promql.ast import Expr, Remote
@@ -16,13 +16,16 @@ from shared.promql.model import Grid
 CHILDREN = ("lhs", "rhs", "expr", "vector", "param", "args")
 
 
-def explain(question: Question, concluded: Conclusion) -> dict[str, Any]:
+def explain(question: Question, conclusion: Conclusion) -> dict[str, Any]:
     """The tree of the plan. A node is evaluated by the coordinator unless it has a `shards` member: what was sent."""
-    plan = concluded.plan
+    plan = conclusion.plan
     clock = EvalContext(None, Symbols(), question.grid, question.lookback_ms)
     return {
         "plan": _node(plan.root, plan, clock),
-        "shards": [{"worker": s["worker"], "shards": s["shards"], "time": s["elapsedTime"]} for s in concluded.shards],
+        "shards": [
+            {"worker": share.worker, "shards": list(share.shards), "time": _seconds(share.elapsed_ms)}
+            for share in conclusion.shares
+        ],
     }
 
 
@@ -58,17 +61,35 @@ def _sent(leaf: Leaf, clock: EvalContext) -> dict[str, Any]:
     }
 
 
-def stats(question: Question, concluded: Conclusion) -> dict[str, Any]:
+def stats(question: Question, conclusion: Conclusion) -> dict[str, Any]:
     """Prometheus's members, and beside them what each worker took."""
-    timings = dict(concluded.timings_s)
+    timings = dict(conclusion.timings_s)
     timings["innerEvalTime"] = timings["shardsTime"] + timings["mergeTime"]
     timings["evalTotalTime"] = timings["queryPreparationTime"] + timings["innerEvalTime"] + timings["resultSortTime"]
     timings["execTotalTime"] = time.perf_counter() - question.asked_at
     return {
         "timings": {name: round(seconds, 6) for name, seconds in timings.items()},
         "samples": {
-            "totalQueryableSamples": concluded.merged.samples_read,
-            "peakSamples": concluded.merged.samples_peak,
+            "totalQueryableSamples": conclusion.merged.samples_read,
+            "peakSamples": conclusion.merged.samples_peak,
         },
-        "shards": concluded.shards,
+        "shards": [_of_worker(share) for share in conclusion.shares],
     }
+
+
+def _of_worker(share: WorkerShare) -> dict[str, Any]:
+    return {
+        "worker": share.worker,
+        "shards": list(share.shards),
+        "elapsedTime": _seconds(share.elapsed_ms),
+        "timings": {name: _seconds(ms) for name, ms in share.timings_ms.items()},
+        "samples": sum(part.samples_read for part in share.evaluated.answers),
+        "subqueries": [
+            {"samples": part.samples_read, "evalTime": _seconds(part.elapsed_ms), "form": part.shape.kind}
+            for part in share.evaluated.answers
+        ],
+    }
+
+
+def _seconds(ms: float) -> float:
+    return round(ms / 1000, 6)

@@ -259,6 +259,20 @@ def test_duplicates_across_shards_are_refused(filled: Cluster) -> None:
     assert refused(answer, 422)
 
 
+def test_series_of_two_workers_that_labels_make_equal_are_merged(cluster: Cluster) -> None:
+    """Each has one sample, a minute after that of the one before: no two at the same time."""
+    write(
+        cluster,
+        {(("__name__", "q_apart"), ("n", str(n))): [((T0_S + 60 * n) * 1000, float(n))] for n in range(24)},
+    )
+    text = 'sum(label_replace(q_apart, "n", "", "", ""))'
+    times = {"start": str(T0_S + 1), "end": str(T0_S + 60 * 23 + 1), "step": "60s"}
+    answer = cluster.get("/api/v1/query_range", query=text, lookback_delta="10s", **times)
+    assert answer.status == 200, answer.body
+    [series] = answer.json()["data"]["result"]
+    assert [float(value) for _, value in series["values"]] == [float(n) for n in range(24)]
+
+
 def test_warnings_and_infos_have_positions_in_the_query(filled: Cluster) -> None:
     query = "1 +\n  sum(rate(q_level[5m])) + quantile(2, q_requests_total)"
     body = filled.get("/api/v1/query", query=query, time=str(T0_S + 600)).json()

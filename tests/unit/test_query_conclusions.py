@@ -20,12 +20,14 @@ from coordinator.queries.evaluation import (
     SHARDS_SHARE,
     Conclusion,
     Question,
-    conclude,
+    ask,
     in_thread,
+    merge,
     planned,
     remark_texts,
 )
 from coordinator.queries.explain import explain, stats
+from coordinator.queries.merge import SeriesBecameEqual
 from coordinator.queries.planner import plan
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, Unavailable
@@ -80,7 +82,8 @@ def question(text: str, grid: Grid = INSTANT, **options: Any) -> Question:
 
 def concluded(asked: Question, workers: Workers) -> Conclusion:
     async def run() -> Conclusion:
-        return await conclude(asked, await planned(asked), cast(Links, workers), lambda conclusion: conclusion)
+        replies = await ask(asked, await planned(asked), cast(Links, workers))
+        return await in_thread(lambda: merge(asked, replies), asked)
 
     return asyncio.run(run())
 
@@ -236,11 +239,13 @@ def test_workers_answers_are_one_value_and_each_is_told_of() -> None:
     assert conclusion.plan.text == "m or n"
     value = conclusion.merged.value
     assert isinstance(value, Matrix) and value.labels.size == 2
-    assert [(s["worker"], s["shards"], s["elapsedTime"]) for s in conclusion.shards] == [
+    conclusion.timings_s["resultSortTime"] = 0.0
+    shards = stats(asked, conclusion)["shards"]
+    assert [(s["worker"], s["shards"], s["elapsedTime"]) for s in shards] == [
         ("worker-0", [0], 1.5),
         ("worker-1", [1], 1.5),
     ]
-    for shard in conclusion.shards:
+    for shard in shards:
         assert shard["samples"] == 2
         assert shard["timings"] == {"evaluate": 0.0025}
         assert sorted(part["samples"] for part in shard["subqueries"]) == [0, 2]
@@ -251,7 +256,15 @@ def test_workers_answers_are_one_value_and_each_is_told_of() -> None:
 def test_series_that_labels_made_equal_on_two_workers_are_asked_for_again_as_they_are() -> None:
     one, other = (MemorySource.of({f'm{{a="{n}"}}': ([n * MINUTE_MS], [float(n)])}) for n in (1, 2))
     workers = Workers(one, other)
-    value = concluded(question('sum(label_replace(m, "a", "", "", ""))', RANGE, lookback_ms=1000), workers).merged.value
+    asking = question('sum(label_replace(m, "a", "", "", ""))', RANGE, lookback_ms=1000)
+    with pytest.raises(SeriesBecameEqual):
+        concluded(asking, workers)
+
+    async def carefully() -> Conclusion:
+        careful_plan = await planned(asking, relabel=False)
+        return merge(asking, await ask(asking, careful_plan, cast(Links, workers), careful=True))
+
+    value = asyncio.run(carefully()).merged.value
     assert [asked.subqueries[0].mode for asked, _ in workers.asked] == ["relabelled", "value"]
     assert [asked.form for asked, _ in workers.asked][1] == "arrays"
     assert isinstance(value, Matrix) and value.values[value.present].tolist() == [1.0, 2.0]
@@ -289,7 +302,7 @@ def test_stats_have_the_stages_their_sums_and_the_samples() -> None:
     assert conclusion.timings_s.keys() < told["timings"].keys()
     assert told["samples"]["totalQueryableSamples"] == 4
     assert told["samples"]["peakSamples"] == conclusion.merged.samples_peak > 0
-    assert told["shards"] == conclusion.shards
+    assert [shard["worker"] for shard in told["shards"]] == [share.worker for share in conclusion.shares] != []
 
 
 def test_a_plan_is_explained_as_a_tree_with_what_is_sent_and_what_is_not() -> None:
