@@ -20,6 +20,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "storage": (
         "worker/storage/wal",
         "worker/storage/rows/store.py",
+        "worker/storage/rows/opening.py",
         "worker/storage/rows/check.py",
         "worker/storage/rows/damage.py",
         "worker/storage/rows/files.py",
