@@ -21,7 +21,7 @@ from worker.process import RETRY_FIRST_S, RETRY_MAX_S, WorkerProcess
 from worker.series import part as series_part
 from worker.series.part import SeriesPart
 from worker.shard import Shard
-from worker.storage.rows import store as storage
+from worker.storage.rows import opening
 from worker.storage.rows.marker import Marker
 from worker.storage.rows.store import Store, StoreDamaged
 from worker.storage.wal.log import WriteAheadLog
@@ -127,13 +127,13 @@ def test_a_store_that_the_disk_does_not_let_open_is_not_damaged_and_opens_later(
     Store(tmp_path / "store").close()
 
     class Failing:
-        list_cf = staticmethod(storage.Rdict.list_cf)
+        list_cf = staticmethod(opening.Rdict.list_cf)
 
         def __init__(self, *_: Any, **__: Any) -> None:
             raise Exception(text)
 
     with monkeypatch.context() as failing:
-        failing.setattr(storage, "Rdict", Failing)
+        failing.setattr(opening, "Rdict", Failing)
         with pytest.raises(OSError, match=r"could not be opened: .*Input/output error") as raised:
             Store(tmp_path / "store")
     assert not isinstance(raised.value, StoreDamaged)

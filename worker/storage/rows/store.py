@@ -22,11 +22,6 @@ from threading import Lock
 from typing import Any
 
 from rocksdict import (
-    AccessType,
-    DBCompressionType,
-    DBRecoveryMode,
-    Options,
-    Rdict,
     RdictIter,
     ReadOptions,
     WriteBatch,
@@ -38,35 +33,19 @@ from shared.errors import Unavailable
 from shared.telemetry import event
 from worker.storage.group_sync import GroupSync
 from worker.storage.rows import damage as store_damage
-from worker.storage.rows import files as store_files
 from worker.storage.rows import iteration as store_rows
-from worker.storage.rows import known_damage
+from worker.storage.rows import known_damage, opening
 from worker.storage.rows import manifest as store_manifest
 from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged, StoreLocked
 from worker.storage.rows.marker import WRITES, Claim, Marker
+from worker.storage.rows.opening import FAMILIES
 
 __all__ = ["FAMILIES", "Batch", "Store", "StoreDamaged", "StoreLocked"]
 
-FAMILIES = ("meta", "series", "blocks", "log", "vectors")
-WRITE_BUFFER_BYTES = 16 << 20
-STREAM_BUFFER_BYTES = 4 << 20
-"""Of the families that are written in the order of their keys and not read again until the next start: a larger buffer
-would save them no work, and a worker has them for every shard."""
-STREAMS = ("series",)
-COUNT_BUFFER_BYTES = 1 << 20
-"""Of the library's own family, which has one row. It is in every write, and what is in its buffer keeps log files."""
-LOG_FILES_BYTES_MAX = 256 << 20
-OPEN_FILES_MAX = 256
-WRITE_BUFFERS_MAX = 6
-"""Full buffers that may wait to be written out before the store holds up a write."""
-SLOWDOWN_FILES = 40
-"""Files not compacted yet at which it does: twice RocksDB's own number."""
 HOLD_UP_S, STOP_S = 1.0, 5.0
 """How long a write waits here for a store that slows writes down, before it goes on all the same, and for one that
 stops them, before it is refused."""
 HOLD_UP_POLL_S = 0.01
-LOG_FILES_KEPT = 2
-"""RocksDB's own information logs: this start's and the last one's."""
 RECOVERY_FREE_BYTES = 16 << 20
 """Room there must be before a store that failed is opened again."""
 
@@ -114,9 +93,9 @@ class Store:
         self._path = path
         self._marker = Marker(path)
         claim = self._marker.read()
-        _verify_files(path, claim)
-        _cut_torn_manifest(path, claim)
-        self._db = _open(path)
+        opening.verify_files(path, claim)
+        opening.cut_torn_manifest(path, claim)
+        self._db = opening.open_database(path)
         self._families: dict[str, Any] = {}
         self._handles: dict[str, Any] = {}
         self._group = GroupSync(self._fsync)
@@ -348,61 +327,6 @@ def _until(end: bytes | None) -> ReadOptions:
     options.set_verify_checksums(True)
     if end is not None:
         options.set_iterate_upper_bound(end)
-    return options
-
-
-def _verify_files(path: Path, claim: Claim | None) -> None:
-    try:
-        store_files.verify(path, claim)
-    except StoreDamaged as error:
-        if store_files.is_locked(path):  # they change while they are read
-            raise StoreLocked(f"{path} is in use") from error
-        raise
-
-
-def _cut_torn_manifest(path: Path, claim: Claim | None) -> None:
-    torn = store_files.torn_manifest(path, claim)
-    if torn is None or store_files.is_locked(path):
-        return
-    file, size = torn
-    event(logging.WARNING, "store manifest cut", file=str(file), at=size, bytes=file.stat().st_size - size)
-    store_manifest.cut(file, size)
-
-
-def _open(path: Path) -> Rdict:
-    db = None
-    try:
-        existing = set(Rdict.list_cf(str(path))) if (path / "CURRENT").exists() else set()
-        families = {name: _options(name) for name in existing - {"default"}}
-        db = Rdict(str(path), _options(), column_families=families, access_type=AccessType.read_write())
-        for name in FAMILIES:
-            if name not in existing:
-                db.create_column_family(name, _options(name))
-    except Exception as error:  # the library raises plain Exception
-        if db is not None:
-            with suppress(Exception):
-                db.close()
-        raise store_damage.of_opening(path, error) from error
-    return db
-
-
-def _options(family: str = "default") -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    buffer_bytes = STREAM_BUFFER_BYTES if family in STREAMS else WRITE_BUFFER_BYTES
-    options.set_write_buffer_size(COUNT_BUFFER_BYTES if family == "default" else buffer_bytes)
-    options.set_max_total_wal_size(LOG_FILES_BYTES_MAX)
-    options.set_keep_log_file_num(LOG_FILES_KEPT)
-    # A write holds the interpreter lock: one that the store holds up would hold up the worker's heartbeat too.
-    options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
-    options.set_level_zero_slowdown_writes_trigger(SLOWDOWN_FILES)
-    options.set_level_zero_stop_writes_trigger(2 * SLOWDOWN_FILES)
-    options.set_max_open_files(OPEN_FILES_MAX)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_paranoid_checks(True)
-    # Whatever a crash or the loss of power leaves at the end of its log: the writes before it, and none after it. That
-    # none of these had been acknowledged, the marker knows.
-    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     return options
 
 

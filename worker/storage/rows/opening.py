@@ -1,0 +1,91 @@
+"""Opening a store's RocksDB: what is checked before, its column families, and its settings."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+from rocksdict import AccessType, DBCompressionType, DBRecoveryMode, Options, Rdict
+
+from shared.telemetry import event
+from worker.storage.rows import damage as store_damage
+from worker.storage.rows import files as store_files
+from worker.storage.rows import manifest as store_manifest
+from worker.storage.rows.damage import StoreDamaged, StoreLocked
+from worker.storage.rows.marker import Claim
+
+FAMILIES = ("meta", "series", "blocks", "log", "vectors")
+WRITE_BUFFER_BYTES = 16 << 20
+STREAM_BUFFER_BYTES = 4 << 20
+"""Of the families that are written in the order of their keys and not read again until the next start: a larger buffer
+would save them no work, and a worker has them for every shard."""
+STREAMS = ("series",)
+COUNT_BUFFER_BYTES = 1 << 20
+"""Of the library's own family, which has one row. It is in every write, and what is in its buffer keeps log files."""
+LOG_FILES_BYTES_MAX = 256 << 20
+OPEN_FILES_MAX = 256
+WRITE_BUFFERS_MAX = 6
+"""Full buffers that may wait to be written out before the store holds up a write."""
+SLOWDOWN_FILES = 40
+"""Files not compacted yet at which it does: twice RocksDB's own number."""
+LOG_FILES_KEPT = 2
+"""RocksDB's own information logs: this start's and the last one's."""
+
+
+def verify_files(path: Path, claim: Claim | None) -> None:
+    """Raises StoreDamaged, StoreLocked, OSError."""
+    try:
+        store_files.verify(path, claim)
+    except StoreDamaged as error:
+        if store_files.is_locked(path):  # they change while they are read
+            raise StoreLocked(f"{path} is in use") from error
+        raise
+
+
+def cut_torn_manifest(path: Path, claim: Claim | None) -> None:
+    """Cut off the end of a manifest that a loss of power has torn, and log that. Raises OSError."""
+    torn = store_files.torn_manifest(path, claim)
+    if torn is None or store_files.is_locked(path):
+        return
+    file, size = torn
+    event(logging.WARNING, "store manifest cut", file=str(file), at=size, bytes=file.stat().st_size - size)
+    store_manifest.cut(file, size)
+
+
+def open_database(path: Path) -> Rdict:
+    """The database, with all families: missing ones are made. Raises StoreLocked, StoreDamaged, OSError."""
+    db = None
+    try:
+        existing = set(Rdict.list_cf(str(path))) if (path / "CURRENT").exists() else set()
+        families = {name: _options(name) for name in existing - {"default"}}
+        db = Rdict(str(path), _options(), column_families=families, access_type=AccessType.read_write())
+        for name in FAMILIES:
+            if name not in existing:
+                db.create_column_family(name, _options(name))
+    except Exception as error:  # the library raises plain Exception
+        if db is not None:
+            with suppress(Exception):
+                db.close()
+        raise store_damage.of_opening(path, error) from error
+    return db
+
+
+def _options(family: str = "default") -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    buffer_bytes = STREAM_BUFFER_BYTES if family in STREAMS else WRITE_BUFFER_BYTES
+    options.set_write_buffer_size(COUNT_BUFFER_BYTES if family == "default" else buffer_bytes)
+    options.set_max_total_wal_size(LOG_FILES_BYTES_MAX)
+    options.set_keep_log_file_num(LOG_FILES_KEPT)
+    # A write holds the interpreter lock: one that the store holds up would hold up the worker's heartbeat too.
+    options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
+    options.set_level_zero_slowdown_writes_trigger(SLOWDOWN_FILES)
+    options.set_level_zero_stop_writes_trigger(2 * SLOWDOWN_FILES)
+    options.set_max_open_files(OPEN_FILES_MAX)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_paranoid_checks(True)
+    # Whatever a crash or the loss of power leaves at the end of its log: the writes before it, and none after it. That
+    # none of these had been acknowledged, the marker knows.
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    return options
