@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 import numpy as np
 import pytest
 
 from shared import wire
+from shared.config import Settings
 from shared.errors import NotFound, Unavailable
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition
@@ -20,6 +22,7 @@ from worker.storage.rows.store import Batch, Store
 from worker.vectors import attribute_index as runs
 from worker.vectors import stored_rows
 from worker.vectors.attributes import Attributes
+from worker.vectors.indexing import Indexing
 from worker.vectors.part import KNOWN
 
 EYE = np.eye(8, dtype=np.float32)
@@ -65,6 +68,26 @@ def test_damaged_row_is_missing_and_said_and_the_others_are_there(shard: OneShar
     assert shard.ids(EYE[1], 9, filter=Condition("eq", "n", (1,))) == ["a", "c"]
     assert got(shard, "a", "b", "c") == ["a", "c"]
     assert shard.vectors.counts()["vectors"] == 2
+
+
+def test_rows_written_while_a_collection_with_a_damaged_vector_is_rebuilt_are_brought_over(
+    shard: OneShard, tmp_path: Path
+) -> None:
+    shard.write(["a", "b", "c"], EYE[:3])
+    store_row(shard, b"b", b"")
+    shard.reopen()
+    collection = shard.vectors.engine.find(COSINE.id)
+    assert collection is not None
+    rebuilding = Indexing(collection, tmp_path / "aside", Settings()).compact()
+    next(rebuilding)
+    shard.write(["d"], EYE[3:4])
+    rest = Thread(target=lambda: list(rebuilding), daemon=True)
+    rest.start()
+    rest.join(20)
+    assert not rest.is_alive()
+    shard.write(["e"], EYE[4:5])
+    assert got(shard, "a", "b", "c", "d", "e") == ["a", "c", "d", "e"]
+    assert shard.ids(EYE[3], 1) == ["d"]
 
 
 def test_row_whose_id_is_not_text_is_missing_and_said(shard: OneShard) -> None:

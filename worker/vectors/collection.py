@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class WorkerCollection:
         self._prefix = prefix(collection.id)
         self._end = prefix(collection.id + 1)
         self._head = VERSION_BYTES + 4 * collection.dimension
-        self.lock = Lock()
+        self.lock = RLock()  # a rebuild reads contents under it, and these report damage under it
         """Held by who changes the collection."""
         self.stores: dict[int, Store] = {}
         self._damage: dict[int, DamageReport] = {}
