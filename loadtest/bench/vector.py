@@ -25,7 +25,7 @@ from loadtest.bench.vector_rivals import USEARCH_DEFAULT, Hnswlib, Usearch
 from loadtest.bench.vector_service import Service
 
 COMMAND = "python -m loadtest.bench.vector"
-RECALL_LEAST = 0.95
+RECALL_MIN = 0.95
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "vectors.md"
 WARM_UP_S = 1.0
 
@@ -51,7 +51,7 @@ def _medians(rounds: int, measures: Callable[[], dict[str, float]]) -> dict[str,
 
 def _alike(own: float) -> float:
     """The recall at which libraries are compared with a service of recall `own`: not below it, but for chance."""
-    return max(RECALL_LEAST, own - 0.002)
+    return max(RECALL_MIN, own - 0.002)
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ def rows(of: Compared, rates: dict[str, float], delays: dict[str, float], restar
             "single searches, k=10, 8 connections",
             "recall ≥ 0.95, ≥ 0.35 × usearch on one core, ≥ 5 × Chroma",
             searched,
-            met(own.recall >= RECALL_LEAST, one >= 0.35, times >= 5),
+            met(own.recall >= RECALL_MIN, one >= 0.35, times >= 5),
         ),
         Row(
             "batch search of 100",
