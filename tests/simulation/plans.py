@@ -170,7 +170,8 @@ class Plans:
 
     def _state_lost(self) -> None:
         """A batch is taken back that one worker keeps longer, the log goes on, and the coordinator's file is lost. The
-        next coordinator, which makes it anew, may die soon as well."""
+        next coordinator, which makes it anew, may die soon as well, alone or with all workers; then more is appended
+        below what readers may have been told, if the new file does not say so."""
         choices, cluster = self._choices, self._cluster
         far = f"worker-{self._far_worker}"
         disk = cluster.disks[0]
@@ -191,7 +192,13 @@ class Plans:
         if choices.chance(96):
             self._wait_until_ready()
             self._world.sleep(choices.pick((0.15, 0.05, 0.4)))
-            self._kill_coordinator()
+            self._clients.scan("look", Selection(self._near), 0, 1 << 62, 1_000_000)
+            if choices.chance(128):
+                self._now(self._nemesis.lose_power)
+            else:
+                self._kill_coordinator()
+            self._wait_until_ready()
+            self._append("after", [self._near, self._far])
 
     def _gathered(self) -> None:
         """So much is appended that a shard gathers it, and its worker dies before the store has written it out."""
