@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 TEST_JOBS ?= 3
 SOURCES := shared coordinator worker tests loadtest
+# Takes a minute, which the first start would otherwise spend; what is in the cache on disk is only loaded.
+COMPILE_KERNELS = $(BIN)/python -m coordinator.warm && $(BIN)/python -m worker.warm
 
 .PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos chaos-minute powerloss check-damage simulate mutants clean
 
@@ -18,14 +20,17 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(COMPILE_KERNELS)
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(COMPILE_KERNELS)
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-load: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,load]'
+	$(COMPILE_KERNELS)
 	touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
 lint: $(VENV)/.installed-test

@@ -11,6 +11,7 @@ from coordinator.app import serve
 from shared import allocator, config, interpreter, manifest, telemetry
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError
+from shared.kernels import compile_first
 
 
 def main() -> None:
@@ -23,6 +24,7 @@ def main() -> None:
         telemetry.configure(settings.log_level)
         identity = manifest.open_manifest(settings)
         manifest.lock(settings, "coordinator")
+        compile_first()
         uvloop.run(serve(settings, identity, manifest.endpoint(settings, identity)))
     except ConfigError as error:
         sys.exit(f"triptych coordinator: {error}")

@@ -1,59 +1,104 @@
-"""Compiled kernels with one declared type signature, compiled when first called or when a process warms up.
+"""Kernels: functions of arrays that are compiled to machine code, each for one declared type signature.
 
-A first start would wait half a minute if every kernel were compiled when its module is imported. What a process needs
-before it can serve is compiled at import (`numba.njit` with a signature); everything else is declared with `kernel` and
-compiled in the background by `compile_declared`, or by the first call that comes before it. Either way the machine code
-lands in numba's cache on disk, from which every later process loads it.
+A kernel is compiled when a process warms up (`compile_first`, `compile_all`), when another kernel that calls it is
+compiled, or at the latest by its first call. Nothing is compiled when a module is imported. The machine code is kept in
+numba's cache on disk (`shared.kernel_cache`), from which every later process loads it. This is the only module that
+makes numba dispatchers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
-from typing import Any
+from functools import update_wrapper
+from threading import RLock
+from typing import Any, overload
 
-from numba import njit
+from numba import njit, types
+from numba.extending import typeof_impl
 
-_declared: list[Kernel] = []
+_registry: list[Kernel] = []
+
+# One for all kernels: a lock for each could deadlock with numba's own when two threads compile kernels that call each
+# other's.
+_lock = RLock()
 
 
 class Kernel:
-    """A function of arrays that compiles itself, for its declared signature only, at the latest when called."""
+    """A function of arrays with one declared signature, called by Python and by other kernels alike.
 
-    def __init__(self, function: Callable[..., Any], signature: Any, options: dict[str, Any]) -> None:
-        self.__doc__ = function.__doc__
-        self._dispatcher = njit(cache=True, nogil=True, **options)(function)
-        self._signature = signature
-        self._compiled = False
-        self._lock = Lock()
+    `is_first`: a process must have compiled it before it takes requests. `dispatcher` is numba's.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: Any, is_first: bool, options: dict[str, Any]) -> None:
+        update_wrapper(self, function)
+        self.signature = signature
+        self.is_first = is_first
+        self.dispatcher = njit(cache=True, nogil=True, **options)(function)
 
     def __call__(self, *arguments: Any) -> Any:
-        if not self._compiled:
-            self.compile()
-        return self._dispatcher(*arguments)
+        """The first call of a kernel that is not compiled yet."""
+        self.compile()
+        return self.dispatcher(*arguments)
 
     def compile(self) -> None:
-        """Compile, or load from the cache on disk."""
-        with self._lock:
-            if not self._compiled:
-                self._dispatcher.compile(self._signature)
-                # Arguments that are not exactly of the signature are converted or refused, never compiled for.
-                self._dispatcher.disable_compile()
-                self._compiled = True
+        """Compile, or load from the cache on disk; nothing where that is done already."""
+        with _lock:
+            if type(self) is not Kernel:
+                return
+            self.dispatcher.compile(self.signature)
+            # Arguments that are not exactly of the signature are converted or refused, never compiled for.
+            self.dispatcher.disable_compile()
+            # Python looks for `__call__` in the class: with a class of its own a compiled kernel is called without a
+            # Python frame in between, in 20 ns more than the dispatcher instead of 150.
+            self.__class__ = type("CompiledKernel", (Kernel,), {"__call__": staticmethod(self.dispatcher)})
 
 
-def kernel(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
-    """Declare a kernel that Python calls; `options` go to `numba.njit`. It releases the interpreter lock."""
+@typeof_impl.register(Kernel)
+def _type_of_kernel(called: Kernel, _: Any) -> Any:
+    """What numba takes a kernel for that it meets in another one: its dispatcher, compiled for its own signature."""
+    called.compile()
+    return types.Dispatcher(called.dispatcher)
+
+
+def kernel(signature: Any, *, first: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
+    """Declare a kernel, which releases the interpreter lock while it runs.
+
+    Arguments that are only read are declared as arrays with `readonly=True`, to which writable ones are converted.
+    `first`: writes and other requests need it at once, so a process compiles it before it takes any. `options` go to
+    `numba.njit`.
+    """
 
     def declare(function: Callable[..., Any]) -> Kernel:
-        declared = Kernel(function, signature, options)
-        _declared.append(declared)
+        declared = Kernel(function, signature, first, options)
+        _registry.append(declared)
         return declared
 
     return declare
 
 
-def compile_declared() -> None:
-    """Compile every kernel declared by the modules imported so far: some seconds each time the cache is empty."""
-    for declared in list(_declared):
+@overload
+def inlined(function: Callable[..., Any], /) -> Any: ...
+@overload
+def inlined(**options: Any) -> Callable[[Callable[..., Any]], Any]: ...
+def inlined(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Declare a piece of kernels, typed by those that call it and inlined into them; `options` go to `numba.njit`."""
+    decorate = njit(forceinline=True, **options)
+    return decorate if function is None else decorate(function)
+
+
+def compile_first() -> int:
+    """Compile the kernels that a process needs before it takes requests, of all modules imported so far. Returns how
+    many there are."""
+    return _compile([declared for declared in _registry if declared.is_first])
+
+
+def compile_all() -> int:
+    """Compile every kernel of the modules imported so far; returns how many there are. Takes a minute or two when the
+    cache on disk is empty."""
+    return _compile(list(_registry))
+
+
+def _compile(kernels: list[Kernel]) -> int:
+    for declared in kernels:
         declared.compile()
+    return len(kernels)

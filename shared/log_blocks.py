@@ -17,9 +17,10 @@ import struct
 from collections.abc import Iterable
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
+from shared.kernels import kernel
 from shared.xxh64 import Bytes, copy_bytes, xxh64
 
 KEY, KEY_LENGTH, VALUE, VALUE_LENGTH = range(4)
@@ -37,13 +38,13 @@ Halves = types.Array(types.uint32, 1, "C")
 Octets = types.Array(types.uint8, 1, "C")
 
 
-@njit(types.int64(types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.int64(types.int64, types.int64), first=True)
 def _words(records: int, octets: int) -> int:
     """Words of a block with so many records, whose keys and values have so many bytes."""
     return HEAD_WORDS + records + (3 * records + 1) // 2 + (octets + 7) // 8
 
 
-@njit(types.void(Bytes, Table, HashesOut, TableOut, Words, Halves, Octets, IntsOut), cache=True, nogil=True)
+@kernel(types.void(Bytes, Table, HashesOut, TableOut, Words, Halves, Octets, IntsOut), first=True)
 def _cut(
     data: np.ndarray,
     table: np.ndarray,
@@ -146,7 +147,7 @@ def block_of(records: Iterable[tuple[int, int, bytes, bytes]]) -> bytes:
 EMPTY = block_of(())
 
 
-@njit(types.UniTuple(types.int64, 3)(Halves, types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.UniTuple(types.int64, 3)(Halves, types.int64, types.int64), first=True)
 def measure(halves: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
     """(blocks, records, bytes of keys and values) between these words; (−1, …) if there is anything else than whole and
     sound blocks."""
@@ -172,10 +173,9 @@ def measure(halves: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
     return blocks, records, octets
 
 
-@njit(
+@kernel(
     types.boolean(Words, Halves, types.int64, types.int64, Hashes, TableOut, HashesOut, HashesOut, types.int64),
-    cache=True,
-    nogil=True,
+    first=True,
 )
 def index(
     words: np.ndarray,
@@ -218,7 +218,7 @@ def index(
     return ascending
 
 
-@njit(types.void(Bytes, Table, types.int64, Ints, Octets), cache=True, nogil=True)
+@kernel(types.void(Bytes, Table, types.int64, Ints, Octets), first=True)
 def take(data: np.ndarray, table: np.ndarray, column: int, rows: np.ndarray, out: np.ndarray) -> None:
     """Write the keys (column KEY) or values (column VALUE) of these rows one after another."""
     at = 0
@@ -235,7 +235,7 @@ def taken(data: NDArray[np.uint8], table: NDArray[np.int64], column: int, rows: 
     return out
 
 
-@njit(types.void(Bytes, Table, Bytes, types.Array(types.boolean, 1, "C")), cache=True, nogil=True)
+@kernel(types.void(Bytes, Table, Bytes, types.Array(types.boolean, 1, "C")), first=True)
 def begin_with(data: np.ndarray, table: np.ndarray, prefix: np.ndarray, out: np.ndarray) -> None:
     """`out` bool[n]: whether each key begins with the prefix."""
     for row in range(len(table)):

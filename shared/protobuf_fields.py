@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from shared.kernels import kernel
 from shared.xxh64 import Bytes
 
 VARINT, FIXED_64, DELIMITED, FIXED_32 = 0, 1, 2, 5
@@ -30,7 +31,7 @@ _TRIPLE = types.UniTuple(types.int64, 3)
 # Kernels. Those with an `end` read body[at:end] and no byte beyond; the caller has checked 0 ≤ at and end ≤ len(body).
 
 
-@njit(_PAIR(Bytes, types.int64, types.int64), cache=True, nogil=True)
+@kernel(_PAIR(Bytes, types.int64, types.int64), first=True)
 def field_length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
     """A minimal varint of at most four bytes: (value, position behind it), or (-1, at) for anything else."""
     if at < end and body[at] < 0x80:
@@ -48,7 +49,7 @@ def field_length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
     return -1, at
 
 
-@njit(_PAIR(Bytes, types.int64), cache=True, nogil=True)
+@kernel(_PAIR(Bytes, types.int64), first=True)
 def checked_length(data: np.ndarray, at: int) -> tuple[int, int]:
     """A varint of data that has been checked, such as canonical label bytes: (value, position behind it)."""
     value: Any = 0
@@ -60,7 +61,7 @@ def checked_length(data: np.ndarray, at: int) -> tuple[int, int]:
     return value | np.int64(data[at]) << shift, at + 1
 
 
-@njit(_PAIR(Bytes, types.int64, types.int64), cache=True, nogil=True)
+@kernel(_PAIR(Bytes, types.int64, types.int64), first=True)
 def integer(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
     """A varint of up to ten bytes as an int64: (value, position behind it); position -1 if it is cut off or longer."""
     value = np.uint64(0)
@@ -74,7 +75,7 @@ def integer(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
     return 0, -1
 
 
-@njit(_TRIPLE(Bytes, types.int64, types.int64), cache=True, nogil=True)
+@kernel(_TRIPLE(Bytes, types.int64, types.int64), first=True)
 def delimited_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
     """The length-delimited field at `at`: (its number, where its content begins, where it ends); the number is -1 for
     anything else. Tag and length may have five bytes each, in any form."""
@@ -87,7 +88,7 @@ def delimited_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]
     return tag >> 3, content, content + length
 
 
-@njit(types.int64(Bytes, types.int64, types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.int64(Bytes, types.int64, types.int64, types.int64), first=True)
 def past_field(body: np.ndarray, at: int, end: int, wire_type: int) -> int:
     """The position behind the field whose tag ends at `at`; -1 for a field that is not whole, or of another type."""
     if wire_type == VARINT:

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from shared.kernels import inlined, kernel
 
 Bytes = types.Array(types.uint8, 1, "C", readonly=True)
 """Kernel argument type of a body; writable arrays are accepted too."""
@@ -27,7 +29,7 @@ _LANE_1 = np.uint64(0x60EA27EEADC0B5D6)  # P1 + P2
 _LANE_4 = np.uint64(0x61C8864E7A143579)  # -P1
 
 
-@njit(types.uint64(types.uint64, types.uint64), cache=True, nogil=True, inline="always")
+@inlined
 def _rotate(x: np.uint64, bits: np.uint64) -> np.uint64:
     return (x << bits) | (x >> (np.uint64(64) - bits))
 
@@ -75,12 +77,12 @@ def _copy_bytes(typing_context, out, place, data, start, size):  # type: ignore[
 copy_bytes: Any = intrinsic(_copy_bytes)
 
 
-@njit(types.uint64(types.uint64, types.uint64), cache=True, nogil=True, inline="always")
+@inlined
 def _round(lane: np.uint64, word: np.uint64) -> np.uint64:
     return _rotate(lane + word * _P2, np.uint64(31)) * _P1
 
 
-@njit(types.uint64(Bytes, types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.uint64(Bytes, types.int64, types.int64), first=True)
 def xxh64(data: np.ndarray, start: int, end: int) -> np.uint64:
     """Hash of data[start:end] (uint8[n]); 0 ≤ start ≤ end ≤ n is the caller's to ensure."""
     at = start
@@ -117,10 +119,8 @@ def xxh64(data: np.ndarray, start: int, end: int) -> np.uint64:
     return h ^ (h >> np.uint64(32))
 
 
-@njit(
-    types.void(Bytes, types.Array(types.int64, 1, "C", readonly=True), types.Array(types.uint64, 1, "C")),
-    cache=True,
-    nogil=True,
+@kernel(
+    types.void(Bytes, types.Array(types.int64, 1, "C", readonly=True), types.Array(types.uint64, 1, "C")), first=True
 )
 def _hash_slices(data: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> None:
     for i in range(len(out)):

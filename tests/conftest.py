@@ -9,19 +9,13 @@ from pathlib import Path
 import pytest
 
 WITHIN_S = 600.0
-COMPILE = """
-from worker import warm
-from worker.methods import table
-from coordinator.log import records
-from coordinator.queries import evaluation
-from coordinator.series import remote_write
-from coordinator.vectors import merging, numbers, walk
-warm.fill_cache()
-numbers.compile_kernels()
-walk.compile_kernels()
-merging.compile_kernels()
-evaluation.warm()
-"""
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def compile_kernels() -> None:
+    """Put all kernels of coordinator and workers that are not in the cache on disk yet into it."""
+    for module in ("coordinator.warm", "worker.warm"):
+        subprocess.run([sys.executable, "-m", module], cwd=ROOT, check=True, timeout=WITHIN_S, capture_output=True)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -29,8 +23,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     would compile the same ones while the first tests wait for them."""
     if not getattr(session.config.option, "numprocesses", None):
         return
-    root = Path(__file__).resolve().parents[1]
-    subprocess.run([sys.executable, "-c", COMPILE], cwd=root, check=True, timeout=WITHIN_S, capture_output=True)
+    compile_kernels()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def first_kernels() -> None:
+    """As in a process that takes requests: neither a test nor a deadline of hypothesis waits for them."""
+    if "shared.kernels" in sys.modules:
+        sys.modules["shared.kernels"].compile_first()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from shared import allocator, config, interpreter, manifest, telemetry
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError, Unavailable
+from shared.kernels import compile_first
 from shared.messages.settling import settle
 from shared.telemetry import event
 from worker.process import WorkerProcess
@@ -164,6 +165,7 @@ def main() -> None:
         layout.prepare(settings.data, settings.worker_count(), identity.cluster_id)
     except (ConfigError, Unavailable) as error:
         sys.exit(f"triptych workers: {error}")
+    compile_first()
     settle()
     interpreter.collect_seldom()
     interpreter.switch_often()

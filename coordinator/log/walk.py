@@ -10,8 +10,9 @@ They recognise what ordinary clients write and leave the rest, and anything wron
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from shared.kernels import kernel
 from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Octets, TableOut
 from shared.protobuf_fields import field_length, past_field
 from shared.xxh64 import Bytes
@@ -33,7 +34,7 @@ _VALUE_NAME = np.frombuffer(b'"value"', np.uint8)
 _PAIR = types.UniTuple(types.int64, 2)
 
 
-@njit(types.int64(Bytes, types.int64), cache=True, nogil=True)
+@kernel(types.int64(Bytes, types.int64), first=True)
 def _space(body: np.ndarray, at: int) -> int:
     """The first position from `at` on that has no white space."""
     while at < len(body) and body[at] <= 32 and body[at] in (32, 9, 10, 13):
@@ -41,7 +42,7 @@ def _space(body: np.ndarray, at: int) -> int:
     return at
 
 
-@njit(types.int64(Bytes, types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.int64(Bytes, types.int64, types.int64), first=True)
 def _past(body: np.ndarray, at: int, byte: int) -> int:
     """Behind this byte and the white space around it, which begins at `at`; UNUSUAL if it is not there."""
     at = _space(body, at)
@@ -50,7 +51,7 @@ def _past(body: np.ndarray, at: int, byte: int) -> int:
     return _space(body, at + 1)
 
 
-@njit(types.boolean(Bytes, types.int64, Bytes), cache=True, nogil=True)
+@kernel(types.boolean(Bytes, types.int64, Bytes), first=True)
 def _stands(body: np.ndarray, at: int, name: np.ndarray) -> bool:
     if at + len(name) > len(body):
         return False
@@ -60,7 +61,7 @@ def _stands(body: np.ndarray, at: int, name: np.ndarray) -> bool:
     return same == len(name)
 
 
-@njit(_PAIR(Bytes, types.int64, Octets, types.int64), cache=True, nogil=True)
+@kernel(_PAIR(Bytes, types.int64, Octets, types.int64), first=True)
 def _octets(body: np.ndarray, at: int, out: np.ndarray, place: int) -> tuple[int, int]:
     """Decode the base64 text that stands in quotes at `at` to `out` from `place` on: (behind it, behind the octets).
 
@@ -97,7 +98,7 @@ def _octets(body: np.ndarray, at: int, out: np.ndarray, place: int) -> tuple[int
     return at + 5, place + 2
 
 
-@njit(_PAIR(Bytes, types.int64, Octets, types.int64), cache=True, nogil=True)
+@kernel(_PAIR(Bytes, types.int64, Octets, types.int64), first=True)
 def _key(body: np.ndarray, at: int, out: np.ndarray, place: int) -> tuple[int, int]:
     """As `_octets`, for a key: text, or an object whose one member `value` is."""
     if at < len(body) and body[at] == _OPEN:
@@ -117,7 +118,7 @@ def _key(body: np.ndarray, at: int, out: np.ndarray, place: int) -> tuple[int, i
     return _octets(body, at, out, place)
 
 
-@njit(_PAIR(Bytes, types.int64, Octets, TableOut), cache=True, nogil=True)
+@kernel(_PAIR(Bytes, types.int64, Octets, TableOut), first=True)
 def walk_json(body: np.ndarray, at: int, out: np.ndarray, table: np.ndarray) -> tuple[int, int]:
     """The records of the array whose elements begin at `at`, behind its bracket: (how many, where its closing bracket
     stands). Keys and values are written to `out`, of three quarters of the body and 3 bytes, and described in `table`
@@ -164,7 +165,7 @@ def walk_json(body: np.ndarray, at: int, out: np.ndarray, table: np.ndarray) -> 
     return UNUSUAL, at
 
 
-@njit(types.boolean(Bytes, types.int64, types.int64, types.Array(types.int64, 1, "C")), cache=True, nogil=True)
+@kernel(types.boolean(Bytes, types.int64, types.int64, types.Array(types.int64, 1, "C")), first=True)
 def _record(body: np.ndarray, at: int, end: int, row: np.ndarray) -> bool:
     """Describe the Record message between these positions; False unless it is a key and, at most, a value behind it."""
     if at >= end or body[at] != 0x0A:
@@ -190,7 +191,7 @@ def _record(body: np.ndarray, at: int, end: int, row: np.ndarray) -> bool:
     return bool(at + row[VALUE_LENGTH] == end)
 
 
-@njit(_PAIR(Bytes, TableOut, TableOut), cache=True, nogil=True)
+@kernel(_PAIR(Bytes, TableOut, TableOut), first=True)
 def walk_protobuf(body: np.ndarray, table: np.ndarray, rest: np.ndarray) -> tuple[int, int]:
     """The records of an AppendRequest, described in `table` where they lie: (how many, how many spans of other fields
     there are in `rest`, int64[…, 2]). (UNUSUAL, …) for anything that is not plain."""

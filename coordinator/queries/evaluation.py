@@ -12,13 +12,12 @@ from typing import TypeVar
 
 from coordinator.calls import FanOut, require_whole
 from coordinator.links import Links
-from coordinator.queries import results
 from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.query import Evaluated, Form
 from shared.promql.ast import ValueType
-from shared.promql.engine.context import LOOKBACK_MS, TIMED_OUT
+from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid
 from shared.promql.positions import line_column
 from shared.wire import pack, unpack
@@ -33,13 +32,6 @@ SHARDS_SHARE = 0.9
 """The share of a query's time that the workers get; the rest is for answering without those that are late."""
 REMARKS_MAX = 10
 """Warnings, and infos, listed in an answer, as in Prometheus."""
-
-WARMING = (
-    "sum(vector(1)) + avg(vector(1)) + stddev(vector(1)) + max(vector(1)) + count(vector(1))",
-    "topk(1, vector(1)) or quantile(0.5, vector(1)) or limitk(1, vector(1))",
-    "rate(vector(1)[5m:1m]) or max_over_time(vector(1)[5m:1m]) or avg_over_time(vector(1)[5m:1m])",
-)
-"""Queries without a selector that use what most merges and subqueries use."""
 
 _THREADS = ThreadPoolExecutor(THREADS, thread_name_prefix="query")
 
@@ -181,18 +173,6 @@ async def in_thread(call: Callable[[], T], question: Question) -> T:
     except asyncio.CancelledError:
         question.cancelled.set()
         raise
-
-
-def warm() -> None:
-    """Build the grammar's tables and load the kernels that answers need, so that no client waits for them.
-
-    Takes 0.5 s, and some seconds more the first time after an installation; not for the event loop.
-    """
-    results.warm()
-    grid = Grid(0, 60_000, 60_000)
-    for text in WARMING:
-        terms = Terms(grid, LOOKBACK_MS, 1000, time.monotonic() + 60)
-        evaluate_plan(plan(text, grid), [], terms)
 
 
 def remark_texts(annotations: Annotations, level: str, text: str) -> list[str]:

@@ -154,9 +154,3 @@ def _place(data: Any, starts: Any, ends: Any, places: Any, out: Any) -> None:
         begin, to = np.uint64(starts[i]), np.uint64(places[i])
         for at in range(np.uint64(ends[i] - starts[i])):
             out[to + at] = data[begin + at]
-
-
-def compile_kernels() -> None:
-    """Compile what joining needs, or load it from the cache on disk."""
-    _place.compile()
-    label_order.compile_kernels()

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.promql.model import Int
 from shared.promql.rendering.series import Bytes
 
@@ -21,12 +21,12 @@ _END = -1
 """The end of a name or value sorts before any character."""
 
 
-@njit(forceinline=True)
+@inlined
 def _hexadecimal(digit: Any) -> Any:
     return np.int64(digit) - 48 if digit < 58 else (np.int64(digit) & 0xDF) - 55
 
 
-@njit(forceinline=True)
+@inlined
 def _escaped(keys: Any, at: Any) -> Any:
     """The character whose escape's letter is at `at`: JSON escapes the quote, the backslash and control characters."""
     letter = keys[at]
@@ -45,7 +45,7 @@ def _escaped(keys: Any, at: Any) -> Any:
     return np.int64(letter)
 
 
-@njit(forceinline=True)
+@inlined
 def _character(keys: Any, at: Any, escape: Any) -> Any:
     """The byte of a name or value at `at`, which is behind a backslash if `escape`; _END where the string ends."""
     if escape:
@@ -55,7 +55,7 @@ def _character(keys: Any, at: Any, escape: Any) -> Any:
     return _END if keys[at] == _QUOTE else np.int64(keys[at])
 
 
-@njit(forceinline=True)
+@inlined
 def _compare(keys: Any, one: Any, one_end: Any, other: Any, other_end: Any) -> Any:
     """Negative, zero or positive as keys[one:one_end], the text of a series up to the end of its labels, is of a label
     set before, equal to or after that of keys[other:other_end].
@@ -115,7 +115,3 @@ def merged(keys: Bytes, offsets: Int, runs: Sequence[Int]) -> Int | None:
             return None
         left.append(out)
     return left[0]
-
-
-def compile_kernels() -> None:
-    _merge_two.compile()

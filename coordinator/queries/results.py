@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from coordinator.queries import joining
 from coordinator.queries.joining import Joined
 from shared.labels import LabelFrame, Symbols
 from shared.promql.engine.numbers import plain
 from shared.promql.model import Grid, Int, Matrix, RangeVector, Samples, Scalar, String, Value
-from shared.promql.rendering import series
 from shared.promql.rendering.series import SeriesWriter
 
 Chunk = bytes | memoryview
@@ -118,9 +116,3 @@ def truncated(value: Value, limit: int) -> tuple[Value, bool]:
     if not limit or not isinstance(value, Matrix | RangeVector) or value.labels.size <= limit:
         return value, False
     return take(value, np.arange(limit)), True
-
-
-def warm() -> None:
-    """Compile the kernels that write answers, or load them from the cache on disk."""
-    series.compile_kernels()
-    joining.compile_kernels()

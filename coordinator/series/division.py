@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
 from coordinator.series.walk import END, LABELS, LABELS_END, SAMPLES, sample
+from shared.kernels import kernel
 from shared.protobuf_fields import field_length
 from shared.sample_frames import MARK, frame_words
 from shared.wire import Frame
@@ -24,7 +25,7 @@ _HASHES = types.Array(types.uint64, 1, "C")
 _OUT = types.Array(types.uint8, 1, "C")
 
 
-@njit(types.int64(Bytes, types.int64, types.int64, _INTS, types.int64, _FLOATS, types.int64), cache=True, nogil=True)
+@kernel(types.int64(Bytes, types.int64, types.int64, _INTS, types.int64, _FLOATS, types.int64), first=True)
 def _read_row(
     body: np.ndarray, at: int, end: int, times: np.ndarray, time_at: int, values: np.ndarray, value_at: int
 ) -> int:
@@ -43,7 +44,7 @@ def _read_row(
     return count
 
 
-@njit(types.void(_TABLE, _INTS, _INTS, _TABLE, _INTS), cache=True, nogil=True)
+@kernel(types.void(_TABLE, _INTS, _INTS, _TABLE, _INTS), first=True)
 def sort_by_place(
     table: np.ndarray, rows: np.ndarray, places: np.ndarray, totals: np.ndarray, order: np.ndarray
 ) -> None:
@@ -62,11 +63,7 @@ def sort_by_place(
         next_at[places[i]] += 1
 
 
-@njit(
-    types.void(Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.int64, _INTS, _FLOATS, _OUT),
-    cache=True,
-    nogil=True,
-)
+@kernel(types.void(Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.int64, _INTS, _FLOATS, _OUT), first=True)
 def fill_columns(
     body: np.ndarray,
     table: np.ndarray,

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
 from coordinator.links import Links
 from proto import remote_write_pb2
 from shared.errors import TooLarge
 from shared.hashing import shard_of
+from shared.kernels import kernel
 from shared.messages.series import FamilyMetadata, MetadataPut, MetadataPutAnswer
 from shared.protobuf_fields import field_length
 from shared.wire import pack, unpack
@@ -31,7 +32,7 @@ _SPANS = types.Array(types.int64, 2, "C")
 _TAG = 0x1A
 
 
-@njit(types.void(Bytes, _SPANS), cache=True, nogil=True)
+@kernel(types.void(Bytes, _SPANS), first=True)
 def _fill_spans(body: np.ndarray, spans: np.ndarray) -> None:
     at, i = 0, 0
     while i < len(spans):

@@ -11,8 +11,9 @@ is `ODD`. Every read is checked against the end of what it is in, since bodies c
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from shared.kernels import kernel
 from shared.protobuf_fields import field_length, integer
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import Bytes, load64, xxh64
@@ -35,7 +36,7 @@ _INTS = types.Array(types.int64, 1, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
 
 
-@njit(types.boolean(Bytes, types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.boolean(Bytes, types.int64, types.int64), first=True)
 def _is_utf8(body: np.ndarray, at: int, end: int) -> bool:
     """Whether body[at:end] is UTF-8 as RFC 3629 has it: shortest forms, no surrogates, nothing above U+10FFFF."""
     while at + 8 <= end and load64(body, at) & _HIGH_BITS == np.uint64(0):
@@ -77,7 +78,7 @@ def _is_utf8(body: np.ndarray, at: int, end: int) -> bool:
     return True
 
 
-@njit(types.boolean(Bytes, types.int64, types.int64, types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.boolean(Bytes, types.int64, types.int64, types.int64, types.int64), first=True)
 def _ascends(body: np.ndarray, a: int, a_end: int, b: int, b_end: int) -> bool:
     """Whether body[a:a_end] < body[b:b_end], compared byte by byte."""
     while a < a_end and b < b_end:
@@ -88,7 +89,7 @@ def _ascends(body: np.ndarray, a: int, a_end: int, b: int, b_end: int) -> bool:
     return a == a_end and b < b_end
 
 
-@njit(types.boolean(Bytes, types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.boolean(Bytes, types.int64, types.int64), first=True)
 def _is_ascii(body: np.ndarray, at: int, end: int) -> bool:
     bits = np.uint64(0)
     while at + 8 <= end:
@@ -100,7 +101,7 @@ def _is_ascii(body: np.ndarray, at: int, end: int) -> bool:
     return bool(bits & _HIGH_BITS == np.uint64(0))
 
 
-@njit(types.boolean(Bytes, types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.boolean(Bytes, types.int64, types.int64), first=True)
 def _are_utf8(body: np.ndarray, at: int, end: int) -> bool:
     """Whether all names and values of the label fields body[at:end], which are well formed, are UTF-8."""
     while at < end:
@@ -113,7 +114,7 @@ def _are_utf8(body: np.ndarray, at: int, end: int) -> bool:
     return True
 
 
-@njit(_PAIR(Bytes, types.int64, types.int64, _INTS), cache=True, nogil=True)
+@kernel(_PAIR(Bytes, types.int64, types.int64, _INTS), first=True)
 def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[int, int]:
     """Check the label fields from `at`: (1, where they end) if they are a plain label set, (0, …) if not."""
     labels_max, name_max, value_max = limits[0], limits[1], limits[2]
@@ -147,7 +148,7 @@ def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[in
     return 1, at
 
 
-@njit(types.Tuple((types.int64, types.int64, types.float64))(Bytes, types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.Tuple((types.int64, types.int64, types.float64))(Bytes, types.int64, types.int64), first=True)
 def sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float]:
     """One Sample message: (1, timestamp, value), or (0, …) if it is none or its time is out of range.
 
@@ -173,7 +174,7 @@ def sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float]:
     return np.int64(ok), time, np.uint64(bits).view(np.float64)
 
 
-@njit(types.void(Bytes, _INTS, _INTS, _INTS), cache=True, nogil=True)
+@kernel(types.void(Bytes, _INTS, _INTS, _INTS), first=True)
 def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.ndarray) -> None:
     """Walk one TimeSeries between row[LABELS] and row[END] and fill in the rest of the row."""
     row[STATUS] = ODD
@@ -206,7 +207,7 @@ def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.nd
     counts[HISTOGRAMS] += histograms
 
 
-@njit(types.int64(Bytes), cache=True, nogil=True)
+@kernel(types.int64(Bytes), first=True)
 def count_series(body: np.ndarray) -> int:
     """How many `timeseries` fields the body has; -1 if its top level is not all plain `timeseries` and `metadata`."""
     at, end, count = 0, len(body), 0
@@ -220,7 +221,7 @@ def count_series(body: np.ndarray) -> int:
     return count
 
 
-@njit(types.void(Bytes, _TABLE, _HASHES, _INTS, _INTS), cache=True, nogil=True)
+@kernel(types.void(Bytes, _TABLE, _HASHES, _INTS, _INTS), first=True)
 def walk(body: np.ndarray, table: np.ndarray, hashes: np.ndarray, counts: np.ndarray, limits: np.ndarray) -> None:
     """Fill `table` (int64[series, COLUMNS], zeros before) and `hashes` (uint64[series], of the canonical label bytes).
 

@@ -7,12 +7,18 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
+from numba import types
 from numpy.typing import NDArray
 
 from shared import wire
+from shared.kernels import kernel
 from shared.messages.vectors import Floats, FoundBody, unpack_blobs, unpack_chosen
 from shared.wire import Reply
+
+_FLOATS = types.Array(types.float32, 1, "C", readonly=True)
+_COUNTS = types.Array(types.int32, 2, "C", readonly=True)
+_INTS = types.int64[::1]
+_FLAGS = types.boolean[::1]
 
 FUSION_CONSTANT = 60
 """Reciprocal rank fusion: score = Σ 1 / (60 + rank) (Cormack, Clarke and Büttcher, SIGIR 2009)."""
@@ -69,7 +75,7 @@ class Found:
     vectors: int = 0
 
 
-@njit(cache=True, nogil=True)
+@kernel(types.boolean(_FLOATS, _COUNTS, types.int64, _INTS, _INTS, _FLAGS))
 def _merge(near, counts, k, order, ends, tied):  # type: ignore[no-untyped-def]
     """Lists of several workers, each in descending order, into one a query.
 
@@ -179,9 +185,3 @@ def fuse(rankings: Sequence[Hits], k: int) -> Hits:
     fused = every.take(np.array([places[name] for name in best], dtype=np.int64))
     fused.near = np.array([scores[name] for name in best], dtype=np.float32)
     return fused
-
-
-def compile_kernels() -> None:
-    """Compile, or load from the cache on disk, so that no request waits for it."""
-    # Columns that came over the wire cannot be written to: to numba another type.
-    _merged(np.frombuffer(bytes(4), dtype=np.int32).reshape(1, 1), [b""] * 6, 1, 1)

@@ -6,12 +6,17 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from numba import njit
+from numba import types
 from numpy.typing import NDArray
 
+from shared.kernels import kernel
 from shared.messages.vectors import Floats
+from shared.xxh64 import Bytes
 
 Buffer = bytes | bytearray | memoryview | msgspec.Raw
+
+_INTS = types.Array(types.int64, 1, "C", readonly=True)
+_TABLE = types.Array(types.float32, 2, "C", readonly=True)
 
 _POWERS = np.array([float(f"1e{n}") for n in range(23)])
 SIGNIFICANT_MAX = 18  # so many digits are less than 2^63
@@ -19,7 +24,7 @@ UNUSUAL = -1
 """What the kernels answer for input they leave to the general parser: anything rare, and anything wrong."""
 
 
-@njit(cache=True, nogil=True)
+@kernel(types.UniTuple(types.int64, 2)(Bytes, types.int64, types.int64, types.int64))
 def _digits(text, at, end, mantissa):  # type: ignore[no-untyped-def]
     """(`mantissa` with the digits at `at` appended, where they end)."""
     while at < end:
@@ -31,7 +36,7 @@ def _digits(text, at, end, mantissa):  # type: ignore[no-untyped-def]
     return mantissa, at
 
 
-@njit(cache=True, nogil=True)
+@kernel(types.Tuple((types.int64, types.int64, types.boolean, types.int64))(Bytes, types.int64, types.int64))
 def _long_mantissa(text, at, end):  # type: ignore[no-untyped-def]
     """A mantissa of any length: (its first 18 significant digits, the power of ten they are of, whether no other digit
     follows but zeros, where it ends)."""
@@ -56,7 +61,10 @@ def _long_mantissa(text, at, end):  # type: ignore[no-untyped-def]
     return mantissa, power, exact, at
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(
+    types.Tuple((types.float32, types.int64))(Bytes, types.int64, types.int64, types.float64[::1], types.int64[::1]),
+    error_model="numpy",
+)
 def _number(text, at, end, wide, bits):  # type: ignore[no-untyped-def]
     """The JSON number at `at` as float32: (value, where it ends), the end −1 for one left to the general parser.
 
@@ -108,7 +116,7 @@ def _number(text, at, end, wide, bits):  # type: ignore[no-untyped-def]
     return np.float32(-value if negative else value), at
 
 
-@njit(cache=True, nogil=True)
+@kernel(types.UniTuple(types.int64, 2)(Bytes, _INTS, types.float32[::1], types.int64[::1]))
 def _parse(text, lengths, out, counts):  # type: ignore[no-untyped-def]
     """JSON arrays of numbers, `lengths[i]` bytes each, one after the other in `text` → `out` float32, one array after
     the other, `counts` each. Returns (how many numbers, how many arrays are UNUSUAL).
@@ -176,7 +184,7 @@ def _with_unusual(
     return np.concatenate(pieces), counts
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(types.UniTuple(types.int64, 2)(_TABLE, types.boolean), error_model="numpy")
 def _unusable(table, lengths_matter):  # type: ignore[no-untyped-def]
     """(row, component) of the first number of `table` that is not finite; if `lengths_matter`, of the first row of
     zeros (and then component −1) should it come before; (−1, −1) if there is neither."""
@@ -200,11 +208,3 @@ def find_unusable(table: Floats, *, lengths_matter: bool) -> tuple[int, int] | N
     that is not finite), the component −1 for one of all zeros, which counts if `lengths_matter`."""
     row, component = _unusable(np.ascontiguousarray(table), lengths_matter)
     return None if row < 0 else (row, component)
-
-
-def compile_kernels() -> None:
-    """Compile, or load from the cache on disk, so that no request waits for it."""
-    parsed, _ = parse_arrays([b"[1]"])
-    find_unusable(parsed.reshape(1, 1), lengths_matter=True)
-    # What protobuf brings cannot be written to: to numba another type.
-    find_unusable(np.frombuffer(bytes(4), dtype=np.float32).reshape(1, 1), lengths_matter=True)

@@ -6,15 +6,17 @@ It recognises what ordinary clients write and leaves the rest, and anything wron
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import types
 from numpy.typing import NDArray
 
+from shared.kernels import kernel
 from shared.protobuf_fields import delimited_field
+from shared.xxh64 import Bytes
 
 UNUSUAL = -1
 
 
-@njit(cache=True, nogil=True)
+@kernel(types.int64(Bytes, types.int64[:, ::1], types.int64[::1]))
 def _walk(body, rows, collection):  # type: ignore[no-untyped-def]
     """The vectors of a WriteRequest → `rows` int64[most + 1, 7]: start and end of the message, of its id and
     of its packed floats, and how many other attributes it has. Returns how many vectors, or UNUSUAL.
@@ -70,8 +72,3 @@ def walk_write(body: bytes, most: int) -> tuple[NDArray[np.int64], tuple[int, in
     collection = np.zeros(2, dtype=np.int64)
     count = _walk(np.frombuffer(body, dtype=np.uint8), rows, collection)
     return None if count == UNUSUAL else (rows[:count], (int(collection[0]), int(collection[1])))
-
-
-def compile_kernels() -> None:
-    """Compile, or load from the cache on disk, so that no request waits for it."""
-    walk_write(b"", 1)

@@ -7,24 +7,15 @@ import fnmatch
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from loadtest.harness.cluster import ROOT
 from tests.chaos import control, report
 from tests.chaos.rounds import Workshop, own_mounts
 from tests.chaos.scenarios import MINUTE, Scenario, all_scenarios
-
-WARM_WITHIN_S = 600.0
-"""Compiling all kernels, once on a machine: a request must not wait for the compiler. With the cache on disk it takes
-seconds."""
-_WARMING = (
-    "import coordinator.app; from coordinator import warm; warm.compile_kernels();"
-    "from worker import warm; from worker.methods import table; warm.compile_kernels()"
-)
+from tests.conftest import compile_kernels
 
 
 def _say(text: str) -> None:
@@ -77,7 +68,7 @@ def main() -> int:
     if asked.list or not chosen:
         _say("\n".join(known))
         return 0 if asked.list else 2
-    subprocess.run([sys.executable, "-c", _WARMING], check=True, cwd=ROOT, timeout=WARM_WITHIN_S)
+    compile_kernels()  # a request must not wait for the compiler
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the clusters are ended as well
     own_mounts()
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))

@@ -128,9 +128,11 @@ def _become(order: dict[str, Any], harness: int) -> None:
 
 def main() -> None:
     import coordinator.app  # noqa: F401 (what is imported here, no start has to import)
+    from shared.kernels import compile_first
     from tests.chaos import launch  # noqa: F401
     from worker.methods import table  # noqa: F401
 
+    compile_first()
     harness = os.getppid()
     _die_with(harness)
     for line in sys.stdin.buffer:

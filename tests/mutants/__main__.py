@@ -12,7 +12,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
-from tests.mutants import kernels
+from tests.conftest import compile_kernels
 from tests.mutants.reasons import EQUIVALENT, Reasons, line_of
 from tests.mutants.recording import CACHE, recordings
 from tests.mutants.running import NOTICED, Outcome, Runner, copy_tree
@@ -27,7 +27,7 @@ def main() -> int:
         wanted = set(arguments.only)
         mutants = [mutant for group in arguments.groups for mutant in all_of(group) if mutant.name in wanted]
     started = time.monotonic()
-    kernels.compile_own()
+    compile_kernels()
     runners = [Runner(copy_tree(CACHE / str(number))) for number in range(arguments.jobs)]
     selection = Selection(runners[0].tree, recordings(runners[0].tree, arguments.groups, arguments.jobs))
     print(f"which tests execute which lines: {time.monotonic() - started:.0f} s", flush=True)

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from numba.core.caching import UserProvidedCacheLocator
 
 import shared.kernel_cache
-from tests.conftest import COMPILE, WITHIN_S
 from tests.mutants.sampling import ROOT
 
 PACKAGES = ("shared", "coordinator", "worker")
 _OWN = Path(os.environ[shared.kernel_cache.VARIABLE])
 NAME = _OWN.name
 """`shared` has set it, and named it by the text of all kernels."""
-
-
-def compile_own() -> None:
-    """Those of the tree itself that are not in its cache yet."""
-    subprocess.run([sys.executable, "-c", COMPILE], cwd=ROOT, check=True, timeout=WITHIN_S, capture_output=True)
 
 
 def take_over(tree: Path, cache: Path) -> None:

@@ -118,7 +118,6 @@ def _passed_over(source: str) -> list[Span]:
     Assertions, such as `zip(…, strict=True)`, and annotations are there for the reader, decorators are options of
     compilers and of dataclasses.
     The text of an error or of a line in the log, and what tells of work (timings, events), is not what is promised.
-    What compiles kernels ahead of their use passes any arguments to them.
     """
     module = ast.parse(source)
     nodes: list[ast.AST | None] = [node for node in module.body if isinstance(node, ast.Assign | ast.AnnAssign)]
@@ -127,7 +126,7 @@ def _passed_over(source: str) -> list[Span]:
             nodes.append(node.annotation)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             nodes += [node.returns, *node.decorator_list]
-            nodes += [node] if node.name in ("__repr__", "compile_kernels") else []
+            nodes += [node] if node.name == "__repr__" else []
         elif isinstance(node, ast.ClassDef):
             nodes += node.decorator_list
         elif isinstance(node, ast.Raise):

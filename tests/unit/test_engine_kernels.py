@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from coordinator.queries import evaluation, joining, results
 from coordinator.queries.fetched import FetchedSelection
-from coordinator.queries.merge import Terms
-from coordinator.queries.planner import Plan
 from loadtest.harness.memory_source import MemorySource
 from shared.labels import LabelFrame, Symbols
 from shared.promql.ast import Matcher, VectorSelector
@@ -20,7 +16,6 @@ from shared.promql.engine.invariance import step_invariant
 from shared.promql.engine.kernels.counters import extrapolated
 from shared.promql.model import Grid, RangeVector, Samples
 from shared.promql.parser import parse
-from shared.promql.rendering import series
 from tests.unit.engine_answers import at, remarks, rows, source
 from tests.unit.operators_setup import Bench
 
@@ -198,16 +193,6 @@ def test_the_best_of_groups_are_chosen_whatever_the_sizes_of_the_groups(k: int) 
     assert got == expected
 
 
-def test_making_answers_ready_compiles_their_kernels_and_those_of_the_order_of_labels(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compiled: list[str] = []
-    for module in (joining.label_order, series):
-        monkeypatch.setattr(module, "compile_kernels", lambda name=module.__name__: compiled.append(name))
-    results.warm()
-    assert sorted(name.rpartition(".")[2] for name in compiled) == ["label_order", "series"]
-
-
 @pytest.mark.parametrize(("lookback_ms", "expected"), [(30_000, 2.0), (30_001, 2.0), (29_999, 1.0)])
 def test_a_smoothed_value_lies_between_samples_that_are_no_further_than_the_lookback(
     lookback_ms: int, expected: float
@@ -237,15 +222,3 @@ def test_a_kernel_is_called_with_so_many_samples_and_steps_at_once(monkeypatch: 
     steps.clear()
     rows("sum_over_time(m[30s])", data, 0, 10, 10)
     assert steps == []
-
-
-def test_every_query_that_warms_up_is_evaluated_on_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluated: list[tuple[str, int, bool]] = []
-    monkeypatch.setattr(results, "warm", lambda: None)
-
-    def noted(plan: Plan, replies: list[object], terms: Terms) -> None:
-        evaluated.append((plan.text, len(replies), time.monotonic() < terms.deadline < time.monotonic() + 100))
-
-    monkeypatch.setattr(evaluation, "evaluate_plan", noted)
-    evaluation.warm()
-    assert evaluated == [(text, 0, True) for text in evaluation.WARMING]

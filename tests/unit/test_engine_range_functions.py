@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
-from numba import types
 
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import NotExecutable
+from shared.kernels import Kernel, compile_all
 from shared.promql.engine import range_functions
 from shared.promql.engine.kernels import (
     counters,
@@ -22,7 +21,6 @@ from shared.promql.engine.kernels import (
     trends,
     windows,
 )
-from shared.promql.engine.warm import compile_kernels
 from tests.unit.engine_answers import STALE, at, remarks, rows, source
 
 NAN = math.nan
@@ -246,21 +244,11 @@ def test_every_step_of_a_range_query_is_the_instant_query_at_its_time(text: str,
         np.testing.assert_allclose([here[n] for n in sorted(here)], [there[n] for n in sorted(there)], rtol=1e-12)
 
 
-def signatures(item: Any) -> set[tuple[types.Type, ...]]:
-    """The argument types a kernel has been compiled for. A kernel that calls another with a constant has it compiled
-    for that constant too, in the process that compiles and not in those that load it from the cache: no type of its
-    own."""
-    return {tuple(map(types.unliteral, signature.args)) for signature in item.nopython_signatures}
-
-
 def test_warming_up_compiles_every_kernel_for_one_signature() -> None:
-    compile_kernels()
+    compile_all()
     modules = (windows, counters, tallies, extremes, extended, moments, trends, order_statistics)
-    compiled = [item for module in modules for item in vars(module).values() if hasattr(item, "nopython_signatures")]
-    warm = [len(item.nopython_signatures) for item in compiled]
+    compiled = [item for module in modules for item in vars(module).values() if isinstance(item, Kernel)]
     alone("rate(m[1m])", source({"m": [1, 2]}), 10)
     at("sum(quantile_over_time(0.5, m[1m:1s]))", source({"m": [1, 2]}), 10)
     at("m", source({"m": [1, 2]}), 10)
-    # Functions called only from other kernels have none where those came from the cache on disk.
-    assert compiled and all(len(signatures(item)) <= 1 for item in compiled)
-    assert [len(item.nopython_signatures) for item in compiled] == warm
+    assert compiled and all(len(item.dispatcher.nopython_signatures) == 1 for item in compiled)

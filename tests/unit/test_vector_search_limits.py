@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coordinator.links import Links
-from coordinator.vectors import batching, merging, search
+from coordinator.vectors import batching, search
 from coordinator.vectors.area import VectorArea
 from coordinator.vectors.merging import Found
 from coordinator.vectors.search import (
@@ -26,6 +26,7 @@ from coordinator.vectors.search import (
 from proto import vector_pb2
 from shared.config import Settings
 from shared.errors import BadData, DeadlineExceeded, NotFound, Unavailable
+from shared.kernels import compile_all
 from shared.messages.vectors import K_MAX, Collection
 from tests.unit.test_vector_gathering import SlowLinks, area_on, request
 
@@ -33,7 +34,7 @@ from tests.unit.test_vector_gathering import SlowLinks, area_on, request
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
     """A first search would wait for the kernels."""
-    merging.compile_kernels()
+    compile_all()
 
 
 def read(**fields: Any) -> search.SearchRequest:

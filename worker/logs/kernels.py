@@ -9,8 +9,9 @@ Records are rows of a table over some bytes (shared.log_blocks).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from shared.kernels import kernel
 from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Hashes, Ints, IntsOut, Octets, Table
 from shared.xxh64 import Bytes, copy_bytes
 
@@ -25,7 +26,7 @@ RUN_RECORD_BYTES = 12
 _OWNER_BITS = np.uint64(20)  # the lowest bits of all hashes on a shard say little: they chose the shard
 
 
-@njit(types.boolean(Bytes, types.int64, Bytes, types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.boolean(Bytes, types.int64, Bytes, types.int64, types.int64), first=True)
 def _equal(a: np.ndarray, a_at: int, b: np.ndarray, b_at: int, size: int) -> bool:
     at = 0
     while at < size and a[a_at + at] == b[b_at + at]:
@@ -33,7 +34,7 @@ def _equal(a: np.ndarray, a_at: int, b: np.ndarray, b_at: int, size: int) -> boo
     return at == size
 
 
-@njit(types.int64(Bytes, Table, Hashes, types.uint64, Bytes, IntsOut), cache=True, nogil=True)
+@kernel(types.int64(Bytes, Table, Hashes, types.uint64, Bytes, IntsOut), first=True)
 def find_key(
     data: np.ndarray, table: np.ndarray, hashes: np.ndarray, digest: int, key: np.ndarray, out: np.ndarray
 ) -> int:
@@ -48,7 +49,7 @@ def find_key(
     return found
 
 
-@njit(types.int64(Bytes, Table, Hashes, Ints, IntsOut, IntsOut, IntsOut, IntsOut), cache=True, nogil=True)
+@kernel(types.int64(Bytes, Table, Hashes, Ints, IntsOut, IntsOut, IntsOut, IntsOut), first=True)
 def by_key(
     data: np.ndarray,
     table: np.ndarray,
@@ -91,23 +92,21 @@ def by_key(
     return count
 
 
-@njit(types.int64(Octets, types.int64, types.uint64, types.int64), cache=True, nogil=True)
+@kernel(types.int64(Octets, types.int64, types.uint64, types.int64), first=True)
 def _put_high_first(out: np.ndarray, at: int, value: int, size: int) -> int:
     for i in range(size):
         out[at + i] = np.uint8(np.uint64(value) >> np.uint64(8 * (size - 1 - i)) & np.uint64(255))
     return at + size
 
 
-@njit(types.int64(Octets, types.int64, types.uint64, types.int64), cache=True, nogil=True)
+@kernel(types.int64(Octets, types.int64, types.uint64, types.int64), first=True)
 def _put_low_first(out: np.ndarray, at: int, value: int, size: int) -> int:
     for i in range(size):
         out[at + i] = np.uint8(np.uint64(value) >> np.uint64(8 * i) & np.uint64(255))
     return at + size
 
 
-@njit(
-    types.int64(Bytes, types.int64, types.int64, types.int64, types.uint64, Octets, types.int64), cache=True, nogil=True
-)
+@kernel(types.int64(Bytes, types.int64, types.int64, types.int64, types.uint64, Octets, types.int64), first=True)
 def _put_row_key(data: np.ndarray, key: int, length: int, segment: int, number: int, out: np.ndarray, at: int) -> int:
     """The key of a run's row, as `worker.logs.rows` describes it."""
     out[at] = np.uint8(RUN)
@@ -122,12 +121,11 @@ def _put_row_key(data: np.ndarray, key: int, length: int, segment: int, number: 
     return _put_high_first(out, at, number, SEQUENCE_BYTES)
 
 
-@njit(
+@kernel(
     types.int64(
         Bytes, Table, Hashes, Ints, Ints, types.int64, types.int64, types.int64, Octets, IntsOut, Octets, IntsOut
     ),
-    cache=True,
-    nogil=True,
+    first=True,
 )
 def pack_runs(
     data: np.ndarray,

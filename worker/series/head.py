@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
 from shared.kernels import kernel
@@ -53,12 +53,11 @@ _LONGS = types.Array(types.int64, 2, "C")
 _SHORTS = types.Array(types.int32, 2, "C")
 
 
-@njit(
+@kernel(
     types.int64(
         _INTS_IN, _INTS_IN, _FLOATS_IN, types.int64, _SHORTS, _LONGS, _COUNTS, _SHORTS, _LONGS, _INTS, _FLOATS, _INTS
     ),
-    cache=True,
-    nogil=True,
+    first=True,
 )
 def _append(
     series: np.ndarray,
@@ -117,7 +116,7 @@ def _append(
     return len(series)
 
 
-@njit(types.int64(_INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS), cache=True, nogil=True)
+@kernel(types.int64(_INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS), first=True)
 def _bound(ids: np.ndarray, start: int, end: int, links: np.ndarray, shapes: np.ndarray, places: np.ndarray) -> int:
     """At least as many samples as these series have with start ≤ t ≤ end."""
     total = 0
@@ -130,10 +129,9 @@ def _bound(ids: np.ndarray, start: int, end: int, links: np.ndarray, shapes: np.
     return total
 
 
-@njit(
+@kernel(
     types.void(_INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS, _INTS, _FLOATS, _INTS, _INTS, _FLOATS),
-    cache=True,
-    nogil=True,
+    first=True,
 )
 def _read(
     ids: np.ndarray,

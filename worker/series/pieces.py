@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
 from shared.kernels import kernel
@@ -19,7 +19,7 @@ _FLOATS_IN = types.Array(types.float64, 1, "C", readonly=True)
 _FLAGS = types.Array(types.boolean, 1, "C")
 
 
-@njit(cache=True, nogil=True)
+@kernel(types.int64(_INTS_IN, types.int64, types.int64, types.int64))
 def _first_at_least(times: np.ndarray, low: int, high: int, time: int) -> int:
     while low < high:
         middle = (low + high) >> 1

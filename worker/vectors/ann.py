@@ -18,11 +18,14 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import types
 from usearch.index import Index, MetricKind
 
+from shared.kernels import kernel
 from shared.messages.vectors import Floats
 from worker.vectors.similarity import Rows
+
+_COUNTS = types.Array(types.int64, 1, "C", readonly=True)
 
 CONNECTIVITY = 16
 GRAPH_BYTES = 216  # a vector's share of the graph beside its components, measured
@@ -47,7 +50,7 @@ def node_bytes(dimension: int, metric: str, storage: str) -> int:
     return GRAPH_BYTES + _BYTES[components(metric, storage)] * dimension
 
 
-@njit(cache=True, nogil=True)
+@kernel(types.void(types.int64[:, ::1], _COUNTS, types.int64))
 def _clear(rows, counts, limit):  # type: ignore[no-untyped-def]
     for q in range(rows.shape[0]):
         for c in range(rows.shape[1]):
@@ -120,8 +123,3 @@ class AnnIndex:
                     f"{path.name} has {len(self._index)} rows of {self._index.ndim} components ({self._index.dtype}); "
                     f"at most {rows} rows of {dimension} components ({kind}) are right"
                 )
-
-
-def compile_kernels() -> None:
-    """Compile, or load from the cache on disk, so that no search waits for it."""
-    _clear(np.zeros((1, 1), np.int64), np.zeros(1, np.int64), 1)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
+from numba import types
 from numpy.typing import NDArray
 
+from shared.kernels import kernel
 from shared.messages.vectors import Floats
 from worker.vectors.similarity import Rows
+
+_VALUES = types.Array(types.float32, 1, "C", readonly=True)
+_TABLE = types.Array(types.float32, 2, "C", readonly=True)
+_ROWS = types.Array(types.int64, 2, "C", readonly=True)
 
 
 @dataclass(slots=True)
@@ -28,7 +33,7 @@ class Ranking:
         return [(self.rows[a:b], self.near[a:b]) for a, b in zip(starts, ends, strict=True)]
 
 
-@njit(cache=True, nogil=True)
+@kernel(types.void(_VALUES, types.int64[::1], types.int64, types.int64))
 def _sink(values, heap, at, size):  # type: ignore[no-untyped-def]
     """Let the entry at `at` of a heap of places sink below every lesser value."""
     place = heap[at]
@@ -46,7 +51,9 @@ def _sink(values, heap, at, size):  # type: ignore[no-untyped-def]
     heap[at] = place
 
 
-@njit(cache=True, nogil=True)
+@kernel(
+    types.int64(_TABLE, _ROWS, types.int64, types.int32[::1], types.int64[::1], types.float32[::1], types.boolean[::1])
+)
 def _best(near, index, k, counts, rows, out, tied):  # type: ignore[no-untyped-def]
     """The `k` greatest of each row of `near` (−inf is none) → `counts`, and `rows` and `out` one query after the other.
 
@@ -116,8 +123,3 @@ def _by_id(near: Floats, index: Rows, count: int, ids: list[bytes]) -> tuple[Row
     keys = zip((-near[there]).tolist(), [ids[row] for row in index[there].tolist()], there.tolist(), strict=True)
     order = [place for _, _, place in sorted(keys)][:count]
     return index[order], near[order]
-
-
-def compile_kernels() -> None:
-    """Compile, or load from the cache on disk, so that no search waits for it."""
-    best(np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int64), 1, [b""])

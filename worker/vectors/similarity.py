@@ -8,12 +8,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+from numba import types
 from numpy.typing import NDArray
 
+from shared.kernels import kernel
 from shared.messages.vectors import Floats
 
 Rows = NDArray[np.int64]
+
+_TABLE = types.Array(types.float32, 2, "C", readonly=True)
+_ROWS = types.Array(types.int64, 2, "C", readonly=True)
 
 NOTHING = np.float32(-np.inf)
 """The similarity of a place in a table of candidates that holds none."""
@@ -21,8 +25,7 @@ NOTHING = np.float32(-np.inf)
 _CODES = {"cosine": 0, "dot": 1, "l2": 2}
 
 
-# With a signature, so compiled at import: writes use it.
-@njit("void(float32[:, ::1])", cache=True, nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
+@kernel(types.void(types.float32[:, ::1]), first=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def _normalize(vectors):  # type: ignore[no-untyped-def]
     for i in range(vectors.shape[0]):
         vector = vectors[i]
@@ -48,7 +51,7 @@ def prepared(vectors: Floats, metric: str) -> Floats:
     return own
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+@kernel(types.void(_TABLE, _ROWS, _TABLE, types.int64, types.float32[:, ::1]), fastmath={"reassoc", "contract"})
 def _similarities(table, index, queries, metric, out):  # type: ignore[no-untyped-def]
     for q in range(index.shape[0]):
         query = queries[q]
@@ -83,9 +86,3 @@ def similarities(table: NDArray[np.floating], index: Rows, queries: Floats, metr
     out = np.empty(index.shape, dtype=np.float32)
     _similarities(table, index, queries, _CODES[metric], out)
     return out
-
-
-def compile_kernels() -> None:
-    """Compile, or load from the cache on disk, so that no search waits for it."""
-    one = prepared(np.ones((1, 1), np.float32), "cosine")
-    similarities(one, np.zeros((1, 1), np.int64), one, "cosine")

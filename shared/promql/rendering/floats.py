@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from shared.kernels import inlined
 
 FLOAT_BYTES_MAX = 26
 """The longest text: a sign, `0.00000` and 17 digits, or 17 digits with point, sign and exponent."""
@@ -55,7 +56,7 @@ def _powers_of_ten() -> NDArray[np.uint64]:
 POWERS = _powers_of_ten()
 
 
-@njit(forceinline=True)
+@inlined
 def _multiply(a: Any, b: Any) -> Any:
     """(high, low) of the 128-bit product of two uint64."""
     a_low, a_high = a & _LOW32, a >> _U32
@@ -66,7 +67,7 @@ def _multiply(a: Any, b: Any) -> Any:
     return a_high * b_high + (middle >> _U32) + (other >> _U32), (other << _U32) | (low & _LOW32)
 
 
-@njit(forceinline=True)
+@inlined
 def _scaled_odd(high: Any, low: Any, c: Any) -> Any:
     """The product of a 128-bit power and `c`, without its low 128 bits, rounded to odd."""
     carry_in, _ = _multiply(low, c)
@@ -77,7 +78,7 @@ def _scaled_odd(high: Any, low: Any, c: Any) -> Any:
     return top | (_U1 if total > _U1 else _U0)
 
 
-@njit(forceinline=True)
+@inlined
 def _shortest(bits: Any, powers: Any) -> Any:
     """(digits: uint64, exponent: int64) with digits × 10^exponent the shortest decimal of a finite non-zero float."""
     fraction = bits & _FRACTION
@@ -121,7 +122,7 @@ def _shortest(bits: Any, powers: Any) -> Any:
     return s + (_U1 if up else _U0), k
 
 
-@njit(forceinline=True)
+@inlined
 def _write_digits(out: Any, at: Any, digits: Any, count: Any) -> Any:
     """The last `count` decimal digits of `digits`, the last one at `at + count - 1`: two at a time, as a division
     costs more than a look into the table of pairs."""
@@ -138,7 +139,7 @@ def _write_digits(out: Any, at: Any, digits: Any, count: Any) -> Any:
     return at + count
 
 
-@njit(forceinline=True)
+@inlined
 def _count_digits(digits: Any) -> Any:
     if digits >= _E15:  # what a float with many digits has: 15 to 17
         count = 16
@@ -154,7 +155,7 @@ def _count_digits(digits: Any) -> Any:
     return count
 
 
-@njit(forceinline=True)
+@inlined
 def write_time(out: Any, at: Any, time_ms: Any) -> Any:
     """Unix seconds, with three decimals if they are not whole; returns the position after the text."""
     if time_ms < 0:
@@ -170,7 +171,7 @@ def write_time(out: Any, at: Any, time_ms: Any) -> Any:
     return at
 
 
-@njit(forceinline=True)
+@inlined
 def write_float(out: Any, at: Any, value: Any, bits: Any, powers: Any) -> Any:
     """The text of `value`, whose IEEE bits are `bits`; returns the position after it."""
     if value != value:
@@ -203,7 +204,7 @@ def write_float(out: Any, at: Any, value: Any, bits: Any, powers: Any) -> Any:
     return _write_positional(out, at, digits, count, exponent)
 
 
-@njit(forceinline=True)
+@inlined
 def _write_positional(out: Any, at: Any, digits: Any, count: Any, exponent: Any) -> Any:
     point = count + exponent  # digits before the point
     if point <= 0:
@@ -227,7 +228,7 @@ def _write_positional(out: Any, at: Any, digits: Any, count: Any, exponent: Any)
     return at + count + 1
 
 
-@njit(forceinline=True)
+@inlined
 def _write_scientific(out: Any, at: Any, digits: Any, count: Any, exponent: Any) -> Any:
     if count > 1:
         _write_digits(out, at + 1, digits, count)

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
 from shared.ahead import mapped
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.labels import LabelFrame, distinct
 from shared.promql.model import Grid, Int, Matrix, RangeVector
 from shared.promql.rendering.floats import FLOAT_BYTES_MAX, POWERS, TIME_BYTES_MAX, write_float, write_time
@@ -206,7 +206,7 @@ class SeriesWriter:
         return write
 
 
-@njit(forceinline=True)
+@inlined
 def _copy(out: Any, at: Any, source: Any, start: Any, end: Any) -> Any:
     # Indices without a sign: else every byte is preceded by a look whether its index counts from the end.
     begin, to = np.uint64(start), np.uint64(at)
@@ -215,7 +215,7 @@ def _copy(out: Any, at: Any, source: Any, start: Any, end: Any) -> Any:
     return at + (end - start)
 
 
-@njit(forceinline=True)
+@inlined
 def _write_labels(out: Any, at: Any, pool: Any, pool_offsets: Any, pieces: Any, series: Any) -> Any:
     at = _copy(out, at, _METRIC, 0, len(_METRIC))
     begun = False
@@ -316,9 +316,3 @@ def _write_samples(
         at += 2
         ends[number] = at
     return at
-
-
-def compile_kernels() -> None:
-    """Compile the kernels of this module, or load them from the cache on disk."""
-    for declared in (_write_times, _write_matrix, _write_samples):
-        declared.compile()

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
+from shared.kernels import kernel
 from shared.xxh64 import Bytes, copy_bytes, load64
 from worker.series.growing_array import GrowingArray
 
@@ -25,7 +26,7 @@ _SLOTS = types.Array(types.int32, 1, "C")
 _ARENA = types.Array(types.uint8, 1, "C")
 
 
-@njit(types.boolean(Bytes, types.int64, Bytes, types.int64, types.int64), cache=True, nogil=True)
+@kernel(types.boolean(Bytes, types.int64, Bytes, types.int64, types.int64), first=True)
 def _equal(a: np.ndarray, i: int, b: np.ndarray, j: int, size: int) -> bool:
     at = 0
     while at + 8 <= size:
@@ -39,7 +40,7 @@ def _equal(a: np.ndarray, i: int, b: np.ndarray, j: int, size: int) -> bool:
     return True
 
 
-@njit(types.void(_HASHES, types.int64, types.int64, _SLOTS), cache=True, nogil=True)
+@kernel(types.void(_HASHES, types.int64, types.int64, _SLOTS), first=True)
 def _place(hashes: np.ndarray, first: int, last: int, slots: np.ndarray) -> None:
     """Enter numbers first ≤ n < last, none of which is in `slots` (int32[2^k], number + 1, 0 for free)."""
     mask = len(slots) - 1
@@ -52,10 +53,9 @@ def _place(hashes: np.ndarray, first: int, last: int, slots: np.ndarray) -> None
         slots[slot] = number + 1
 
 
-@njit(
+@kernel(
     types.int64(Bytes, _INTS, _INTS, _HASHES, _SLOTS, _ARENA, _INTS, _HASHES, types.int64, types.boolean, _INTS),
-    cache=True,
-    nogil=True,
+    first=True,
 )
 def _resolve(
     data: np.ndarray,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
+from shared.kernels import kernel
 from shared.labels import Symbols
 from shared.protobuf_fields import checked_length
 from shared.xxh64 import Bytes, xxh64
@@ -23,7 +24,7 @@ _INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
 _HASHES = types.Array(types.uint64, 1, "C")
 
 
-@njit(types.int64(Bytes, _INTS_IN, _INTS, _INTS, _INTS, _HASHES), cache=True, nogil=True)
+@kernel(types.int64(Bytes, _INTS_IN, _INTS, _INTS, _INTS, _HASHES), first=True)
 def _split(
     data: np.ndarray,
     offsets: np.ndarray,

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
 from shared.errors import NotExecutable
+from shared.kernels import kernel
 from shared.labels import Codes, LabelFrame, Symbols
 from shared.promql.ast import Matcher
 from worker.series.index.patterns import Pattern, Patterns
@@ -31,14 +32,14 @@ _FLAGS = types.Array(types.boolean, 1, "C")
 _CELLS = types.Array(types.int32, 2, "C")
 
 
-@njit(types.void(_IDS, _OFFSETS, _CODES, _FLAGS), cache=True, nogil=True)
+@kernel(types.void(_IDS, _OFFSETS, _CODES, _FLAGS), first=True)
 def _mark_names(ids: np.ndarray, offsets: np.ndarray, names: np.ndarray, used: np.ndarray) -> None:
     for i in range(len(ids)):
         for at in range(offsets[ids[i]], offsets[ids[i] + 1]):
             used[names[at]] = True
 
 
-@njit(types.void(_IDS, _OFFSETS, _CODES, _CODES, _CODES, _CELLS), cache=True, nogil=True)
+@kernel(types.void(_IDS, _OFFSETS, _CODES, _CODES, _CODES, _CELLS), first=True)
 def _fill_columns(
     ids: np.ndarray,
     offsets: np.ndarray,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from shared.kernels import kernel
 from shared.promql.model import Bool, Float, Int
@@ -19,9 +19,11 @@ _VALUES = types.Array(types.float64, 2, "C", readonly=True)
 _PRESENT = types.Array(types.boolean, 2, "C", readonly=True)
 _IDS = types.Array(types.int64, 1, "C", readonly=True)
 _FLOATS = types.Array(types.float64, 1, "C", readonly=True)
+_BUFFER = types.float64[::1]
 _PLANE = types.float64[:, ::1]
 _COUNTS = types.int64[:, ::1]
 _MASK = types.boolean[:, ::1]
+_PUT_IN_HEAP = types.void(types.int64[::1], _BUFFER, _IDS, types.int64, types.int64, types.float64, types.boolean)
 
 STEP_BLOCK = 16
 """Steps gathered at a time where a kernel needs columns: two cache lines of each row."""
@@ -121,7 +123,7 @@ def extreme_groups(values: Float, present: Bool, ids: Int, greatest: bool, extre
                 counts[g, t] += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(types.float64(_BUFFER, types.int64, types.int64), error_model="numpy")
 def nth_smallest(buffer: Float, size: int, n: int) -> float:
     """Hoare's selection: afterwards buffer[n] is in its sorted place, smaller values before it, larger after."""
     low, high = 0, size - 1
@@ -207,7 +209,7 @@ def quantile_groups(
                     out[g, t] = a * (1.0 - weight) + b * weight
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(types.boolean(types.float64, types.int64, types.float64, types.int64, types.boolean), error_model="numpy")
 def _worse(x: float, x_rank: int, y: float, y_rank: int, greatest: bool) -> bool:
     """Whether candidate x comes after y: NaN after numbers, then by value, then by rank."""
     if math.isnan(x) or math.isnan(y):
@@ -219,12 +221,12 @@ def _worse(x: float, x_rank: int, y: float, y_rank: int, greatest: bool) -> bool
     return x < y if greatest else x > y
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(types.boolean(types.float64, types.float64), error_model="numpy")
 def _level(x: float, y: float) -> bool:
     return x == y or (math.isnan(x) and math.isnan(y))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(_PUT_IN_HEAP, error_model="numpy")
 def _rise(heap: Int, keys: Float, ranks: Int, size: int, i: int, x: float, greatest: bool) -> None:
     """Add row i, whose value is x, to a heap with the worst row on top."""
     k = size
@@ -237,7 +239,7 @@ def _rise(heap: Int, keys: Float, ranks: Int, size: int, i: int, x: float, great
     heap[k], keys[k] = i, x
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(_PUT_IN_HEAP, error_model="numpy")
 def _sink(heap: Int, keys: Float, ranks: Int, size: int, i: int, x: float, greatest: bool) -> None:
     """Put row i, whose value is x, in the place of the worst row."""
     k = 0

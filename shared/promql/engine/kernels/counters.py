@@ -6,20 +6,37 @@ Shapes as in `windows`.
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 
-from shared.promql.engine.kernels.windows import EXACT_INTEGER, advance, kernel
+from shared.kernels import kernel
+from shared.promql.engine.kernels.windows import (
+    EDGES,
+    EXACT_INTEGER,
+    FLAGS,
+    FLOATS,
+    INTS,
+    PRESENT_OUT,
+    SERIES,
+    VALUES_OUT,
+    advance,
+)
 from shared.promql.model import Bool, Float, Int
 
 RATE, INCREASE, DELTA, IRATE, IDELTA = 0, 1, 2, 3, 4
 
 
-@kernel
+@kernel(types.boolean(FLOATS, FLAGS, types.int64), error_model="numpy")
 def is_reset(values: Float, began: Bool, i: int) -> bool:
     """Whether the counter began anew between samples i-1 and i: it fell, or its start timestamp says so."""
     return values[i] < values[i - 1] or (began.size > 0 and began[i])
 
 
-@kernel
+@kernel(
+    types.Tuple((types.int64, types.boolean))(
+        FLOATS, FLAGS, types.int64, types.int64, types.int64[::1], types.float64[::1]
+    ),
+    error_model="numpy",
+)
 def counter_resets(values: Float, began: Bool, begin: int, end: int, resets: Int, sums: Float) -> tuple[int, bool]:
     """Collect a series' resets: `resets[j]` is the index of the sample after the j-th, `sums[j]` the sum of the values
     lost at the first j. Returns (number of resets, whether differences of `sums` are exact)."""
@@ -38,7 +55,7 @@ def counter_resets(values: Float, began: Bool, begin: int, end: int, resets: Int
     return n, exact and total < EXACT_INTEGER
 
 
-@kernel
+@kernel(types.float64(FLOATS, INTS, FLOATS, types.int64, types.int64, types.boolean), error_model="numpy")
 def lost_at(values: Float, resets: Int, sums: Float, left: int, right: int, exact: bool) -> float:
     """The sum of the values lost at the resets left ≤ j < right of `counter_resets`."""
     if exact:
@@ -49,7 +66,20 @@ def lost_at(values: Float, resets: Int, sums: Float, left: int, right: int, exac
     return total
 
 
-@kernel
+@kernel(
+    types.float64(
+        types.float64,
+        types.float64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.boolean,
+    ),
+    error_model="numpy",
+)
 def extrapolated(
     result: float,
     first_value: float,
@@ -88,7 +118,7 @@ def extrapolated(
     return result * ((interval + to_start + to_end) / interval)
 
 
-@kernel
+@kernel(types.void(types.int64, *SERIES, FLAGS, INTS, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")
 def counters(
     op: int,
     offsets: Int,

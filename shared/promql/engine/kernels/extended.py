@@ -7,13 +7,15 @@ selectors) and Prometheus's proposal PROM-52. Nothing is extrapolated.
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 
+from shared.kernels import kernel
 from shared.promql.engine.kernels.counters import DELTA, RATE, counter_resets, lost_at
-from shared.promql.engine.kernels.windows import advance, kernel
+from shared.promql.engine.kernels.windows import EDGES, FLOATS, INTS, PRESENT_OUT, SERIES, VALUES_OUT, advance
 from shared.promql.model import Bool, Float, Int
 
 
-@kernel
+@kernel(types.float64(INTS, FLOATS, types.int64, types.int64, types.boolean), error_model="numpy")
 def between(timestamps: Int, values: Float, i: int, t: int, counter: bool) -> float:
     """The value at `t` on the line from sample i-1 to sample i; a counter that fell restarted from zero."""
     share = (t - timestamps[i - 1]) / (timestamps[i] - timestamps[i - 1])
@@ -22,7 +24,7 @@ def between(timestamps: Int, values: Float, i: int, t: int, counter: bool) -> fl
     return values[i - 1] + (values[i] - values[i - 1]) * share
 
 
-@kernel
+@kernel(types.void(*SERIES, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")
 def smoothed_at(
     offsets: Int, timestamps: Int, values: Float, first: int, step: int, lookback_ms: int, out: Float, present: Bool
 ) -> None:
@@ -46,7 +48,9 @@ def smoothed_at(
                 out[s, k] = values[hi - 1]
 
 
-@kernel
+@kernel(
+    types.void(types.int64, types.boolean, *SERIES, *EDGES, types.int64, VALUES_OUT, PRESENT_OUT), error_model="numpy"
+)
 def increases(
     op: int,
     smoothed: bool,

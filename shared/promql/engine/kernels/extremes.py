@@ -6,14 +6,16 @@ Shapes as in `windows`.
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 
-from shared.promql.engine.kernels.windows import advance, kernel
+from shared.kernels import kernel
+from shared.promql.engine.kernels.windows import EDGES, PRESENT_OUT, SERIES, VALUES_OUT, advance
 from shared.promql.model import Bool, Float, Int
 
 MIN, MAX, MIN_TIME, MAX_TIME = 0, 1, 2, 3
 
 
-@kernel
+@kernel(types.void(types.int64, *SERIES, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")
 def extremes(
     op: int,
     offsets: Int,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from shared.kernels import kernel
 from shared.promql.model import Bool, Float, Int
@@ -28,7 +28,10 @@ TOLERANCE = 1e-12
 MIN_NORMAL = 2.2250738585072014e-308
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(
+    types.int64(_VALUES, _PRESENT, _ROWS, _BOUNDS, types.int64, types.int64, types.int64, _BUFFER, _BUFFER),
+    error_model="numpy",
+)
 def _gather(
     values: Float, present: Bool, order: Int, bounds: Float, first: int, last: int, t: int, uppers: Float, counts: Float
 ) -> int:
@@ -46,7 +49,7 @@ def _gather(
     return size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(types.boolean(types.float64, types.float64), error_model="numpy")
 def _almost_equal(a: float, b: float) -> bool:
     if a == b or (math.isnan(a) and math.isnan(b)):
         return True
@@ -56,7 +59,7 @@ def _almost_equal(a: float, b: float) -> bool:
     return difference / min(total, 1.7976931348623157e308) < TOLERANCE
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(types.boolean(_BUFFER, types.int64), error_model="numpy")
 def _force_monotonic(counts: Float, size: int) -> bool:
     """Raise counts that are below an earlier one to it; answers whether any was by more than a rounding error."""
     forced = False
@@ -74,7 +77,7 @@ def _force_monotonic(counts: Float, size: int) -> bool:
     return forced
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(types.float64(types.float64, _BOUNDS, _BOUNDS, types.int64), error_model="numpy")
 def _quantile(q: float, uppers: Float, counts: Float, size: int) -> float:
     """Linear within a bucket; the lowest one begins at 0 if its bound is positive."""
     if size < 2 or counts[size - 1] == 0.0:
@@ -95,7 +98,7 @@ def _quantile(q: float, uppers: Float, counts: Float, size: int) -> float:
     return start + (uppers[b] - start) * (rank / count)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(types.float64(types.float64, types.float64, _BOUNDS, _BOUNDS, types.int64), error_model="numpy")
 def _rank_of(bound: float, floor: float, uppers: Float, counts: Float, size: int) -> float:
     """How many observations are below `bound`; buckets of infinite width are not interpolated."""
     below, lower = 0.0, floor
@@ -112,7 +115,7 @@ def _rank_of(bound: float, floor: float, uppers: Float, counts: Float, size: int
     return counts[size - 1]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel(types.float64(types.float64, types.float64, _BOUNDS, _BOUNDS, types.int64), error_model="numpy")
 def _fraction(lower: float, upper: float, uppers: Float, counts: Float, size: int) -> float:
     total = counts[size - 1]
     if total == 0.0 or math.isnan(lower) or math.isnan(upper):

@@ -9,14 +9,16 @@ exact sum, and prefix sums slide.
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 
-from shared.promql.engine.kernels.windows import EXACT_INTEGER, advance, kernel
+from shared.kernels import kernel
+from shared.promql.engine.kernels.windows import EDGES, EXACT_INTEGER, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance
 from shared.promql.model import Bool, Float, Int
 
 SUM, AVG, STDVAR, STDDEV = 0, 1, 2, 3
 
 
-@kernel
+@kernel(types.UniTuple(types.float64, 2)(types.float64, types.float64, types.float64), error_model="numpy")
 def add(term: float, total: float, lost: float) -> tuple[float, float]:
     """One step of a Kahan–Neumaier sum; returns the new (total, lost)."""
     new = total + term
@@ -27,7 +29,7 @@ def add(term: float, total: float, lost: float) -> tuple[float, float]:
     return new, lost + ((term - new) + total)
 
 
-@kernel
+@kernel(types.float64(FLOATS, types.int64, types.int64), error_model="numpy")
 def mean(values: Float, lo: int, hi: int) -> float:
     """Compensated mean, which becomes incremental where the sum would overflow."""
     total = values[lo]
@@ -48,7 +50,7 @@ def mean(values: Float, lo: int, hi: int) -> float:
     return total / (hi - lo) + lost / (hi - lo)
 
 
-@kernel
+@kernel(types.float64(FLOATS, types.int64, types.int64), error_model="numpy")
 def variance(values: Float, lo: int, hi: int) -> float:
     """Population variance by Welford's method, compensated."""
     average = 0.0
@@ -62,7 +64,7 @@ def variance(values: Float, lo: int, hi: int) -> float:
     return (squares + squares_lost) / (hi - lo)
 
 
-@kernel
+@kernel(types.void(types.int64, *SERIES, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")
 def moments(
     op: int,
     offsets: Int,

@@ -7,14 +7,16 @@ most a window's length of values.
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 
-from shared.promql.engine.kernels.windows import advance, kernel
+from shared.kernels import kernel
+from shared.promql.engine.kernels.windows import EDGES, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance
 from shared.promql.model import Bool, Float, Int
 
 QUANTILE, MAD = 0, 1
 
 
-@kernel
+@kernel(types.int64(FLOATS, types.int64, types.float64), error_model="numpy")
 def position(ordered: Float, n: int, value: float) -> int:
     """The first index of the ascending `ordered[:n]` whose value is not below `value`."""
     lo, hi = 0, n
@@ -27,7 +29,7 @@ def position(ordered: Float, n: int, value: float) -> int:
     return lo
 
 
-@kernel
+@kernel(types.float64(FLOATS, types.int64, types.int64, types.float64), error_model="numpy")
 def interpolated(ordered: Float, missing: int, n: int, q: float) -> float:
     """Quantile of `missing` NaNs, which come first, and the ascending `ordered[:n]`."""
     if np.isnan(q):
@@ -45,7 +47,7 @@ def interpolated(ordered: Float, missing: int, n: int, q: float) -> float:
     return ordered[lower - missing] * (1 - weight) + ordered[upper - missing] * weight
 
 
-@kernel
+@kernel(types.void(FLOATS, types.int64, types.float64, types.float64[::1]), error_model="numpy")
 def deviations(ordered: Float, n: int, centre: float, distances: Float) -> None:
     """The ascending distances of `ordered[:n]` from `centre`, merged outwards from it."""
     right = position(ordered, n, centre)
@@ -59,7 +61,7 @@ def deviations(ordered: Float, n: int, centre: float, distances: Float) -> None:
             left -= 1
 
 
-@kernel
+@kernel(types.void(types.int64, *SERIES, *EDGES, FLOATS, VALUES_OUT, PRESENT_OUT), error_model="numpy")
 def order_statistics(
     op: int,
     offsets: Int,

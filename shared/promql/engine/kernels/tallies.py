@@ -6,15 +6,17 @@ Shapes as in `windows`.
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 
+from shared.kernels import kernel
 from shared.promql.engine.kernels.counters import is_reset
-from shared.promql.engine.kernels.windows import advance, kernel
+from shared.promql.engine.kernels.windows import EDGES, FLAGS, PRESENT_OUT, SERIES, VALUES_OUT, advance
 from shared.promql.model import Bool, Float, Int
 
 COUNT, PRESENT, FIRST, LAST, FIRST_TIME, LAST_TIME, CHANGES, RESETS = 0, 1, 2, 3, 4, 5, 6, 7
 
 
-@kernel
+@kernel(types.void(types.int64, *SERIES, FLAGS, *EDGES, types.int64, VALUES_OUT, PRESENT_OUT), error_model="numpy")
 def tallies(
     op: int,
     offsets: Int,

@@ -6,15 +6,17 @@ Shapes as in `windows`. These visit every sample of every window, so they cost s
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 
+from shared.kernels import kernel
 from shared.promql.engine.kernels.moments import add
-from shared.promql.engine.kernels.windows import advance, kernel
+from shared.promql.engine.kernels.windows import EDGES, FLOATS, INTS, PRESENT_OUT, SERIES, VALUES_OUT, advance
 from shared.promql.model import Bool, Float, Int
 
 DERIV, PREDICT, SMOOTH = 0, 1, 2
 
 
-@kernel
+@kernel(types.UniTuple(types.float64, 2)(INTS, FLOATS, types.int64, types.int64, types.int64), error_model="numpy")
 def regression(timestamps: Int, values: Float, lo: int, hi: int, origin: int) -> tuple[float, float]:
     """Least squares: (slope per second, value at `origin`). Equal values give slope 0 exactly; infinite ones NaN."""
     same = True
@@ -35,7 +37,7 @@ def regression(timestamps: Int, values: Float, lo: int, hi: int, origin: int) ->
     return slope, y_sum / n - slope * x_sum / n
 
 
-@kernel
+@kernel(types.float64(FLOATS, types.int64, types.int64, types.float64, types.float64), error_model="numpy")
 def smoothed_level(values: Float, lo: int, hi: int, smoothing: float, trend: float) -> float:
     """Holt's double exponential smoothing; at least two samples."""
     previous = 0.0
@@ -48,7 +50,10 @@ def smoothed_level(values: Float, lo: int, hi: int, smoothing: float, trend: flo
     return level
 
 
-@kernel
+@kernel(
+    types.void(types.int64, *SERIES, *EDGES, types.int64, types.int64, FLOATS, FLOATS, VALUES_OUT, PRESENT_OUT),
+    error_model="numpy",
+)
 def trends(
     op: int,
     offsets: Int,

@@ -11,18 +11,26 @@ integer opcode instead of variants, because the first start waits for every vari
 
 from __future__ import annotations
 
-from numba import njit
+from numba import types
 
+from shared.kernels import kernel
 from shared.promql.model import Bool, Float, Int
+
+INTS = types.Array(types.int64, 1, "C", readonly=True)
+FLOATS = types.Array(types.float64, 1, "C", readonly=True)
+FLAGS = types.Array(types.boolean, 1, "C", readonly=True)
+VALUES_OUT = types.float64[:, ::1]
+PRESENT_OUT = types.boolean[:, ::1]
+SERIES = (INTS, INTS, FLOATS)
+"""The types of `offsets`, `timestamps` and `values`."""
+EDGES = (types.int64, types.int64, types.int64)
+"""The types of `first`, `step` and `range_ms`."""
 
 EXACT_INTEGER = 2.0**53
 """Sums of integers below this magnitude are exact in any order, and so are differences of prefix sums."""
 
-kernel = njit(cache=True, nogil=True, error_model="numpy")
-"""Compiled on first use and kept on disk; releases the interpreter lock; division by zero gives Inf or NaN."""
 
-
-@kernel
+@kernel(types.int64(INTS, types.int64, types.int64, types.int64), error_model="numpy")
 def advance(timestamps: Int, at: int, end: int, limit: int) -> int:
     """The first index ≥ `at` whose timestamp is past `limit`."""
     while at < end and timestamps[at] <= limit:
@@ -30,7 +38,7 @@ def advance(timestamps: Int, at: int, end: int, limit: int) -> int:
     return at
 
 
-@kernel
+@kernel(types.void(INTS, INTS, INTS, FLOATS, types.int64, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")
 def last_in_window(
     offsets: Int,
     timestamps: Int,
