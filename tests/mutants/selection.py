@@ -36,6 +36,7 @@ POWER_LOSS: dict[str, tuple[str, ...]] = {
     "worker/storage/wal": ("wal", "wal-threads"),
     "worker/storage/rows": ("store",),
     "worker/storage/group_sync.py": ("store",),
+    "worker/storage/objects.py": ("series", "vectors"),
     "worker/logs": ("log",),
     "worker/series": ("series",),
     "worker/vectors": ("vectors",),

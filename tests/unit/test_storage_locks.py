@@ -24,6 +24,7 @@ from worker.series.index.patterns import Patterns
 from worker.series.index.texts import TextTable
 from worker.series.ingest import Rounds
 from worker.series.metadata import Metadata
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import LOG, SERIES, WriteAheadLog
 from worker.storage.wal.register import Listing, Register
@@ -207,7 +208,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.mark.parametrize("act", ["announce", "give_up", "forget", "changed"])
 def test_the_list_of_blocks_files_changes_once_at_a_time(store: Store, tmp_path: Path, act: str) -> None:
-    archive = Archive(store, Settings(), tmp_path)
+    archive = Archive(store, Settings(), LocalObjects(tmp_path))
     arguments: dict[str, tuple[list[str], ...]] = {"changed": ([], []), "forget": ()}
     assert waits_for(archive._lock, lambda: getattr(archive, act)(*arguments.get(act, (["a"],))))
 
@@ -215,7 +216,7 @@ def test_the_list_of_blocks_files_changes_once_at_a_time(store: Store, tmp_path:
 def test_what_is_forgotten_leaves_the_list_under_the_lock(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive = Archive(store, Settings(), tmp_path)
+    archive = Archive(store, Settings(), LocalObjects(tmp_path))
     archive.announce(["a"])
     archive.give_up(["a"])
     assert waits_after(archive._lock, store, "write", monkeypatch, archive.forget)
