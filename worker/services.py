@@ -8,6 +8,7 @@ from shared.config import Settings
 from worker.logs.keeper import Keeper
 from worker.series.index.texts import TextTable
 from worker.series.services import SeriesServices
+from worker.storage.objects import LocalObjects
 from worker.storage.wal.log import WriteAheadLog
 from worker.vectors.engine import Engine
 
@@ -26,4 +27,5 @@ class Services:
     @classmethod
     def build(cls, settings: Settings, log: WriteAheadLog) -> Services:
         """For one process; starts no thread yet."""
-        return cls(settings, log, SeriesServices(settings, TextTable()), Keeper(log), Engine(settings))
+        engine = Engine(settings, LocalObjects(settings.data / "vector-index"))
+        return cls(settings, log, SeriesServices(settings, TextTable()), Keeper(log), engine)

@@ -56,7 +56,7 @@ UNNOTICED = {
     "worker.series.index.registry:sweep:durable": "a sweep that is undone leaves the rows as they were, and is done "
     "again",
     "worker.storage.rows.store:close:sync": "the families are flushed next, to files that the store syncs itself",
-    "worker.vectors.ann:save:fsync": "a snapshot that fails its checksum is built anew from the store",
+    "worker.storage.objects:put_by_path:fsync": "a snapshot that fails its checksum is built anew from the store",
     "worker.vectors.indexing:save:sync": "a snapshot that names more than its store has given is discarded",
     "worker.storage.rows.marker:open:fsync": "a marker asks for less, or nothing, after the loss of power: it tells "
     "damage",

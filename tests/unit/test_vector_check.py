@@ -12,6 +12,7 @@ import pytest
 from shared import catalogue_file
 from shared.catalogue_file import DIRECTORY, NAMES, CatalogueContent, Lost
 from shared.messages.vectors import Collection
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.vectors import check as check_module
 from worker.vectors import part, snapshot, stored_rows
@@ -124,11 +125,12 @@ def test_a_damaged_snapshot_is_said_with_its_file_and_the_others_are_looked_at(
     (index / "000003").touch()
     (index / "000002" / "1" / "vectors.index").touch()
 
-    def shards_of(path: Path) -> None:
-        if path == index / "000001" / "0":
+    def shards_of(saved: LocalObjects) -> None:
+        if Path(saved.location()) == index / "000001" / "0":
             raise ValueError("no list of shards")
 
-    def verified(path: Path) -> None:
+    def verified(saved: LocalObjects) -> None:
+        path = Path(saved.location())
         if path == index / "000001" / "1":
             raise FileNotFoundError(2, "No such file", str(path / "attributes"))
         if path.parent.name == "000002":

@@ -12,6 +12,7 @@ import msgspec
 from shared.catalogue_file import DIRECTORY, NAMES, Lost, copies_in, newest
 from shared.durable import DAMAGED
 from shared.messages.vectors import Collection
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.reading import StoreReader
 from worker.vectors import part, snapshot, stored_rows
 
@@ -38,13 +39,14 @@ def check_index(index: Path) -> Iterator[Finding]:
     """Of the snapshots of all collections: `index/COLLECTION/SHARD/`."""
     depends = "nothing but time: the index is built anew from the stores at the next start"
     for path in sorted(path for path in index.glob("*/*") if path.is_dir()):
+        saved = LocalObjects(path)
         try:
-            snapshot.shards_of(path)
+            snapshot.shards_of(saved)
         except (OSError, ValueError) as error:
             yield Finding(path / snapshot.SHARDS, str(error), depends, costs_data=False)
             continue
         try:
-            snapshot.verified(path)
+            snapshot.verified(saved)
         except (OSError, ValueError) as error:
             yield Finding(_named(path, error), str(error), depends, costs_data=False)
 
