@@ -30,6 +30,7 @@ ALWAYS: dict[str, tuple[str, ...]] = {
 """Path prefix → tests that are run after the others, because a line of coverage says nothing of what they look at."""
 
 POWER_LOSS: dict[str, tuple[str, ...]] = {
+    "shared/control.py": ("catalogue", "sequencer"),
     "shared/durable.py": ("catalogue", "sequencer"),
     "shared/manifest.py": ("manifest",),
     "shared/catalogue_file.py": ("catalogue",),

@@ -11,6 +11,7 @@ import pytest
 
 from shared import catalogue_file
 from shared.catalogue_file import DIRECTORY, NAMES, CatalogueContent, Lost
+from shared.control import LocalControl
 from shared.messages.vectors import Collection
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
@@ -23,7 +24,7 @@ CONTENT = CatalogueContent(3, [Collection(1, "a", 4, "cosine"), Collection(2, "b
 
 @pytest.fixture
 def listed(tmp_path: Path) -> Path:
-    catalogue_file.write(tmp_path / DIRECTORY, CONTENT)
+    catalogue_file.write(LocalControl(tmp_path / DIRECTORY), CONTENT)
     return tmp_path
 
 
@@ -50,7 +51,7 @@ def test_a_damaged_copy_is_told_from_a_missing_one(listed: Path) -> None:
     first, second = (listed / DIRECTORY / name for name in NAMES)
     first.unlink()
     second.write_bytes(b"{")
-    copies = catalogue_file.copies_in(listed / DIRECTORY)
+    copies = catalogue_file.copies_in(LocalControl(listed / DIRECTORY))
     assert [isinstance(copy, Lost) and copy.why == "it is missing" for copy in copies.values()] == [True, False]
 
 
@@ -107,10 +108,10 @@ def test_a_list_in_another_form_is_refused(text: str, why: str) -> None:
 
 def test_the_copy_of_the_later_change_counts(tmp_path: Path) -> None:
     older, newer = CatalogueContent(3, [], generation=4), CONTENT
-    assert catalogue_file.newest({tmp_path / "a": older, tmp_path / "b": newer}) == newer
-    assert catalogue_file.newest({tmp_path / "a": newer, tmp_path / "b": older}) == newer
-    assert catalogue_file.newest({tmp_path / "a": Lost(""), tmp_path / "b": older}) == older
-    assert catalogue_file.newest({tmp_path / "a": Lost("")}) is None
+    assert catalogue_file.newest({"a": older, "b": newer}) == newer
+    assert catalogue_file.newest({"a": newer, "b": older}) == newer
+    assert catalogue_file.newest({"a": Lost(""), "b": older}) == older
+    assert catalogue_file.newest({"a": Lost("")}) is None
 
 
 # Snapshots and rows
