@@ -9,6 +9,7 @@ import uvloop
 
 from coordinator.app import serve
 from shared import allocator, config, interpreter, manifest, telemetry
+from shared.control import LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError
 from shared.kernels import compile_first
@@ -22,10 +23,11 @@ def main() -> None:
         interpreter.collect_seldom()
         interpreter.switch_often()
         telemetry.configure(settings.log_level)
-        identity = manifest.open_manifest(settings)
-        manifest.lock(settings, "coordinator")
+        control = LocalControl(settings.data)
+        identity = manifest.open_manifest(settings, control)
+        manifest.lock(control, "coordinator")
         compile_first()
-        uvloop.run(serve(settings, identity, manifest.endpoint(settings, identity)))
+        uvloop.run(serve(settings, control, identity, manifest.endpoint(settings, identity)))
     except ConfigError as error:
         sys.exit(f"triptych coordinator: {error}")
 

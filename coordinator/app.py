@@ -17,10 +17,13 @@ from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
 from coordinator.links import Links
 from coordinator.log.area import LogArea
+from coordinator.log.sequencer import DIRECTORY as SEQUENCER
 from coordinator.series.groups import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
+from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
+from shared.control import Control
 from shared.errors import ConfigError
 from shared.manifest import Manifest
 from shared.telemetry import event
@@ -42,8 +45,9 @@ def build(context: Context) -> web.Application:
     return app
 
 
-async def serve(settings: Settings, identity: Manifest, address: str) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ConfigError when the port cannot be had."""
+async def serve(settings: Settings, control: Control, identity: Manifest, address: str) -> None:
+    """Serve until SIGTERM or SIGINT; `control` has the documents of the data directory. Raises ConfigError when the
+    port cannot be had."""
     asyncio.get_running_loop().set_exception_handler(_failed)
     links = Links(settings, identity.cluster_id, address)
     await links.open()
@@ -51,8 +55,8 @@ async def serve(settings: Settings, identity: Manifest, address: str) -> None:
         settings,
         links,
         Telemetry(links),
-        LogArea(settings, links),
-        VectorArea(settings, links),
+        LogArea(settings, links, control.within(SEQUENCER)),
+        VectorArea(settings, links, control.within(VECTOR)),
         SampleWrites(settings, links),
     )
     await asyncio.to_thread(warm.build_grammar)

@@ -23,6 +23,7 @@ import msgspec
 
 from coordinator.log import sequencer
 from shared import identity
+from shared.control import LocalControl
 from shared.data_files import (
     LEFT_OVER,
     SET_ASIDE,
@@ -198,7 +199,7 @@ def _check_identities(data: Path) -> Iterator[Finding]:
     for directory, kind in named:
         file, harmless = directory / identity.NAME, ("nothing", "nothing: the next start writes it anew")
         try:
-            found = identity.read(directory)
+            found = identity.read(LocalControl(directory))
         except ValueError as error:
             yield Finding(file.relative_to(data).as_posix(), str(error), *harmless)
             continue

@@ -1,4 +1,4 @@
-"""The list of vector collections on disk: two files of the same content, written one after the other.
+"""The list of vector collections on disk: two documents of the same content, written one after the other.
 
 A change is made when both are on the disk. If one of them is damaged or lost, the other has every change that was
 acknowledged; if they differ, a change was under way, and the newer one counts.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import xxhash
 
-from shared.durable import make_directory, write_atomically
+from shared.control import Control
 from shared.messages.vectors import Collection
 
 DIRECTORY = "vector"
@@ -60,28 +59,27 @@ def decode(content: bytes) -> CatalogueContent:
     return found
 
 
-def copies_in(directory: Path) -> dict[Path, CatalogueContent | Lost]:
-    """Both copies as they are on the disk. Raises OSError when one is there and cannot be read."""
-    copies: dict[Path, CatalogueContent | Lost] = {}
+def copies_in(control: Control) -> dict[str, CatalogueContent | Lost]:
+    """Both copies as they are on the disk, by name. Raises OSError when one is there and cannot be read."""
+    copies: dict[str, CatalogueContent | Lost] = {}
     for name in NAMES:
-        path = directory / name
         try:
-            copies[path] = decode(path.read_bytes())
+            copies[name] = decode(control.read(name))
         except FileNotFoundError:
-            copies[path] = Lost("it is missing")
+            copies[name] = Lost("it is missing")
         except ValueError as error:
-            copies[path] = Lost(str(error))
+            copies[name] = Lost(str(error))
     return copies
 
 
-def newest(copies: Mapping[Path, CatalogueContent | Lost]) -> CatalogueContent | None:
+def newest(copies: Mapping[str, CatalogueContent | Lost]) -> CatalogueContent | None:
     """The content that counts; None when no copy can be used."""
     whole = [content for content in copies.values() if not isinstance(content, Lost)]
     return max(whole, key=lambda content: content.generation, default=None)
 
 
-def write(directory: Path, content: CatalogueContent) -> None:
+def write(control: Control, content: CatalogueContent) -> None:
     """Replace both copies; on the disk when this returns. Raises OSError, and then each is the old or the new one."""
-    make_directory(directory)
+    control.prepare()
     for name in NAMES:
-        write_atomically(directory / name, content.encode())
+        control.replace(name, content.encode())

@@ -1,15 +1,14 @@
-"""To which cluster a directory of its data belongs, and as what: a small file in it. A directory that was exchanged for
-another, or comes from another cluster's data, would answer wrongly; the start refuses it."""
+"""To which cluster a directory of its data belongs, and as what: a small document in it. A directory that was exchanged
+for another, or comes from another cluster's data, would answer wrongly; the start refuses it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Mapping
 
 import xxhash
 
-from shared.durable import write_atomically
+from shared.control import Control
 from shared.errors import ConfigError
 from shared.telemetry import event
 
@@ -32,41 +31,41 @@ def decode(content: bytes) -> tuple[str, str, int]:
     return cluster_id, kind, int(number)
 
 
-def read(directory: Path) -> tuple[str, str, int] | None:
+def read(control: Control) -> tuple[str, str, int] | None:
     """What the directory says; None when it does not. Raises ValueError when that is damaged, OSError."""
     try:
-        return decode((directory / NAME).read_bytes())
+        return decode(control.read(NAME))
     except FileNotFoundError:
         return None
 
 
-def verify(directories: Iterable[Path], cluster_id: str, kind: str) -> None:
-    """Raises ConfigError when one of them, whose names are their numbers, says that it is another one; OSError."""
-    for directory in directories:
-        _is_claimed(directory, cluster_id, kind)
+def verify(directories: Mapping[int, Control], cluster_id: str, kind: str) -> None:
+    """`directories` by number. Raises ConfigError when one of them says that it is another one; OSError."""
+    for number, control in directories.items():
+        _is_claimed(control, cluster_id, kind, number)
 
 
-def claim(directories: Iterable[Path], cluster_id: str, kind: str) -> None:
+def claim(directories: Mapping[int, Control], cluster_id: str, kind: str) -> None:
     """The same, and have all of them say it, on the disk when this returns."""
-    for directory in directories:
-        if not _is_claimed(directory, cluster_id, kind):
-            write_atomically(directory / NAME, encode(cluster_id, kind, int(directory.name)))
+    for number, control in directories.items():
+        if not _is_claimed(control, cluster_id, kind, number):
+            control.replace(NAME, encode(cluster_id, kind, number))
 
 
-def _is_claimed(directory: Path, cluster_id: str, kind: str) -> bool:
+def _is_claimed(control: Control, cluster_id: str, kind: str, number: int) -> bool:
     try:
-        found = read(directory)
+        found = read(control)
     except ValueError as error:
-        file = directory / NAME
-        event(logging.ERROR, "an identity is damaged and is written anew", file=str(file), reason=str(error))
+        file = control.location(NAME)
+        event(logging.ERROR, "an identity is damaged and is written anew", file=file, reason=str(error))
         return False
     if found is None:
         return False
-    wanted = cluster_id, kind, int(directory.name)
+    wanted = cluster_id, kind, number
     if found != wanted:
         raise ConfigError(
-            f"{directory} is {_told(*found)}, and lies where {_told(*wanted)} belongs; put each directory back "
-            f"where it was, or restore them together from a copy of the data directory"
+            f"{control.location()} is {_told(*found)}, and lies where {_told(*wanted)} belongs; put each directory "
+            "back where it was, or restore them together from a copy of the data directory"
         )
     return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -18,15 +17,17 @@ import xxhash
 
 from shared import identity
 from shared.config import Settings
+from shared.control import Control, Lease, Locked
 from shared.data_files import numbered
-from shared.durable import DIRECTORY_MODE, FILE_MODE, make_directory, write_atomically
+from shared.durable import DIRECTORY_MODE
 from shared.errors import ConfigError
 from shared.telemetry import event
 
 FORMAT = 1
 """Of everything in the data directory. Its next: docs/internals/storage.md#format-of-the-data-directory."""
 NAME = "manifest.json"
-HOLDS_DATA = ("shards", "wal", "sequencer", "vector", "vector-index")
+SHARDS = "shards"
+HOLDS_DATA = (SHARDS, "wal", "sequencer", "vector", "vector-index")
 """Directories that are made after the manifest: where one of them is, there was one."""
 SOCKET_PATH_BYTES_MAX = 100
 """A Unix socket's path has room for 107 bytes; longer data directories get a short one in the temporary directory."""
@@ -70,23 +71,20 @@ def _checksum(fields: Mapping[str, Any]) -> str:
     return xxhash.xxh3_64_hexdigest(json.dumps(fields, sort_keys=True).encode())
 
 
-def open_manifest(settings: Settings) -> Manifest:
-    """The manifest of `settings.data`, written when the directory is new. A copy is kept in `shards/`.
+def open_manifest(settings: Settings, control: Control) -> Manifest:
+    """The manifest in `control`, the data directory's, written when that is new. A copy is kept in `shards/`.
 
     Coordinator and supervisor may both be first, so a lock is held meanwhile. Raises ConfigError when the directory
     cannot be used, is in a newer format, holds data without a manifest, was made with another number of shards, or has
     the directory of another shard or cluster in a shard's place.
     """
-    path = settings.data / NAME
     try:
-        make_directory(settings.data)
-        descriptor = os.open(settings.data / "manifest.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        with open(descriptor, "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            manifest = _read_or_write(path, settings)
+        control.prepare()
+        with control.locked("manifest.lock"):
+            manifest = _read_or_write(control, settings)
             if manifest.shards == settings.shards:
-                _keep_copy(path, manifest)
-                shards = [shard_directory(settings.data, n) for n in range(manifest.shards)]
+                _keep_copy(control, manifest)
+                shards = {number: shard_control(control, number) for number in range(manifest.shards)}
                 identity.verify(shards, manifest.cluster_id, identity.SHARD)
     except OSError as error:
         raise ConfigError(f"TRIPTYCH_DATA is {settings.data}, which cannot be used: {error.strerror}") from error
@@ -100,121 +98,134 @@ def open_manifest(settings: Settings) -> Manifest:
 
 def copy_of(path: Path) -> Path:
     """Where the copy of the manifest `path` lies."""
-    return path.parent / "shards" / NAME
+    return path.parent / SHARDS / NAME
 
 
-def _read_or_write(path: Path, settings: Settings) -> Manifest:
-    if not path.exists():
-        _refuse_without(path)
+def _read_or_write(control: Control, settings: Settings) -> Manifest:
+    location = control.location(NAME)
+    if not control.exists(NAME):
+        _refuse_without(control)
         manifest = Manifest(uuid.uuid4().hex, settings.shards)
-        write_atomically(path, manifest.encode())
+        control.replace(NAME, manifest.encode())
         return manifest
     try:
-        return Manifest.decode(path.read_bytes())
+        return Manifest.decode(control.read(NAME))
     except NewerFormat as error:
-        raise ConfigError(f"{path}: {error}; start the release that wrote it, or use another TRIPTYCH_DATA") from error
+        raise ConfigError(
+            f"{location}: {error}; start the release that wrote it, or use another TRIPTYCH_DATA"
+        ) from error
     except ValueError as error:
-        raise ConfigError(f"{path} is damaged ({error}); {_remedy(path)}") from error
+        raise ConfigError(f"{location} is damaged ({error}); {_remedy(control)}") from error
 
 
-def _refuse_without(path: Path) -> None:
+def _refuse_without(control: Control) -> None:
     """Raises ConfigError when there is data whose manifest has been lost."""
-    there = [name for name in HOLDS_DATA if (path.parent / name).exists()]
-    if there:
-        raise ConfigError(f"{path} is missing, but {path.parent} holds data ({', '.join(there)}); {_remedy(path)}")
+    present = [name for name in HOLDS_DATA if control.exists(name)]
+    if present:
+        raise ConfigError(
+            f"{control.location(NAME)} is missing, but {control.location()} holds data ({', '.join(present)}); "
+            f"{_remedy(control)}"
+        )
 
 
-def _remedy(path: Path) -> str:
-    copy = copy_of(path)
+def _remedy(control: Control) -> str:
+    shards = control.within(SHARDS)
     try:
-        Manifest.decode(copy.read_bytes())
+        Manifest.decode(shards.read(NAME))
     except (OSError, ValueError):
-        shards = sum(entry.name.isdigit() for entry in copy.parent.glob("*"))
-        content = Manifest(_cluster_of(copy.parent), shards).encode().decode()
-        return f"restore it from a backup, or write it anew; from what is in {copy.parent} that would be {content}"
-    return f"restore it from its copy: cp {copy} {path}"
+        count = sum(name.isdigit() for name in shards.names())
+        content = Manifest(_cluster_of(shards), count).encode().decode()
+        return (
+            f"restore it from a backup, or write it anew; from what is in {shards.location()} that would be {content}"
+        )
+    return f"restore it from its copy: cp {shards.location(NAME)} {control.location(NAME)}"
 
 
-def _cluster_of(shards: Path) -> str:
+def _cluster_of(shards: Control) -> str:
     """The cluster that a shard's directory says it belongs to; a new one when none does."""
-    for directory in shard_directories(shards.parent):
-        with suppress(OSError, ValueError):
-            if found := identity.read(directory):
-                return found[0]
+    for name in shards.names():
+        if name.isdigit() and shards.is_place(name):
+            with suppress(OSError, ValueError):
+                if said := identity.read(shards.within(name)):
+                    return said[0]
     return uuid.uuid4().hex
 
 
 def shard_directory(data: Path, shard: int) -> Path:
     """Where the shard's store and blocks are."""
-    return data / "shards" / f"{shard:04d}"
+    return data / SHARDS / _shard_name(shard)
+
+
+def shard_control(control: Control, shard: int) -> Control:
+    """The documents of a shard's directory; `control` is the data directory's."""
+    return control.within(SHARDS).within(_shard_name(shard))
+
+
+def _shard_name(shard: int) -> str:
+    return f"{shard:04d}"
 
 
 def shard_directories(data: Path) -> list[Path]:
     """Those that are there, by number."""
-    return numbered(data / "shards")
+    return numbered(data / SHARDS)
 
 
-def _keep_copy(path: Path, manifest: Manifest) -> None:
+def _keep_copy(control: Control, manifest: Manifest) -> None:
     """Have the copy beside the shards, whose directories are made before it: where there is a copy, a directory that is
     not there has been lost. Raises OSError, ConfigError when one is lost, or the copy is that of another data
     directory."""
-    copy = copy_of(path)
-    missing = [own for n in range(manifest.shards) if not (own := shard_directory(path.parent, n)).is_dir()]
+    shards = control.within(SHARDS)
+    copy = shards.location(NAME)
+    missing = [name for number in range(manifest.shards) if not shards.is_place(name := _shard_name(number))]
     try:
-        kept = Manifest.decode(copy.read_bytes())
+        kept = Manifest.decode(shards.read(NAME))
     except FileNotFoundError:
-        _refuse_without_shards(path)
-        make_directory(copy.parent)
+        _refuse_without_shards(control)
+        shards.prepare()
     except NewerFormat as error:
         raise ConfigError(f"{copy}: {error}; start the release that wrote it") from error
     except ValueError as error:
-        event(logging.ERROR, "the manifest's copy is damaged and is written anew", file=str(copy), reason=str(error))
+        event(logging.ERROR, "the manifest's copy is damaged and is written anew", file=copy, reason=str(error))
     else:
         if kept == manifest and missing:
+            lost = shards.location(missing[0])
             raise ConfigError(
-                f"{missing[0]} is missing, with all that its shard held; restore it from a copy of the data directory, "
-                f"or accept the loss and have it begin anew: mkdir {missing[0]}"
+                f"{lost} is missing, with all that its shard held; restore it from a copy of the data directory, "
+                f"or accept the loss and have it begin anew: mkdir {lost}"
             )
         if kept == manifest:
             return
         raise ConfigError(
-            f"{path} says cluster {manifest.cluster_id} with {manifest.shards} shards, but its copy {copy} says "
-            f"{kept.cluster_id} with {kept.shards}; the one that does not belong to this directory's data must go"
+            f"{control.location(NAME)} says cluster {manifest.cluster_id} with {manifest.shards} shards, but its copy "
+            f"{copy} says {kept.cluster_id} with {kept.shards}; the one that does not belong to this directory's data "
+            "must go"
         )
-    for directory in missing:
-        make_directory(directory)
-    write_atomically(copy, manifest.encode())
+    for name in missing:
+        shards.within(name).prepare()
+    shards.replace(NAME, manifest.encode())
 
 
-def _refuse_without_shards(path: Path) -> None:
+def _refuse_without_shards(control: Control) -> None:
     """Raises ConfigError when there is what is made after the shards' directories, and not these."""
-    shards = copy_of(path).parent
-    others = [name for name in HOLDS_DATA if name != shards.name and (path.parent / name).exists()]
-    if others and not shards.exists():
+    others = [name for name in HOLDS_DATA if name != SHARDS and control.exists(name)]
+    if others and not control.exists(SHARDS):
+        shards = control.location(SHARDS)
         raise ConfigError(
-            f"{shards} is missing, with the data of all shards, but {path.parent} holds {', '.join(others)}; restore "
-            f"it from a copy of the data directory, or accept the loss and have it begin anew: mkdir {shards}"
+            f"{shards} is missing, with the data of all shards, but {control.location()} holds {', '.join(others)}; "
+            f"restore it from a copy of the data directory, or accept the loss and have it begin anew: mkdir {shards}"
         )
 
 
-def lock(settings: Settings, role: str) -> int:
-    """Take the data directory's lock for a role ("coordinator" or "workers") until this process ends.
-
-    Returns the lock's file descriptor. Raises ConfigError when another process has it.
-    """
-    path = settings.data / f"{role}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+def lock(control: Control, role: str) -> Lease:
+    """Take the data directory's lock for a role ("coordinator" or "workers") until this process ends. Raises
+    ConfigError when another process has it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
+        return control.lock(f"{role}.lock")
+    except Locked as error:
         raise ConfigError(
-            f"TRIPTYCH_DATA is {settings.data}, which another cluster is using (its {role} has process id {owner})"
+            f"TRIPTYCH_DATA is {control.location()}, which another cluster is using (its {role} has process id "
+            f"{error.holder})"
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, str(os.getpid()).encode())
-    return descriptor
 
 
 def endpoint(settings: Settings, manifest: Manifest) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from shared.config import Settings
 from shared.messages.vectors import Collection
 from worker.damage import DamageReport
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.vectors import collection as collection_module
 from worker.vectors import indexing as indexing_module
@@ -34,7 +35,7 @@ def vector(number: int, version: int) -> np.ndarray:
 def open_part(directory: Path) -> tuple[Store, VectorPart]:
     store = Store(directory / "shards" / "0000" / "store")
     settings = Settings(data=directory, shards=1, workers=1)
-    part = VectorPart(store, Engine(settings), 0, DamageReport())
+    part = VectorPart(store, Engine(settings, LocalObjects(directory / "vector-index")), 0, DamageReport())
     part.load()
     return store, part
 

@@ -15,6 +15,7 @@ from multiprocessing.context import ForkProcess
 from typing import Any
 
 from shared import allocator, config, interpreter, manifest, telemetry
+from shared.control import Lease, LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError, Unavailable
 from shared.kernels import compile_first
@@ -48,7 +49,7 @@ class _Child:
 class Supervisor:
     """Keeps one process a worker running until told to stop."""
 
-    def __init__(self, settings: config.Settings, identity: manifest.Manifest, address: str, lock: int) -> None:
+    def __init__(self, settings: config.Settings, identity: manifest.Manifest, address: str, lock: Lease) -> None:
         self._lock = lock
         self._pid = os.getpid()
         self._settings = settings
@@ -97,7 +98,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         # A child that outlives a killed supervisor must not hold the lock against the next one.
-        for descriptor in (self._lock, self._wake_read, self._wake_write):
+        self._lock.close()
+        for descriptor in (self._wake_read, self._wake_write):
             os.close(descriptor)
 
     def _become_worker(self, child: _Child) -> None:
@@ -159,8 +161,9 @@ def main() -> None:
         settings = config.load()
         allocator.keep_pages()
         telemetry.configure(settings.log_level)
-        identity = manifest.open_manifest(settings)
-        lock = manifest.lock(settings, "workers")
+        control = LocalControl(settings.data)
+        identity = manifest.open_manifest(settings, control)
+        lock = manifest.lock(control, "workers")
         address = manifest.endpoint(settings, identity)
         layout.prepare(settings.data, settings.worker_count(), identity.cluster_id)
     except (ConfigError, Unavailable) as error:

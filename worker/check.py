@@ -14,6 +14,7 @@ import msgspec
 
 from shared import telemetry
 from shared.catalogue_file import DIRECTORY, copies_in, newest
+from shared.control import LocalControl
 from shared.data_files import Finding, WorkersReport
 from shared.durable import DAMAGED
 from shared.errors import ConfigError
@@ -150,7 +151,7 @@ def _of_vectors(data: Path) -> Iterator[Finding]:
 
 
 def _listed(data: Path) -> set[int] | None:
-    content = newest(copies_in(data / DIRECTORY))
+    content = newest(copies_in(LocalControl(data / DIRECTORY)))
     return None if content is None else {collection.id for collection in (*content.collections, *content.dropped)}
 
 

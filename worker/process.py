@@ -19,7 +19,7 @@ from proto import cluster_pb2
 from shared import identity, wire
 from shared.config import Settings
 from shared.errors import ConfigError, DeadlineExceeded, Internal, TriptychError, Unavailable
-from shared.manifest import shard_directory
+from shared.manifest import shard_control
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage
@@ -125,11 +125,11 @@ class WorkerProcess:
     def _claim(self, number: int) -> None:
         """Have the directories of the shard and of the log, which have been used now, say whose they are. Without that,
         one that is lost or exchanged later may not be noticed."""
-        log = layout.directory_of(self._settings.data / layout.NAME, min(self._states))
+        control, log = self._services.control, min(self._states)
         try:
             with self._claiming:
-                identity.claim([shard_directory(self._settings.data, number)], self._cluster_id, identity.SHARD)
-                identity.claim([log], self._cluster_id, identity.LOG)
+                identity.claim({number: shard_control(control, number)}, self._cluster_id, identity.SHARD)
+                identity.claim({log: layout.control_of(control, log)}, self._cluster_id, identity.LOG)
         except (OSError, ConfigError) as error:
             event(logging.WARNING, "identity not written", shard=number, reason=str(error))
 

@@ -15,6 +15,7 @@ from worker.ownership import when_free
 from worker.series.part import SeriesPart
 from worker.services import Services
 from worker.shard_check import check_store
+from worker.storage.objects import LocalObjects
 from worker.storage.rows import known_damage
 from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged
 from worker.storage.rows.store import Store, StoreLocked
@@ -54,7 +55,8 @@ class Shard:
             self.damage.add(_AREAS[area], text)
         self.store = when_free(directory, lambda: _opened(directory / "store"), StoreLocked)
         streams = [log.stream(number, area) for area in (wal.SERIES, wal.LOG)]
-        self.series = SeriesPart(self.store, services.series, directory, streams[0], self.damage)
+        blocks = LocalObjects(directory / "blocks")
+        self.series = SeriesPart(self.store, services.series, blocks, streams[0], self.damage)
         self.logs = LogPart(self.store, services.keeper, streams[1], self.damage)
         self.vectors = VectorPart(self.store, services.engine, number, self.damage)
         loaded: list[SeriesPart | LogPart] = []

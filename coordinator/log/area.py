@@ -18,6 +18,7 @@ from coordinator.log.retention import Retention
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
 from shared.config import Settings
+from shared.control import Control
 from shared.errors import DeadlineExceeded, TriptychError, Unavailable
 from shared.telemetry import event
 
@@ -28,10 +29,10 @@ STOP_WRITE_S = 5.0
 class LogArea:
     """`start` before the first request, `stop` after the last one."""
 
-    def __init__(self, settings: Settings, links: Links) -> None:
+    def __init__(self, settings: Settings, links: Links, control: Control) -> None:
         self._settings = settings
         self._links = links
-        self.sequencer = Sequencer(settings.data / "sequencer", settings)
+        self.sequencer = Sequencer(control, settings)
         self.frontier = Frontier(settings.log_visibility)
         self._writes = StateWrites(settings.write_timeout_ms / 1000)
         self.recovery = Recovery(settings, links, self.sequencer, self.frontier, self._writes)

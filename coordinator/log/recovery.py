@@ -158,7 +158,7 @@ class Recovery:
 
     def _say_lost(self) -> None:
         text = (
-            f"the log's state file {self._sequencer.path} was missing at the start and is made anew from what the "
+            f"the log's state file {self._sequencer.location} was missing at the start and is made anew from what the "
             f"shards hold: sequence numbers go on {LOST_AHEAD} above the highest of them, and records whose append "
             "failed shortly before may be there"
         )

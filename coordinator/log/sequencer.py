@@ -1,8 +1,8 @@
 """The log's sequence numbers and its segments.
 
 Numbers are taken from a range that was reserved on disk before, so a number that was handed out is never handed out
-again, whatever crashed; what a crash leaves of the range is a gap. The state is one file, replaced atomically, with a
-checksum: a torn write leaves the file before it.
+again, whatever crashed; what a crash leaves of the range is a gap. The state is one document, replaced atomically,
+with a checksum.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Lock
 
 import msgspec
 import xxhash
 
 from shared.config import Settings
-from shared.durable import make_directory, write_atomically
+from shared.control import Control
 from shared.errors import ConfigError, Unavailable
 from shared.messages.log import Span
 
 RESERVE_AHEAD = 1 << 20
 """Numbers reserved at once: at a million records a second one small file a second, a gap of at most this in 2^64."""
+DIRECTORY, STATE = "sequencer", "state"
+"""The place of the state in the data directory, and its name there."""
 FORMAT = 1
 _CHECKSUM_BYTES = 8
 
@@ -86,7 +87,7 @@ class Sequencer:
     another thread meanwhile.
     """
 
-    directory: Path
+    control: Control
     settings: Settings
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     next: int = 0
@@ -95,7 +96,6 @@ class Sequencer:
     revoked: list[Revoked] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._path = self.directory / "state"
         self._limit = 0
         self._lock = Lock()
         self._confirmed = False
@@ -108,13 +108,13 @@ class Sequencer:
     def open(self) -> None:
         """Read the state and reserve the first range. Raises ConfigError when the file is damaged or not writable."""
         try:
-            make_directory(self.directory)
-            if self._path.exists():
-                self._read(self._path.read_bytes())
+            self.control.prepare()
+            if self.control.exists(STATE):
+                self._read(self.control.read(STATE))
             self.is_new = not self._confirmed
             self.extend()
         except OSError as error:
-            raise ConfigError(f"{self._path} cannot be used: {error.strerror}") from error
+            raise ConfigError(f"{self.location} cannot be used: {error.strerror}") from error
         except Unavailable as error:
             raise ConfigError(str(error)) from error
 
@@ -123,7 +123,7 @@ class Sequencer:
             state = decode(content)
         except ValueError as error:
             raise ConfigError(
-                f"{self._path} is damaged ({error}); restore it, or remove it: numbers then go on above the highest "
+                f"{self.location} is damaged ({error}); restore it, or remove it: numbers then go on above the highest "
                 "one that the shards hold"
             ) from error
         self.next = state.limit if state.next is None else state.next
@@ -132,8 +132,9 @@ class Sequencer:
         self.segments = [Segment(*fields) for fields in state.segments]
 
     @property
-    def path(self) -> Path:
-        return self._path
+    def location(self) -> str:
+        """Where the state is, for messages."""
+        return self.control.location(STATE)
 
     def confirm(self) -> None:
         """All shards have been asked, and numbers and segments are above what they hold. Writes the file; raises
@@ -261,6 +262,6 @@ class Sequencer:
             self._confirmed if confirmed is None else confirmed,
         )
         try:
-            write_atomically(self._path, encode(state))
+            self.control.replace(STATE, encode(state))
         except OSError as error:
-            raise Unavailable(f"the log's state {self._path} cannot be written: {error.strerror}") from error
+            raise Unavailable(f"the log's state {self.location} cannot be written: {error.strerror}") from error

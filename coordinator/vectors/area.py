@@ -20,6 +20,7 @@ from coordinator.vectors.merging import NO_HITS, Found, Hits, fuse, merge
 from coordinator.vectors.search import SearchRequest
 from shared import wire
 from shared.config import Settings
+from shared.control import Control
 from shared.errors import BadData, ConfigError
 from shared.hashing import shard_of
 from shared.messages.vectors import (
@@ -63,10 +64,10 @@ class StoredVector:
 class VectorArea:
     """One for the cluster; everything runs on the coordinator's event loop."""
 
-    def __init__(self, settings: Settings, links: Links) -> None:
+    def __init__(self, settings: Settings, links: Links, control: Control) -> None:
         self._settings = settings
         self._links = links
-        self._collections = Collections(settings, links)
+        self._collections = Collections(settings, links, control)
         self._timeout_s = settings.vector_timeout_ms / 1000
         self._batches = SearchBatches(self._ask, self._timeout_s)
         self._write_timeout_s = settings.write_timeout_ms / 1000

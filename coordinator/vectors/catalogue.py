@@ -1,18 +1,17 @@
-"""Which collections there are: two files in the data directory that only the coordinator writes."""
+"""Which collections there are: two documents that only the coordinator writes."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from shared import catalogue_file
-from shared.catalogue_file import DIRECTORY, NAMES, CatalogueContent, Lost, copies_in, newest
-from shared.durable import DAMAGED, damaged_name, make_directory, set_aside, write_atomically
+from shared.catalogue_file import NAMES, CatalogueContent, Lost, copies_in, newest
+from shared.control import Control
 from shared.errors import BadData, ConfigError, NotFound, Unavailable
 from shared.messages.vectors import DIMENSION_MAX, METRICS, STORAGES, Collection, ShardCollections
 from shared.telemetry import event
@@ -30,8 +29,8 @@ class Catalogue:
     one caller at a time changes it. After OSError nothing has changed, as far as the disk lets anybody know: while that
     is in doubt, the next change or `settle` writes what memory has once more."""
 
-    def __init__(self, data: Path) -> None:
-        self._directory = data / DIRECTORY
+    def __init__(self, control: Control) -> None:
+        self._control = control
         self._content = CatalogueContent(1, [])
         self._generation = 0
         self._by_name: dict[str, Collection] = {}
@@ -45,7 +44,7 @@ class Catalogue:
         Raises ConfigError when a file is there and cannot be read.
         """
         try:
-            copies = copies_in(self._directory)
+            copies = copies_in(self._control)
         except OSError as error:
             raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
         content = newest(copies)
@@ -53,9 +52,10 @@ class Catalogue:
             return
         self._take(content)
         self.is_known = True
-        for path, copy in copies.items():
+        for name, copy in copies.items():
             if isinstance(copy, Lost):
-                event(logging.WARNING, "one list of collections is mended from the other", file=path, why=copy.why)
+                file = self._control.location(name)
+                event(logging.WARNING, "one list of collections is mended from the other", file=file, why=copy.why)
         if any(copy != content for copy in copies.values()):
             self.in_doubt = True
             try:
@@ -71,12 +71,11 @@ class Catalogue:
         by_name = {collection.name: collection for collection in left}
         is_lost = bool(stored or dropped)
         for name in NAMES if is_lost else ():
-            path = self._directory / name
-            if path.exists():
-                set_aside(path)
+            if self._control.exists(name):
+                self._control.set_aside(name)
         if is_lost and not self.warnings():
-            make_directory(self._directory)
-            write_atomically(damaged_name(self._directory / NAMES[0]), b"both lists of collections were missing\n")
+            self._control.prepare()
+            self._control.put_aside(NAMES[0], b"both lists of collections were missing\n")
         waiting = [stored[number] for number in sorted(dropped & stored.keys())]
         self._write(max([*dropped, *stored], default=0) + 1, list(by_name.values()), waiting)
         self.is_known = True
@@ -87,9 +86,9 @@ class Catalogue:
     def warnings(self) -> list[str]:
         """What the list may lack: as long as what was set aside lies there, and only then."""
         return [
-            f"{path} was set aside as damaged: collections that had no vector then may be missing from the list; "
-            "remove the file to accept that"
-            for path in sorted(self._directory.glob(f"*{DAMAGED}*"))
+            f"{self._control.location(name)} was set aside as damaged: collections that had no vector then may be "
+            "missing from the list; remove the file to accept that"
+            for name in self._control.set_aside_names()
         ]
 
     def find(self, name: str) -> Collection | None:
@@ -185,7 +184,7 @@ class Catalogue:
         self._generation += 1
         content = CatalogueContent(next_id, collections, dropped, self._generation)
         try:
-            catalogue_file.write(self._directory, content)
+            catalogue_file.write(self._control, content)
         except OSError:
             self.in_doubt = self.in_doubt or self._disk_differs()
             raise
@@ -194,7 +193,7 @@ class Catalogue:
 
     def _disk_differs(self) -> bool:
         try:
-            return any(copy != self._content for copy in copies_in(self._directory).values())
+            return any(copy != self._content for copy in copies_in(self._control).values())
         except OSError:
             return True
 

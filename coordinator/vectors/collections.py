@@ -18,6 +18,7 @@ from coordinator.links import Links
 from coordinator.vectors.catalogue import DEFAULT, Catalogue
 from shared import wire
 from shared.config import Settings
+from shared.control import Control
 from shared.errors import NotFound, Overloaded, TriptychError, Unavailable
 from shared.messages.vectors import Collection, CollectionBody, CollectionsReply, ShardCollections
 from shared.telemetry import event
@@ -32,12 +33,13 @@ T = TypeVar("T")
 
 
 class Collections:
-    """One for the cluster; everything but the files is done on the coordinator's event loop."""
+    """One for the cluster, whose list is in `control`; everything but its documents is done on the coordinator's event
+    loop."""
 
-    def __init__(self, settings: Settings, links: Links) -> None:
+    def __init__(self, settings: Settings, links: Links, control: Control) -> None:
         self._links = links
         self._timeout_s = settings.write_timeout_ms / 1000
-        self._catalogue = Catalogue(settings.data)
+        self._catalogue = Catalogue(control)
         self._known = asyncio.Event()
         self._turn = asyncio.Lock()
         self._changes: set[asyncio.Task[object]] = set()

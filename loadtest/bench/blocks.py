@@ -29,6 +29,7 @@ from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.pieces import join
 from worker.series.services import SeriesServices
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
 
@@ -62,7 +63,7 @@ def kinds(series: int, random: np.random.Generator) -> dict[str, tuple[NDArray, 
 def codecs(directory: Path, series: int) -> None:
     ids, counts = np.arange(series), np.full(series, WINDOW_SAMPLES)
     for name, (times, values) in kinds(series, np.random.default_rng(1)).items():
-        writer = BlockWriter(directory, 1)
+        writer = BlockWriter(LocalObjects(directory), 1)
         started = time.thread_time()
         for first in range(0, series, 500):
             own = slice(first, first + 500)
@@ -72,7 +73,7 @@ def codecs(directory: Path, series: int) -> None:
         show(f"{name}: size", row.size_bytes / row.samples, "bytes a sample")
         show(f"{name}: write", row.samples / took / 1e6, "M samples/s")
         for what, cache in (("decode", DecodedCache(0)), ("from the cache", DecodedCache(1 << 40))):
-            block = Block(row, directory, cache)
+            block = Block(row, LocalObjects(directory), cache)
             for _ in range(2):
                 started = time.thread_time()
                 for first in range(0, series, READ_SERIES):
@@ -170,7 +171,9 @@ def shard(directory: Path, series: int, rounds: int) -> None:
 def opened(directory: Path, settings: Settings) -> tuple[SeriesPart, Store, Callable[[], None]]:
     store = Store(directory / "store")
     log = WriteAheadLog(directory / "wal").open()
-    part = SeriesPart(store, SeriesServices(settings, TextTable()), directory, log.stream(0, SERIES))
+    part = SeriesPart(
+        store, SeriesServices(settings, TextTable()), LocalObjects(directory / "blocks"), log.stream(0, SERIES)
+    )
     part.load()
 
     def close() -> None:

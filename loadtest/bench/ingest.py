@@ -29,6 +29,7 @@ from worker.series.head import Head
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
 
@@ -125,7 +126,9 @@ def shard(series: int) -> None:
 def opened(directory: Path) -> tuple[SeriesPart, Store, Callable[[], None]]:
     store = Store(directory / "store")
     log = WriteAheadLog(directory / "wal").open()
-    part = SeriesPart(store, SeriesServices(Settings(), TextTable()), directory, log.stream(0, SERIES))
+    part = SeriesPart(
+        store, SeriesServices(Settings(), TextTable()), LocalObjects(directory / "blocks"), log.stream(0, SERIES)
+    )
     part.load()
 
     def close() -> None:

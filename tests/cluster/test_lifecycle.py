@@ -44,9 +44,11 @@ def test_a_port_in_use_is_one_line_and_exit_code_1(new_cluster):
 def test_another_shard_count_is_one_line_and_exit_code_1(new_cluster, module):
     from shared import manifest
     from shared.config import Settings
+    from shared.control import LocalControl
 
     cluster = new_cluster(shards=3)
-    manifest.open_manifest(Settings(data=cluster.directory / "data", shards=4))
+    data = cluster.directory / "data"
+    manifest.open_manifest(Settings(data=data, shards=4), LocalControl(data))
     assert "TRIPTYCH_SHARDS is 3, but" in refusal(module, cluster.environment())
 
 

@@ -24,6 +24,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "worker/series",
         "worker/queries",
         "worker/vectors",
+        "shared/control.py",
         "shared/durable.py",
         "shared/manifest.py",
         "shared/catalogue_file.py",

@@ -30,12 +30,14 @@ ALWAYS: dict[str, tuple[str, ...]] = {
 """Path prefix → tests that are run after the others, because a line of coverage says nothing of what they look at."""
 
 POWER_LOSS: dict[str, tuple[str, ...]] = {
+    "shared/control.py": ("catalogue", "sequencer"),
     "shared/durable.py": ("catalogue", "sequencer"),
     "shared/manifest.py": ("manifest",),
     "shared/catalogue_file.py": ("catalogue",),
     "worker/storage/wal": ("wal", "wal-threads"),
     "worker/storage/rows": ("store",),
     "worker/storage/group_sync.py": ("store",),
+    "worker/storage/objects.py": ("series", "vectors"),
     "worker/logs": ("log",),
     "worker/series": ("series",),
     "worker/vectors": ("vectors",),

@@ -1,7 +1,7 @@
 """Every sync of the product left out, one at a time, to see whether a crash shows it.
 
 The places are found in the source, so a new one is tried without anybody thinking of it: calls of fsync, fdatasync,
-sync_directory, of `sync` and `flush` methods, and writes that are asked to be durable.
+sync_directory, of `sync`, `flush` and `sync_names` methods, and writes that are asked to be durable.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from worker.logs.keeper import Keeper
 from worker.series.journal import Journal
 from worker.series.part import SeriesPart
 from worker.storage.group_sync import GroupSync
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import Stream, WriteAheadLog
 from worker.vectors.part import VectorPart
@@ -29,6 +30,7 @@ FUNCTIONS = {"fsync": os, "fdatasync": os, "sync_directory": durable}
 METHODS: dict[str, tuple[type, ...]] = {
     "sync": (GroupSync, Store, WriteAheadLog, Stream, Keeper, SeriesPart, VectorPart),
     "flush": (Store,),
+    "sync_names": (LocalObjects,),
 }
 DURABLE: tuple[type, ...] = (Store, Journal)
 """Their `write` takes `durable`."""
@@ -39,6 +41,7 @@ WORKLOADS_OF = {
     "coordinator.log": ("sequencer",),
     "coordinator.vectors": ("catalogue",),
     "worker.storage.wal": ("wal", "wal-threads", "wal-layout", "start"),
+    "worker.storage.objects": ("series", "vectors"),
     "worker.storage": ("store", "start"),
     "worker.series": ("series", "series-buffered"),
     "worker.logs": ("log",),
@@ -53,7 +56,7 @@ UNNOTICED = {
     "worker.series.index.registry:sweep:durable": "a sweep that is undone leaves the rows as they were, and is done "
     "again",
     "worker.storage.rows.store:close:sync": "the families are flushed next, to files that the store syncs itself",
-    "worker.vectors.ann:save:fsync": "a snapshot that fails its checksum is built anew from the store",
+    "worker.storage.objects:put_by_path:fsync": "a snapshot that fails its checksum is built anew from the store",
     "worker.vectors.indexing:save:sync": "a snapshot that names more than its store has given is discarded",
     "worker.storage.rows.marker:open:fsync": "a marker asks for less, or nothing, after the loss of power: it tells "
     "damage",

@@ -28,7 +28,7 @@ LEFT_OUT = {
     "worker.storage.rows.store:sync:sync": "store",
     "worker.logs.writing:append:sync": "log",
     "worker.series.ingest:register:sync": "series",
-    "worker.series.blocks.block:sync:fsync": "series",
+    "worker.storage.objects:finish:fsync": "series",
 }
 """Syncs that are left out here, and the workload that notices; the others: `python -m tests.powerloss.omitted`."""
 RUNS = [f"{workload} {place}" for place, workload in LEFT_OUT.items()]

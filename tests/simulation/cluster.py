@@ -18,7 +18,7 @@ from proto import cluster_pb2
 from shared.config import Settings
 from shared.errors import ConfigError, NotFound
 from shared.wire import CANCEL, REGISTER, REQUEST
-from tests.simulation.disk import Disk, Files, MemoryPath, Store, StoreDisk, WalDisk, WriteAheadLog
+from tests.simulation.disk import Disk, Files, FilesControl, Store, StoreDisk, WalDisk, WriteAheadLog
 from tests.simulation.network import Endpoint, Network, Packet, received
 from tests.simulation.world import Process, Thread, World
 from worker.damage import DamageReport
@@ -63,7 +63,7 @@ class Coordinator:
         self.links = Links(settings, CLUSTER_ID, "")
         self.links._socket, self.links._loop = self.endpoint, self.loop
         self.links._sweeper = asyncio.create_task(self.links._sweep())
-        self.area = LogArea(settings, self.links)
+        self.area = LogArea(settings, self.links, FilesControl(self.cluster.files, "/sequencer"))
         try:
             await self.area.start()
         except ConfigError as error:
@@ -251,7 +251,6 @@ class Cluster:
         self.network = Network(world)
         self.files = Files()
         self.settings = settings
-        object.__setattr__(settings, "data", MemoryPath(self.files))
         self.disks = [Disk() for _ in range(workers)]
         self.wal_disks = [WalDisk() for _ in range(workers)]
         self.store_disks = [StoreDisk() for _ in range(settings.shards)]

@@ -10,7 +10,6 @@ import errno
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from shared.errors import Unavailable
 from shared.wire import Frame
@@ -48,19 +47,19 @@ class Files(Disk):
     contents: dict[str, bytes] = field(default_factory=dict)
     unsure: dict[str, tuple[bytes | None, bytes]] = field(default_factory=dict)
 
-    def write_atomically(self, path: MemoryPath, content: bytes) -> None:
+    def replace(self, name: str, content: bytes) -> None:
         world = World.current
         world.pause()
         if self.full:
             world.reached(STATE_REFUSED)
             if world.choices.chance(TORN_OF_256):
                 # The file was replaced, and its directory could not be synced.
-                self.unsure[path.name] = self.contents.get(path.name), content
-                self.contents[path.name] = content
+                self.unsure[name] = self.contents.get(name), content
+                self.contents[name] = content
             raise OSError(errno.ENOSPC, "No space left on device")
         world.pause()
-        self.contents[path.name] = content
-        self.unsure.pop(path.name, None)
+        self.contents[name] = content
+        self.unsure.pop(name, None)
         world.pause()
 
     def lose_power(self) -> None:
@@ -78,45 +77,29 @@ class Files(Disk):
         self.unsure.clear()
 
 
-class MemoryPath:
-    """As much of pathlib.Path as the coordinator asks of one."""
+class FilesControl:
+    """Stands in for shared.control.LocalControl, as far as the coordinator's log asks of it."""
 
-    def __init__(self, disk: Files, name: str = "") -> None:
-        self.disk = disk
-        self.name = name
+    def __init__(self, disk: Files, place: str) -> None:
+        self._disk = disk
+        self._place = place
 
-    def __truediv__(self, name: str) -> MemoryPath:
-        return MemoryPath(self.disk, f"{self.name}/{name}")
-
-    def __str__(self) -> str:
-        return self.name
-
-    def mkdir(self, **_: Any) -> None:
+    def prepare(self) -> None:
         pass
 
-    @property
-    def parent(self) -> MemoryPath:
-        return MemoryPath(self.disk, self.name.rpartition("/")[0])
+    def location(self, name: str = "") -> str:
+        return f"{self._place}/{name}"
 
-    def with_name(self, name: str) -> MemoryPath:
-        return self.parent / name
+    def exists(self, name: str) -> bool:
+        return self.location(name) in self._disk.contents
 
-    def exists(self) -> bool:
-        return self.name in self.disk.contents
+    def read(self, name: str) -> bytes:
+        if not self.exists(name):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", self.location(name))
+        return self._disk.contents[self.location(name)]
 
-    def read_bytes(self) -> bytes:
-        if not self.exists():
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", self.name)
-        return self.disk.contents[self.name]
-
-
-def write_atomically(path: MemoryPath, content: bytes) -> None:
-    """Stands in for shared.durable.write_atomically."""
-    path.disk.write_atomically(path, content)
-
-
-def make_directory(path: MemoryPath) -> None:
-    """Stands in for shared.durable.make_directory."""
+    def replace(self, name: str, content: bytes) -> None:
+        self._disk.replace(self.location(name), content)
 
 
 # The store

@@ -13,10 +13,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-import shared.durable
 import shared.telemetry
 import shared.wire
-from tests.simulation.disk import make_directory, write_atomically
 from tests.simulation.network import Wire
 from tests.simulation.world import Clock, Event, Lock, Thread, World
 
@@ -27,8 +25,6 @@ SUBSTITUTES: dict[int, Any] = {
     id(threading.Lock): Lock,
     id(threading.Event): Event,
     id(threading.Thread): Thread,
-    id(shared.durable.write_atomically): write_atomically,
-    id(getattr(shared.durable, "make_directory", make_directory)): make_directory,
 }
 Bounds = dict[tuple[str, str], int]
 WIDE: Bounds = {

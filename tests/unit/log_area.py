@@ -14,6 +14,7 @@ from coordinator.log.follow import rows_of
 from coordinator.log.reads import Selection
 from coordinator.log.records import Append
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.hashing import shard_of
 from shared.messages.log import SEQUENCE_MAX
 from tests.unit.log_links import LogShards
@@ -56,7 +57,7 @@ class Log:
 
     @asynccontextmanager
     async def running(self, *, crash: bool = False) -> AsyncIterator[LogArea]:
-        area = LogArea(self.settings, self.links)  # type: ignore[arg-type]
+        area = LogArea(self.settings, self.links, LocalControl(self.settings.data / "sequencer"))  # type: ignore[arg-type]
         await area.start()
         try:
             yield area

@@ -16,6 +16,7 @@ import pytest
 
 from shared import identity, manifest
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.errors import ConfigError
 from worker.process import WorkerProcess
 from worker.shard import Shard
@@ -36,7 +37,7 @@ def settings(directory: Path) -> Settings:
 def used(directory: Path) -> Path:
     """A data directory whose shards and logs have been used; its path."""
     own = settings(directory)
-    cluster_id = manifest.open_manifest(own).cluster_id
+    cluster_id = manifest.open_manifest(own, LocalControl(own.data)).cluster_id
     layout.prepare(own.data, 2, cluster_id)
     for worker in range(2):
         process = WorkerProcess("worker", range(worker, 3, 2), own, "ipc://unused", cluster_id, os.getpid())
@@ -52,7 +53,7 @@ def used(directory: Path) -> Path:
 def start(data: Path, workers: int = 2) -> None:
     """The first steps of a start, up to the workers."""
     own = Settings(data=data, shards=3, workers=workers)
-    layout.prepare(data, workers, manifest.open_manifest(own).cluster_id)
+    layout.prepare(data, workers, manifest.open_manifest(own, LocalControl(own.data)).cluster_id)
 
 
 @pytest.fixture
@@ -199,11 +200,15 @@ def test_a_lost_store_is_refused_and_begins_anew_only_where_its_identity_is_remo
 def test_a_shard_is_opened_when_its_identity_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no space")
+    replace = LocalControl.replace
+
+    def full(control: LocalControl, name: str, content: bytes) -> None:
+        if name == identity.NAME:
+            raise OSError(errno.ENOSPC, "no space")
+        replace(control, name, content)
 
     with monkeypatch.context() as patched:
-        patched.setattr(identity, "write_atomically", full)
+        patched.setattr(LocalControl, "replace", full)
         data = used(tmp_path)
     assert "identity not written" in caplog.text
     assert not list(data.glob("*/*/identity"))
@@ -239,7 +244,7 @@ def test_an_identity_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch: p
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    identity.claim([tmp_path / "0000"], "0af3", identity.SHARD)
+    identity.claim({0: LocalControl(tmp_path / "0000")}, "0af3", identity.SHARD)
     assert synced == [str(tmp_path / "0000/identity.new"), str(tmp_path / "0000")]
-    identity.claim([tmp_path / "0000"], "0af3", identity.SHARD)
+    identity.claim({0: LocalControl(tmp_path / "0000")}, "0af3", identity.SHARD)
     assert len(synced) == 2, "it was there"

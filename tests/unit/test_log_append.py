@@ -21,6 +21,7 @@ from coordinator.log.records import Append
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.errors import DeadlineExceeded, Overloaded, Unavailable
 from shared.hashing import shard_of
 from shared.messages import log
@@ -73,7 +74,7 @@ class Appends:
     def __init__(self, directory: Path, **options: Any) -> None:
         settings = Settings(shards=SHARDS, **options)
         self.shards, self.revoker = Shards(), Revocations()
-        self.sequencer = Sequencer(directory, settings)
+        self.sequencer = Sequencer(LocalControl(directory), settings)
         self.sequencer.open()
         self.sequencer.start_segment()  # so that no append waits for the disk
         self.frontier = Frontier("acked")

@@ -24,6 +24,7 @@ from coordinator.log.retention import Retention
 from coordinator.log.sequencer import RESERVE_AHEAD, Revoked, Segment, Sequencer
 from coordinator.log.waiting import FEW_BATCHES, SMALL_BYTES, SMALL_RECORDS, Queue, Waiting
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.errors import Overloaded
 from shared.messages.log import NO_NUMBERS, SEQUENCE_MAX, Page, Records
 from shared.wire import Reply
@@ -36,7 +37,7 @@ EVERY = Selection(None, b"")
 
 
 def sequencer_in(directory: Path, **options: Any) -> Sequencer:
-    made = Sequencer(directory, Settings(**options), wall_ms=lambda: 1_000_000)
+    made = Sequencer(LocalControl(directory), Settings(**options), wall_ms=lambda: 1_000_000)
     made.open()
     return made
 

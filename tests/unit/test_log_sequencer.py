@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from coordinator.log.sequencer import RESERVE_AHEAD, Revoked, Sequencer
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.errors import ConfigError, Unavailable
 
 
 def opened(directory: Path, **options: int) -> Sequencer:
-    sequencer = Sequencer(directory, Settings(**options))
+    sequencer = Sequencer(LocalControl(directory), Settings(**options))
     sequencer.open()
     return sequencer
 
@@ -79,10 +80,10 @@ def test_a_full_disk_refuses_numbers_beyond_the_reserved(tmp_path: Path, monkeyp
     sequencer = opened(tmp_path)
     sequencer.reserve(1)
 
-    def full(path: Path, content: bytes) -> None:
+    def full(self: LocalControl, name: str, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("coordinator.log.sequencer.write_atomically", full)
+    monkeypatch.setattr(LocalControl, "replace", full)
     sequencer.reserve(10)
     with pytest.raises(Unavailable, match="No space left on device"):
         sequencer.reserve(2 * RESERVE_AHEAD)
@@ -98,7 +99,7 @@ def test_segments_end_by_size(tmp_path: Path) -> None:
 
 def test_segments_end_by_age_though_the_clock_jumps_back(tmp_path: Path) -> None:
     now = [1_000_000]
-    sequencer = Sequencer(tmp_path, Settings(log_segment_age_ms=1000), wall_ms=lambda: now[0])
+    sequencer = Sequencer(LocalControl(tmp_path), Settings(log_segment_age_ms=1000), wall_ms=lambda: now[0])
     sequencer.open()
     sequencer.reserve(1)
     now[0] += 1000
@@ -133,7 +134,7 @@ def test_no_number_comes_twice_though_the_clock_jumps_back_over_a_restart(tmp_pa
     last = -1
     for jump in (0, -900_000, 5_000, -99_000):
         now[0] += jump
-        sequencer = Sequencer(tmp_path, Settings(log_segment_bytes=1024), wall_ms=lambda: now[0])
+        sequencer = Sequencer(LocalControl(tmp_path), Settings(log_segment_bytes=1024), wall_ms=lambda: now[0])
         sequencer.open()
         for _ in range(3):
             first = sequencer.reserve(2, 2000)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.log import sequencer as sequencer_module
 from coordinator.log.area import LogArea
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.reads import Selection
 from coordinator.log.recovery import LOST_AHEAD
 from coordinator.log.sequencer import RESERVE_AHEAD, Sequencer
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.errors import TriptychError, Unavailable
 from shared.messages.log import SEQUENCE_MAX
 from tests.unit.log_area import EVERYTHING, SHARDS, Log, batch, eventually, key_on, read
@@ -34,13 +34,13 @@ HALVES = ((key_on(0), b"half"), (key_on(1), b"other half"))
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Fill the disk of the log's state, or make room."""
-    write = sequencer_module.write_atomically
+    replace = LocalControl.replace
 
-    def refuse(path: Path, content: bytes) -> None:
+    def refuse(self: LocalControl, name: str, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
     def fill(full: bool) -> None:
-        monkeypatch.setattr(sequencer_module, "write_atomically", refuse if full else write)
+        monkeypatch.setattr(LocalControl, "replace", refuse if full else replace)
 
     return fill
 
@@ -219,7 +219,7 @@ async def test_what_comes_during_a_sync_is_not_called_synced(log: Log) -> None:
 
 
 def test_a_segment_that_could_not_be_written_down_is_not_there(tmp_path: Path, disk: Callable[[bool], None]) -> None:
-    sequencer = Sequencer(tmp_path, Settings(log_segment_bytes=1024))
+    sequencer = Sequencer(LocalControl(tmp_path), Settings(log_segment_bytes=1024))
     sequencer.open()
     for _ in range(3):
         sequencer.reserve(1, 2000)
@@ -238,12 +238,12 @@ def test_a_segment_that_could_not_be_written_down_is_not_there(tmp_path: Path, d
     assert sequencer.is_new
     disk(False)
     sequencer.save()
-    between = Sequencer(tmp_path, Settings())
+    between = Sequencer(LocalControl(tmp_path), Settings())
     between.open()
     assert between.is_new
     sequencer.confirm()
     assert not sequencer.is_new
-    again = Sequencer(tmp_path, Settings())
+    again = Sequencer(LocalControl(tmp_path), Settings())
     again.open()
     assert not again.is_new
 
@@ -253,11 +253,11 @@ def lose_state(directory: Path) -> None:
 
 
 def test_a_state_made_anew_keeps_the_numbers_above_all_that_the_shards_hold_over_a_crash(tmp_path: Path) -> None:
-    first = Sequencer(tmp_path, Settings())
+    first = Sequencer(LocalControl(tmp_path), Settings())
     first.open()
     first.skip_to(13 + LOST_AHEAD)
     first.confirm()
-    again = Sequencer(tmp_path, Settings())  # the coordinator died before it gave a number
+    again = Sequencer(LocalControl(tmp_path), Settings())  # the coordinator died before it gave a number
     again.open()
     assert not again.is_new
     assert again.next >= 13 + LOST_AHEAD

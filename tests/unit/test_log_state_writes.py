@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.log import area as area_module
-from coordinator.log import sequencer as sequencer_module
 from coordinator.log.area import LogArea
 from coordinator.log.state_writes import StateWrites
 from coordinator.log.waiting import ORDER_WAIT_FACTOR
+from shared.control import LocalControl
 from shared.errors import TriptychError, Unavailable
 from tests.unit.log_area import Log, batch, eventually, key_on, read
 
@@ -29,16 +29,16 @@ class Disk:
         self.waiting = 0
         self._answers = threading.Event()
         self._answers.set()
-        self._write = sequencer_module.write_atomically
-        monkeypatch.setattr(sequencer_module, "write_atomically", self._wait_and_write)
+        self._replace = LocalControl.replace
+        monkeypatch.setattr(LocalControl, "replace", lambda *write: self._wait_and_write(*write))
 
-    def _wait_and_write(self, path: Path, content: bytes) -> None:
+    def _wait_and_write(self, control: LocalControl, name: str, content: bytes) -> None:
         self.waiting += 1
         try:
             assert self._answers.wait(30)
         finally:
             self.waiting -= 1
-        self._write(path, content)
+        self._replace(control, name, content)
 
     def hang(self) -> None:
         self._answers.clear()

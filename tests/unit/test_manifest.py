@@ -8,9 +8,14 @@ import sys
 
 import pytest
 
-from shared import manifest
+from shared import control, durable, manifest
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.errors import ConfigError
+
+
+def open_manifest(settings):
+    return manifest.open_manifest(settings, LocalControl(settings.data))
 
 
 def with_checksum(fields):
@@ -19,19 +24,19 @@ def with_checksum(fields):
 
 def test_a_manifest_is_written_once_and_read_again(tmp_path):
     settings = Settings(data=tmp_path / "data", shards=3)
-    assert manifest.open_manifest(settings) == manifest.open_manifest(settings)
+    assert open_manifest(settings) == open_manifest(settings)
 
 
 def test_another_shard_count_is_refused_naming_both(tmp_path):
-    manifest.open_manifest(Settings(data=tmp_path, shards=3))
+    open_manifest(Settings(data=tmp_path, shards=3))
     with pytest.raises(ConfigError, match=r"TRIPTYCH_SHARDS is 4, but .* was made with 3 shards"):
-        manifest.open_manifest(Settings(data=tmp_path, shards=4))
+        open_manifest(Settings(data=tmp_path, shards=4))
 
 
 def test_a_damaged_manifest_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(ConfigError, match="is damaged"):
-        manifest.open_manifest(Settings(data=tmp_path))
+        open_manifest(Settings(data=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -50,14 +55,13 @@ def test_a_damaged_manifest_is_refused(tmp_path):
 def test_a_manifest_of_other_fields_or_types_is_damaged(tmp_path, fields):
     (tmp_path / "manifest.json").write_text(with_checksum(fields))
     with pytest.raises(ConfigError, match=r"is damaged \(it"):
-        manifest.open_manifest(Settings(data=tmp_path))
+        open_manifest(Settings(data=tmp_path))
 
 
 def test_a_lock_has_one_holder_who_is_named(tmp_path):
-    settings = Settings(data=tmp_path)
     script = (
-        "import sys; from pathlib import Path; from shared import manifest; from shared.config import Settings;"
-        "manifest.lock(Settings(data=Path(sys.argv[1])), 'workers'); print('held', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from shared import manifest; from shared.control import LocalControl;"
+        "manifest.lock(LocalControl(Path(sys.argv[1])), 'workers'); print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -65,16 +69,16 @@ def test_a_lock_has_one_holder_who_is_named(tmp_path):
     try:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(ConfigError, match=f"process id {holder.pid}"):
-            manifest.lock(settings, "workers")
+            manifest.lock(LocalControl(tmp_path), "workers")
     finally:
         holder.communicate(b"")
-    os.close(manifest.lock(settings, "workers"))
+    manifest.lock(LocalControl(tmp_path), "workers").close()
 
 
 def test_a_long_data_path_gets_a_short_socket_of_its_own(tmp_path):
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     settings = Settings(data=deep)
-    address = manifest.endpoint(settings, manifest.open_manifest(settings))
+    address = manifest.endpoint(settings, open_manifest(settings))
     directory = address.removeprefix("ipc://").rpartition("/")[0]
     assert len(address) < 107
     assert os.stat(directory).st_mode & 0o777 == 0o700
@@ -83,39 +87,39 @@ def test_a_long_data_path_gets_a_short_socket_of_its_own(tmp_path):
 
 def test_atomic_write_replaces_the_content(tmp_path):
     path = tmp_path / "file"
-    manifest.write_atomically(path, b"one")
-    manifest.write_atomically(path, b"two")
+    durable.write_atomically(path, b"one")
+    durable.write_atomically(path, b"two")
     assert path.read_bytes() == b"two"
     assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_byte_of_the_manifest_that_was_flipped_is_refused(tmp_path):
     settings = Settings(data=tmp_path, shards=8)
-    manifest.open_manifest(settings)
+    open_manifest(settings)
     path = tmp_path / "manifest.json"
     content = path.read_bytes()
     for at in range(len(content)):
         for bit in range(8):
             path.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
             with pytest.raises(ConfigError, match="is damaged"):
-                manifest.open_manifest(settings)
+                open_manifest(settings)
 
 
 def test_a_manifest_without_a_checksum_is_damaged(tmp_path):
     (tmp_path / "manifest.json").write_text('{"format": 1, "cluster_id": "abc", "shards": 8}')
     with pytest.raises(ConfigError, match="its checksum does not match"):
-        manifest.open_manifest(Settings(data=tmp_path))
+        open_manifest(Settings(data=tmp_path))
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "shards/manifest.json"])
 def test_a_newer_format_is_refused_naming_both_and_left_as_it_is(tmp_path, name):
     settings = Settings(data=tmp_path)
-    manifest.open_manifest(settings)
+    open_manifest(settings)
     path = tmp_path / name
     content = with_checksum({"format": 9, "cluster_id": "abc", "regions": 3})
     path.write_text(content)
     with pytest.raises(ConfigError, match=f"{path}: it has format 9, and this program reads format 1; start the rel"):
-        manifest.open_manifest(settings)
+        open_manifest(settings)
     assert path.read_text() == content
 
 
@@ -123,44 +127,44 @@ def test_a_newer_format_is_refused_naming_both_and_left_as_it_is(tmp_path, name)
 def test_data_without_a_manifest_is_refused(tmp_path, name):
     (tmp_path / name).mkdir()
     with pytest.raises(ConfigError, match=f"manifest.json is missing, but .* holds data .*{name}"):
-        manifest.open_manifest(Settings(data=tmp_path))
+        open_manifest(Settings(data=tmp_path))
     assert not (tmp_path / "manifest.json").exists()
 
 
 def test_a_lost_manifest_can_be_restored_as_the_error_says(tmp_path):
     settings = Settings(data=tmp_path, shards=5)
-    identity = manifest.open_manifest(settings)
+    identity = open_manifest(settings)
     (tmp_path / "manifest.json").unlink()
     with pytest.raises(ConfigError, match=r"restore it from its copy: cp ") as refused:
-        manifest.open_manifest(settings)
+        open_manifest(settings)
     subprocess.run(str(refused.value).partition("copy: ")[2].split(), check=True)
-    assert manifest.open_manifest(settings) == identity
+    assert open_manifest(settings) == identity
 
 
 def test_a_lost_manifest_without_a_copy_can_be_written_anew_as_the_error_says(tmp_path):
     for shard in range(3):
         (tmp_path / "shards" / f"{shard:04d}").mkdir(parents=True)
     with pytest.raises(ConfigError, match="that would be") as refused:
-        manifest.open_manifest(Settings(data=tmp_path, shards=3))
+        open_manifest(Settings(data=tmp_path, shards=3))
     (tmp_path / "manifest.json").write_text(str(refused.value).partition("would be ")[2])
-    assert manifest.open_manifest(Settings(data=tmp_path, shards=3)).shards == 3
+    assert open_manifest(Settings(data=tmp_path, shards=3)).shards == 3
 
 
 def test_the_manifest_of_another_directory_is_refused(tmp_path):
     settings = Settings(data=tmp_path, shards=3)
-    manifest.open_manifest(settings)
-    other = manifest.open_manifest(Settings(data=tmp_path / "other", shards=3))
+    open_manifest(settings)
+    other = open_manifest(Settings(data=tmp_path / "other", shards=3))
     (tmp_path / "manifest.json").write_bytes(other.encode())
     with pytest.raises(ConfigError, match=other.cluster_id):
-        manifest.open_manifest(settings)
+        open_manifest(settings)
 
 
 def test_a_damaged_copy_is_written_anew(tmp_path):
     settings = Settings(data=tmp_path, shards=3)
-    identity = manifest.open_manifest(settings)
+    identity = open_manifest(settings)
     copy = manifest.copy_of(tmp_path / "manifest.json")
     copy.write_bytes(b"{")
-    assert manifest.open_manifest(settings) == identity
+    assert open_manifest(settings) == identity
     assert copy.read_bytes() == identity.encode()
 
 
@@ -179,13 +183,13 @@ def test_a_first_start_that_was_killed_between_two_steps_goes_on(tmp_path, monke
 
         monkeypatch.setattr(os, name, step)
         try:
-            manifest.open_manifest(settings)
+            open_manifest(settings)
             was_killed = False
         except ConfigError:
             was_killed = True
         monkeypatch.undo()
-        first = manifest.open_manifest(settings)
-        assert manifest.open_manifest(settings) == first
+        first = open_manifest(settings)
+        assert open_manifest(settings) == first
         if not was_killed:
             break
     assert calls
@@ -194,19 +198,19 @@ def test_a_first_start_that_was_killed_between_two_steps_goes_on(tmp_path, monke
 
 def test_a_lost_directory_of_a_shard_is_refused_and_begins_anew_only_where_somebody_makes_it(tmp_path):
     settings = Settings(data=tmp_path, shards=3)
-    manifest.open_manifest(settings)
+    open_manifest(settings)
     lost = tmp_path / "shards" / "0001"
     shutil.rmtree(lost)
     with pytest.raises(ConfigError, match=f"{lost} is missing, with all that its shard held; .*: mkdir {lost}"):
-        manifest.open_manifest(settings)
+        open_manifest(settings)
     assert not lost.exists()
     lost.mkdir()
-    assert manifest.open_manifest(settings).shards == 3
+    assert open_manifest(settings).shards == 3
 
 
 def test_directories_of_shards_are_made_before_the_copy_that_says_so(tmp_path, monkeypatch):
     settings = Settings(data=tmp_path, shards=3)
-    made = manifest.make_directory
+    made = control.make_directory
 
     def killed(directory):
         if directory.name == "0002":
@@ -214,8 +218,8 @@ def test_directories_of_shards_are_made_before_the_copy_that_says_so(tmp_path, m
         made(directory)
 
     with monkeypatch.context() as patch:
-        patch.setattr(manifest, "make_directory", killed)
+        patch.setattr(control, "make_directory", killed)
         with pytest.raises(KeyboardInterrupt):
-            manifest.open_manifest(settings)
-    assert manifest.open_manifest(settings).shards == 3
+            open_manifest(settings)
+    assert open_manifest(settings).shards == 3
     assert {path.name for path in (tmp_path / "shards").iterdir()} == {"0000", "0001", "0002", "manifest.json"}

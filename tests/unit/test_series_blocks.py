@@ -29,6 +29,7 @@ from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.pieces import join
 from worker.series.services import SeriesServices
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal import record
 from worker.storage.wal.log import SERIES, WriteAheadLog
@@ -47,7 +48,12 @@ class Quiet(Shard):
         self.log = WriteAheadLog(self.path / "wal").open()
         self.symbols = TextTable()
         own = dataclasses.replace(Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, **self.options)
-        self.part = SeriesPart(self.store, SeriesServices(own, self.symbols), self.path, self.log.stream(0, SERIES))
+        self.part = SeriesPart(
+            self.store,
+            SeriesServices(own, self.symbols),
+            LocalObjects(self.path / "blocks"),
+            self.log.stream(0, SERIES),
+        )
         self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
         self.part._upkeep._tend = lambda now_ms: None  # type: ignore[method-assign]
         self.part.load()
@@ -203,14 +209,14 @@ def test_a_corrupt_block_is_set_aside_and_named(shard: Quiet) -> None:
     shard.write([(m(job="a"), [(1, 1.0), (5000, 2.0)])])
     shard.seal()
     first = shard.part.contents.layers.blocks[0]
-    data = bytearray(first.path.read_bytes())
+    data = bytearray(Path(first.location).read_bytes())
     data[5] ^= 1
-    first.path.write_bytes(bytes(data))
+    Path(first.location).write_bytes(bytes(data))
     assert shard.samples() == {A: [(5000, 2.0)]}
     [text] = shard.part.damage(0, 10)
     assert first.row.name in text and "checksum" in text
     assert shard.part.damage(2, 9999) == []
-    shard.part.contents.layers.blocks[0].path.unlink()
+    Path(shard.part.contents.layers.blocks[0].location).unlink()
     shard.reopen()
     assert [points for points in shard.samples().values() if points] == []
     assert [text for text in shard.part.damage(*EVERYTHING) if "opened" in text or "checksum" in text]
@@ -359,7 +365,7 @@ def test_chunks_keep_times_and_values_bit_for_bit(runs: list[list[tuple[int, int
 
 
 def test_a_series_longer_than_a_chunk_is_cut_and_read_in_part(tmp_path: Path) -> None:
-    writer = BlockWriter(tmp_path, 1)
+    writer = BlockWriter(LocalObjects(tmp_path), 1)
     n = 3 * chunks.CHUNK_SAMPLES + 17
     for ids, start in ((np.array([3]), 0), (np.array([9]), 5)):
         at = np.arange(start, n + start) * 10
@@ -367,7 +373,7 @@ def test_a_series_longer_than_a_chunk_is_cut_and_read_in_part(tmp_path: Path) ->
     row = writer.finish()
     assert (row.series, row.samples, row.earliest_ms, row.latest_ms) == (2, 2 * n, 0, (n + 4) * 10)
     cache = DecodedCache(1 << 30)
-    block = Block(row, tmp_path, cache)
+    block = Block(row, LocalObjects(tmp_path), cache)
     found = join(block.pieces(np.array([4, 9, 3]), 20 * chunks.CHUNK_SAMPLES, 20 * chunks.CHUNK_SAMPLES + 55), 3)
     assert np.diff(found.offsets).tolist() == [0, 6, 6]
     assert (found.values == found.timestamps_ms * 0.5).all()
@@ -375,13 +381,13 @@ def test_a_series_longer_than_a_chunk_is_cut_and_read_in_part(tmp_path: Path) ->
 
 
 def test_a_block_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
-    writer = BlockWriter(tmp_path, 1)
+    writer = BlockWriter(LocalObjects(tmp_path), 1)
     writer.add(np.array([1]), np.array([2]), np.array([1, 2]), np.array([0.5, 1.5]))
     row = writer.finish()
-    block = Block(row, tmp_path, DecodedCache(0))
-    whole = block.path.read_bytes()
+    block = Block(row, LocalObjects(tmp_path), DecodedCache(0))
+    whole = Path(block.location).read_bytes()
     for damaged in (whole[:-1], whole[:10] + b"?" + whole[11:], b""):
-        block.path.write_bytes(damaged)
+        Path(block.location).write_bytes(damaged)
         with pytest.raises(CorruptBlock, match=r"checksum|directory"):
             block.pieces(np.array([1]), 0, 9)
 

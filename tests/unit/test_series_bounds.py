@@ -3,6 +3,8 @@ to their end and no further."""
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +31,7 @@ from worker.series.index.texts import TextTable
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.pieces import Piece, join
 from worker.series.services import SeriesServices
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
 
@@ -40,7 +43,13 @@ def opened(path: Path, **options: int) -> Iterator[SeriesPart]:
     """One shard of several; nothing is done in the background."""
     store, log = Store(path / "store"), WriteAheadLog(path / "wal").open()
     settings = Settings(workers=1, **options)  # type: ignore[arg-type]
-    part = SeriesPart(store, SeriesServices(settings, TextTable()), path, log.stream(0, SERIES), DamageReport())
+    part = SeriesPart(
+        store,
+        SeriesServices(settings, TextTable()),
+        LocalObjects(path / "blocks"),
+        log.stream(0, SERIES),
+        DamageReport(),
+    )
     part._upkeep._tick = part._upkeep._tend = lambda now_ms: None  # type: ignore[method-assign, assignment]
     part.load()
     yield part
@@ -136,7 +145,9 @@ def test_closing_waits_for_what_is_at_work(tmp_path: Path, step: str) -> None:
 
 def test_a_shard_that_was_never_loaded_closes(tmp_path: Path) -> None:
     store, log = Store(tmp_path / "store"), WriteAheadLog(tmp_path / "wal").open()
-    SeriesPart(store, SeriesServices(Settings(), TextTable()), tmp_path, log.stream(0, SERIES)).close()
+    SeriesPart(
+        store, SeriesServices(Settings(), TextTable()), LocalObjects(tmp_path / "blocks"), log.stream(0, SERIES)
+    ).close()
     store.close()
     log.close()
 
@@ -209,9 +220,9 @@ def garbage(path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> Block:
             patch.setattr(blocks_module, "_encode_directory", lambda columns: b"x" * 60)
         else:
             patch.setattr(blocks_module.chunks, "encode", lambda *_: b"\1\1" + bytes(60))
-        writer = BlockWriter(path, 1)
+        writer = BlockWriter(LocalObjects(path), 1)
         writer.add(np.array([0]), np.array([3]), np.array([1, 5, 9]), np.zeros(3))
-        return Block(writer.finish(), path, DecodedCache(1 << 20))
+        return Block(writer.finish(), LocalObjects(path), DecodedCache(1 << 20))
 
 
 @pytest.mark.parametrize("ask", ["pieces", "having"])
@@ -236,18 +247,18 @@ def test_a_directory_that_cannot_be_decoded_is_said_with_its_block(
 def test_a_file_that_cannot_be_opened_for_want_of_descriptors_is_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = BlockWriter(tmp_path, 1)
+    writer = BlockWriter(LocalObjects(tmp_path), 1)
     writer.add(np.array([0]), np.array([1]), np.array([1]), np.zeros(1))
-    block = Block(writer.finish(), tmp_path, DecodedCache(0))
+    block = Block(writer.finish(), LocalObjects(tmp_path), DecodedCache(0))
 
     def refuse(*_: object, **__: object) -> int:
-        raise OSError(blocks_module.errno.EMFILE, "Too many open files")
+        raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(blocks_module.os, "open", refuse)
+        patch.setattr(os, "open", refuse)
         with pytest.raises(Unavailable, match="Too many open files"):
             block.pieces(np.array([0]), 0, 9)
     assert len(join(block.pieces(np.array([0]), 0, 9), 1).values) == 1
-    block.path.unlink()
+    Path(block.location).unlink()
     with pytest.raises(CorruptBlock, match="No such file"):
         block.pieces(np.array([0]), 0, 9)

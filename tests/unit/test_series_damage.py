@@ -17,6 +17,7 @@ from worker.series.blocks.block import Block, BlockRow, BlockWriter, CorruptBloc
 from worker.series.blocks.cache import DecodedCache
 from worker.series.pieces import join
 from worker.series.verify import check_blocks
+from worker.storage.objects import LocalObjects
 
 PLACES = 500
 
@@ -24,7 +25,7 @@ PLACES = 500
 def three_chunks(directory: Path, monkeypatch: pytest.MonkeyPatch) -> BlockRow:
     """A block of three chunks, constants, whole numbers and fractions in it."""
     monkeypatch.setattr(blocks_module, "CHUNK_SAMPLES", 400)
-    writer = BlockWriter(directory, 1)
+    writer = BlockWriter(LocalObjects(directory), 1)
     generator = np.random.default_rng(1)
     for series, values in enumerate((np.ones(300), np.arange(300.0), generator.random(300), generator.random(300))):
         writer.add(np.array([series]), np.array([300]), np.arange(300) * 10 + series, values)
@@ -35,8 +36,8 @@ def test_a_flipped_byte_anywhere_in_a_block_is_refused_and_found_by_the_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = three_chunks(tmp_path, monkeypatch)
-    block = Block(row, tmp_path, DecodedCache(0))
-    whole = block.path.read_bytes()
+    block = Block(row, LocalObjects(tmp_path), DecodedCache(0))
+    whole = Path(block.location).read_bytes()
     assert len(whole) == row.size_bytes
     ids = np.arange(8)
     expected = join(block.pieces(ids, *EVERYTHING), 8)
@@ -46,7 +47,7 @@ def test_a_flipped_byte_anywhere_in_a_block_is_refused_and_found_by_the_check(
     places = random.Random(11)
     for _ in range(PLACES):
         at, bit = places.randrange(len(whole)), 1 << places.randrange(8)
-        block.path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+        Path(block.location).write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
         with pytest.raises(CorruptBlock, match="checksum"):
             block.pieces(ids, *EVERYTHING)
         [checked] = check_blocks(tmp_path, [row])
@@ -59,16 +60,16 @@ def test_a_flipped_byte_anywhere_in_a_block_is_refused_and_found_by_the_check(
                 own = slice(*expected.offsets[series : series + 2])
                 assert found.values.tobytes() == expected.values[own].tobytes()
     for size in (0, 1, len(whole) - 1):
-        block.path.write_bytes(whole[:size])
+        Path(block.location).write_bytes(whole[:size])
         [checked] = check_blocks(tmp_path, [row])
         assert checked.samples_good == 0 and str(size) in checked.damage[0].reason
 
 
 def test_times_between_are_never_taken_from_a_damaged_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = three_chunks(tmp_path, monkeypatch)
-    block = Block(row, tmp_path, DecodedCache(0))
-    whole = block.path.read_bytes()
-    block.path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    block = Block(row, LocalObjects(tmp_path), DecodedCache(0))
+    whole = Path(block.location).read_bytes()
+    Path(block.location).write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     with pytest.raises(CorruptBlock, match="checksum"):
         block.having(np.arange(8), 11, 12, lambda: None)
 
@@ -114,10 +115,10 @@ def test_whoever_asks_about_a_damaged_block_is_told(tmp_path: Path, ask: str) ->
     shard.write([(m(job="a"), [(1, 1.0), (500, 2.0)])])
     shard.seal()
     [block] = shard.part.contents.layers.blocks
-    whole = bytearray(block.path.read_bytes())
+    whole = bytearray(Path(block.location).read_bytes())
     whole[3] ^= 1
     whole[block.row.directory_at + 3] ^= 1 if ask == "select" else 0
-    block.path.write_bytes(whole)
+    Path(block.location).write_bytes(whole)
     shard.reopen()
     everything = [[Matcher("job", "=", "a")]]
     assert shard.part.damage(0, 600) == []
@@ -132,5 +133,5 @@ def test_whoever_asks_about_a_damaged_block_is_told(tmp_path: Path, ask: str) ->
     [text] = shard.part.damage(0, 600)
     assert block.row.name in text
     assert shard.compact(FAR_MS) == 0
-    assert block.path.exists()
+    assert Path(block.location).exists()
     shard.close()

@@ -22,6 +22,7 @@ from worker.series.blocks import block as blocks
 from worker.series.blocks.block import Block, BlockWriter
 from worker.series.blocks.cache import DecodedCache
 from worker.shard import Shard
+from worker.storage.objects import LocalObjects
 
 
 @pytest.fixture
@@ -120,10 +121,10 @@ def test_a_list_whose_time_was_up_before_it_began_is_not_begun(shard: Quiet, met
 
 def test_a_list_looks_at_its_deadline_before_each_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "CHUNK_SAMPLES", 100)
-    writer = BlockWriter(tmp_path, 1)
+    writer = BlockWriter(LocalObjects(tmp_path), 1)
     for series in range(4):
         writer.add(np.array([series]), np.array([100]), np.arange(100) * 10 + series, np.ones(100))
-    block = Block(writer.finish(), tmp_path, DecodedCache(0))
+    block = Block(writer.finish(), LocalObjects(tmp_path), DecodedCache(0))
     looks: list[None] = []
     assert block.having(np.arange(4), 11, 12, lambda: looks.append(None)).tolist() == [False, True, True, False]
     assert len(looks) == 4

@@ -20,6 +20,7 @@ from worker.queries.source import ShardSource
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
 
@@ -39,7 +40,7 @@ class Shard:
         self.log = WriteAheadLog(self.path / "wal").open()
         self.symbols = TextTable()
         services = SeriesServices(Settings(), self.symbols)
-        self.part = SeriesPart(self.store, services, self.path, self.log.stream(0, SERIES))
+        self.part = SeriesPart(self.store, services, LocalObjects(self.path / "blocks"), self.log.stream(0, SERIES))
         self.part.load()
 
     def close(self) -> None:
@@ -217,7 +218,7 @@ def test_several_shards_are_one_source(tmp_path: Path) -> None:
     log = WriteAheadLog(tmp_path / "wal").open()
     for number in range(3):
         stream = log.stream(number, SERIES)
-        part = SeriesPart(Store(tmp_path / str(number)), services, tmp_path, stream)
+        part = SeriesPart(Store(tmp_path / str(number)), services, LocalObjects(tmp_path / "blocks"), stream)
         part.load()
         parts.append(part)
     cut = remote_write.cut(body([(m(i=str(i)), [(1, float(i)), (2, -1.0)]) for i in range(100)]), 3, UNLIMITED)

@@ -31,6 +31,7 @@ from worker.series.index.texts import TextTable
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.services import SeriesServices
 from worker.series.upkeep import Upkeep
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
 
@@ -65,14 +66,14 @@ def test_a_block_whose_row_is_lost_is_set_aside_and_said_at_every_start_until_it
     shard.store.write(batch)
     for _ in range(2):
         shard.reopen()
-        aside = lost.path.with_name(lost.path.name + ".damaged")
-        assert aside.exists() and not lost.path.exists()
+        aside = Path(lost.location).with_name(Path(lost.location).name + ".damaged")
+        assert aside.exists() and not Path(lost.location).exists()
         [text] = reports(shard)
         assert str(aside) in text
         assert shard.samples() == {A: [(5000, 2.0)]}
-    lost.path.write_bytes(b"again")
+    Path(lost.location).write_bytes(b"again")
     shard.reopen()
-    assert lost.path.with_name(lost.path.name + ".damaged-2").read_bytes() == b"again"
+    assert Path(lost.location).with_name(Path(lost.location).name + ".damaged-2").read_bytes() == b"again"
     assert len(reports(shard)) == 2
     for path in shard.files():
         if "damaged" in path.name:
@@ -85,7 +86,7 @@ def test_what_a_killed_merge_left_is_removed_at_the_start_and_not_reported(
     shard: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seal_all(shard, (1, 1.0), (2, 2.0))
-    merged = [block.path for block in shard.part.contents.layers.blocks]
+    merged = [Path(block.location) for block in shard.part.contents.layers.blocks]
     # Killed before the files are deleted.
     monkeypatch.setattr("worker.series.blocks.block.Block.condemn", lambda self: None)
     assert shard.compact() == 1
@@ -122,9 +123,9 @@ def test_a_block_without_its_file_is_said_from_the_start_and_its_row_stays(shard
     seal_all(shard, (1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5000, 5.0))
     broken = shard.part.contents.layers.blocks[1]
     if damage == "missing":
-        broken.path.rename(shard.path / "elsewhere")
+        Path(broken.location).rename(shard.path / "elsewhere")
     else:
-        broken.path.write_bytes(broken.path.read_bytes()[:-1])
+        Path(broken.location).write_bytes(Path(broken.location).read_bytes()[:-1])
     shard.reopen()
     [text] = shard.part.damage(2, 2)
     assert broken.row.name in text
@@ -133,7 +134,7 @@ def test_a_block_without_its_file_is_said_from_the_start_and_its_row_stays(shard
     assert shard.samples() == {A: [(1, 1.0), (3, 3.0), (4, 4.0), (5000, 5.0)]}
     assert b"block/" + broken.row.name.encode() in set(shard.store.keys("blocks", b"block/"))
     if damage == "missing":
-        (shard.path / "elsewhere").rename(broken.path)
+        (shard.path / "elsewhere").rename(Path(broken.location))
         shard.reopen()
         assert shard.part.damage(*EVERYTHING) == []
         assert shard.samples() == {A: [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5000, 5.0)]}
@@ -142,8 +143,8 @@ def test_a_block_without_its_file_is_said_from_the_start_and_its_row_stays(shard
 def test_merging_over_a_broken_block_keeps_it_and_loses_nothing_of_its_neighbours(shard: Quiet) -> None:
     seal_all(shard, *((t, float(t)) for t in (1, 2, 3, 4, 1001, 1002, 1003, 1004)))
     broken = shard.part.contents.layers.blocks[2]
-    whole = broken.path.read_bytes()
-    broken.path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    whole = Path(broken.location).read_bytes()
+    Path(broken.location).write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     with pytest.raises(upkeep.CorruptBlock) as raised:
         shard.compact()
     shard.part.contents.set_aside(raised.value.block, raised.value.reason)
@@ -151,7 +152,7 @@ def test_merging_over_a_broken_block_keeps_it_and_loses_nothing_of_its_neighbour
     assert shard.samples() == {A: [(t, float(t)) for t in (1, 2, 4, 1001, 1002, 1003, 1004)]}
     assert [text for text in shard.part.damage(3, 3) if broken.row.name in text]
     assert shard.part.damage(4, 9999) == []
-    broken.path.write_bytes(whole)
+    Path(broken.location).write_bytes(whole)
     shard.reopen()
     assert shard.samples() == {A: [(t, float(t)) for t in (1, 2, 3, 4, 1001, 1002, 1003, 1004)]}
 
@@ -159,11 +160,11 @@ def test_merging_over_a_broken_block_keeps_it_and_loses_nothing_of_its_neighbour
 def test_a_deletion_reaches_what_a_broken_block_has_when_it_comes_back(shard: Quiet) -> None:
     seal_all(shard, (1, 1.0))
     [block] = shard.part.contents.layers.blocks
-    block.path.rename(shard.path / "elsewhere")
+    Path(block.location).rename(shard.path / "elsewhere")
     shard.reopen()
     assert shard.part.delete([[Matcher("job", "=", "a")]], 0, 9, TIMEOUT_S) == 0
     shard.compact()
-    (shard.path / "elsewhere").rename(block.path)
+    (shard.path / "elsewhere").rename(Path(block.location))
     shard.reopen()
     assert [points for points in shard.samples().values() if points] == []
 
@@ -202,10 +203,10 @@ def test_series_are_not_forgotten_while_a_block_is_missing_or_set_aside(shard: Q
     batch = shard.store.batch()
     shard.part._upkeep.ask_for_sweep(batch)
     shard.store.write(batch)
-    block.path.rename(shard.path / "elsewhere")
+    Path(block.location).rename(shard.path / "elsewhere")
     shard.reopen()
     assert shard.part.counts()["series"] == 20
-    (shard.path / "elsewhere").rename(block.path)
+    (shard.path / "elsewhere").rename(Path(block.location))
     batch = shard.store.batch()
     batch.delete("blocks", b"block/" + block.row.name.encode())
     shard.store.write(batch)
@@ -264,7 +265,7 @@ def test_a_shard_is_sealed_while_another_one_is_merged_for_long(
     opened = []
     for number in range(2):
         store = Store(tmp_path / str(number) / "store")
-        part = SeriesPart(store, services, tmp_path / str(number), log.stream(number, SERIES))
+        part = SeriesPart(store, services, LocalObjects(tmp_path / str(number) / "blocks"), log.stream(number, SERIES))
         part.load()
         opened.append((part, store))
     try:
@@ -532,7 +533,9 @@ def test_the_damage_report_is_that_of_the_shard(tmp_path: Path) -> None:
     store, log = Store(tmp_path / "store"), WriteAheadLog(tmp_path / "wal").open()
     (tmp_path / "blocks").mkdir()
     (tmp_path / "blocks" / "x.block").write_bytes(b"?")
-    part = SeriesPart(store, SeriesServices(Settings(), TextTable()), tmp_path, log.stream(0, SERIES), report)
+    part = SeriesPart(
+        store, SeriesServices(Settings(), TextTable()), LocalObjects(tmp_path / "blocks"), log.stream(0, SERIES), report
+    )
     part.load()
     assert "x.block.damaged" in report.texts("series")[0]
     part.close()
@@ -552,7 +555,7 @@ def test_the_oldest_blocks_go_while_all_are_larger_than_there_is_space_for(shard
 
 def test_an_abandoned_writer_leaves_no_file(tmp_path: Path) -> None:
     for publish in (False, True):
-        writer = BlockWriter(tmp_path, 1)
+        writer = BlockWriter(LocalObjects(tmp_path), 1)
         writer.add(np.array([1]), np.array([1]), np.array([1]), np.array([1.0]))
         if publish:
             writer.finish()

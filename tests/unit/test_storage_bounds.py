@@ -18,6 +18,7 @@ from worker.logs import part as part_module
 from worker.series import metadata as metadata_module
 from worker.series.blocks.archive import Archive
 from worker.series.metadata import Metadata
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal import losses
 from worker.storage.wal.files import Files
@@ -185,7 +186,7 @@ def test_a_window_is_sealed_an_eighth_of_its_length_after_its_end(tmp_path: Path
 
 
 def test_each_shard_has_its_share_of_the_cache_of_decoded_blocks(store: Store, tmp_path: Path) -> None:
-    archive = Archive(store, Settings(block_cache_bytes=1000, shards=4), tmp_path)
+    archive = Archive(store, Settings(block_cache_bytes=1000, shards=4), LocalObjects(tmp_path))
     archive._cache.put("a", 1, 250)
     assert archive._cache.size_bytes == 250
     archive._cache.put("b", 2, 251)

@@ -24,6 +24,7 @@ from worker.series.index.patterns import Patterns
 from worker.series.index.texts import TextTable
 from worker.series.ingest import Rounds
 from worker.series.metadata import Metadata
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import LOG, SERIES, WriteAheadLog
 from worker.storage.wal.register import Listing, Register
@@ -207,7 +208,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.mark.parametrize("act", ["announce", "give_up", "forget", "changed"])
 def test_the_list_of_blocks_files_changes_once_at_a_time(store: Store, tmp_path: Path, act: str) -> None:
-    archive = Archive(store, Settings(), tmp_path)
+    archive = Archive(store, Settings(), LocalObjects(tmp_path))
     arguments: dict[str, tuple[list[str], ...]] = {"changed": ([], []), "forget": ()}
     assert waits_for(archive._lock, lambda: getattr(archive, act)(*arguments.get(act, (["a"],))))
 
@@ -215,7 +216,7 @@ def test_the_list_of_blocks_files_changes_once_at_a_time(store: Store, tmp_path:
 def test_what_is_forgotten_leaves_the_list_under_the_lock(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive = Archive(store, Settings(), tmp_path)
+    archive = Archive(store, Settings(), LocalObjects(tmp_path))
     archive.announce(["a"])
     archive.give_up(["a"])
     assert waits_after(archive._lock, store, "write", monkeypatch, archive.forget)
@@ -279,7 +280,7 @@ TEXT = Collection(1, "default", 4, "cosine", text=("words",))
 @pytest.fixture
 def vectors(tmp_path: Path, store: Store) -> WorkerCollection:
     """With a vector, and one whose row is damaged."""
-    own = WorkerCollection(TEXT, tmp_path / "index")
+    own = WorkerCollection(TEXT, LocalObjects(tmp_path / "index"))
     own.attach(0, store, DamageReport())
     own.upsert(0, [b"a", b"b"], np.ones((2, 4), np.float32), [b"", b""])
     own._report(0, {b"b": "it is damaged"})
@@ -287,7 +288,7 @@ def vectors(tmp_path: Path, store: Store) -> WorkerCollection:
 
 
 def indexing_of(own: WorkerCollection) -> Indexing:
-    return Indexing(own, own._directory, Settings(shards=1, workers=1))
+    return Indexing(own, own._snapshots, Settings(shards=1, workers=1))
 
 
 VECTOR_ACTS: dict[str, Callable[[WorkerCollection], object]] = {
@@ -310,7 +311,7 @@ def test_what_reads_or_changes_a_collection_waits_for_its_lock(vectors: WorkerCo
 def test_vectors_are_loaded_under_the_lock_of_their_collection(
     vectors: WorkerCollection, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = WorkerCollection(TEXT, tmp_path / "index")
+    own = WorkerCollection(TEXT, LocalObjects(tmp_path / "index"))
     calls = guard(monkeypatch, own.lock, own, "_restore", "_load_batch", "_report")
     own.attach(0, store, DamageReport())
     assert calls == {"_restore": 1, "_load_batch": 1, "_report": 1}
@@ -331,7 +332,7 @@ def test_a_graph_is_saved_and_loaded_by_one_thread_at_a_time(tmp_path: Path) -> 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    own = Engine(Settings(data=tmp_path, shards=1, workers=1))
+    own = Engine(Settings(data=tmp_path, shards=1, workers=1), LocalObjects(tmp_path / "vector-index"))
     yield own
     own.stop()
 
@@ -356,7 +357,12 @@ def test_the_engine_begins_its_thread_under_its_lock(
 
 
 def test_the_list_of_a_shards_collections_is_one_threads_at_a_time(tmp_path: Path, store: Store) -> None:
-    part = VectorPart(store, Engine(Settings(data=tmp_path, shards=1, workers=1)), 0, DamageReport())
+    part = VectorPart(
+        store,
+        Engine(Settings(data=tmp_path, shards=1, workers=1), LocalObjects(tmp_path / "vector-index")),
+        0,
+        DamageReport(),
+    )
     part.load()
     assert waits_for(part._lock, part.collections)
     assert waits_for(part._lock, lambda: part.open(TEXT))

@@ -20,6 +20,7 @@ from worker.series.blocks.block import Block, BlockWriter
 from worker.series.blocks.cache import DecodedCache
 from worker.series.head import Head
 from worker.series.pieces import join
+from worker.storage.objects import LocalObjects
 
 SERIES: list[list[int]] = [[2, 4, 6], [4], [], [1, 7], [3, 4, 5], [7]]
 IDS = np.arange(len(SERIES))
@@ -38,11 +39,11 @@ def times_of(samples: Samples) -> list[list[int]]:
 @pytest.fixture(params=[1 << 20, 4], ids=["one chunk", "chunks"])
 def block(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Block:
     monkeypatch.setattr(blocks_module, "CHUNK_SAMPLES", request.param)
-    writer = BlockWriter(tmp_path, 1)
+    writer = BlockWriter(LocalObjects(tmp_path), 1)
     for number, times in enumerate(SERIES):
         if times:
             writer.add(np.array([number]), np.array([len(times)]), np.array(times), np.array(times) * 1.5)
-    return Block(writer.finish(), tmp_path, DecodedCache(1 << 20))
+    return Block(writer.finish(), LocalObjects(tmp_path), DecodedCache(1 << 20))
 
 
 def test_a_block_is_read_in_every_range(block: Block) -> None:

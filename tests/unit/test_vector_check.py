@@ -11,7 +11,9 @@ import pytest
 
 from shared import catalogue_file
 from shared.catalogue_file import DIRECTORY, NAMES, CatalogueContent, Lost
+from shared.control import LocalControl
 from shared.messages.vectors import Collection
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.vectors import check as check_module
 from worker.vectors import part, snapshot, stored_rows
@@ -22,7 +24,7 @@ CONTENT = CatalogueContent(3, [Collection(1, "a", 4, "cosine"), Collection(2, "b
 
 @pytest.fixture
 def listed(tmp_path: Path) -> Path:
-    catalogue_file.write(tmp_path / DIRECTORY, CONTENT)
+    catalogue_file.write(LocalControl(tmp_path / DIRECTORY), CONTENT)
     return tmp_path
 
 
@@ -49,7 +51,7 @@ def test_a_damaged_copy_is_told_from_a_missing_one(listed: Path) -> None:
     first, second = (listed / DIRECTORY / name for name in NAMES)
     first.unlink()
     second.write_bytes(b"{")
-    copies = catalogue_file.copies_in(listed / DIRECTORY)
+    copies = catalogue_file.copies_in(LocalControl(listed / DIRECTORY))
     assert [isinstance(copy, Lost) and copy.why == "it is missing" for copy in copies.values()] == [True, False]
 
 
@@ -106,10 +108,10 @@ def test_a_list_in_another_form_is_refused(text: str, why: str) -> None:
 
 def test_the_copy_of_the_later_change_counts(tmp_path: Path) -> None:
     older, newer = CatalogueContent(3, [], generation=4), CONTENT
-    assert catalogue_file.newest({tmp_path / "a": older, tmp_path / "b": newer}) == newer
-    assert catalogue_file.newest({tmp_path / "a": newer, tmp_path / "b": older}) == newer
-    assert catalogue_file.newest({tmp_path / "a": Lost(""), tmp_path / "b": older}) == older
-    assert catalogue_file.newest({tmp_path / "a": Lost("")}) is None
+    assert catalogue_file.newest({"a": older, "b": newer}) == newer
+    assert catalogue_file.newest({"a": newer, "b": older}) == newer
+    assert catalogue_file.newest({"a": Lost(""), "b": older}) == older
+    assert catalogue_file.newest({"a": Lost("")}) is None
 
 
 # Snapshots and rows
@@ -124,11 +126,12 @@ def test_a_damaged_snapshot_is_said_with_its_file_and_the_others_are_looked_at(
     (index / "000003").touch()
     (index / "000002" / "1" / "vectors.index").touch()
 
-    def shards_of(path: Path) -> None:
-        if path == index / "000001" / "0":
+    def shards_of(saved: LocalObjects) -> None:
+        if Path(saved.location()) == index / "000001" / "0":
             raise ValueError("no list of shards")
 
-    def verified(path: Path) -> None:
+    def verified(saved: LocalObjects) -> None:
+        path = Path(saved.location())
         if path == index / "000001" / "1":
             raise FileNotFoundError(2, "No such file", str(path / "attributes"))
         if path.parent.name == "000002":

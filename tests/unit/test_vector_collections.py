@@ -20,6 +20,7 @@ from coordinator.vectors.collections import Collections
 from shared import catalogue_file, wire
 from shared.catalogue_file import NAMES
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.errors import NotFound, Overloaded, Unavailable
 from shared.messages.vectors import Collection, CollectionBody, CollectionsReply, Count, ShardCollections
 from shared.wire import Reply
@@ -80,7 +81,7 @@ def run(directory: Path, shards: Shards, act: Callable[[Collections], Awaitable[
 
     async def whole() -> None:
         settings = Settings(data=directory, shards=SHARDS, workers=1, write_timeout_ms=timeout_ms)
-        collections = Collections(settings, cast(Links, shards))
+        collections = Collections(settings, cast(Links, shards), LocalControl(settings.data / "vector"))
         await collections.start()
         try:
             await act(collections)
@@ -208,12 +209,12 @@ def test_change_goes_to_its_end_and_none_runs_beside_it_when_the_client_leaves(
     write, at_disk, go_on = catalogue_file.write, threading.Event(), threading.Event()
     writing: list[int] = []
 
-    def slow(directory: Path, content: catalogue_file.CatalogueContent) -> None:
+    def slow(control: LocalControl, content: catalogue_file.CatalogueContent) -> None:
         writing.append(len(writing))
         assert len(writing) == 1, "two changes at once"
         at_disk.set()
         assert go_on.wait(5)
-        write(directory, content)
+        write(control, content)
         writing.clear()
 
     async def act(collections: Collections) -> None:
@@ -232,7 +233,7 @@ def test_change_goes_to_its_end_and_none_runs_beside_it_when_the_client_leaves(
         assert names(collections) == ["first", "second"]
 
     run(tmp_path, shards, act)
-    kept = Catalogue(tmp_path)
+    kept = Catalogue(LocalControl(tmp_path / "vector"))
     kept.load()
     assert [(one.name, one.id) for one in kept.all()] == [("first", 1), ("second", 2)]
 
@@ -266,8 +267,8 @@ def test_change_in_doubt_is_settled_before_the_next_write_is_acknowledged(
     shards = Shards()
     write = catalogue_file.write
 
-    def half(directory: Path, content: catalogue_file.CatalogueContent) -> None:
-        write(directory, content)
+    def half(control: LocalControl, content: catalogue_file.CatalogueContent) -> None:
+        write(control, content)
         raise OSError("fsync failed")
 
     async def act(collections: Collections) -> None:
@@ -288,7 +289,7 @@ def test_change_in_doubt_is_settled_before_the_next_write_is_acknowledged(
 
 
 def on_disk(directory: Path) -> list[str]:
-    kept = Catalogue(directory)
+    kept = Catalogue(LocalControl(directory / "vector"))
     kept.load()
     return [one.name for one in kept.all()]
 
@@ -330,7 +331,7 @@ def test_one_lost_or_damaged_file_is_mended_from_the_other(
 
 
 def test_every_flipped_byte_of_a_list_is_found(tmp_path: Path) -> None:
-    catalogue = Catalogue(tmp_path)
+    catalogue = Catalogue(LocalControl(tmp_path / "vector"))
     catalogue.create("a", 3, "l2", "f32", ("body",))
     catalogue.create("b", 3, "l2", "f32", ())
     catalogue.remove("a")
@@ -509,7 +510,7 @@ def test_drop_that_no_shard_answers_names_each_that_has_not(tmp_path: Path) -> N
 
 
 def test_list_that_changed_while_it_was_compared_is_left_as_it_is(tmp_path: Path) -> None:
-    catalogue = Catalogue(tmp_path)
+    catalogue = Catalogue(LocalControl(tmp_path / "vector"))
     catalogue.load()
     catalogue.rebuild([])
     catalogue.give_above(7)
@@ -524,12 +525,12 @@ def test_list_that_changed_while_it_was_compared_is_left_as_it_is(tmp_path: Path
 
 
 def test_files_that_cannot_be_read_are_taken_to_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    catalogue = Catalogue(tmp_path)
+    catalogue = Catalogue(LocalControl(tmp_path / "vector"))
     catalogue.load()
     catalogue.rebuild([])
     assert catalogue._disk_differs() is False
 
-    def unreadable(directory: Path) -> None:
+    def unreadable(control: LocalControl) -> None:
         raise OSError("no")
 
     monkeypatch.setattr("coordinator.vectors.catalogue.copies_in", unreadable)

@@ -16,6 +16,7 @@ from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition, SearchBody, pack_blobs, unpack_blobs
 from shared.wire import Reply
 from tests.unit.test_vector_part import COSINE, OneShard
+from worker.storage.objects import LocalObjects
 from worker.vectors import fields, part, snapshot
 from worker.vectors.attribute_column import AttributeColumn
 from worker.vectors.attribute_index import build
@@ -149,25 +150,25 @@ def rewrite(path: Path, change: Callable[[Any], None]) -> None:
     ],
 )
 def test_a_snapshot_that_contradicts_itself_is_not_used(saved: Path, field: str, value: Any, why: str) -> None:
-    assert snapshot.verified(saved).format == snapshot.FORMAT
+    assert snapshot.verified(LocalObjects(saved)).format == snapshot.FORMAT
     rewrite(saved, lambda listed: setattr(listed, field, value))
     with pytest.raises(ValueError, match=why):
-        snapshot.verified(saved)
-    assert snapshot.read(saved.parent, 0, COSINE) is None
+        snapshot.verified(LocalObjects(saved))
+    assert snapshot.read(LocalObjects(saved.parent), 0, COSINE) is None
 
 
 def test_a_snapshot_of_another_collection_or_shard_is_not_used(saved: Path) -> None:
-    assert snapshot.read(saved.parent, 0, COSINE) is not None
-    assert snapshot.read(saved.parent, 0, msgspec.structs.replace(COSINE, name="other")) is None
-    assert snapshot.read(saved.parent, 1, COSINE) is None
+    assert snapshot.read(LocalObjects(saved.parent), 0, COSINE) is not None
+    assert snapshot.read(LocalObjects(saved.parent), 0, msgspec.structs.replace(COSINE, name="other")) is None
+    assert snapshot.read(LocalObjects(saved.parent), 1, COSINE) is None
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"highest":{"0":2},"checksum":""}', b'{"highest":{}}'])
 def test_a_list_of_shards_that_is_damaged_is_refused_and_its_snapshot_removed(saved: Path, content: bytes) -> None:
     (saved / snapshot.SHARDS).write_bytes(content)
     with pytest.raises(ValueError, match=snapshot.SHARDS):
-        snapshot.shards_of(saved)
-    assert snapshot.read(saved.parent, 0, COSINE) is None
+        snapshot.shards_of(LocalObjects(saved))
+    assert snapshot.read(LocalObjects(saved.parent), 0, COSINE) is None
     assert not saved.exists()
 
 
@@ -175,7 +176,7 @@ def test_a_list_of_rows_in_another_form_is_refused(saved: Path) -> None:
     body = msgspec.msgpack.encode({"format": 4})
     (saved / snapshot.ROWS).write_bytes(xxhash.xxh3_64_digest(body) + body)
     with pytest.raises(ValueError, match="another format"):
-        snapshot.verified(saved)
+        snapshot.verified(LocalObjects(saved))
 
 
 # A shard's collections

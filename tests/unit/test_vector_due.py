@@ -11,6 +11,7 @@ import pytest
 
 from shared.config import Settings
 from shared.messages.vectors import Collection
+from worker.storage.objects import LocalObjects
 from worker.vectors import attributes as attributes_module
 from worker.vectors import indexing as module
 from worker.vectors.attributes import Attributes
@@ -24,8 +25,8 @@ NOW_S = 1000.0
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Indexing:
     monkeypatch.setattr(module.time, "monotonic", lambda: NOW_S)
-    collection = WorkerCollection(Collection(1, "c", 2, "dot"), tmp_path)
-    return Indexing(collection, tmp_path, Settings(vector_snapshot_ms=5000))
+    collection = WorkerCollection(Collection(1, "c", 2, "dot"), LocalObjects(tmp_path))
+    return Indexing(collection, LocalObjects(tmp_path), Settings(vector_snapshot_ms=5000))
 
 
 def with_rows(own: Indexing, **view: int) -> None:

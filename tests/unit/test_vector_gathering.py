@@ -16,6 +16,7 @@ from coordinator.vectors.area import VectorArea
 from coordinator.vectors.search import SearchRequest
 from shared import wire
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.errors import Internal
 from shared.messages.vectors import CollectionsReply, Floats, FoundBody, ShardCollections, pack_blobs
 from shared.wire import Frame, Reply
@@ -58,7 +59,7 @@ def request(number: int) -> SearchRequest:
 
 
 async def area_on(links: SlowLinks, directory: Path) -> VectorArea:
-    area = VectorArea(Settings(data=directory, shards=1), cast(Links, links))
+    area = VectorArea(Settings(data=directory, shards=1), cast(Links, links), LocalControl(directory / "vector"))
     await area.start()
     await area.create("default", 2, "l2", "f32", ())
     return area

@@ -36,6 +36,7 @@ from coordinator.vectors.values import (
 )
 from coordinator.vectors.walk import walk_write
 from proto import vector_pb2
+from shared.control import LocalControl
 from shared.errors import BadData, TooLarge, Unavailable
 from shared.messages.vectors import DIMENSION_MAX, ID_BYTES_MAX, Collection
 
@@ -465,7 +466,7 @@ def test_the_largest_settings_of_a_collection_are_taken() -> None:
 
 def test_there_are_so_many_collections_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue_module, "COLLECTIONS_MAX", 2)
-    catalogue = Catalogue(tmp_path)
+    catalogue = Catalogue(LocalControl(tmp_path / "vector"))
     made = [catalogue.create(name, 1, "dot", "f32", ()) for name in ("b", "a")]
     assert [collection.id for collection in made] == [1, 2]
     assert catalogue.next_id == 3
@@ -479,7 +480,7 @@ def test_so_many_dropped_collections_are_waited_for_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogue_module, "DROPPED_MAX", 1)
-    catalogue = Catalogue(tmp_path)
+    catalogue = Catalogue(LocalControl(tmp_path / "vector"))
     first, second = (catalogue.create(name, 1, "dot", "f32", ()) for name in ("a", "b"))
     catalogue.remove("a")
     with pytest.raises(Unavailable, match="1 dropped collections wait"):
@@ -491,11 +492,11 @@ def test_so_many_dropped_collections_are_waited_for_and_no_more(
 
 
 def test_ids_go_on_above_a_given_number_and_never_fall(tmp_path: Path) -> None:
-    catalogue = Catalogue(tmp_path)
+    catalogue = Catalogue(LocalControl(tmp_path / "vector"))
     catalogue.give_above(7)
     assert catalogue.next_id == 8
     catalogue.give_above(3)
     assert catalogue.next_id == 8
-    again = Catalogue(tmp_path)
+    again = Catalogue(LocalControl(tmp_path / "vector"))
     again.load()
     assert again.create("a", 1, "dot", "f32", ()).id == 8

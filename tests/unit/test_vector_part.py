@@ -19,6 +19,7 @@ from shared.messages.vectors import Collection, Condition, SearchBody
 from shared.wire import Request
 from worker.damage import DamageReport
 from worker.methods import vectors as methods
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.vectors import indexing as indexing_module
 from worker.vectors.engine import Engine
@@ -38,7 +39,9 @@ class OneShard:
         self.damage = DamageReport()
         self.store = Store(self.path / "shards" / "0000" / "store")
         settings = Settings(data=self.path, shards=1, workers=1)
-        self.vectors = VectorPart(self.store, Engine(settings), 0, self.damage)
+        self.vectors = VectorPart(
+            self.store, Engine(settings, LocalObjects(self.path / "vector-index")), 0, self.damage
+        )
         self.vectors.load()
 
     def close(self) -> None:

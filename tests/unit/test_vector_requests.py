@@ -18,6 +18,7 @@ from coordinator.vectors.decode import Upserts, decode_json, write_from_json, wr
 from coordinator.vectors.numbers import parse_arrays
 from proto import vector_pb2
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.errors import BadData, ConfigError, NotFound, TooLarge
 from shared.messages.vectors import Collection, Condition
 from worker.vectors.attributes import Attributes
@@ -250,30 +251,30 @@ def test_filters_of_protobuf_and_json_are_the_same_tree() -> None:
 
 
 def test_catalogue_keeps_collections_and_never_reuses_their_numbers(tmp_path) -> None:
-    catalogue = Catalogue(tmp_path)
+    catalogue = Catalogue(LocalControl(tmp_path / "vector"))
     first = catalogue.create("a", 3, "cosine", "f32", ())
     assert catalogue.create("a", 3, "cosine", "f32", ()) == first
     with pytest.raises(BadData, match=r"dimension 3, .* cannot become dimension 4"):
         catalogue.create("a", 4, "cosine", "f32", ())
     catalogue.remove("a")
-    again = Catalogue(tmp_path)
+    again = Catalogue(LocalControl(tmp_path / "vector"))
     again.load()
     with pytest.raises(NotFound, match="'a'"):
         again.get("a")
     assert again.create("a", 4, "l2", "f16", ("body",)) == Collection(first.id + 1, "a", 4, "l2", "f16", ("body",))
     (tmp_path / "vector" / "collections.json").write_text("{")
-    mended = Catalogue(tmp_path)
+    mended = Catalogue(LocalControl(tmp_path / "vector"))
     mended.load()
     assert mended.all() == again.all()
     for name in ("collections.json", "collections.copy.json"):
         (tmp_path / "vector" / name).write_text("{")
-    lost = Catalogue(tmp_path)
+    lost = Catalogue(LocalControl(tmp_path / "vector"))
     lost.load()
     assert not lost.is_known
     (tmp_path / "vector" / "collections.json").unlink()
     (tmp_path / "vector" / "collections.json").mkdir()
     with pytest.raises(ConfigError, match=r"collections\.json"):
-        Catalogue(tmp_path).load()
+        Catalogue(LocalControl(tmp_path / "vector")).load()
 
 
 def test_settings_of_vectors_are_checked() -> None:

@@ -25,6 +25,7 @@ from coordinator.vectors.search import (
 )
 from proto import vector_pb2
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.errors import BadData, DeadlineExceeded, NotFound, Unavailable
 from shared.kernels import compile_all
 from shared.messages.vectors import K_MAX, Collection
@@ -230,7 +231,7 @@ async def test_a_field_that_no_vector_has_is_refused_when_all_shards_have_answer
 
 
 async def test_a_collection_without_vectors_answers_with_nothing(tmp_path: Path) -> None:
-    area = VectorArea(Settings(data=tmp_path, shards=1), cast(Links, SlowLinks()))
+    area = VectorArea(Settings(data=tmp_path, shards=1), cast(Links, SlowLinks()), LocalControl(tmp_path / "vector"))
     await area.start()
     found = await area.search(request(1), partial=False)
     assert [hits.ids for hits in found.lists] == [[]]

@@ -17,6 +17,7 @@ from shared.messages.vectors import Collection, SearchBody
 from shared.wire import Request
 from worker.damage import DamageReport
 from worker.methods import vectors as methods
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.vectors.engine import Engine
 from worker.vectors.part import VectorPart
@@ -29,7 +30,7 @@ class Worker:
     """Parts of some shards with one engine, as in a worker process."""
 
     def __init__(self, directory: Path, shards: Sequence[int]) -> None:
-        engine = Engine(Settings(data=directory, shards=4, workers=1))
+        engine = Engine(Settings(data=directory, shards=4, workers=1), LocalObjects(directory / "vector-index"))
         self.stores = {}
         self.shards = {}
         for number in shards:

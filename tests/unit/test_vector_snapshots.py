@@ -20,6 +20,7 @@ from tests.unit.test_vector_part import COSINE, OneShard, clustered
 from tests.unit.test_vector_shards import COLLECTION, TABLE, Worker, worker
 from worker.damage import DamageReport
 from worker.methods.vectors import METHODS
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store, StoreDamaged
 from worker.vectors import attributes as attributes_module
 from worker.vectors import check, snapshot, stored_rows
@@ -139,7 +140,7 @@ def flip(directory: Path, place: int) -> Path:
 
 def test_no_flipped_byte_of_a_snapshot_is_taken_for_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = saved(tmp_path)
-    assert snapshot.read(directory, 0, COSINE) is not None
+    assert snapshot.read(LocalObjects(directory), 0, COSINE) is not None
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
     small = sum(path.stat().st_size for path in directory.rglob("shards"))
     choice = random.Random(7)
@@ -151,7 +152,7 @@ def test_no_flipped_byte_of_a_snapshot_is_taken_for_whole(tmp_path: Path, caplog
         path = flip(copy, place)
         assert any(finding.path.parent == path.parent for finding in check.check_index(copy.parent)), (place, path)
         caplog.clear()
-        assert snapshot.read(copy, 0, COSINE) is None, (place, path)
+        assert snapshot.read(LocalObjects(copy), 0, COSINE) is None, (place, path)
         assert sum("building anew" in record.message for record in caplog.records) == 1
         shutil.rmtree(copy, ignore_errors=True)
     assert len(places) == PLACES
@@ -181,7 +182,7 @@ def test_damaged_file_of_a_snapshot_changes_no_answer(tmp_path: Path, kind: str)
     shard.wait_indexed()
     shard.close()
     (again,) = tmp_path.glob("vector-index/000001/0")
-    assert snapshot.verified(again).collection == COSINE
+    assert snapshot.verified(LocalObjects(again)).collection == COSINE
 
 
 def test_columns_of_another_length_or_kind_are_refused() -> None:

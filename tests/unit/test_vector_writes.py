@@ -25,6 +25,7 @@ from coordinator.vectors.search import SearchRequest
 from proto import vector_pb2
 from shared import wire
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.errors import BadData, ConfigError, NotFound, Unavailable
 from shared.hashing import shard_of
 from shared.messages.vectors import (
@@ -111,7 +112,7 @@ def upserts(*names: str, dimension: int = 2, collection: str = "") -> Upserts:
 
 async def started(directory: Path, shards: Shards, **options: Any) -> VectorArea:
     settings = Settings(**{"data": directory, "shards": SHARDS, "workers": 1, "write_timeout_ms": 3000, **options})
-    area = VectorArea(settings, cast(Links, shards))
+    area = VectorArea(settings, cast(Links, shards), LocalControl(settings.data / "vector"))
     await area.start()
     async with asyncio.timeout(5):
         await area._collections._known.wait()

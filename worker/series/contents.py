@@ -65,7 +65,7 @@ class Contents:
             if block in layers.blocks:
                 kept = tuple(other for other in layers.blocks if other is not block)
                 self.layers = replace(layers, blocks=kept, broken=(*layers.broken, (block, reason)))
-                event(logging.ERROR, "block set aside", file=str(block.path), reason=reason)
+                event(logging.ERROR, "block set aside", file=block.location, reason=reason)
 
     def in_block_order(self, ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
         """(the series by metric name and then in order of their appearance, their permanent ids): in blocks neighbours

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -32,6 +31,7 @@ from worker.series.metadata import Metadata
 from worker.series.pieces import Piece, join
 from worker.series.services import SeriesServices
 from worker.series.upkeep import Upkeep
+from worker.storage.faces import Objects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import Stream
 
@@ -57,7 +57,7 @@ class SeriesPart:
         self,
         store: Store,
         services: SeriesServices,
-        directory: Path,
+        blocks: Objects,
         wal: Stream,
         damage: DamageReport | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class SeriesPart:
         self._series_saved = self._series_staged = 0
         self.metadata = Metadata(store)
         self.journal = Journal(store, wal, self._damage)
-        self.archive = Archive(store, settings, directory / "blocks")
+        self.archive = Archive(store, settings, blocks)
         self.turn = Turn()
         self._upkeep = Upkeep(self.contents, self.journal, self.archive, self.turn, store, services)
 
@@ -92,9 +92,9 @@ class SeriesPart:
         self.metadata.load()
         self.journal.load()
         contents.layers = layers = self.archive.load()
-        for path in self.archive.set_aside:
+        for location in self.archive.set_aside:
             self._damage.add(
-                "series", f"{path} is set aside, a block's file that no row names: its samples are missing"
+                "series", f"{location} is set aside, a block's file that no row names: its samples are missing"
             )
         blocks = [*layers.blocks, *(block for block, _ in layers.broken)]
         newest = [block.row.deletions_from for block in blocks] + [stone.sequence + 1 for stone in layers.tombstones]

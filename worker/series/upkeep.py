@@ -324,7 +324,7 @@ class Upkeep:
 
         try:
             return write_blocks(
-                self._archive.directory,
+                self._archive.objects,
                 generation,
                 read,
                 permanent,

@@ -3,7 +3,6 @@ nothing."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.durable import DAMAGED
 from worker.series import journal
 from worker.series.blocks import archive
-from worker.series.blocks.block import SUFFIX, UNFINISHED, Block, BlockRow, CorruptBlock, Directory
+from worker.series.blocks.block import SUFFIX, Block, BlockRow, CorruptBlock, Directory
 from worker.series.blocks.cache import DecodedCache
 from worker.series.index import registry
 from worker.series.journal import Sealed
+from worker.storage.faces import State
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.damage import DECODING_ERRORS
 from worker.storage.rows.reading import StoreReader
 
@@ -127,24 +127,24 @@ def check_blocks(directory: Path, rows: Iterable[BlockRow], left_over: Collectio
     which the store has a row `leftover/<name>`. Reads every byte; raises OSError where the directory cannot be listed.
     """
     named = set()
+    objects = LocalObjects(directory)
     for row in rows:
-        named.add(row.name + SUFFIX)
-        yield _check_block(Block(row, directory, DecodedCache(0)))
-    if not directory.exists():  # as before the first start is through
-        return
-    with os.scandir(directory) as files:
-        unnamed = sorted(file.name for file in files if file.name not in named)
-    for name in unnamed:
-        path = directory / name
-        if DAMAGED in name:
+        block = Block(row, objects, DecodedCache(0))
+        named.add(block.object_name)
+        yield _check_block(block, directory / block.object_name)
+    for entry in objects.list():
+        name, path = entry.name, directory / entry.name
+        if name in named:
+            continue
+        if entry.state is State.SET_ASIDE:
             yield FileCheck(path, (Damage("it was set aside", None, None, None, None),))
-        elif name.endswith(UNFINISHED) or name.removesuffix(SUFFIX) in left_over:
+        elif entry.state is State.DRAFT or name.removesuffix(SUFFIX) in left_over:
             yield FileCheck(path, (), remark="left over, the next start removes it")
         else:
             yield FileCheck(path, (Damage("no row of the store names it", None, None, None, None),))
 
 
-def _check_block(block: Block) -> FileCheck:
+def _check_block(block: Block, path: Path) -> FileCheck:
     row = block.row
     try:
         if reason := block.missing():
@@ -153,7 +153,7 @@ def _check_block(block: Block) -> FileCheck:
         if reason := _contradiction(row, directory):
             raise CorruptBlock(block, reason)
     except CorruptBlock as error:
-        return FileCheck(block.path, (Damage(error.reason, row.samples, row.earliest_ms, row.latest_ms, None),))
+        return FileCheck(path, (Damage(error.reason, row.samples, row.earliest_ms, row.latest_ms, None),))
     damage, good = [], 0
     for number in range(len(directory.chunk_hashes)):
         runs = slice(*directory.chunk_runs[number : number + 2].tolist())
@@ -165,7 +165,7 @@ def _check_block(block: Block) -> FileCheck:
             earliest_ms, latest_ms = int(directory.earliest[runs].min()), int(directory.latest[runs].max())
             series = np.unique(directory.ids[runs]).astype(np.int64)
             damage.append(Damage(error.reason, samples, earliest_ms, latest_ms, series))
-    return FileCheck(block.path, tuple(damage), good, series=np.unique(directory.ids).astype(np.int64))
+    return FileCheck(path, tuple(damage), good, series=np.unique(directory.ids).astype(np.int64))
 
 
 def _contradiction(row: BlockRow, directory: Directory) -> str:

@@ -12,7 +12,6 @@ the vectors themselves.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -100,14 +99,9 @@ class AnnIndex:
         return rows
 
     def save(self, path: Path) -> None:
-        """Write the index and fsync it."""
+        """Write the index to a file, without a sync: see `Objects.put_by_path`."""
         with self._lock:
             self._index.save_index_to_path(str(path), None)
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def load(self, path: Path, rows: int) -> None:
         """Replace the content by a file's, whose checksum the caller has verified: a damaged one may end the process.

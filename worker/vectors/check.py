@@ -10,8 +10,10 @@ from pathlib import Path
 import msgspec
 
 from shared.catalogue_file import DIRECTORY, NAMES, Lost, copies_in, newest
+from shared.control import LocalControl
 from shared.durable import DAMAGED
 from shared.messages.vectors import Collection
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.reading import StoreReader
 from worker.vectors import part, snapshot, stored_rows
 
@@ -38,13 +40,14 @@ def check_index(index: Path) -> Iterator[Finding]:
     """Of the snapshots of all collections: `index/COLLECTION/SHARD/`."""
     depends = "nothing but time: the index is built anew from the stores at the next start"
     for path in sorted(path for path in index.glob("*/*") if path.is_dir()):
+        saved = LocalObjects(path)
         try:
-            snapshot.shards_of(path)
+            snapshot.shards_of(saved)
         except (OSError, ValueError) as error:
             yield Finding(path / snapshot.SHARDS, str(error), depends, costs_data=False)
             continue
         try:
-            snapshot.verified(path)
+            snapshot.verified(saved)
         except (OSError, ValueError) as error:
             yield Finding(_named(path, error), str(error), depends, costs_data=False)
 
@@ -104,16 +107,16 @@ def _check_collection(reader: StoreReader, number: int, collection: Collection |
 def check_collections(data: Path) -> Iterator[Finding]:
     """Of both copies of the list of collections, and of what was set aside."""
     directory = data / DIRECTORY
-    copies = copies_in(directory)
+    copies = copies_in(LocalControl(directory))
     whole = newest(copies)
     is_whole = whole is not None
     is_new = not any((directory / name).exists() for name in NAMES)
-    for path, content in copies.items():
+    for name, content in copies.items():
         if isinstance(content, Lost) and not is_new:
             depends = "nothing: the other copy is whole, and the next start writes this one anew"
             if not is_whole:
                 depends = "collections without a vector; the others are found in the shards at the next start"
-            yield Finding(path, content.why, depends, costs_data=not is_whole)
+            yield Finding(directory / name, content.why, depends, costs_data=not is_whole)
     for path in sorted(directory.glob(f"*{DAMAGED}*")):
         depends = "collections that had no vector then may be missing; remove the file to accept that"
         yield Finding(path, "it was damaged and is set aside", depends, costs_data=True)

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from threading import RLock
 
 import numpy as np
@@ -20,6 +19,7 @@ from shared.errors import NotFound
 from shared.messages.vectors import Collection, CollectionStats, Floats
 from shared.telemetry import event
 from worker.damage import DamageReport
+from worker.storage.faces import Objects
 from worker.storage.rows.store import Batch, Store
 from worker.vectors import snapshot, stored_rows
 from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Row, prefix, version_of
@@ -35,13 +35,13 @@ all of its shards have been loaded, they belong to nobody.)"""
 class WorkerCollection:
     """Safe to use from many threads: writers take turns, searches use `view()` and never wait for them."""
 
-    def __init__(self, collection: Collection, directory: Path) -> None:
+    def __init__(self, collection: Collection, snapshots: Objects) -> None:
         self.collection = collection
         self.expansion = 0
         """Candidates that found most of the nearest when last measured here; 0 before that."""
         self.searched_at = 0.0
         """On the clock of `time.monotonic`."""
-        self._directory = directory
+        self._snapshots = snapshots
         self.measured_rows = self.saved_rows = 0
         """Rows that the index had when that was measured, and when its last snapshot was taken."""
         self._prefix = prefix(collection.id)
@@ -94,7 +94,7 @@ class WorkerCollection:
         Rows that cannot be used are left out, and said in `damage`.
         """
         highest = stored_rows.highest_version(store, self.collection.id)
-        snapshot.discard_newer(self._directory, shard, highest)
+        snapshot.discard_newer(self._snapshots, shard, highest)
         with self.lock:
             first = not self.stores
             self.stores[shard], self._damage[shard] = store, damage
@@ -128,7 +128,7 @@ class WorkerCollection:
             event(logging.ERROR, "vectors are damaged", shard=shard, why=text)
 
     def _restore(self, shard: int) -> None:
-        saved = snapshot.read(self._directory, shard, self.collection)
+        saved = snapshot.read(self._snapshots, shard, self.collection)
         if saved is not None and saved.ids:
             self.table.restore(saved.index, saved.versions, saved.attributes)
             self.expansion, self.measured_rows = saved.expansion, len(saved.ids)

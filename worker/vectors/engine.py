@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 from shared.config import Settings
 from shared.errors import Unavailable
 from shared.messages.vectors import Collection, CollectionStats
 from shared.telemetry import event
 from worker.damage import DamageReport
+from worker.storage.faces import Objects
 from worker.storage.rows.store import Store
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.indexing import Indexing
@@ -28,9 +27,9 @@ class Engine:
     """Its thread begins with the first shard that is loaded and ends with the first that closes: the shards of a worker
     close together."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, snapshots: Objects) -> None:
         self._settings = settings
-        self._directory = settings.data / "vector-index"
+        self._snapshots = snapshots
         self._collections: dict[int, WorkerCollection] = {}
         self._indexing: dict[int, Indexing] = {}
         self._stores: dict[int, Store] = {}
@@ -63,14 +62,14 @@ class Engine:
     def _find_or_make(self, collection: Collection) -> WorkerCollection:
         known = self._collections.get(collection.id)
         if known is None:
-            directory = self._path(collection.id)
-            known = WorkerCollection(collection, directory)
-            self._indexing[collection.id] = Indexing(known, directory, self._settings)
+            snapshots = self._snapshots_of(collection.id)
+            known = WorkerCollection(collection, snapshots)
+            self._indexing[collection.id] = Indexing(known, snapshots, self._settings)
             self._collections[collection.id] = known
         return known
 
-    def _path(self, collection_id: int) -> Path:
-        return self._directory / f"{collection_id:06d}"
+    def _snapshots_of(self, collection_id: int) -> Objects:
+        return self._snapshots.within(f"{collection_id:06d}")
 
     def find(self, collection_id: int) -> WorkerCollection | None:
         return self._collections.get(collection_id)
@@ -95,7 +94,7 @@ class Engine:
     def remove_index(self, collection_id: int) -> None:
         """Remove the snapshots of a collection that was dropped. Every worker does; what another is just writing there
         it will not use either, and what is left over goes at the next start."""
-        shutil.rmtree(self._path(collection_id), ignore_errors=True)
+        self._snapshots_of(collection_id).remove()
 
     def stats(self) -> list[CollectionStats]:
         return [collection.stats() for collection in list(self._collections.values())]

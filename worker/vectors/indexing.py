@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from shared.config import Settings
 from shared.telemetry import event
+from worker.storage.faces import Objects
 from worker.vectors import calibration, snapshot
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.compaction import build_aside, copy_rows
@@ -39,10 +39,10 @@ PAUSE_PENDING_MAX = 10_000  # comparing so many takes 0.1 ms at 128 components; 
 class Indexing:
     """Of one collection. One thread calls all of it."""
 
-    def __init__(self, collection: WorkerCollection, directory: Path, settings: Settings) -> None:
+    def __init__(self, collection: WorkerCollection, snapshots: Objects, settings: Settings) -> None:
         self.collection = collection
         self._description = collection.collection
-        self._directory = directory
+        self._snapshots = snapshots
         self._shards_total = settings.shards
         self._snapshot_s = settings.vector_snapshot_ms / 1000
         self._saved_at = time.monotonic()
@@ -142,5 +142,5 @@ class Indexing:
         for store in stores:
             # After the loss of power no vector may have a version that the snapshot gives to another one.
             store.sync()
-        snapshot.write(self._directory, highest, self._description, view, collection.expansion)
+        snapshot.write(self._snapshots, highest, self._description, view, collection.expansion)
         collection.saved_rows, self._saved_at = view.indexed, time.monotonic()

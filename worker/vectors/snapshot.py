@@ -3,32 +3,30 @@
 A snapshot only saves the time to build the index: which vectors exist, and with what content, is the store's word. The
 list names each row's id and the version of the vector that was indexed; a row counts only if the store still has that
 version, which no other vector ever gets (`stored_rows`). Index and columns are written and fsynced first, then the
-list, which carries all checksums, is renamed into place: a crash at any point leaves the last whole snapshot or a list
+list, which carries all checksums, is replaced whole: a crash at any point leaves the last whole snapshot or a list
 that fails its checksum, never a wrong one. Everything is verified before it is used; what is damaged is said in the
 log, and the index is built anew.
 
-It is kept under the lowest shard's number. When shards have moved between workers since, a worker takes the snapshot
-that has the first of its shards to load, and builds the rest from the store. The file `shards` says whose vectors a
-snapshot has, and the highest version it may name of each: one that names more than a shard's store has ever given is of
-another store, and is removed.
+A snapshot is a place of objects, whose name is the lowest shard's number. When shards have moved between workers since,
+a worker takes the snapshot that has the first of its shards to load, and builds the rest from the store. The object
+`shards` says whose vectors a snapshot has, and the highest version it may name of each: one that names more than a
+shard's store has ever given is of another store, and is removed.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from shared.durable import make_directory, write_atomically, write_synced
 from shared.messages.vectors import Collection, pack_blobs, unpack_blobs
 from shared.telemetry import event
+from worker.storage.faces import Objects
 from worker.vectors.ann import AnnIndex
 from worker.vectors.attributes import Attributes
 from worker.vectors.table import View
@@ -36,6 +34,8 @@ from worker.vectors.table import View
 FORMAT = 1
 READ_BYTES = 4 << 20
 ROWS, SHARDS = "rows", "shards"
+INDEX, ATTRIBUTES = ".index", ".attributes"
+"""Behind the number of a snapshot, the names of its index and of its attributes' columns."""
 
 
 class _List(msgspec.Struct):
@@ -75,26 +75,28 @@ class Snapshot:
     highest: Mapping[int, int]
 
 
-def write(directory: Path, highest: Mapping[int, int], collection: Collection, view: View, expansion: int) -> None:
+def write(snapshots: Objects, highest: Mapping[int, int], collection: Collection, view: View, expansion: int) -> None:
     """The indexed rows of `view`; `highest` is the highest version given in each shard. Durable when this returns;
     older snapshots of these shards are removed.
 
     Raises OSError.
     """
-    target = directory / str(min(highest))
-    make_directory(target)
-    number = max((int(path.stem) for path in target.glob("*.index") if path.stem.isdigit()), default=0) + 1
-    index_path = target / f"{number}.index"
-    view.index.save(index_path)
+    lowest = str(min(highest))
+    target = snapshots.within(lowest)
+    target.prepare()
+    older = [name.removesuffix(INDEX) for name in _names(target, INDEX)]
+    number = max((int(stem) for stem in older if stem.isdigit()), default=0) + 1
+    index_name = f"{number}{INDEX}"
+    target.put_by_path(index_name, view.index.save)
     attributes = view.attributes.save(view.indexed)
-    write_synced(_attributes_path(index_path), attributes)
+    target.put(_attributes_name(index_name), attributes)
     joined, lengths = pack_blobs(view.ids[: view.indexed])
     body = msgspec.msgpack.encode(
         _List(
             FORMAT,
             collection,
-            index_path.name,
-            _checksum(index_path),
+            index_name,
+            _checksum(target, index_name),
             xxhash.xxh3_64_intdigest(attributes),
             expansion,
             joined,
@@ -103,24 +105,28 @@ def write(directory: Path, highest: Mapping[int, int], collection: Collection, v
             dict(highest),
         )
     )
-    write_atomically(target / SHARDS, _Shards(dict(highest)).encode())
-    write_atomically(target / ROWS, xxhash.xxh3_64_digest(body) + body)
-    for path in (*target.glob("*.index"), *target.glob("*.attributes")):
-        if path.stem != index_path.stem:
-            path.unlink()
-    for other in directory.glob("*"):
-        if other != target and (other.name in map(str, highest) or _held(other).keys() & highest.keys()):
-            shutil.rmtree(other, ignore_errors=True)
+    target.replace(SHARDS, _Shards(dict(highest)).encode())
+    target.replace(ROWS, xxhash.xxh3_64_digest(body) + body)
+    for name in (*_names(target, INDEX), *_names(target, ATTRIBUTES)):
+        if name not in (index_name, _attributes_name(index_name)):
+            target.delete(name)
+    for entry in snapshots.list():
+        other = snapshots.within(entry.name)
+        if entry.name != lowest and (entry.name in map(str, highest) or _held(other).keys() & highest.keys()):
+            other.remove()
 
 
-def _attributes_path(index_path: Path) -> Path:
-    return index_path.with_suffix(".attributes")
+def _names(saved: Objects, suffix: str) -> list[str]:
+    return [entry.name for entry in saved.list() if entry.name.endswith(suffix)]
 
 
-def shards_of(path: Path) -> Mapping[int, int]:
-    """Whose vectors the snapshot in a directory has: shard → the highest version given there. Raises OSError,
-    ValueError."""
-    content = (path / SHARDS).read_bytes()
+def _attributes_name(index_name: str) -> str:
+    return index_name.removesuffix(INDEX) + ATTRIBUTES
+
+
+def shards_of(saved: Objects) -> Mapping[int, int]:
+    """Whose vectors a snapshot has: shard → the highest version given there. Raises OSError, ValueError."""
+    content = saved.get(SHARDS)
     try:
         held = msgspec.json.decode(content, type=_Shards)
     except msgspec.MsgspecError as error:
@@ -130,69 +136,75 @@ def shards_of(path: Path) -> Mapping[int, int]:
     return held.highest
 
 
-def _held(path: Path) -> Mapping[int, int]:
+def _held(saved: Objects) -> Mapping[int, int]:
     """As `shards_of`; empty for a snapshot of no use to anyone, which is removed."""
     try:
-        return shards_of(path)
+        return shards_of(saved)
     except FileNotFoundError:
         return {}  # its first one is being written
     except (OSError, ValueError) as error:
-        event(logging.WARNING, "vector index snapshot not usable, building anew", path=path, why=error)
-        shutil.rmtree(path, ignore_errors=True)
+        event(logging.WARNING, "vector index snapshot not usable, building anew", path=saved.location(), why=error)
+        saved.remove()
         return {}
 
 
-def _snapshots(directory: Path) -> Iterator[tuple[Path, Mapping[int, int]]]:
-    for path in sorted(directory.glob("*")):
-        yield path, _held(path)
+def _all_in(snapshots: Objects) -> Iterator[tuple[Objects, Mapping[int, int]]]:
+    for entry in snapshots.list():
+        saved = snapshots.within(entry.name)
+        yield saved, _held(saved)
 
 
-def discard_newer(directory: Path, shard: int, highest: int) -> None:
+def discard_newer(snapshots: Objects, shard: int, highest: int) -> None:
     """Remove snapshots that name versions this shard's store never gave: the store is older than they are, and would
     give them to other vectors."""
-    for path, held in _snapshots(directory):
+    for saved, held in _all_in(snapshots):
         if held.get(shard, 0) > highest:
             why = f"it names version {held[shard]} of shard {shard}, whose store has given {highest} at most"
-            event(logging.WARNING, "vector index snapshot is of another store, building anew", path=path, why=why)
-            shutil.rmtree(path, ignore_errors=True)
+            event(
+                logging.WARNING,
+                "vector index snapshot is of another store, building anew",
+                path=saved.location(),
+                why=why,
+            )
+            saved.remove()
 
 
-def read(directory: Path, shard: int, collection: Collection) -> Snapshot | None:
+def read(snapshots: Objects, shard: int, collection: Collection) -> Snapshot | None:
     """The snapshot that has `shard`, or None if there is none, or it is damaged: build from the store."""
-    for path, held in _snapshots(directory):
-        if shard in held and (path / ROWS).exists():
+    for saved, held in _all_in(snapshots):
+        if shard in held and saved.exists(ROWS):
             try:
-                return _read(path, collection)
+                return _read(saved, collection)
             except (OSError, ValueError, RuntimeError) as error:
-                event(logging.WARNING, "vector index snapshot not usable, building anew", path=path, why=error)
+                where = saved.location()
+                event(logging.WARNING, "vector index snapshot not usable, building anew", path=where, why=error)
     return None
 
 
-def _read(path: Path, collection: Collection) -> Snapshot:
-    content = verified(path)
+def _read(saved: Objects, collection: Collection) -> Snapshot:
+    content = verified(saved)
     if content.collection != collection:
         raise ValueError(f"it is of {content.collection}")
-    index_path = path / content.index_file
     ids = unpack_blobs(content.joined, content.lengths)
     versions = np.frombuffer(content.versions, dtype=np.uint64)
-    attributes = Attributes.restore(_attributes_bytes(content, index_path), len(ids))
+    attributes = Attributes.restore(_attributes_bytes(saved, content), len(ids))
     index = AnnIndex(collection.dimension, collection.metric, collection.storage)
-    index.load(index_path, len(ids))
+    saved.get_by_path(content.index_file, lambda path: index.load(path, len(ids)))
     return Snapshot(index, attributes, content.expansion, ids, versions, content.highest)
 
 
-def verified(path: Path) -> _List:
+def verified(saved: Objects) -> _List:
     """The list of a snapshot's rows, when it and all it refers to are whole. Raises OSError, ValueError."""
-    content = _read_list(path)
-    index_path = path / content.index_file
-    if index_path.parent != path or _checksum(index_path) != content.index_checksum:
-        raise ValueError(f"{index_path.name} fails its checksum")
-    _attributes_bytes(content, index_path)
+    content = _read_list(saved)
+    name = content.index_file
+    if "/" in name or _checksum(saved, name) != content.index_checksum:
+        raise ValueError(f"{name} fails its checksum")
+    _attributes_bytes(saved, content)
     return content
 
 
-def _read_list(path: Path) -> _List:
-    data = (path / ROWS).read_bytes()
+def _read_list(saved: Objects) -> _List:
+    data = saved.get(ROWS)
     if xxhash.xxh3_64_digest(data[8:]) != data[:8]:
         raise ValueError("the list of rows fails its checksum")
     try:
@@ -204,22 +216,23 @@ def _read_list(path: Path) -> _List:
         raise ValueError(f"it is of format {content.format}, with {len(content.versions)} bytes of versions")
     if sum(np.frombuffer(content.lengths, np.uint32).tolist()) != len(content.joined):
         raise ValueError(f"its ids have {len(content.joined)} bytes, and their lengths say others")
-    if content.highest.keys() != shards_of(path).keys():
+    if content.highest.keys() != shards_of(saved).keys():
         raise ValueError(f"its rows are of the shards {sorted(content.highest)}, and {SHARDS} says others")
     return content
 
 
-def _attributes_bytes(content: _List, index_path: Path) -> bytes:
-    attributes_path = _attributes_path(index_path)
-    attributes = attributes_path.read_bytes()
+def _attributes_bytes(saved: Objects, content: _List) -> bytes:
+    name = _attributes_name(content.index_file)
+    attributes = saved.get(name)
     if xxhash.xxh3_64_intdigest(attributes) != content.attributes_checksum:
-        raise ValueError(f"{attributes_path.name} fails its checksum")
+        raise ValueError(f"{name} fails its checksum")
     return attributes
 
 
-def _checksum(path: Path) -> int:
+def _checksum(saved: Objects, name: str) -> int:
     digest = xxhash.xxh3_64()
-    with path.open("rb") as file:
-        while chunk := file.read(READ_BYTES):
-            digest.update(chunk)
+    at = 0
+    while chunk := saved.read(name, at, READ_BYTES):
+        digest.update(chunk)
+        at += len(chunk)
     return digest.intdigest()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coordinator.vectors.catalogue import Catalogue
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.manifest import open_manifest
 from tests.powerloss.history import History, require
 from tests.powerloss.recording import Recorder
@@ -18,18 +19,18 @@ SHARDS = 3
 def run_manifest(root: Path, recorder: Recorder, chance: random.Random) -> None:
     for _ in range(3):
         done = recorder.begin(["open"])
-        done(open_manifest(Settings(data=root / "data", shards=SHARDS)).cluster_id)
+        done(open_manifest(Settings(data=root / "data", shards=SHARDS), LocalControl(root / "data")).cluster_id)
 
 
 def check_manifest(root: Path, history: History) -> None:
     """The directory keeps its identity from the moment somebody was told it."""
-    there = open_manifest(Settings(data=root / "data", shards=SHARDS)).cluster_id
+    there = open_manifest(Settings(data=root / "data", shards=SHARDS), LocalControl(root / "data")).cluster_id
     told = [act.result for act in history.acts if act.is_done]
     require(all(cluster == there for cluster in told), f"the cluster was {told}, and is {there}")
 
 
 def run_catalogue(root: Path, recorder: Recorder, chance: random.Random) -> None:
-    catalogue = Catalogue(root)
+    catalogue = Catalogue(LocalControl(root / "vector"))
     catalogue.load()
     for number in range(STEPS):
         names = [collection.name for collection in catalogue.all()]
@@ -40,13 +41,13 @@ def run_catalogue(root: Path, recorder: Recorder, chance: random.Random) -> None
             done = recorder.begin(["create", f"c{number}"])
             done(catalogue.create(f"c{number}", 8, "cosine", "f32", ()).id)
         if chance.random() < 0.2:
-            catalogue = Catalogue(root)
+            catalogue = Catalogue(LocalControl(root / "vector"))
             catalogue.load()
 
 
 def check_catalogue(root: Path, history: History) -> None:
     """It loads; the collections are those acknowledged; no id is given twice."""
-    catalogue = Catalogue(root)
+    catalogue = Catalogue(LocalControl(root / "vector"))
     catalogue.load()
     there = {collection.name: collection.id for collection in catalogue.all()}
     states: list[dict[str, int | None]] = [{}]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coordinator.log.sequencer import RESERVE_AHEAD, Revoked, Sequencer
 from shared.config import Settings
+from shared.control import LocalControl
 from tests.powerloss.history import History, require
 from tests.powerloss.recording import Recorder
 
@@ -15,7 +16,9 @@ SEGMENT_BYTES = 1024
 
 
 def _opened(root: Path) -> Sequencer:
-    sequencer = Sequencer(root / "log", Settings(log_segment_bytes=SEGMENT_BYTES, log_segment_age_ms=1 << 40))
+    sequencer = Sequencer(
+        LocalControl(root / "log"), Settings(log_segment_bytes=SEGMENT_BYTES, log_segment_age_ms=1 << 40)
+    )
     sequencer.open()
     return sequencer
 

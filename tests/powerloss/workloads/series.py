@@ -21,6 +21,7 @@ from worker.series.head import NEVER
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
+from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
 
@@ -48,7 +49,12 @@ class Part(Shard):
         own = dataclasses.replace(
             Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, durability=self.durability
         )
-        self.part = SeriesPart(self.store, SeriesServices(own, self.symbols), self.path, self.log.stream(0, SERIES))
+        self.part = SeriesPart(
+            self.store,
+            SeriesServices(own, self.symbols),
+            LocalObjects(self.path / "blocks"),
+            self.log.stream(0, SERIES),
+        )
         self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
         self.part.load()
 

@@ -19,10 +19,11 @@ from coordinator.vectors.catalogue import Catalogue
 from loadtest.harness.remote_write_bodies import body
 from shared import identity
 from shared.config import Settings
+from shared.control import LocalControl
 from shared.hashing import hash64
 from shared.labels import Symbols
 from shared.log_blocks import block_of
-from shared.manifest import open_manifest, shard_directories
+from shared.manifest import open_manifest, shard_control
 from shared.messages import log as log_messages
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection
@@ -58,16 +59,17 @@ class Data:
 
     def __init__(self, root: Path, workers: int) -> None:
         settings = Settings(data=root / "data", shards=SHARDS, workers=workers)
-        self.cluster_id = open_manifest(settings).cluster_id
+        control = LocalControl(settings.data)
+        self.cluster_id = open_manifest(settings, control).cluster_id
         base = settings.data / layout.NAME
         layout.prepare(settings.data, workers, self.cluster_id)
-        self.catalogue = Catalogue(settings.data)
+        self.catalogue = Catalogue(control.within("vector"))
         self.catalogue.load()
         self.logs = [WriteAheadLog(layout.directory_of(base, worker)) for worker in range(workers)]
         services = [Services.build(settings, log) for log in self.logs]
         self.shards = [Shard(n, services[n % workers]) for n in range(SHARDS)]
-        identity.claim(shard_directories(settings.data), self.cluster_id, identity.SHARD)
-        identity.claim(layout.directories(base), self.cluster_id, identity.LOG)
+        identity.claim({n: shard_control(control, n) for n in range(SHARDS)}, self.cluster_id, identity.SHARD)
+        identity.claim({n: layout.control_of(control, n) for n in range(workers)}, self.cluster_id, identity.LOG)
         for shard in self.shards:
             shard.series._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
 

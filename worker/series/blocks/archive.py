@@ -1,4 +1,4 @@
-"""The blocks of one shard and their tombstones, as rows of its store and files beside it.
+"""The blocks of one shard and their tombstones, as rows of its store and objects beside it.
 
 Family "blocks": `block/<name>` → BlockRow, `tombstone/<sequence>` → Tombstone, in msgpack; `leftover/<name>`: the file
 of this name may be deleted, since it is not a block's yet, or not any more.
@@ -11,20 +11,18 @@ that took its block's row away. Any other one may be a block whose row was lost:
 from __future__ import annotations
 
 import logging
-import os
 import struct
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from threading import Lock
 
 import msgspec
 
 from shared.config import Settings
-from shared.durable import DAMAGED, make_directory, set_aside, sync_directory
 from shared.telemetry import event
-from worker.series.blocks.block import SUFFIX, UNFINISHED, Block, BlockRow
+from worker.series.blocks.block import SUFFIX, Block, BlockRow
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.layers import Layers, Tombstone, reading_order
+from worker.storage.faces import Objects, State
 from worker.storage.rows.store import Batch, Store
 
 BLOCK = b"block/"
@@ -36,10 +34,11 @@ _SEQUENCE = struct.Struct(">Q")
 class Archive:
     """Rows and files; which blocks are served is the part's `Layers`."""
 
-    def __init__(self, store: Store, settings: Settings, directory: Path) -> None:
+    def __init__(self, store: Store, settings: Settings, objects: Objects) -> None:
         self._store = store
-        self.directory = directory
-        self.set_aside: list[Path] = []
+        self.objects = objects
+        self.set_aside: list[str] = []
+        """Where the objects are that no row names."""
         self._lock = Lock()  # of the names: blocks are sealed and merged by a thread each
         self._left_over: set[str] = set()
         self._coming: set[str] = set()  # of those, the ones whose files are being written
@@ -48,7 +47,7 @@ class Archive:
     def load(self) -> Layers:
         """All blocks and tombstones; those without a file, or with one that is too short, are `broken`. The files are
         not looked into. What is left over is removed; `set_aside` names what was not known. Raises OSError."""
-        make_directory(self.directory)
+        self.objects.prepare()
         rows = self._store.scan("blocks", BLOCK, BLOCK + b"\xff")
         blocks = []
         for key, value in rows:
@@ -56,8 +55,8 @@ class Archive:
                 blocks.append(self.block(msgspec.msgpack.decode(value, type=BlockRow)))
         broken = tuple((block, reason) for block in blocks if (reason := block.missing()))
         for block, reason in broken:
-            event(logging.ERROR, "block set aside", file=str(block.path), reason=reason)
-        self._tidy({block.path.name for block in blocks})
+            event(logging.ERROR, "block set aside", file=block.location, reason=reason)
+        self._tidy({block.object_name for block in blocks})
         lost = {block.row.name for block, _ in broken}
         tombstones = []
         for key, value in self._store.scan("blocks", _TOMBSTONE, _TOMBSTONE + b"\xff"):
@@ -73,18 +72,18 @@ class Archive:
         """Remove the files that are left over, and set aside those that are not known."""
         left_over = self._store.keys("blocks", LEFT_OVER, LEFT_OVER + b"\xff")
         self._left_over = {key.removeprefix(LEFT_OVER).decode() for key in left_over}
-        with os.scandir(self.directory) as files:
-            unnamed = sorted(file.name for file in files if file.name not in named)
-        for name in unnamed:
-            path = self.directory / name
-            if DAMAGED in name:
-                self.set_aside.append(path)
-            elif name.endswith(UNFINISHED) or name.removesuffix(SUFFIX) in self._left_over:
-                event(logging.INFO, "file of a block removed that is not one", file=str(path))
-                path.unlink()
+        for entry in self.objects.list():
+            name, location = entry.name, self.objects.location(entry.name)
+            if name in named:
+                continue
+            if entry.state is State.SET_ASIDE:
+                self.set_aside.append(location)
+            elif entry.state is State.DRAFT or name.removesuffix(SUFFIX) in self._left_over:
+                event(logging.INFO, "file of a block removed that is not one", file=location)
+                self.objects.delete(name)
             else:
-                self.set_aside.append(set_aside(path))
-                event(logging.ERROR, "file set aside that no row names", file=str(path))
+                self.set_aside.append(self.objects.set_aside(name))
+                event(logging.ERROR, "file set aside that no row names", file=location)
         # An unfinished file that a loss of power brings back is removed again.
         self.forget()
 
@@ -110,10 +109,10 @@ class Archive:
         """Drop the rows of files that were left over and are gone. Raises OSError, Unavailable."""
         with self._lock:
             names = self._left_over - self._coming
-        gone = [name for name in names if not (self.directory / (name + SUFFIX)).exists()]
+        gone = [name for name in names if not self.objects.exists(name + SUFFIX)]
         if not gone:
             return
-        sync_directory(self.directory)
+        self.objects.sync_names()
         batch = self._store.batch()
         for name in gone:
             batch.delete("blocks", LEFT_OVER + name.encode())
@@ -122,11 +121,11 @@ class Archive:
             self._left_over.difference_update(gone)
 
     def block(self, row: BlockRow, cache: DecodedCache | None = None) -> Block:
-        return Block(row, self.directory, cache or self._cache)
+        return Block(row, self.objects, cache or self._cache)
 
     def put(self, batch: Batch, rows: Iterable[BlockRow]) -> None:
         for row in rows:
-            assert (self.directory / (row.name + SUFFIX)).stat().st_size == row.size_bytes
+            assert self.objects.size(row.name + SUFFIX) == row.size_bytes
             batch.put("blocks", BLOCK + row.name.encode(), msgspec.msgpack.encode(row))
             batch.delete("blocks", LEFT_OVER + row.name.encode())
 

@@ -10,14 +10,11 @@ each of its own compactions (see docs/internals/metrics.md for the figures).
 
 from __future__ import annotations
 
-import errno
-import os
 import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import uuid4
 
 import msgspec
@@ -31,12 +28,10 @@ from worker.series.blocks import chunks
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.chunks import CHUNK_SAMPLES
 from worker.series.pieces import Piece
-
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
-"""Why a file may not open though there is nothing wrong with it."""
+from worker.storage.faces import NotOpened, Objects
 
 SUFFIX = ".block"
-UNFINISHED = ".writing"
+"""A block is the object of its row's name with this at the end."""
 
 
 class CorruptBlock(Exception):
@@ -129,10 +124,16 @@ def _decode_directory(data: bytes) -> Directory:
 class Block:
     """An open block. Its file stays until `condemn`ed and no longer used by any reader."""
 
-    def __init__(self, row: BlockRow, directory: Path, cache: DecodedCache) -> None:
+    def __init__(self, row: BlockRow, objects: Objects, cache: DecodedCache) -> None:
         self.row = row
-        self.path = directory / (row.name + SUFFIX)
+        self.object_name = row.name + SUFFIX
+        self._objects = objects
         self._cache = cache
+
+    @property
+    def location(self) -> str:
+        """Where its file is, for messages."""
+        return self._objects.location(self.object_name)
 
     def overlaps(self, start_ms: int, end_ms: int) -> bool:
         return self.row.earliest_ms <= end_ms and self.row.latest_ms >= start_ms
@@ -217,7 +218,7 @@ class Block:
     def missing(self) -> str:
         """Why the file cannot be what was written, as its size says; empty if it may be."""
         try:
-            size = self.path.stat().st_size
+            size = self._objects.size(self.object_name)
         except OSError as error:
             return f"its file cannot be opened: {error.strerror}"
         if size < self.row.size_bytes:
@@ -226,7 +227,7 @@ class Block:
 
     def condemn(self) -> None:
         """Remove the file when the last reader has let go of this block."""
-        weakref.finalize(self, self.path.unlink, missing_ok=True)
+        weakref.finalize(self, self._objects.delete, self.object_name)
 
     def chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """(times_ms, values) of all runs of a chunk. Raises CorruptBlock."""
@@ -260,37 +261,26 @@ class Block:
 
     def _read(self, at: int, size: int, checksum: int, what: str) -> bytes:
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno in _PASSING:
+            data = self._objects.read(self.object_name, at, size)
+        except NotOpened as error:
+            if error.is_passing:
                 raise Unavailable(f"block {self.row.name} cannot be opened: {error.strerror}") from error
             raise CorruptBlock(self, f"its file cannot be opened: {error.strerror}") from error
-        try:
-            data = os.pread(descriptor, size, at)
         except OSError as error:
             raise CorruptBlock(self, f"its {what} cannot be read: {error.strerror}") from error
-        finally:
-            os.close(descriptor)
         if len(data) != size or xxhash.xxh64_intdigest(data) != checksum:
             raise CorruptBlock(self, f"the checksum of its {what} is wrong")
         return data
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, mode=0o600)
-
-
 class BlockWriter:
-    """Writes one block's file. Until `publish` it has a name that no row ever names, and the next start removes it."""
+    """Writes one block's object. Until `publish` it is a draft, which the next start removes."""
 
-    def __init__(self, directory: Path, generation: int, cleaned: int = 0) -> None:
+    def __init__(self, objects: Objects, generation: int, cleaned: int = 0) -> None:
         self._name = uuid4().hex
-        self._directory = directory
         self._generation = generation
         self._cleaned = cleaned
-        self._file = open(  # noqa: SIM115 (closed by sync or abandon)
-            directory / (self._name + UNFINISHED), "xb", opener=_private
-        )
+        self._draft = objects.draft(self._name + SUFFIX)
         self._ids: list[NDArray] = []
         self._counts: list[NDArray] = []
         self._times: list[NDArray] = []
@@ -324,12 +314,12 @@ class BlockWriter:
         return row
 
     def publish(self) -> None:
-        """Give the file the name that a row may name. The name is not durable yet: see
-        `shared.durable.sync_directory`. Raises OSError."""
-        os.rename(self._file.name, self._directory / (self._name + SUFFIX))
+        """Give the object the name that a row may name. The name is not durable yet: see `Objects.sync_names`. Raises
+        OSError."""
+        self._draft.publish()
 
     def sync(self) -> BlockRow:
-        """The block's row; when this returns, the file's content is on the disk. Raises OSError."""
+        """The block's row; when this returns, the object's content is on the disk. Raises OSError."""
         if self._buffered:
             self._flush(self._buffered)
         columns = {name: np.concatenate(arrays) for name, arrays in self._columns.items()}
@@ -341,10 +331,8 @@ class BlockWriter:
                 "chunk_hashes": np.array(self._chunk_hashes, dtype=np.uint64),
             }
         )
-        self._file.write(packed)
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        self._draft.write(packed)
+        self._draft.finish()
         at = self._chunk_at[-1]
         return BlockRow(
             name=self._name,
@@ -361,10 +349,8 @@ class BlockWriter:
         )
 
     def abandon(self) -> None:
-        """Leave no file behind, finished or not."""
-        self._file.close()
-        for suffix in (UNFINISHED, SUFFIX):
-            (self._directory / (self._name + suffix)).unlink(missing_ok=True)
+        """Leave no object behind, finished or not."""
+        self._draft.abandon()
 
     def _flush(self, samples: int) -> None:
         """Write the first `samples` that are buffered as chunks, cutting runs where a chunk is full."""
@@ -395,4 +381,4 @@ class BlockWriter:
         self._chunk_runs.append(self._chunk_runs[-1] + len(ids))
         self._chunk_at.append(self._chunk_at[-1] + len(data))
         self._chunk_hashes.append(xxhash.xxh64_intdigest(data))
-        self._file.write(data)
+        self._draft.write(data)

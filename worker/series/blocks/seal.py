@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.durable import sync_directory
 from shared.promql.model import Samples
 from worker.series.blocks.block import BlockRow, BlockWriter
 from worker.series.blocks.layers import Slab
 from worker.series.pieces import Piece, join
+from worker.storage.faces import Objects
 
 WINDOWS_MAX = 32
 """Blocks written at a time. Of samples scattered over more windows, those of the fullest ones get blocks of one window
@@ -40,7 +39,7 @@ def slices(series: int, samples: int) -> Iterator[slice]:
 
 
 def write_blocks(
-    directory: Path,
+    objects: Objects,
     generation: int,
     read: Callable[[slice], Samples],
     permanent: Ids,
@@ -56,11 +55,11 @@ def write_blocks(
 
     `permanent` are the ids of the series in the order in which they are to be written, `read` gives the samples of a
     slice of them, `samples` says about how many there are. `window_ms` None: one block. `announce` is told the names
-    before files get them. Raises OSError, Stopped, or what `read` or `announce` raises, and leaves no file then.
+    before objects get them. Raises OSError, Stopped, or what `read` or `announce` raises, and leaves no object then.
     """
     cells = Cells(window_ms)
     while True:
-        windows = _Windows(directory, generation, cells, before_ms, cleaned)
+        windows = _Windows(objects, generation, cells, before_ms, cleaned)
         try:
             for part in slices(len(permanent), samples):
                 if stopped():
@@ -69,7 +68,7 @@ def write_blocks(
             rows = windows.sync()
             announce([row.name for row in rows])
             windows.publish()
-            sync_directory(directory)
+            objects.sync_names()
             return rows, windows.young
         except _TooManyWindows:
             windows.abandon()
@@ -113,8 +112,8 @@ class Cells:
 
 
 class _Windows:
-    def __init__(self, directory: Path, generation: int, cells: Cells, before_ms: int, cleaned: int) -> None:
-        self._directory = directory
+    def __init__(self, objects: Objects, generation: int, cells: Cells, before_ms: int, cleaned: int) -> None:
+        self._objects = objects
         self._generation = generation
         self._cells = cells
         self._before_ms = before_ms
@@ -147,7 +146,7 @@ class _Windows:
         if writer is None:
             if len(self._writers) == WINDOWS_MAX:
                 raise _TooManyWindows
-            writer = self._writers[window] = BlockWriter(self._directory, self._generation, self._cleaned)
+            writer = self._writers[window] = BlockWriter(self._objects, self._generation, self._cleaned)
         counts = np.bincount(rows, minlength=len(ids))
         present = np.flatnonzero(counts)
         writer.add(ids[present], counts[present], times, values)

@@ -14,6 +14,7 @@ from pathlib import Path
 import xxhash
 
 from shared import identity
+from shared.control import Control, LocalControl
 from shared.data_files import numbered
 from shared.durable import DAMAGED, make_directory, rename, write_atomically, write_synced
 from shared.errors import ConfigError
@@ -32,6 +33,11 @@ def directory_of(base: Path, worker: int) -> Path:
     return base / f"{worker:04d}"
 
 
+def control_of(control: Control, worker: int) -> Control:
+    """The documents in that directory; `control` is the data directory's."""
+    return control.within(NAME).within(f"{worker:04d}")
+
+
 def directories(base: Path) -> list[Path]:
     """Those of all workers, by number."""
     return numbered(base)
@@ -42,7 +48,8 @@ def prepare(data: Path, workers: int, cluster_id: str) -> None:
     Raises ConfigError then."""
     base = data / NAME
     try:
-        identity.verify(directories(base), cluster_id, identity.LOG)
+        logs = {int(path.name): LocalControl(path) for path in directories(base)}
+        identity.verify(logs, cluster_id, identity.LOG)
         _refuse_lost(base, data)
     except OSError as error:
         raise ConfigError(f"{base}, the write-ahead log, cannot be used: {error}") from error
