@@ -1,7 +1,7 @@
-"""`triptych check`: walks a data directory while nobody runs, and says what is damaged, what depends on it and what is
-still good. Changes nothing.
+"""`triptych check`: reads a data directory that no process uses, and reports what is damaged, what depends on it and
+what is still good. Changes nothing.
 
-The coordinator's files are checked here, the workers' by `worker.check` in a process of its own.
+This module checks the coordinator's files; `worker.check` checks the workers' files in a separate process.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _NAMED = ("shards", identity.SHARD), ("wal", identity.LOG)
 
 
 class CannotCheck(Exception):
-    """Shown as one line."""
+    """Why the directory cannot be checked, in one line."""
 
 
 @dataclass(slots=True)
 class Report:
-    """`files`: all there are, by kind. `findings`: damage, and what is only worth knowing."""
+    """`files`: number of files by kind. `findings`: damage, and remarks that are no damage."""
 
     files: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Report:
 
 
 def check(data: Path) -> Report:
-    """Raises CannotCheck when the directory is not one, is in use, or cannot be read."""
+    """Check the data directory. Raises CannotCheck when it is no data directory, is in use, or cannot be read."""
     if not any((data / name).exists() for name in (NAME, *HOLDS_DATA)):
         raise CannotCheck(f"{data} is no data directory: it has no {NAME}")
     try:
@@ -86,7 +86,7 @@ def check(data: Path) -> Report:
 
 @contextmanager
 def _locked(data: Path) -> Iterator[None]:
-    """Nothing starts on the directory inside."""
+    """Hold the locks of the directory, so that no cluster starts on it. Raises CannotCheck when one is held already."""
     with ExitStack() as held:
         for name in LOCKS:
             try:
@@ -102,18 +102,18 @@ def _locked(data: Path) -> Iterator[None]:
 
 
 def _ask_workers(data: Path) -> WorkersReport:
-    asked = subprocess.run([sys.executable, "-m", "worker.check", str(data)], capture_output=True, check=False)
-    if asked.returncode:
-        reason = asked.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {asked.returncode}"]
+    checked = subprocess.run([sys.executable, "-m", "worker.check", str(data)], capture_output=True, check=False)
+    if checked.returncode:
+        reason = checked.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {checked.returncode}"]
         raise CannotCheck(f"the workers' files of {data} cannot be checked: {reason[-1]}")
-    return msgspec.json.decode(asked.stdout, type=WorkersReport)
+    return msgspec.json.decode(checked.stdout, type=WorkersReport)
 
 
 # Files of the coordinator
 
 
 def _check_manifest(data: Path, findings: list[Finding]) -> int | None:
-    """The number of shards; None when neither the manifest nor its copy tells."""
+    """The number of shards; None when neither the manifest nor its copy can be read."""
     manifest, copy = (_read_manifest(data, path, findings) for path in (data / NAME, copy_of(data / NAME)))
     if manifest is not None and copy is not None and manifest != copy:
         what = (
@@ -176,7 +176,7 @@ def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
 
 
 def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
-    """The directories of the shards against the manifest's number."""
+    """Compare the directories of the shards with the manifest's number of shards."""
     present = {int(path.name) for path in numbered(directory)}
     if count is None or (not present and not (directory.parent / "wal").exists()):
         return
@@ -189,7 +189,7 @@ def _check_shards(directory: Path, count: int | None) -> Iterator[Finding]:
 
 
 def _check_identities(data: Path) -> Iterator[Finding]:
-    """That each directory of a shard and of a log is the one that belongs there, and says so."""
+    """Check that the identity file of each directory of a shard or a log names this cluster and this directory."""
     cluster_id = _cluster_of(data)
     named = [(path, kind) for folder, kind in _NAMED for path in numbered(data / folder)]
     have = any((path / identity.NAME).exists() for path, _ in named)  # one is written once a directory has been used
@@ -199,19 +199,19 @@ def _check_identities(data: Path) -> Iterator[Finding]:
     for directory, kind in named:
         file, harmless = directory / identity.NAME, ("nothing", "nothing: the next start writes it anew")
         try:
-            found = identity.read(LocalControl(directory))
+            stored = identity.read(LocalControl(directory))
         except ValueError as error:
             yield Finding(file.relative_to(data).as_posix(), str(error), *harmless)
             continue
         must = "store" if kind == identity.SHARD else "files"
-        if found is not None and not (directory / must).exists():
+        if stored is not None and not (directory / must).exists():
             depends = "everything that was in it"
             yield Finding((directory / must).relative_to(data).as_posix(), "it is missing", depends, _RESTORE)
-        if found is None and have and any(directory.iterdir()):
+        if stored is None and have and any(directory.iterdir()):
             yield Finding(file.relative_to(data).as_posix(), "it is missing", *harmless)
-        elif found is not None and found != (cluster_id or found[0], kind, int(directory.name)):
-            what = f"it is {found[1]} {found[2]} of cluster {found[0]}"
-            what += f", and this is cluster {cluster_id}" if cluster_id not in (None, found[0]) else ""
+        elif stored is not None and stored != (cluster_id or stored[0], kind, int(directory.name)):
+            what = f"it is {stored[1]} {stored[2]} of cluster {stored[0]}"
+            what += f", and this is cluster {cluster_id}" if cluster_id not in (None, stored[0]) else ""
             remedy = "put each directory back where it was"
             yield Finding(directory.relative_to(data).as_posix(), what, "everything: a start refuses", remedy)
 
@@ -223,7 +223,7 @@ def _cluster_of(data: Path) -> str | None:
 
 
 def _sort_files(data: Path, report: Report) -> None:
-    """Count the files, and name those that nobody else has named."""
+    """Count the files by kind, and report unknown files and those set aside or left over that no finding names yet."""
     named = {finding.path for finding in report.findings}
     for path in files_in(data):
         kind = kind_of(path)
@@ -240,11 +240,11 @@ def _sort_files(data: Path, report: Report) -> None:
             report.findings.append(Finding(path, what, "nothing", is_damage=False))
 
 
-# What is said
+# Output
 
 
 def write_text(report: Report, output: TextIO) -> None:
-    """By kind of file, and the totals in the last line."""
+    """Write the findings by kind of file, and the totals in the last line."""
     ordered = sorted(report.findings, key=lambda finding: (finding.kind, finding.path))
     by_kind = {kind: list(findings) for kind, findings in groupby(ordered, key=lambda finding: finding.kind)}
     damaged = Counter(kind_of(path) for path in report.damaged_paths if path)
@@ -270,14 +270,14 @@ def _write_finding(finding: Finding, output: TextIO) -> None:
 
 
 def write_json(report: Report, output: TextIO) -> None:
-    """`{"well": bool, "files": {kind: count}, "findings": [{kind, path, what, …}]}`."""
-    findings = [{"kind": own.kind, **msgspec.to_builtins(own)} for own in report.findings]
+    """Write `{"well": bool, "files": {kind: count}, "findings": [{kind, path, what, …}]}`."""
+    findings = [{"kind": finding.kind, **msgspec.to_builtins(finding)} for finding in report.findings]
     content = {"well": not report.damage, "files": dict(sorted(report.files.items())), "findings": findings}
     output.write(json.dumps(content, indent=1) + "\n")
 
 
 def run(data: Path, *, as_json: bool) -> int:
-    """The command; its exit code."""
+    """Run the command. Returns its exit code."""
     try:
         report = check(data)
     except CannotCheck as error:

@@ -1,5 +1,5 @@
-"""`triptych log append|tail|scan|keys`: the log from a shell, by the HTTP interface only. `triptych check`: damage in a
-data directory that is not in use."""
+"""`triptych log append|tail|scan|keys` uses the log from a shell, through the HTTP interface only. `triptych check`
+reports damage in a data directory that is not in use."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PROGRESS_EVERY = 10_000
 
 
 class CommandError(Exception):
-    """Shown as one line; exit code 1."""
+    """An error that is shown as one line; exit code 1."""
 
 
 class Client:
-    """One connection to the interface. Raises CommandError when it is not there or refuses."""
+    """One connection to the HTTP interface. Raises CommandError when it cannot be reached or refuses a request."""
 
     def __init__(self, url: str) -> None:
         parts = urllib.parse.urlsplit(url if "//" in url else f"//{url}")
@@ -42,7 +42,7 @@ class Client:
         self._connection = kind(parts.hostname, parts.port or 9090, timeout=TIMEOUT_S)
 
     def call(self, method: str, path: str, body: Any = None, **parameters: str | int) -> Any:
-        """The answer's JSON."""
+        """Send one request. Returns the JSON of the answer."""
         if parameters:
             path += "?" + urllib.parse.urlencode(parameters)
         data = None if body is None else json.dumps(body).encode()
@@ -63,7 +63,7 @@ def _text(data: str) -> str:
 
 
 def append(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output: BinaryIO) -> None:
-    """A record of every line of the input; with --separator, key and value are on it."""
+    """Append one record per line of the input. With --separator, a line has the key and the value."""
     total = 0
     progress = _Progress("records appended")
     for batch in _batches(_records(lines, arguments)):
@@ -81,14 +81,14 @@ def _records(lines: Iterable[bytes], arguments: argparse.Namespace) -> Iterator[
         value = line.rstrip(b"\n")
         key = os.fsencode(arguments.key or "")
         if separator:
-            key, found, value = value.partition(separator)
-            if not found:
+            key, matched, value = value.partition(separator)
+            if not matched:
                 raise CommandError(f"line {number} has no {arguments.separator!r} between key and value")
         yield {"key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode()}
 
 
 def _batches(records: Iterator[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
-    """As large as one request may be; what comes slowly, as from a terminal, goes out line by line."""
+    """Batches as large as one request may be. Input from a terminal is slow and is sent line by line."""
     slow = sys.stdin.isatty()
     while batch := list(islice(records, 1)):
         size = len(batch[0]["value"])
@@ -121,7 +121,7 @@ def scan(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output:
         read += len(answer["records"])
         progress.at(read)
         following = answer["nextSequence"]
-        # An answer that ended early may have no records though there are some further on.
+        # An answer that ended early may have no records although further records follow.
         if not answer["records"] and ("warnings" not in answer or following == (end if arguments.reverse else start)):
             break
         if arguments.reverse:
@@ -171,7 +171,7 @@ def keys(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output:
 
 
 def _warn(answer: dict[str, Any]) -> None:
-    """What is missing from the answer goes where it does not mix with the records."""
+    """Write the answer's warnings to the error stream, where they do not mix with the records."""
     for text in answer.get("warnings", ()):
         sys.stderr.write(f"warning: {text}\n")
 
@@ -194,7 +194,7 @@ def _write(records: list[dict[str, Any]], arguments: argparse.Namespace, output:
 
 
 class _Progress:
-    """A count on the terminal's error stream, while the output goes elsewhere."""
+    """Shows a count on the error stream if that is a terminal and the output is not."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -276,7 +276,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of the output, such as head, has what it wants.
+        # The reader of the output, such as head, has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

@@ -1,4 +1,4 @@
-"""The coordinator's end of the wire: connected workers, and calls to them with deadlines and partial answers."""
+"""The coordinator's connections to workers: which are connected, and calls with deadlines and partial answers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SILENCE_S = 2.0
 SWEEP_S = 0.25
 LINGER_MS = 500
 SEND_QUEUE_MAX = 2000
-"""Messages ZeroMQ may hold for one worker. `worker_requests_max` is lower, so that this bound is never reached."""
+"""Messages that ZeroMQ may queue for one worker. `worker_requests_max` is lower, so this bound is never reached."""
 OWNERS_KEPT = 1024
-"""Sets of shards whose owners are cached: most requests concern all shards or a single one."""
+"""Sets of shards whose owners are cached: most requests concern all shards or a single shard."""
 
 SHARD_STATES = {
     cluster_pb2.ShardState.LOADING: "loading",
@@ -36,7 +36,7 @@ SHARD_STATES = {
 
 @dataclass(slots=True)
 class Shard:
-    """What the coordinator knows of one shard. `state`: "down", "loading", "ready" or "failed"."""
+    """What the coordinator knows about one shard. `state`: "down", "loading", "ready" or "failed"."""
 
     number: int
     state: str = "down"
@@ -54,7 +54,7 @@ class Links:
         self._address = address
         self._workers: dict[bytes, Worker] = {}
         self._states = [Shard(number) for number in range(settings.shards)]
-        # Counted from the clock: a worker may still answer a request of the previous coordinator.
+        # Ids start at the clock's time: a worker may still answer a request of the previous coordinator.
         self._ids = itertools.count(time.time_ns())
         self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
         self._drain_due = False
@@ -90,15 +90,15 @@ class Links:
             self._remove(worker, "the coordinator is stopping")
         self._socket.close()
 
-    # Asking
+    # Requests
 
     def unready(self, shards: Iterable[int] | None = None) -> dict[int, str]:
-        """Those of these shards (default: all) that cannot answer now, and why."""
+        """Shard → why it cannot answer now, for those of these shards (default: all) that are not ready."""
         numbers = range(len(self._states)) if shards is None else shards
         return {n: _why(self._states[n]) for n in numbers if self._states[n].state != "ready"}
 
     def require(self, shards: Iterable[int]) -> None:
-        """Raises Unavailable, naming each, unless all these shards are ready."""
+        """Raises Unavailable that names each shard that is not ready, unless all these shards are ready."""
         missing = self.unready(shards)
         if missing:
             raise _unavailable(missing)
@@ -113,10 +113,11 @@ class Links:
         parts: Mapping[int, Sequence[Frame]] | None = None,
         timeout_s: float,
     ) -> FanOut:
-        """Ask shards (default: those of `parts`, else all), one message a worker; return what answered in time.
+        """Send a request to shards (default: those of `parts`, else all), one message per worker. Returns the replies
+        that came in time.
 
-        Raises the worker's error when it says the request itself is at fault (or the worker has a defect), Overloaded
-        when a worker's queue is full, Unavailable when no shard answered.
+        Raises the worker's own error when the request is wrong or the worker has a defect, Overloaded when a worker's
+        queue is full, Unavailable when no shard answered.
         """
         numbers = self._numbers(shards, parts)
         result = await self._ask(method, numbers, self.unready(numbers), body, frames, parts, timeout_s)
@@ -134,10 +135,10 @@ class Links:
         parts: Mapping[int, Sequence[Frame]] | None = None,
         timeout_s: float,
     ) -> list[WorkerReply]:
-        """As `fan_out`, for writes: nothing is sent unless every shard is ready, and every one must answer.
+        """As `fan_out`, but nothing is sent unless every shard is ready, and every shard must answer.
 
-        Raises Unavailable when one does not. Some shards may have stored their part then, so it must be safe to send
-        the whole request again.
+        Raises Unavailable when one does not. Some shards may then have stored their part of a write, so it must be safe
+        to send the whole request again.
         """
         numbers = self._numbers(shards, parts)
         self.require(numbers)
@@ -161,35 +162,36 @@ class Links:
         parts: Mapping[int, Sequence[Frame]] | None,
         timeout_s: float,
     ) -> FanOut:
-        """Ask those of `numbers` that are not `missing`, and wait for all replies, the deadline, or an error."""
+        """Send the request to those of `numbers` that are not `missing`; wait for all replies, the deadline or an
+        error."""
         ready = tuple(n for n in numbers if n not in missing) if missing else numbers
         asked_at = time.monotonic()
         call = Call(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future())
-        asked: list[tuple[WorkerCall, list[Frame]]] = []
+        messages: list[tuple[WorkerCall, list[Frame]]] = []
         for worker, owned in self._owners_of(ready):
             owned_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}
             request = Request(method, owned, asked_at + timeout_s, body, frames, owned_parts)
             message = wire.encode_request(call.id, request)
             part = WorkerCall(call, worker, owned, sum(wire.size_of(frame) for frame in message))
             self._check_room(worker, part.bytes)
-            asked.append((part, message))
+            messages.append((part, message))
         timer = self._loop.call_later(timeout_s, call.finish)
         try:
-            for part, message in asked:
+            for part, message in messages:
                 self._send(part, message)
             if call.awaited:
                 await call.done
         finally:
             timer.cancel()
-            for part, _ in asked:
+            for part, _ in messages:
                 if part.outcome is None:
                     self._give_up(part)
         if call.error is not None:
             raise call.error
-        return FanOut.of([part for part, _ in asked], missing)
+        return FanOut.of([part for part, _ in messages], missing)
 
     def _owners_of(self, shards: tuple[int, ...]) -> list[tuple[Worker, tuple[int, ...]]]:
-        """The workers of these shards, which are ready, each with those it owns; cached until the next heartbeat."""
+        """The workers of these ready shards, each with the shards it owns; cached until the next heartbeat."""
         owners = self._owners.get(shards)
         if owners is None:
             by_name = {worker.name: worker for worker in self._workers.values()}
@@ -223,7 +225,7 @@ class Links:
             part.outcome = f"{part.worker.name} is not connected"
 
     def _give_up(self, part: WorkerCall) -> None:
-        """Tell the worker that nobody waits for its reply any more."""
+        """Cancel the request at the worker: its reply is no longer awaited."""
         worker, call = part.worker, part.call
         if call.id in worker.pending:
             part.settle(f"{worker.name} did not answer within {time.monotonic() - call.asked_at:.3g} s")
@@ -237,13 +239,13 @@ class Links:
                 raise
             return False
         finally:
-            # The socket's descriptor is edge-triggered: a send may consume the edge of a message that has just come.
+            # The socket's descriptor is edge-triggered: a send may consume the edge of a message that just arrived.
             if not self._drain_due:
                 self._drain_due = True
                 self._loop.call_soon(self._drain)
         return True
 
-    # Hearing
+    # Messages from workers
 
     def _drain(self) -> None:
         self._drain_due = False
@@ -258,7 +260,7 @@ class Links:
         worker = self._workers.get(identity)
         part = worker.pending.get(wire.request_id_of(message)) if worker is not None else None
         if part is None:
-            return  # nobody waits for it any more
+            return  # the call has ended
         _, reply = wire.decode_reply(message)
         if reply.error_class:
             error = errors.from_wire(reply.error_class, reply.error)

@@ -1,7 +1,7 @@
-"""The server's end of a connection: what is not HTTP is answered in the envelope of its area, with one line in the log.
+"""Answers malformed HTTP with an error in the envelope of the path's area, and logs it in one line.
 
-aiohttp answers a head or a body that its parser refuses in plain text, and logs the parser's traceback. Nothing else of
-its protocol is changed here.
+By default, aiohttp answers a head or body that its parser refuses in plain text, and logs the parser's traceback. This
+module changes nothing else of its protocol.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from shared import errors
 from shared.telemetry import event
 
 HEAD_BYTES = 512
-"""Of a request's beginning, kept to tell its path when the parser refuses it: paths of ours are shorter."""
+"""Bytes kept of a request's beginning, to find its path when the parser refuses it: our paths are shorter."""
 REASON_CHARS_MAX = 200
 
 _REQUEST_LINE = re.compile(rb"[A-Z]{1,16} +(?:https?://[^/ ]*)?(/[^?# \r\n]*)")
 
 
 class Connection(RequestHandler):
-    """One connection. The path of a refused request is the one its data began with, as far as that can be told."""
+    """One connection. The path of a refused request is read from the beginning of its data if possible."""
 
     __slots__ = ("_first", "_latest", "path")
 
@@ -33,7 +33,7 @@ class Connection(RequestHandler):
         super().__init__(*args, **options)
         self._first = self._latest = b""
         self.path = "/"
-        """Of the last request whose head was whole."""
+        """Path of the last request whose head was complete."""
 
     def data_received(self, data: bytes) -> None:
         self._latest = data[:HEAD_BYTES]
@@ -46,7 +46,7 @@ class Connection(RequestHandler):
             if refused is None:
                 self._first = b""
             elif self._current_request is not None and not self._current_request.content.is_eof():
-                # The body of the request being served can never be whole: who waits for the rest of it is told.
+                # The body of the request being served can never be complete: its handler gets the error.
                 self._current_request.content.set_exception(web.RequestPayloadError(_reason(refused)))
 
     def _path(self) -> str:
@@ -63,9 +63,9 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to what the parser refused, or to a request whose handler failed; the connection ends with it.
+        """The answer to a request that the parser refused or whose handler failed. The connection is closed after it.
 
-        Raises ConnectionError when an answer has been begun.
+        Raises ConnectionError when part of an answer has been sent already.
         """
         if isinstance(exc, http_exceptions.HttpProcessingError):
             path = self._path()
@@ -83,12 +83,12 @@ class Connection(RequestHandler):
 
     def log_exception(self, *args: Any, **options: Any) -> None:
         if isinstance(options.get("exc_info"), web.RequestPayloadError):
-            return  # what is left of a body that was refused already
+            return  # the rest of a body that was refused already
         event(logging.ERROR, "connection failed", trace=True, why=args[0] if args else "")
 
 
 class Server(web.Server):
-    """Makes a `Connection` for each that is accepted."""
+    """Creates a `Connection` for each accepted connection."""
 
     def __call__(self) -> RequestHandler:
         return Connection(self, loop=self._loop, **self._kwargs)

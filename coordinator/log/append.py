@@ -1,7 +1,7 @@
-"""Appends on their way to the shards: batches that wait at the same time share one message a worker.
+"""Sends appends to the shards: batches that wait at the same time share one message per worker.
 
 Durability: an append with `durable` is answered when its records are on the disk of every shard concerned (fsync). One
-without is answered when the shards hold them: they then survive the death of every process, and are on the disk
+without it is answered when the shards hold the records: they then survive the death of every process, and are on disk
 within 100 ms.
 """
 
@@ -30,25 +30,25 @@ from shared.telemetry import event
 from shared.wire import Frame, pack
 
 GROUPS_IN_FLIGHT_MAX = 2
-"""Messages under way at once: enough that the shards never wait for the next, few enough that small appends, which
-gather meanwhile, share the next one."""
+"""Groups under way at once: enough that the shards never wait for the next one, and few enough that small appends
+gather meanwhile and share it."""
 GROUP_RECORDS_MAX = 10_000
 GROUP_BYTES_MAX = 32 << 20
-"""A group takes no further batch past these; one batch may be larger."""
+"""A group that has reached either limit takes no further batch. A single batch may be larger."""
 QUEUE_RECORDS_MAX = 1_000_000
 QUEUE_BYTES_MAX = 256 << 20
 SYNC_EVERY_S = 0.04
-"""Half of what is promised for appends that nobody waits for, less the fsync itself."""
+"""Half of the time promised for appends that are not durable, less the time of the fsync itself."""
 STOP_GRACE_S = 1.0
 
 
 class Revoker(Protocol):
     @property
     def refusal(self) -> str:
-        """Why batches that were given up cannot be hidden for good at the moment; "" when they can."""
+        """Why failed batches cannot be hidden for good at the moment; "" when they can."""
 
     async def revoke(self, segment: int, group: int, spans: Sequence[log.Span], shards: Sequence[int]) -> None:
-        """Return when no reader will ever see the batches, whatever crashes."""
+        """Return when no reader will ever see the batches, whichever process crashes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +62,7 @@ class _Numbered:
 
 
 class Appender:
-    """Numbers the batches, sends them, and closes their group at the frontier. For the event loop's thread only."""
+    """Numbers batches, sends them in groups and closes each group at the frontier. For the event loop's thread only."""
 
     def __init__(
         self,
@@ -95,18 +95,18 @@ class Appender:
         return self._settings.write_timeout_ms / 1000
 
     async def append(self, append: Append) -> int:
-        """Append one batch; its first sequence number.
+        """Append one batch and return its first sequence number.
 
-        Raises Unavailable when a shard concerned is not there (before anything is written) or fails (and then nothing
-        of the batch will ever be read), Overloaded when too much waits already, DeadlineExceeded when the outcome is
-        not known in time.
+        Raises Unavailable when a shard concerned is not ready (before anything is written) or fails (and then nothing
+        of the batch will ever be read), Overloaded when too many records or bytes are queued already, DeadlineExceeded
+        when the outcome is not known in time.
         """
         answer = self._submit(append)
         self._deadlines.add(answer)
         return await answer
 
     async def decided(self, append: Append) -> int:
-        """As `append`, for a caller with a deadline of its own: returns or raises only when the outcome is known."""
+        """As `append`, for a caller with its own deadline: returns or raises only when the outcome is known."""
         return await self._submit(append)
 
     def _submit(self, append: Append) -> asyncio.Future[int]:
@@ -116,7 +116,7 @@ class Appender:
             raise Unavailable(f"records cannot be appended: {self._revoker.refusal}")
         blocks = append.records.blocks(self._links.shards)
         if append.producer:
-            # The shard of the producer's id takes part to remember the answer.
+            # The shard of the producer's id takes part even without records: it remembers the answer.
             blocks.setdefault(shard_of(append.producer.encode(), self._links.shards), EMPTY)
         self._links.require(blocks)
         durable, buffered = self._queues[True], self._queues[False]
@@ -131,7 +131,7 @@ class Appender:
         return answer
 
     def _schedule(self) -> None:
-        """Dispatch at the end of this round of the loop, so that what arrived together goes together."""
+        """Dispatch at the end of this round of the event loop, so that batches that arrived together share a group."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -144,7 +144,7 @@ class Appender:
                 return
             batches = self._take()
             if not batches:
-                continue  # nobody waits for them any more
+                continue  # every one was cancelled or has expired
             if not self._sequencer.ready_for(sum(w.append.count for w in batches)):
                 self._preparing = True
                 self._spawn(self._prepare(batches))
@@ -152,7 +152,7 @@ class Appender:
             self._launch(batches)
 
     def _take(self) -> list[Waiting]:
-        """The next group's batches: all durable or all not, the two queues in turn."""
+        """The next group's batches, all durable or all not; the two queues take turns."""
         self._turn = not self._turn
         queue = self._queues[self._turn if self._queues[self._turn].is_due else not self._turn]
         taken: list[Waiting] = []
@@ -171,7 +171,7 @@ class Appender:
         return taken
 
     async def _prepare(self, batches: list[Waiting]) -> None:
-        """Have the sequencer write its state, in a thread, and go on with these batches."""
+        """Have the sequencer write its state in a thread, then launch these batches."""
         try:
             await self._writes.run(partial(self._sequencer.prepare, sum(w.append.count for w in batches)))
         except Exception as error:
@@ -186,8 +186,8 @@ class Appender:
         self._launch(batches)
 
     async def end_segment(self) -> None:
-        """Begin a segment if one is due, while nobody takes a number; the next append does it where one is under way.
-        Raises Unavailable."""
+        """Begin a segment if one is due; no append takes a number meanwhile. If the sequencer's state is being written
+        already, the next append begins the segment. Raises Unavailable."""
         if self._preparing:
             return
         self._preparing = True
@@ -242,9 +242,9 @@ class Appender:
         if not durable:
             self._unsynced.update(parts)
             self._written.set()
-        kept = [item for item in numbered if item not in failed]
-        group.batches = [(item.start, item.waiting.append.records) for item in kept]
-        group.when_closed = lambda: _answer(kept, failed, missing)
+        stored = [item for item in numbered if item not in failed]
+        group.batches = [(item.start, item.waiting.append.records) for item in stored]
+        group.when_closed = lambda: _answer(stored, failed, missing)
         self._frontier.close(group)
         if not self._unsynced and not self._syncing:
             self._frontier.synced(self._frontier.readable)
@@ -252,19 +252,19 @@ class Appender:
         self._dispatch()
 
     async def _ask(self, body: bytes, parts: Mapping[int, Sequence[Frame]]) -> Mapping[int, str]:
-        """Shard → why it may not hold its part."""
+        """Send each shard its part. Returns shard → why it may not hold its part."""
         try:
             result = await self._links.fan_out("log.append", body=body, parts=parts, timeout_s=self._timeout_s)
         except TriptychError as error:
             return dict.fromkeys(parts, str(error))
         except Exception as error:
-            # Whatever happened, the group must be closed, or nobody reads past it again.
+            # The group must be closed after any error: readers never pass an open group.
             event(logging.ERROR, "append failed", trace=True)
             return dict.fromkeys(parts, f"an internal error ({type(error).__name__})")
         return result.missing
 
     async def stop(self) -> None:
-        """Take no more numbers; give what is under way a moment to be decided, then sync."""
+        """Refuse the batches that wait, give the groups under way STOP_GRACE_S to be decided, then sync."""
         self._stopped = True
         for queue in self._queues.values():
             while queue.batches:
@@ -275,14 +275,15 @@ class Appender:
             task.cancel()
         await self.sync()
 
-    # Syncing what nobody waits for
+    # Syncing appends that are not durable
 
     def must_sync(self, shards: Sequence[int]) -> None:
+        """Include these shards in the next sync."""
         self._unsynced.update(shards)
         self._written.set()
 
     async def sync_forever(self) -> None:
-        """Every SYNC_EVERY_S, put on the disk what was written without waiting for it."""
+        """While there are appends that are not durable, sync their shards every SYNC_EVERY_S."""
         while True:
             await self._written.wait()
             await asyncio.sleep(SYNC_EVERY_S)
@@ -292,13 +293,13 @@ class Appender:
                 self._written.set()
 
     async def sync(self) -> None:
-        """One round. Shards that fail stay unsynced, and the durable frontier stays where it is."""
+        """Sync once. Shards that fail stay unsynced, and the durable frontier stays where it is."""
         if not self._unsynced:
             return
         shards, upto = sorted(self._unsynced), self._frontier.readable
         self._unsynced.clear()
         self._syncing = True
-        unsynced: Collection[int] = shards  # until they have said otherwise, also when this is cancelled
+        unsynced: Collection[int] = shards  # until they have replied, and if this task is cancelled
         try:
             unsynced = (await self._links.fan_out("log.sync", shards=shards, timeout_s=self._timeout_s)).missing
         except TriptychError as error:
@@ -307,7 +308,7 @@ class Appender:
             self._syncing = False
             self._unsynced.update(unsynced)
         if not unsynced:
-            # Nothing came meanwhile that was not synced by whoever waits for it: all there is is on disk.
+            # Without a newer unsynced shard, every append meanwhile was durable: all readable records are on disk.
             self._frontier.synced(upto if self._unsynced else self._frontier.readable)
 
 
@@ -317,18 +318,18 @@ def _batch(item: _Numbered) -> log.Batch:
 
 
 def _parts(numbered: list[_Numbered]) -> dict[int, list[Frame]]:
-    """Each shard's frame: the blocks that it has of the batches, in their order."""
+    """Each shard's frame: its blocks of the batches, in the order of the batches."""
     if len(numbered) == 1:
         return {shard: [block] for shard, block in numbered[0].waiting.blocks.items()}
-    blocks: dict[int, list[Frame]] = {}
+    by_shard: dict[int, list[Frame]] = {}
     for item in numbered:
         for shard, block in item.waiting.blocks.items():
-            blocks.setdefault(shard, []).append(block)
-    return {shard: [own[0] if len(own) == 1 else b"".join(own)] for shard, own in blocks.items()}
+            by_shard.setdefault(shard, []).append(block)
+    return {shard: [blocks[0] if len(blocks) == 1 else b"".join(blocks)] for shard, blocks in by_shard.items()}
 
 
-def _answer(kept: list[_Numbered], failed: list[_Numbered], missing: Mapping[int, str]) -> None:
-    for item in kept:
+def _answer(stored: list[_Numbered], failed: list[_Numbered], missing: Mapping[int, str]) -> None:
+    for item in stored:
         if not item.waiting.answer.done():
             item.waiting.answer.set_result(item.start)
     for item in failed:

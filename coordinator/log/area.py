@@ -1,4 +1,4 @@
-"""The log area of the coordinator: everything that lives as long as it does."""
+"""The log area of the coordinator: creates, starts and stops the objects that the log consists of."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shared.errors import DeadlineExceeded, TriptychError, Unavailable
 from shared.telemetry import event
 
 STOP_WRITE_S = 5.0
-"""What a stop waits for the disk of the log's state: the next start does without, and leaves a gap in the numbers."""
+"""How long a stop waits until the log's state is written. If it is not, the next start leaves a gap in the numbers."""
 
 
 class LogArea:
@@ -56,12 +56,12 @@ class LogArea:
 
     async def _recover(self) -> None:
         await self.recovery.run()
-        # What a crash of the machine spared was whole, but perhaps not on the disk yet.
+        # Records that a crash of the machine did not damage are whole, but perhaps not on disk yet.
         self._appender.must_sync(range(self._links.shards))
         await self._appender.sync_forever()
 
     async def stop(self) -> None:
-        """Put everything on the disk and leave no gap in the numbers."""
+        """Sync all shards, and write the state so that the next start leaves no gap in the numbers."""
         for task in self._tasks:
             task.cancel()
         await self._appender.stop()
@@ -87,20 +87,21 @@ class LogArea:
         return start, count
 
     async def wait_for_state(self) -> None:
-        """Return when the log's numbers and segments are known. Raises Unavailable: a lost state file is made anew from
-        what the shards hold, so all of them have to be asked first."""
+        """Return when the log's numbers and segments are known. A lost state file is rebuilt from what all shards hold:
+        raises Unavailable while one of them has not reported."""
         if self.sequencer.is_new:
             await self.recovery.wait_for(range(self._links.shards))
 
     @property
     def readable(self) -> int:
-        """Readers can be given what is below, now and at any later time. Until all shards have reported after a start,
-        that is what was settled before it: of a batch above, a shard may have nothing, and then nobody reads it."""
+        """Records below this can be read now and at any later time. Until all shards have reported after a start, this
+        is the number below which everything was settled before the start: a shard may hold nothing of a batch above it,
+        and such a batch is never read."""
         visible = self.frontier.visible
         return visible if self.recovery.complete.is_set() else min(visible, self.sequencer.settled)
 
     def warnings(self) -> list[str]:
-        """What an operator should know of the log as a whole."""
+        """What an operator should know about the log as a whole."""
         refusal = self.recovery.refusal
         return [*([f"appends are refused: {refusal}"] if refusal else []), *self.recovery.notices]
 

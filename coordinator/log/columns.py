@@ -1,6 +1,6 @@
-"""The records of one batch, from the request to the shards and to those who follow their keys.
+"""The records of one batch, from the request to the shards and to the followers of their keys.
 
-Many records are columns over the bytes they came in; for a few, lists are quicker.
+Many records are columns over the bytes of the request; for a few records, lists are faster.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
 from shared.wire import Frame
 
 FEW_RECORDS = 16
-"""So many are hashed and cut by shard one by one sooner than as arrays."""
+"""Up to this number, hashing records one by one and cutting them by shard is faster than with arrays."""
 
 
 class Columns(Protocol):
-    """Records in the order of the batch; `size_bytes`: of keys and values."""
+    """Records in the order of the batch. `size_bytes`: total length of their keys and values."""
 
     size_bytes: int
 
@@ -36,11 +36,11 @@ class Columns(Protocol):
         ...
 
     def among(self, hashes: NDArray[np.uint64]) -> Iterable[int]:
-        """Positions of, at least, all records whose key's hash is one of these, which ascend. After `blocks`."""
+        """Positions that include every record whose key's hash is in `hashes`, which ascend. Call `blocks` first."""
         ...
 
     def having(self, prefix: bytes) -> Sequence[int]:
-        """Positions of the records whose key begins so."""
+        """Positions of the records whose key begins with `prefix`."""
         ...
 
 
@@ -55,6 +55,8 @@ def columns_of(keys: list[bytes], values: list[bytes]) -> Columns:
 
 
 class Few:
+    """Records as two lists."""
+
     __slots__ = ("_keys", "_values", "size_bytes")
 
     def __init__(self, keys: list[bytes], values: list[bytes]) -> None:
@@ -86,7 +88,7 @@ class Few:
 
 
 class Many:
-    """`table` int64[n, 4] over `data`, as shared.log_blocks has it."""
+    """Records as a table int64[n, 4] of places in `data`, as described in shared.log_blocks."""
 
     __slots__ = ("_data", "_hashes", "_table", "size_bytes")
 
@@ -101,7 +103,7 @@ class Many:
 
     @property
     def longest(self) -> tuple[int, int]:
-        """Bytes of the longest key, and of the longest value."""
+        """Lengths in bytes of the longest key and of the longest value."""
         return int(self._table[:, KEY_LENGTH].max()), int(self._table[:, VALUE_LENGTH].max())
 
     def key(self, at: int) -> bytes:

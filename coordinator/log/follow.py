@@ -1,7 +1,7 @@
-"""Who waits for records to come: woken by the append, with the records themselves.
+"""Followers: readers that wait for new records, and get them directly from the append.
 
-A follower that has read everything is handed new records straight from the append. One that is slower than its queue
-holds is *lagging* and reads the store until it has caught up.
+A follower that has read everything gets new records through a queue in memory. When its queue is full, it is *lagging*:
+it reads from the store until it has caught up.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from shared.messages import log
 
 QUEUE_RECORDS_MAX = 1000
 QUEUE_BYTES_MAX = 1 << 20
-"""What waits in memory for one follower: with more, it reads the store."""
+"""Records and bytes in one follower's queue; with more, the follower reads from the store."""
 
 Row = tuple[int, bytes, bytes]
 """(sequence number, key, value)."""
 
 
 class Follower:
-    """One reader's place: everything below `position` has been given to it."""
+    """One reader and its position: every selected record below `position` has been given to it."""
 
     __slots__ = ("_bytes", "_queue", "lagging", "position", "selection", "wake", "warnings")
 
@@ -44,7 +44,7 @@ class Follower:
         self._bytes = 0
 
     def lag(self) -> None:
-        """Give up the queue: the store has what comes next."""
+        """Empty the queue: the follower reads the next records from the store."""
         self.lagging = True
         self._queue.clear()
         self._bytes = 0
@@ -69,7 +69,7 @@ class Follower:
 
 
 class Followers:
-    """All that wait now."""
+    """All followers of the log."""
 
     def __init__(self, followers_max: int, frontier: Frontier, reader: Reader) -> None:
         self._max = followers_max
@@ -78,11 +78,12 @@ class Followers:
         self._count = 0
         self._by_key: dict[bytes, set[Follower]] = {}
         self._by_prefix: set[Follower] = set()
-        self._hashes: NDArray[np.uint64] | None = None  # of the keys that are followed, ascending; None: to be made
+        self._hashes: NDArray[np.uint64] | None = None  # of the keys that are followed, ascending; None: out of date
 
     @contextmanager
     def following(self, selection: Selection, position: int) -> Iterator[Follower]:
-        """Raises Overloaded when as many wait as may."""
+        """A follower from `position` on, for as long as the context lasts. Raises Overloaded at the limit of
+        followers."""
         if self._count >= self._max:
             raise Overloaded(
                 f"{self._count} reads follow the log, the limit is {self._max} (TRIPTYCH_LOG_FOLLOWERS_MAX); "
@@ -104,8 +105,8 @@ class Followers:
                 self._hashes = None
 
     async def read(self, follower: Follower, limit: int) -> list[Row]:
-        """The next records, waiting for them if need be; at most about `limit`. May be [] after reading on without
-        finding any; the caller sets the deadline."""
+        """The next records, about `limit` at most; waits for them if there are none yet. May be [] when the page that
+        was read from the store holds none. The caller sets the deadline."""
         await follower.wake.wait()
         if follower.lagging:
             return await self._catch_up(follower, limit)
@@ -115,11 +116,11 @@ class Followers:
         return rows
 
     async def _catch_up(self, follower: Follower, limit: int) -> list[Row]:
-        """A page from the store. With the last one, what is published from then on goes to the queue."""
+        """A page from the store. From the last page on, published records go to the follower's queue."""
         selection = follower.selection
         await self._reader.wait_for(selection)
-        # Set when nothing is left to wait for but the shards, and in the same round of the loop in which the page takes
-        # the frontier for its end: what becomes visible later is published to this follower, or it lags again.
+        # Set in the same round of the event loop in which the frontier becomes the end of the page. Records that become
+        # visible later are published to this follower, or make it lag again.
         follower.lagging = False
         upto = self._frontier.visible
         try:
@@ -136,7 +137,7 @@ class Followers:
         return rows
 
     def publish(self, group: Group) -> None:
-        """Hand a group that has become visible to those who follow its keys."""
+        """Hand a group that has become visible to the followers of its keys."""
         if not self._count:
             return
         for start, records in group.batches:
@@ -147,7 +148,7 @@ class Followers:
                     _offer(follower, start, records, records.having(follower.selection.prefix))
 
     def publish_gap(self) -> None:
-        """Have everyone read the store: there is something new in it that no group tells of."""
+        """Have every follower read from the store: it holds visible records that were in no published group."""
         for follower in self._all():
             follower.lag()
 

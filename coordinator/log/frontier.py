@@ -1,8 +1,8 @@
 """How far the log may be read.
 
-A group of batches is *open* from the moment its numbers are taken until every shard concerned has answered, or what
-they have of it is marked as given up. Readers never pass the first open group, so that they see whole batches only, in
-order, and never have to look back.
+A group of batches is *open* from the moment its numbers are taken until every shard concerned has answered or its
+failed batches are hidden. Readers never pass the first open group. So they see only whole batches, in order, and never
+have to look back.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from coordinator.log.columns import Columns
 from shared.messages.log import SEQUENCE_MAX
 
 UNSEEN_MAX = 4096
-"""Closed groups kept with their records until readers may see them; above this number, followers read them from the
-store instead."""
+"""Closed groups whose records stay in memory until readers may see them. Above this number, followers read the records
+from the store instead."""
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Consecutive batches start ≤ number < end. `batches`: (first number, records) of those that were stored."""
+    """Consecutive batches with the numbers start ≤ number < end. `batches`: (first number, records) of each batch that
+    was stored."""
 
     start: int
     end: int
@@ -32,21 +33,25 @@ class Group:
 
 
 class Frontier:
-    """`readable`: every batch below is whole or hidden. `durable`: and on the disk of every shard concerned."""
+    """The numbers up to which the log is decided.
+
+    Every batch below `readable` is whole or hidden; every batch below `durable` is also on the disk of every shard
+    concerned. `in_doubt` is the first group with a batch that some shard may not hold, found after a start.
+    """
 
     def __init__(self, visibility: str) -> None:
         self.readable = 0
         self.durable = 0
         self.in_doubt = SEQUENCE_MAX
         self.being_removed = SEQUENCE_MAX
-        """The first group of which shards may still hold what was taken back."""
+        """The first group with revoked batches that shards may still hold."""
         self.publish: Callable[[Group], None] = lambda group: None
         """Called with each group that becomes visible, in order."""
         self.publish_gap: Callable[[], None] = lambda: None
-        """Called when numbers have become visible that no published group told of: followers have to read the store."""
+        """Called when numbers have become visible that were in no published group: followers have to read the store."""
         self._visibility = visibility
         self._shown = 0
-        """Followers have been told of every number below, one way or the other."""
+        """Every number below has been published, as a group or as a gap."""
         self._open: deque[Group] = deque()
         self._unseen: deque[Group] = deque()
         self._moved = asyncio.Event()
@@ -56,7 +61,7 @@ class Frontier:
         self.show()
 
     def skip_to(self, number: int) -> None:
-        """No record will have a number below this that is not open now."""
+        """Go on at `number`: no batch that is not open now will have a number below it."""
         if not self._open:
             self.readable = max(self.readable, number)
         self.show()
@@ -73,15 +78,15 @@ class Frontier:
 
     @property
     def settled(self) -> int:
-        """Nothing below needs looking at after a crash, even one that takes the list of what is hidden."""
+        """Nothing below has to be examined after a crash, even one that destroys the list of hidden batches."""
         return min(self.durable, self.in_doubt, self.being_removed)
 
     def open(self, group: Group) -> None:
-        """Groups are opened in the order of their numbers."""
+        """Open a group. The caller opens groups in the order of their numbers."""
         self._open.append(group)
 
     def close(self, group: Group) -> None:
-        """Nothing of the group is under way any more. Answers are given in order: a batch is acknowledged when
+        """Close a group: nothing of it is under way any more. Answers are given in order: a batch is acknowledged when
         everything before it is decided too."""
         group.closed = True
         while self._open and self._open[0].closed:
@@ -93,15 +98,17 @@ class Frontier:
         self.show()
 
     def synced(self, upto: int) -> None:
+        """Everything below `upto` is on disk."""
         self.durable = max(self.durable, upto)
         self.show()
 
     def show(self) -> None:
-        """Tell followers of all that has become visible. Every change of the frontier ends with this.
+        """Publish everything that has become visible. Every change of the frontier ends with this.
 
-        Most of it are groups that were closed since the start. The rest (what a start found and has decided or synced
-        since, what was forgotten) nobody has in memory. When `visible` falls, because a shard has reported what is in
-        doubt, a follower may begin below what the others have been told of already, so it counts from there again.
+        Most of it are groups that were closed since the start. Other records are in no group in memory: those that a
+        start found in the shards and decided or synced since, and those of groups beyond UNSEEN_MAX. These are
+        published as a gap. When `visible` falls, because a shard has reported batches in doubt, a new follower may
+        begin below the numbers already published, so publishing begins again at the lower number.
         """
         visible = self.visible
         while self._unseen and self._unseen[0].end <= visible:

@@ -1,8 +1,9 @@
-"""Idempotent appends: a producer numbers its batches, and a batch that comes again gets the first answer again.
+"""Idempotent appends: a producer numbers its batches, and a batch that is sent again gets the first answer again.
 
-The answers are stored with the batch, on the shard of the producer's id, so that they survive what the batch survives.
-A shard stores its part before the batch is decided. What it tells is an answer only when the batch's group is closed
-and the batch was kept: the coordinator knows of every batch that is under way, given up or in doubt, and leaves it out.
+The answer is stored with the batch, on the shard of the producer's id, so that it survives what the batch survives. A
+shard stores its part before the batch is decided. So an answer of the shard counts only if the batch's group is closed
+and the batch was not revoked: the coordinator knows every batch that is under way, revoked or in doubt, and ignores its
+answer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from shared.messages import log
 from shared.wire import pack, unpack
 
 PRODUCERS_CACHED_MAX = 100_000
-"""Producers whose answers are kept in memory, at under 1 KB each; others cost one read of their shard."""
+"""Producers whose answers are kept in memory, at less than 1 KB each. Any other one costs one read of its shard."""
 
 Answer = tuple[int, int, int]
 """(producer_seq, start, count)."""
@@ -31,9 +32,12 @@ Answer = tuple[int, int, int]
 
 @dataclass(slots=True)
 class _Producer:
-    """`answers`: by producer_seq, of batches that were kept; all that are remembered once `is_loaded`, before that
-    those of this life of the coordinator. `under_way`: batches whose outcome is not known. `refused`: numbers whose
-    last try failed in this life of the coordinator, so that nothing of them will ever be read."""
+    """One producer's batches, by producer_seq.
+
+    `answers`: of batches that were stored. Once `is_loaded`, these are all answers that the shard remembers; before,
+    only those since this process started. `under_way`: batches whose outcome is not known. `refused`: numbers whose
+    last attempt failed since this process started, so that nothing of these batches will ever be read.
+    """
 
     answers: dict[int, Answer] = field(default_factory=dict)
     under_way: dict[int, asyncio.Task[Answer]] = field(default_factory=dict)
@@ -53,8 +57,8 @@ class _Producer:
             self.refused.remove(min(self.refused))
 
     def is_forgotten(self, number: int) -> bool:
-        """Whether a batch of this number may have been kept once, though there is no answer. The answers that are
-        remembered are those of the highest numbers: what is missing between them was never kept, in any life."""
+        """Whether a batch of this number may have been stored and its answer forgotten. The remembered answers are
+        those of the highest numbers: a number that is missing between them was never stored."""
         return number < min(self.answers, default=-1) and number not in self.refused
 
     @property
@@ -63,8 +67,8 @@ class _Producer:
 
 
 class Producers:
-    """For the event loop's thread only. What a client has begun goes on when the client leaves, and whoever sends the
-    same batch again shares its outcome."""
+    """Answers of all producers. An append goes on when its client disconnects, and a client that sends the same batch
+    again shares its outcome. For the event loop's thread only."""
 
     def __init__(self, settings: Settings, links: Links, recovery: Recovery) -> None:
         self._settings = settings
@@ -78,11 +82,11 @@ class Producers:
         return self._settings.write_timeout_ms / 1000
 
     async def append(self, append: Append, send: Callable[[Append], Awaitable[int]]) -> tuple[int, int, bool]:
-        """(start, count, whether it is a repeat) of the batch, sent unless its answer is known or on its way. `send`
-        returns when the batch is kept for ever, and raises when nothing of it will ever be read.
+        """(start, count, whether it is a repeat) of the batch, which is sent unless it has an answer or is under way.
+        `send` returns when the batch is stored for good, and raises when nothing of it will ever be read.
 
-        Raises BadData for a producer_seq below all whose answers are remembered,
-        DeadlineExceeded when the outcome is not known in time, Unavailable while it cannot be.
+        Raises BadData for a producer_seq below all whose answers are remembered, DeadlineExceeded when the outcome is
+        not known in time, and Unavailable while an earlier attempt is not decided, and what `send` raises.
         """
         try:
             async with asyncio.timeout(ORDER_WAIT_FACTOR * self._timeout_s):
@@ -133,7 +137,7 @@ class Producers:
             del producer.under_way[append.producer_seq]
 
     def _producer(self, name: str) -> _Producer:
-        """What is known of it; those not heard of for longest are forgotten."""
+        """The state of this producer. Above PRODUCERS_CACHED_MAX, the least recently used idle producer is dropped."""
         producer = self._producers.setdefault(name, _Producer())
         self._producers.move_to_end(name)
         if len(self._producers) > PRODUCERS_CACHED_MAX:
@@ -145,7 +149,7 @@ class Producers:
         return producer
 
     async def _load(self, name: str, producer: _Producer) -> set[int]:
-        """Have what the shard remembers in `answers`; the numbers of batches that are not decided."""
+        """Add the answers that the shard remembers to `answers`. Returns the producer_seqs that are not decided."""
         if producer.is_loaded:
             return set()
         if producer.loading is None:
@@ -157,8 +161,8 @@ class Producers:
         try:
             shard = shard_of(name.encode(), self._links.shards)
             await self._recovery.wait_for([shard])
-            # The shard may answer before, between and after the messages of a batch and of its taking back: only what
-            # was decided before the question was sent can be told by the answer.
+            # The shard may answer before, between or after the messages that write and revoke a batch. So its reply
+            # counts only for batches that were decided before the request was sent.
             decided_below = self._recovery.decided_below
             in_doubt = self._recovery.batches_in_doubt()
             revoked = self._recovery.hidden(0, log.SEQUENCE_MAX)
@@ -167,15 +171,15 @@ class Producers:
             revoked += self._recovery.hidden(0, log.SEQUENCE_MAX)
             in_doubt |= self._recovery.batches_in_doubt()
             undecided: set[int] = set()
-            kept: list[Answer] = []
+            decided: list[Answer] = []
             for answer in unpack(reply.message.body, log.ProducerReply).answers:
                 if any(begin <= answer[1] < end for begin, end in revoked):
                     continue
                 if answer[1] in in_doubt:
                     undecided.add(answer[0])
                 elif answer[1] < decided_below:
-                    kept.append(answer)
-            for answer in [*kept, *producer.answers.values()]:
+                    decided.append(answer)
+            for answer in [*decided, *producer.answers.values()]:
                 producer.remember(answer)
                 self._newest_start = max(self._newest_start, answer[1])
             producer.is_loaded = not undecided
@@ -184,9 +188,9 @@ class Producers:
             producer.loading = None
 
     def forget(self, spans: Sequence[log.Span]) -> None:
-        """Have no answer about batches that are taken back."""
+        """Forget the answers of batches that are revoked."""
         if all(begin > self._newest_start for begin, _ in spans):
-            return  # as nearly always: they are newer than all that was answered
+            return  # the usual case: the spans are newer than every answer
         for producer in self._producers.values():
             for number, start, _ in list(producer.answers.values()):
                 if any(begin <= start < end for begin, end in spans):
@@ -194,7 +198,7 @@ class Producers:
                     producer.is_loaded = False
 
     def stop(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel what is under way."""
         for producer in self._producers.values():
             for task in (*producer.under_way.values(), producer.loading):
                 if task is not None:
@@ -202,6 +206,6 @@ class Producers:
 
 
 def _seen(task: asyncio.Task[Answer] | asyncio.Task[set[int]]) -> None:
-    """Nobody may be waiting for its error."""
+    """Mark the task's error as retrieved: its waiters may all have disconnected."""
     if not task.cancelled():
         task.exception()

@@ -20,22 +20,22 @@ from shared.messages import log
 from shared.wire import pack, unpack
 
 PAGE_RECORDS = 4096
-"""Records asked of the shards at once: a page is there in a few ms, so the first byte of a long scan is too."""
+"""Records requested from the shards at once: a page takes a few ms, and so does the first byte of a long scan."""
 
 WARNINGS_MAX = 100
-"""Texts of one answer; the others are counted."""
+"""Warning texts in one answer; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The records of `key`, or, where it is None, of every key with `prefix`."""
+    """The records of `key`, or, if it is None, of every key with `prefix`."""
 
     key: bytes | None
     prefix: bytes = b""
 
 
 class Warnings:
-    """What the answers to a read lack because it is damaged on disk: each text once, in the order they came."""
+    """What an answer lacks because of damage on disk: each text once, in the order of arrival."""
 
     def __init__(self) -> None:
         self._texts: dict[str, None] = {}
@@ -59,9 +59,12 @@ class Warnings:
 
 
 class Reader:
-    """Every method raises Unavailable when a shard concerned is missing: a log with holes would be passed over and
-    never looked at again, so unlike a query's answer, a read of the log is never partial. What is damaged on disk is
-    the exception, since it would never be answered again: `warnings` takes the texts that say what is missing."""
+    """Reads the log. Every method that asks shards raises Unavailable when one of them is missing.
+
+    A reader never reads an earlier part of the log again, so it would miss the records of an absent shard for good:
+    unlike a query's answer, a read of the log is never partial. Damage on disk is the exception, because waiting for it
+    would take for ever: `warnings` collects texts that say what is missing.
+    """
 
     def __init__(
         self, settings: Settings, links: Links, sequencer: Sequencer, frontier: Frontier, recovery: Recovery
@@ -86,13 +89,13 @@ class Reader:
         return [shard_of(selection.key, self._links.shards)]
 
     async def wait_for(self, selection: Selection) -> None:
-        """Return when what the selection's shards hold is decided; at once, when it was before. Raises Unavailable when
-        one of them is not there, or does not report in time."""
+        """Return when every batch that the selection's shards hold is decided, which is usually at once. Raises
+        Unavailable when one of the shards is not ready or does not report in time."""
         await self._recovery.wait_for(self._shards(selection))
 
     def _range(self, start: int, end: int) -> log.Range | None:
-        """What of start ≤ number < end may be read now; None when that is nothing."""
-        segments = self._sequencer.segments  # which another thread replaces when one begins or is dropped
+        """The part of start ≤ number < end that may be read now; None when it is empty."""
+        segments = self._sequencer.segments  # another thread replaces the list when a segment begins or is dropped
         start = max(start, segments[0].start_seq if segments else 0)
         end = min(end, self._frontier.visible)
         if start >= end or not segments:
@@ -111,8 +114,7 @@ class Reader:
         reverse: bool = False,
         warnings: Warnings | None = None,
     ) -> log.Page:
-        """One page of the records with start ≤ number < end; `Page.next` is where the next one begins (in reverse:
-        ends)."""
+        """One page of the records with start ≤ number < end. The next page begins (in reverse: ends) at `Page.next`."""
         shards = self._shards(selection)
         await self.wait_for(selection)
         span = self._range(start, end)
@@ -143,7 +145,8 @@ class Reader:
         reverse: bool = False,
         warnings: Warnings | None = None,
     ) -> AsyncGenerator[log.Page, None]:
-        """All pages up to `limit` records; while one is used, the next is on its way. Always at least one.
+        """All pages, up to `limit` records. The next page is requested while the caller uses the last one. There is
+        always at least one page.
 
         Raises DeadlineExceeded between two pages when they take longer than TRIPTYCH_LOG_SCAN_TIMEOUT together.
         """

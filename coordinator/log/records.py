@@ -1,10 +1,11 @@
-"""Append requests: from the three content types to columns of keys and values, checked.
+"""Parses append requests of three content types into checked columns of keys and values.
 
-What ordinary clients send is read by the kernels of `coordinator.log.walk`. What those leave, small bodies and whatever
-is wrong are read by general readers, so that they alone decide what is an error, and how it is called.
+The kernels of `coordinator.log.walk` read the requests that ordinary clients send. General readers read small bodies
+and everything that the kernels cannot read. So only the general readers decide what is an error and word its message.
 
-JSON is the interface's; ProtoJSON also takes what its rules allow (snake_case names, null, base64url, unpadded base64,
-integers as text). Field names in errors are paths into the body, such as `$.records[3].key`.
+JSON is as the interface describes it; ProtoJSON also accepts what its own rules allow (snake_case names, null,
+base64url, unpadded base64, integers as text). Field names in errors are paths into the body, such as
+`$.records[3].key`.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ PRODUCER_SEQ_MAX = (1 << 63) - 1
 
 
 WALK_BYTES_MIN = 2048
-"""Bodies below are read sooner by the general readers."""
+"""Bodies shorter than this are read faster by the general readers."""
 BESIDE_BYTES_MAX = 2048
-"""Of a body, beside its records, that a walk takes up with: the producer's id and a few names."""
-_RECORD_BYTES_MIN = 22  # of a record in JSON with its comma, a key and a value of no bytes
+"""Bytes of a body beside its records (the producer's id and a few names) up to which the kernels' readers accept it."""
+_RECORD_BYTES_MIN = 22  # a record in JSON with its comma, an empty key and an empty value
 _PROTO_RECORD_BYTES_MIN = 4
 _SPANS_MAX = 16
 
@@ -61,7 +62,7 @@ class Append:
 
 @dataclass(slots=True)
 class _Lists:
-    """A batch as the general readers have it."""
+    """A batch as the general readers return it."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -123,11 +124,11 @@ def parse(content_type: str, body: bytes, settings: Settings) -> Append:
     return Append(columns_of(lists.keys, lists.values), lists.durable, lists.producer, lists.producer_seq)
 
 
-# The kernels' readers: None for what they leave to the general ones.
+# The kernels' readers: None for bodies that they leave to the general readers.
 
 
 def _walked_json(body: bytes, settings: Settings) -> Append | None:
-    """Reads the array of records by itself, and what is around it as a request without any."""
+    """Read the array of records with the kernel, and the rest of the body as a request without records."""
     begin = body.find(b"[", 0, BESIDE_BYTES_MAX) + 1
     name = body[:begin].rstrip(b"[ \t\r\n:")
     if begin == 0 or not name.endswith(b'"records"'):
@@ -167,7 +168,7 @@ def _walked_protobuf(body: bytes, settings: Settings) -> Append | None:
 def _fitting(
     data: NDArray[np.uint8], table: NDArray[np.int64], settings: Settings, durable: bool, producer: str, seq: int
 ) -> Append | None:
-    """None for a batch that is over a limit."""
+    """The batch; None when it is over a limit."""
     columns = Many(data, table)
     longest_key, longest_value = columns.longest
     if longest_key > KEY_BYTES_MAX or longest_value > settings.log_record_bytes_max:
@@ -189,7 +190,7 @@ def _from_json(body: bytes) -> _Lists:
 
 def _from_proto_json(body: bytes) -> _Lists:
     try:
-        return _from_json(body)  # the common form, decoded in one go
+        return _from_json(body)  # the common form, which is decoded in one pass
     except BadData:
         pass
     try:

@@ -21,6 +21,8 @@ CHECK_EVERY_S = 1.0
 
 
 class Retention:
+    """Drops segments from the log, then from the shards."""
+
     def __init__(
         self,
         settings: Settings,
@@ -30,7 +32,7 @@ class Retention:
         writes: StateWrites,
         end_segment: Callable[[], Awaitable[None]],
     ) -> None:
-        """`end_segment`: begins a segment at a moment at which nobody takes a number."""
+        """`end_segment` begins a new segment while no append takes a number."""
         self._settings = settings
         self._links = links
         self._sequencer = sequencer
@@ -39,8 +41,8 @@ class Retention:
         self._end_segment = end_segment
 
     async def run(self) -> None:
-        """Every CHECK_EVERY_S, after the recovery: forget the segments that are due, then have the shards remove what
-        they hold of them."""
+        """Every CHECK_EVERY_S, once the recovery is complete: drop the segments that are due, then have the shards
+        remove the records of dropped segments."""
         await self._recovery.complete.wait()
         while True:
             try:
@@ -51,7 +53,7 @@ class Retention:
 
     async def _check(self) -> None:
         if self._settings.log_retention_ms and self._sequencer.segment_is_due():
-            # Otherwise the next append ends it, which for a log that is no longer written never comes.
+            # Appends end segments too, but a log that is no longer written gets no further append.
             await self._end_segment()
         count = self._due()
         if count:
@@ -66,8 +68,8 @@ class Retention:
             self._recovery.stale.difference_update(shard for shard in shards if shard not in result.missing)
 
     def _due(self) -> int:
-        """How many segments, from the oldest, are to go: those that ended before the retention time, and those above
-        the retention size. The last one, which still grows, stays."""
+        """How many segments, from the oldest, are to be dropped: those that ended before the retention time, and those
+        above the retention size. The last segment still grows and stays."""
         segments = self._sequencer.segments
         count = 0
         if self._settings.log_retention_ms:

@@ -1,4 +1,4 @@
-"""Batches on their way into a group: in which order they go, when, and how long their answers may take."""
+"""Batches that wait for a group: their order, when they are due, and the deadlines of their answers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from shared.wire import Frame
 SMALL_RECORDS = 500
 SMALL_BYTES = 64 << 10
 FEW_BATCHES = 8
-"""Less than SMALL waits while more than FEW batches of its kind are under way: a message costs each shard the same
-however little is in it, so under load fewer and fuller ones are faster for all; without load, nobody waits."""
+"""While more than FEW_BATCHES of a queue are under way, the queue waits until it holds SMALL_RECORDS or SMALL_BYTES. A
+message costs each shard the same however little it contains, so under load, fewer and larger messages are faster for
+all requests. Without load, no request waits."""
 
 ORDER_WAIT_FACTOR = 3
-"""An answer waits in the queue, for the shards, and for the groups before it: each at most the write timeout."""
+"""An append waits in the queue, for the shards, and for the groups before it: each for at most the write timeout."""
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A batch and where its records go: `blocks` holds each shard's part of them (shared.log_blocks). `answer` has a
-    result when the batch is kept for ever, and an error when nothing of it will ever be read (or nobody waits)."""
+    """A batch in a queue or under way. `blocks`: each shard's part of the records (shared.log_blocks). `answer`: the
+    batch's first number once it is stored for good; an error when nothing of it will ever be read, or after the
+    deadline. `expires`: the time (time.monotonic) after which the batch is no longer sent."""
 
     append: Append
     blocks: Mapping[int, Frame]
@@ -36,8 +38,8 @@ class Waiting:
 
 @dataclass(slots=True)
 class Queue:
-    """Batches that wait, all durable or all not, in the order they came; how many groups are under way, and of how
-    many batches."""
+    """Waiting batches, all durable or all not, in the order of arrival. `in_flight`: groups of this queue under way;
+    `batches_in_flight`: the batches in them."""
 
     batches: deque[Waiting] = field(default_factory=deque)
     records: int = 0
@@ -72,7 +74,7 @@ class Queue:
 
 
 class Deadlines:
-    """One timer for the answers of all appends, which have the same time to come and come mostly in order."""
+    """One timer for the answers of all appends: they all have the same timeout, and mostly come in order."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

@@ -18,7 +18,7 @@ _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 
 
 class Shown(Protocol):
-    """What a vector in an answer is made of."""
+    """The parts of a vector in an answer."""
 
     id: bytes
     attributes: bytes
@@ -26,7 +26,7 @@ class Shown(Protocol):
 
 
 def _scores(near: Floats, metric: str) -> Floats:
-    """The scores shown: the similarities themselves, under l2 the distances."""
+    """The scores in the answer: the similarities; for l2 the distances."""
     return np.float32(0) - near if metric == "l2" else near
 
 
@@ -38,13 +38,13 @@ def vector_json(entry: Shown) -> dict[str, Any]:
 
 
 def hits_json(hits: Hits, metric: str) -> str:
-    """A JSON array of results, put together of texts: an object for each would cost twice as much."""
+    """A JSON array of results, joined from texts: encoding an object per hit would take twice as long."""
     if not hits.ids:
         return "[]"
-    # float32 in an array are written with as many digits as they need, a Python float with a double's.
+    # orjson writes a float32 of an array with as many digits as it needs, but a Python float with those of a double.
     scores = orjson.dumps(_scores(hits.near, metric), option=orjson.OPT_SERIALIZE_NUMPY).decode()[1:-1].split(",")
     names = list(map(bytes.decode, hits.ids))
-    # Most ids are the same in JSON as they are.
+    # Most ids need no escaping in JSON.
     if _ESCAPED.search("".join(names)) is None:
         names = [f'"{name}"' for name in names]
     else:
@@ -85,7 +85,7 @@ def _fill(name: bytes, attributes: bytes, vector: Floats | None, into: vector_pb
 
 
 def hits_protobuf(hits: Hits, metric: str, into: Any) -> None:
-    """Results added to `into`, a repeated field of SearchResult."""
+    """Add results to `into`, a repeated field of SearchResult."""
     for score, (_, name, attributes, vector) in zip(_scores(hits.near, metric).tolist(), hits, strict=True):
         result = into.add()
         result.score = score

@@ -1,4 +1,4 @@
-"""The vector area behind its endpoints: the collections, writes to shards, reads and searches."""
+"""The vector area behind its HTTP endpoints: collections, writes, reads and searches."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from shared.messages.vectors import (
 from shared.telemetry import event
 
 THREAD_NUMBERS_MIN = (
-    64_000  # components of a write from which it is checked and cut in a thread: 1 ms of the event loop
+    64_000  # a write of this many components is checked and cut in a thread: it would block the event loop for 1 ms
 )
 
 
 @dataclass(slots=True)
 class Searched:
-    """A search's answer: the hits of each query, the texts of its warnings, and the collection it is from (None: the
-    default one, which has no vector yet)."""
+    """A search's answer: the hits of each query, the warnings, and the collection (None: the default one, which has no
+    vector yet)."""
 
     lists: list[Hits]
     warnings: list[str]
@@ -54,7 +54,7 @@ class Searched:
 
 @dataclass(slots=True)
 class StoredVector:
-    """One vector as read: its id, packed attributes and components if asked for."""
+    """One vector as read: its id, its packed attributes, and its components if the request includes them."""
 
     id: bytes
     attributes: bytes
@@ -62,7 +62,7 @@ class StoredVector:
 
 
 class VectorArea:
-    """One for the cluster; everything runs on the coordinator's event loop."""
+    """One object for the cluster. Everything runs on the coordinator's event loop, except cutting large writes."""
 
     def __init__(self, settings: Settings, links: Links, control: Control) -> None:
         self._settings = settings
@@ -92,26 +92,26 @@ class VectorArea:
             )
 
     async def stop(self) -> None:
-        """Give up searches still waiting; changes of collections come to their end."""
+        """Cancel the searches under way; wait for the changes of collections to finish."""
         self._batches.stop()
         await self._collections.stop()
 
     # Collections
 
     async def collections(self) -> tuple[list[Collection], list[str]]:
-        """(all of them, warnings). Raises Unavailable while they are not known."""
+        """(all collections, warnings). Raises Unavailable while the list of collections is not known."""
         await self._collections.known()
         return self._collections.all(), self._collections.warnings()
 
     async def find(self, name: str) -> Collection | None:
-        """The collection of a read: None for the default one while it has no vector. Raises NotFound for others,
-        Unavailable while it is not known which there are."""
+        """The collection `name`: None for the default one while it has no vector. Raises NotFound for others that do
+        not exist, Unavailable while the list of collections is not known."""
         await self._collections.known()
         return self._collections.find(name)
 
     async def create(self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str]) -> Collection:
-        """Durable when this returns. Raises BadData for settings that are wrong, or other than those of the collection
-        there is, Unavailable."""
+        """Create a collection: durable when this returns. Raises BadData for settings that are wrong or differ from
+        those of the existing collection, and Unavailable."""
         fixed_dimension = self._settings.vector_dimension
         if name == DEFAULT and fixed_dimension not in (0, dimension):
             raise BadData(f"dimension is {dimension}; TRIPTYCH_VECTOR_DIMENSION fixes it to {fixed_dimension}")
@@ -122,14 +122,14 @@ class VectorArea:
         return await self._collections.drop(name)
 
     async def _for_write(self, upserts: Upserts) -> Collection:
-        """The collection written to; the first vector of all makes the default one."""
+        """The collection to write to. The first vector of all creates the default one."""
         collection = await self.find(upserts.collection)
         await self._collections.settle()
         if collection is not None:
             return collection
         settings = self._settings
         dimension = settings.vector_dimension or upserts.dimension()
-        # Whatever is wrong with the request is found before its dimension becomes everyone's.
+        # A wrong request is refused before its dimension becomes the collection's.
         upserts.matrix(Collection(0, DEFAULT, dimension, settings.vector_metric, settings.vector_storage))
         self._links.require(range(self._links.shards))
         return await self._collections.find_or_create(
@@ -139,10 +139,11 @@ class VectorArea:
     # Writes
 
     async def write(self, upserts: Upserts) -> int:
-        """Insert or replace; on the disks of all shards concerned when it returns. Returns how many vectors were given.
+        """Insert or replace vectors: on the disks of all shards concerned when this returns. Returns how many vectors
+        the request has.
 
-        Raises BadData with nothing applied; Unavailable when a shard is missing or fails, and then some shards may
-        have taken their part: sending the request again whole changes nothing more.
+        Raises BadData with nothing applied. Raises Unavailable when a shard is missing or fails; some shards may then
+        have stored their part, and it is safe to send the whole request again.
         """
         collection = await self._for_write(upserts)
         if len(upserts.flat) < THREAD_NUMBERS_MIN:
@@ -155,7 +156,7 @@ class VectorArea:
         return len(upserts.ids)
 
     def _parts(self, upserts: Upserts, collection: Collection) -> dict[int, list[bytes]]:
-        """The frames of each shard, as `WriteBody` says. Raises BadData for vectors the collection cannot hold."""
+        """Shard → its frames, as described in `WriteBody`. Raises BadData for vectors the collection cannot hold."""
         ids, table, attributes = upserts.last_wins(upserts.matrix(collection))
         parts = {}
         for shard, places in self._places(ids).items():
@@ -168,7 +169,7 @@ class VectorArea:
         return parts
 
     async def delete(self, name: str, ids: Sequence[bytes]) -> int:
-        """Delete; as durable as `write`. Returns how many existed."""
+        """Delete vectors, as durably as `write`. Returns how many existed."""
         collection = await self.find(name)
         await self._collections.settle()
         if collection is None or not ids:
@@ -182,7 +183,7 @@ class VectorArea:
         return sum(wire.unpack(reply.message.body, Count).count for reply in replies)
 
     def _places(self, ids: Sequence[bytes]) -> dict[int, list[int]]:
-        """Which of `ids` each shard holds."""
+        """Shard → the positions in `ids` of the ids that belong to it."""
         shards = self._links.shards
         places: dict[int, list[int]] = {}
         for place, name in enumerate(ids):
@@ -201,8 +202,8 @@ class VectorArea:
     async def get(
         self, name: str, ids: Sequence[bytes], fields: tuple[str, ...] | None, *, partial: bool = True
     ) -> tuple[list[StoredVector], list[str]]:
-        """(those of `ids` that exist, in that order; warnings). Raises Unavailable when no shard answers or `partial`
-        is not allowed."""
+        """(the vectors of `ids` that exist, in that order; warnings). Raises Unavailable when no shard answers, or when
+        the answer is not whole and `partial` is false."""
         collection = await self.find(name)
         if collection is None or not ids:
             return [], []
@@ -225,14 +226,15 @@ class VectorArea:
         return [stored[name] for name in dict.fromkeys(ids) if name in stored], outcome.warnings()
 
     async def stats(self) -> tuple[list[CollectionStats], list[str]]:
-        """(an entry for each collection of each worker; warnings, also of what the list of collections may lack)."""
+        """(an entry for each collection of each worker; warnings, including those about the list of collections)."""
         outcome = await self._links.fan_out("vector.stats", timeout_s=self._timeout_s)
         replies = [wire.unpack(reply.message.body, StatsReply) for reply in outcome.replies]
         entries = [entry for reply in replies for entry in reply.collections]
         return entries, [*outcome.warnings(), *self._collections.warnings()]
 
     async def search(self, request: SearchRequest, *, partial: bool) -> Searched:
-        """Raises BadData, DeadlineExceeded, or Unavailable when no shard answers or `partial` is not allowed."""
+        """Search all shards. Raises BadData, DeadlineExceeded, or Unavailable when no shard answers, or when the answer
+        is not whole and `partial` is false."""
         collection = await self.find(request.collection)
         if collection is None:
             if request.text_query:
@@ -240,14 +242,14 @@ class VectorArea:
             return Searched([NO_HITS] * len(request.counts), [])
         queries = request.queries(collection)
         body = request.body(collection, self._settings.vector_expansion)
-        found, outcome = await self._batches.submit(body, queries)
+        results, outcome = await self._batches.submit(body, queries)
         warnings = outcome.warnings()
         if not partial:
             require_whole(warnings)
-        if found.unknown and found.vectors and not warnings:
-            names = ", ".join(map(repr, sorted(found.unknown)))
+        if results.unknown and results.vectors and not warnings:
+            names = ", ".join(map(repr, sorted(results.unknown)))
             raise BadData(f"filter: no vector of the collection {collection.name!r} has the field {names}")
-        lists = found.lists
+        lists = results.lists
         if request.hybrid():
             lists = [fuse(lists, request.k)]
         return Searched(lists, warnings, collection)

@@ -1,4 +1,4 @@
-"""Searches gathered into batches: those that are alike in all but their vectors share messages to the workers."""
+"""Gathers searches into batches: searches that differ only in their vectors share messages to the workers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from shared.errors import DeadlineExceeded
 from shared.messages.vectors import Floats, SearchBody
 
 BATCHES_IN_FLIGHT = 1
-"""Of searches that differ only in their vectors. Searches that arrive while a batch is being answered are gathered into
-the next one, so that many small searches cost the workers little more than one."""
+"""For each kind of search, that is, searches that differ only in their vectors. Searches that arrive while a batch is
+being answered are gathered into the next one, so that many small searches cost the workers little more than one."""
 BATCH_MAX = 128
 HOLD_S = 0.002
 HOLD_SHARE = 0.9
@@ -47,7 +47,7 @@ class _Queue:
 
 
 class SearchBatches:
-    """For the event loop's thread only."""
+    """Queues of searches, one for each kind. For the event loop's thread only."""
 
     def __init__(self, ask: Ask, timeout_s: float) -> None:
         """`ask` sends one search of several vectors, float32[queries, dimension], to the workers."""
@@ -57,7 +57,7 @@ class SearchBatches:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
-        """Give up searches still waiting."""
+        """Cancel the batches under way."""
         for task in list(self._tasks):
             task.cancel()
 

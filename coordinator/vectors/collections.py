@@ -1,8 +1,8 @@
-"""The collections over the whole cluster: the catalogue decides, the shards follow.
+"""The collections of the whole cluster: the catalogue decides which exist, the shards follow.
 
-A collection that is dropped is gone when the catalogue's files say so. Its vectors go from the shards that are there at
-once, and from the others when they come back, also after a restart; ids are never given twice, so a late drop cannot
-touch a collection that was created again.
+A collection is dropped once the catalogue's files say so. Its vectors are removed from the ready shards at once, and
+from the others when they are back, also after a restart. Ids are never reused, so a late drop cannot affect a
+collection that was created again under the same name.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from shared.messages.vectors import Collection, CollectionBody, CollectionsReply
 from shared.telemetry import event
 
 CHANGES_MAX = 64
-"""Changes of the catalogue that wait for each other."""
+"""Changes of the catalogue that may be queued."""
 FOLLOW_S, LOST_S = 0.5, 0.05
-"""How often shards that are back are looked for, and how often while the catalogue waits for all of them."""
+"""Seconds between two checks for shards that are back: usually, and while a lost catalogue needs all shards."""
 STOP_S = 2.0
 
 T = TypeVar("T")
 
 
 class Collections:
-    """One for the cluster, whose list is in `control`; everything but its documents is done on the coordinator's event
-    loop."""
+    """One object for the cluster, whose list is in `control`. Everything except writing documents runs on the
+    coordinator's event loop."""
 
     def __init__(self, settings: Settings, links: Links, control: Control) -> None:
         self._links = links
@@ -43,9 +43,9 @@ class Collections:
         self._known = asyncio.Event()
         self._turn = asyncio.Lock()
         self._changes: set[asyncio.Task[object]] = set()
-        self._met: set[int] = set()  # shards whose ids the catalogue is above
+        self._met: set[int] = set()  # shards whose ids are all below the catalogue's next id
         self._agreed = False  # all shards have been compared with the catalogue
-        self._gone: dict[int, set[int]] = {}  # dropped collection → shards that do not have it any more
+        self._gone: dict[int, set[int]] = {}  # id of a dropped collection → shards that have removed it
         self._follower: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -56,7 +56,7 @@ class Collections:
         self._follower = asyncio.create_task(self._follow())
 
     async def stop(self) -> None:
-        """Changes under way come to their end."""
+        """Stop following the shards, and wait up to STOP_S for the changes under way."""
         if self._follower is not None:
             self._follower.cancel()
         if self._changes:
@@ -65,8 +65,8 @@ class Collections:
     # Reading
 
     async def known(self) -> None:
-        """Return when it is known which collections there are. Raises Unavailable when that needs shards that are
-        away, or takes too long."""
+        """Return when the list of collections is known. Raises Unavailable when that needs shards that are missing, or
+        takes too long."""
         if self._known.is_set():
             return
         why = "the list of collections is not there, and must be made from what all shards have"
@@ -83,7 +83,8 @@ class Collections:
         return self._catalogue.all()
 
     def find(self, name: str) -> Collection | None:
-        """None for the default one while it has no vector. Raises NotFound for others that are not there."""
+        """The collection `name`: None for the default one while it has no vector. Raises NotFound for others that do
+        not exist."""
         if name in ("", DEFAULT):
             return self._catalogue.find(name)
         collection = self._catalogue.find(name)
@@ -92,7 +93,7 @@ class Collections:
         return collection
 
     def warnings(self) -> list[str]:
-        """What the list of collections may lack."""
+        """Texts about what the list of collections may lack."""
         return self._catalogue.warnings()
 
     # Changing
@@ -103,18 +104,18 @@ class Collections:
         return await self._change(partial(self._catalogue.create, name, dimension, metric, storage, text))
 
     async def find_or_create(self, name: str, dimension: int, metric: str, storage: str) -> Collection:
-        """As `create`, but what is there is right whatever its settings are."""
+        """As `create`, but returns an existing collection whatever its settings are."""
         catalogue = self._catalogue
         return await self._change(
             lambda: catalogue.find(name) or catalogue.create(name, dimension, metric, storage, ())
         )
 
     async def drop(self, name: str) -> list[str]:
-        """Delete a collection: durably gone when this returns, whatever shards are away. Returns a text for each shard
-        that still has its vectors, and drops them when it is back.
+        """Delete a collection: durably deleted when this returns, even if shards are missing. Returns a text for each
+        shard that still has its vectors; such a shard drops them when it is back.
 
-        Raises NotFound, or Unavailable when the catalogue could not be written; the collection is there then, unless
-        the answer says that the change is still under way.
+        Raises NotFound, or Unavailable when the catalogue could not be written; the collection then still exists,
+        unless the error says that the change is still under way.
         """
         await self.known()
         gone = await self._change(partial(self._catalogue.remove, name))
@@ -122,19 +123,20 @@ class Collections:
         return [f"shard {n} drops its vectors of {name!r} when it is back: {why}" for n, why in sorted(missing.items())]
 
     async def settle(self) -> None:
-        """Return when the files are what memory has, which only a failed write puts in doubt. Raises Unavailable."""
+        """Return when the catalogue's files match its memory, which only a failed write puts in doubt. Raises
+        Overloaded, Unavailable."""
         if self._catalogue.in_doubt:
             await self._change(self._catalogue.settle)
 
     async def _change(self, change: Callable[[], T]) -> T:
-        """One change after the other, each to its end whether anybody waits for it or not: two beside each other would
-        leave memory and disk apart. Raises Overloaded, Unavailable."""
+        """Run one change after the other, each to its end even if its caller is cancelled: two concurrent changes could
+        make memory and disk differ. Raises Overloaded, Unavailable."""
         if len(self._changes) >= CHANGES_MAX:
             raise Overloaded(f"{CHANGES_MAX} changes of collections are waiting, which is the limit; try again later")
         task = asyncio.create_task(self._in_turn(change))
         self._changes.add(task)
         task.add_done_callback(self._changed)
-        await asyncio.wait([task], timeout=self._timeout_s)  # which leaves the task alone, also when it is cancelled
+        await asyncio.wait([task], timeout=self._timeout_s)  # does not cancel the task when this call is cancelled
         if not task.done():
             raise Unavailable(f"the change has taken longer than {self._timeout_s:g} s and is still under way")
         return task.result()
@@ -142,7 +144,7 @@ class Collections:
     def _changed(self, task: asyncio.Task[object]) -> None:
         self._changes.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waits for it has it too
+            task.exception()  # marks the error as retrieved; a caller that still waits gets it too
 
     async def _in_turn(self, change: Callable[[], T]) -> T:
         async with self._turn:
@@ -167,7 +169,7 @@ class Collections:
             await asyncio.sleep(FOLLOW_S if self._known.is_set() else LOST_S)
 
     async def _reconcile(self) -> None:
-        """Make the catalogue if it is lost, compare shards that were away with it, and drop what it has dropped."""
+        """Rebuild a lost catalogue, compare shards that are back with it, and have them drop what it has dropped."""
         ready = set(range(self._links.shards)) - self._links.unready().keys()
         if not self._known.is_set():
             if len(ready) < self._links.shards:
@@ -186,7 +188,7 @@ class Collections:
                 await self._drop_from_shards(gone)
 
     async def _stored(self, shards: set[int]) -> list[ShardCollections]:
-        """What each of these shards has, of those that answer."""
+        """What these shards hold; shards that do not answer are left out."""
         outcome = await self._ask("vector.collections", shards)
         return [
             shard for reply in outcome.replies for shard in wire.unpack(reply.message.body, CollectionsReply).shards
@@ -196,15 +198,17 @@ class Collections:
         return await self._links.fan_out(method, shards=sorted(shards), body=body, timeout_s=self._timeout_s)
 
     async def _meet(self, shards: list[ShardCollections]) -> None:
-        """No id that one of these shards has ever seen is given again, also when the catalogue is an older copy."""
+        """Make sure that no id that one of these shards has ever seen is given again, even if the catalogue is an older
+        copy."""
         seen = [number for shard in shards for number in (*shard.dropped, *(one.id for one in shard.collections))]
         if max(seen, default=0) >= self._catalogue.next_id:
             await self._change(partial(self._catalogue.give_above, max(seen)))
         self._met.update(shard.shard for shard in shards)
 
     async def _agree(self, ready: set[int]) -> None:
-        """Whatever made the catalogue and the shards differ, an older copy of either or a release that dropped in part:
-        a collection that a shard has dropped is dropped everywhere, and one the catalogue never had is taken in."""
+        """Resolve differences between the catalogue and the shards. They come from an older copy of either, or from a
+        release that dropped a collection on some shards only. A collection that a shard has dropped is dropped
+        everywhere, and a collection that the catalogue never had is added to it."""
         catalogue, generation = self._catalogue, self._catalogue.generation
         shards = await self._stored(ready)
         if len(shards) < self._links.shards:
@@ -223,7 +227,7 @@ class Collections:
         self._agreed = True
 
     async def _drop_from_shards(self, gone: Collection) -> dict[int, str]:
-        """Have the shards drop a collection that the catalogue has dropped. Returns why each of the others has not."""
+        """Have the shards drop a collection that the catalogue has dropped. Returns shard → why it has not."""
         done = self._gone.setdefault(gone.id, set())
         awaited = set(range(self._links.shards)) - done
         missing = {n: why for n, why in self._links.unready().items() if n in awaited}

@@ -1,7 +1,8 @@
-"""Bodies of vector writes → columns, checked whole before anything is applied.
+"""Decodes bodies of vector requests. A write becomes columns, which are checked whole before anything is applied.
 
-JSON is ProtoJSON with attributes flattened (`{"vector": […], "colour": "red"}`); field names in camelCase or as in the
-.proto. Binary protobuf is `proto/vector.proto`. Every error is BadData (or TooLarge) that names the vector and field.
+JSON is ProtoJSON with attributes flattened (`{"vector": […], "colour": "red"}`); field names are in camelCase or as in
+the .proto. Binary protobuf is `proto/vector.proto`. Every error is a BadData or TooLarge that names the vector and
+field.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from shared.messages.vectors import DIMENSION_MAX, K_MAX, VECTOR_FIELD, Collecti
 
 VECTORS_MAX = 10_000
 IDS_MAX = 100_000
-DIAGNOSED_BYTES_MAX = 4 << 20  # what is read a second time, slowly, to say what is wrong with it
+DIAGNOSED_BYTES_MAX = 4 << 20  # largest invalid body that is decoded again, slowly, to locate the error
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Upserts:
-    """`ids[i]` has `counts[i]` of the numbers of `flat`, one vector after the other, and packed `attributes[i]`."""
+    """Vectors to write: `flat` holds their components one vector after the other, `counts[i]` of them for `ids[i]`;
+    `attributes[i]` is packed."""
 
     collection: str
     ids: list[bytes]
@@ -45,7 +47,7 @@ class Upserts:
         return f"upsertVectors: vector {shown(self.ids[place].decode())}, field attributes.{VECTOR_FIELD}"
 
     def dimension(self) -> int:
-        """Components of the first vector; raises BadData if there can be no such vector."""
+        """Number of components of the first vector. Raises BadData if it is not a valid dimension."""
         count = int(self.counts[0])
         if not 1 <= count <= DIMENSION_MAX:
             raise BadData(f"{self.label(0)} has {count} components; it must have 1 to {DIMENSION_MAX}")
@@ -66,16 +68,16 @@ class Upserts:
         return table
 
     def last_wins(self, table: Floats) -> tuple[list[bytes], Floats, list[bytes]]:
-        """(ids, vectors, attributes) with each id once, as it came last."""
-        places = {name: place for place, name in enumerate(self.ids)}
-        if len(places) == len(self.ids):
+        """(ids, vectors, attributes) with each id once: its last occurrence counts."""
+        last_places = {name: place for place, name in enumerate(self.ids)}
+        if len(last_places) == len(self.ids):
             return self.ids, table, self.attributes
-        kept = list(places.values())
-        return list(places), table[kept], [self.attributes[place] for place in kept]
+        places = list(last_places.values())
+        return list(last_places), table[places], [self.attributes[place] for place in places]
 
 
 def check_components(table: Floats, metric: str, label: Any) -> None:
-    """Raises BadData, `label(row)` naming the vector, for components no distance can be taken of."""
+    """Raises BadData for components of which no distance can be computed; `label(row)` names the vector."""
     wrong = find_unusable(table, lengths_matter=metric == "cosine")
     if wrong is None:
         return
@@ -116,7 +118,7 @@ class _Get(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CollectionSettings(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a collection that is to be created; None where the service's own setting is to be taken."""
+    """Settings of a new collection; None means the service's own setting."""
 
     dimension: int
     metric: str | None = None
@@ -125,7 +127,7 @@ class CollectionSettings(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def decode_json(body: Buffer, kind: type[T]) -> T:
-    """Raises BadData saying where the body is not what `kind` says."""
+    """The body as a `kind`. Raises BadData that says where the body is not valid."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -141,7 +143,8 @@ def _plain(error: Exception) -> str:
 
 
 def _not_a_number(body: bytes) -> str:
-    """Where a NaN or Infinity stands, which JSON has no way to write, as Python's own encoder writes them."""
+    """Text that names the field with a NaN or Infinity, which are not JSON, but which Python's encoder writes; "" when
+    there is none."""
     if len(body) > DIAGNOSED_BYTES_MAX:
         return ""
     try:
@@ -197,7 +200,7 @@ def write_from_json(body: bytes) -> Upserts:
 
 
 def _plain_value(raw: msgspec.Raw) -> Any:
-    # A number past the range of a double is an error of the decoder's own; it is answered as what it overflows to.
+    # The decoder refuses a number beyond the range of a double. As infinity, it gets the error of our own check.
     try:
         return msgspec.json.decode(raw)
     except msgspec.MsgspecError:
@@ -205,7 +208,7 @@ def _plain_value(raw: msgspec.Raw) -> Any:
 
 
 def numbers(arrays: Sequence[Buffer], label: Any) -> tuple[Floats, NDArray[np.int64]]:
-    """`parse_arrays`, with BadData that says which array and component is not a number."""
+    """As `parse_arrays`, but raises BadData that names the array and the component that is not a number."""
     try:
         return parse_arrays(arrays)
     except (msgspec.MsgspecError, OverflowError):
@@ -232,7 +235,7 @@ def ids_from_json(body: bytes) -> tuple[str, list[bytes]]:
 
 
 def get_from_json(body: bytes) -> tuple[str, list[bytes], tuple[str, ...] | None]:
-    """(collection, ids, names of the fields that are wanted; None for all) of a read."""
+    """(collection, ids, names of the fields to include; None for all) of a read."""
     request = decode_json(body, _Get)
     fields = request.includeFields if request.includeFields is not None else request.include_fields
     return request.collection, _ids_to_read(request.ids), None if fields is None else tuple(fields)
@@ -264,7 +267,7 @@ def _check_count(field: str, count: int, most: int, least: int) -> None:
 
 
 def parse_protobuf(body: bytes, message: Any) -> Any:
-    """Raises BadData for bytes that are not such a message."""
+    """Parse `body` into `message` and return it. Raises BadData for bytes that are not such a message."""
     try:
         message.ParseFromString(body)
     except (DecodeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Filters of a vector search, from JSON and protobuf, to one checked tree.
+"""Parses filters of a vector search, from JSON or protobuf, into one checked tree.
 
 JSON: `{"eq": {"field": "colour", "value": "red"}}`, likewise neq, lt, lte, gt, gte;
 `{"in": {"field": …, "values": […]}}`; `{"exists": {"field": …}}` or `{"exists": "colour"}`;
@@ -22,7 +22,7 @@ OPERATORS = (*COMPARISONS, "in", "exists", "and", "or", "not")
 
 
 class _Limits:
-    """Counts nodes over a whole tree."""
+    """Limits the depth and the number of nodes of one filter."""
 
     def __init__(self) -> None:
         self._nodes = 0
@@ -36,7 +36,7 @@ class _Limits:
 
 
 def from_json(content: Any) -> Condition:
-    """Raises BadData naming the operator or field that is wrong."""
+    """Raises BadData that names the wrong operator or field."""
     return _from_json(content, 1, _Limits())
 
 

@@ -1,4 +1,4 @@
-"""A vector search as it is asked for, in JSON or protobuf."""
+"""Parses requests for a vector search, in JSON or protobuf."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shared.messages.vectors import K_MAX, Collection, Condition, Floats, Search
 K_DEFAULT = 10
 EXPANSION_MAX = 10_000
 QUERIES_MAX = 1000
-RESULTS_MAX = 100_000  # of all queries of a request together
+RESULTS_MAX = 100_000  # for all queries of a request together
 FIELDS_MAX = 256
 TEXT_QUERY_CHARS_MAX = 4096
 FUSION_DEPTH = 100
@@ -26,8 +26,9 @@ FUSION_DEPTH = 100
 
 @dataclass(slots=True)
 class SearchRequest:
-    """A request as it came, checked as far as the collection's settings are not needed. `queries`: the flat components
-    and how many each query has; `batch` is whether they came in `vectors`."""
+    """A request, checked as far as this needs no settings of the collection. `flat` holds the components of the
+    queries, one query after the other, `counts[i]` of them for query i. `batch`: whether the queries came in
+    `vectors`."""
 
     collection: str
     flat: Floats
@@ -42,7 +43,8 @@ class SearchRequest:
     text_query: str
 
     def queries(self, collection: Collection) -> Floats:
-        """float32[q, dimension]. Raises BadData naming the field for what the collection cannot be asked."""
+        """The queries as float32[q, dimension]. Raises BadData that names the field when the request does not fit the
+        collection."""
 
         def label(place: int) -> str:
             return f"vectors[{place}]" if self.batch else "vector"
@@ -64,10 +66,11 @@ class SearchRequest:
         return table
 
     def hybrid(self) -> bool:
+        """Whether the request searches by text and by vector."""
         return bool(self.text_query and self.counts)
 
     def body(self, collection: Collection, expansion: int) -> SearchBody:
-        """`expansion` is for requests that say none."""
+        """The message to the workers. `expansion` is the default for requests that give none."""
         return SearchBody(
             collection,
             max(self.k, FUSION_DEPTH) if self.hybrid() else self.k,

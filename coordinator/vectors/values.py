@@ -1,4 +1,4 @@
-"""Ids and attributes of vectors: what is allowed, and their packed form."""
+"""Ids and attributes of vectors: which are allowed, and their packed form."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SHOWN_MAX = 80
 
 
 def shown(value: Any) -> str:
-    """A value as error messages show it, cut to a length a line has."""
+    """A value as error messages show it, cut to SHOWN_MAX characters."""
     text = repr(value)
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
 
 
 def id_bytes(name: str, field: str) -> bytes:
-    """The id in UTF-8. Raises BadData naming it."""
+    """The id in UTF-8. Raises BadData that names the field and the id."""
     try:
         encoded = name.encode()
     except UnicodeEncodeError:
@@ -41,7 +41,7 @@ def id_bytes(name: str, field: str) -> bytes:
 
 
 def check_value(value: Any, where: str) -> Value:
-    """An attribute's value. Raises BadData saying `where` for a type or size that is not kept."""
+    """The attribute's value. Raises BadData, beginning with `where`, for a type or size that is not allowed."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -61,7 +61,7 @@ def check_value(value: Any, where: str) -> Value:
 
 
 def pack_attributes(attributes: Mapping[str, Any], where: str) -> bytes:
-    """The metadata attributes (without the vector) as a msgpack map; empty for none. Raises BadData."""
+    """The attributes (without the vector) as a msgpack map; b"" for none. Raises BadData."""
     if not attributes:
         return b""
     if len(attributes) > ATTRIBUTES_MAX:
@@ -76,7 +76,7 @@ def pack_attributes(attributes: Mapping[str, Any], where: str) -> bytes:
 
 
 def from_protobuf(value: vector_pb2.AttributeValue, where: str) -> Value:
-    """Raises BadData for a vector or nothing where a plain value belongs."""
+    """The attribute's value. Raises BadData when it is a vector or missing."""
     kind = value.WhichOneof("value")
     if kind is None or kind == "vector_value":
         raise BadData(
