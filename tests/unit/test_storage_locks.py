@@ -82,7 +82,8 @@ def guard(monkeypatch: pytest.MonkeyPatch, lock: Any, owner: object, *names: str
         original = getattr(owner, name)
 
         def call(*arguments: Any, **options: Any) -> Any:
-            assert lock.locked(), f"{name} is called without the lock"
+            is_held = lock._is_owned() if isinstance(lock, type(threading.RLock())) else lock.locked()
+            assert is_held, f"{name} is called without the lock"
             calls[name] += 1
             return original(*arguments, **options)
 
