@@ -8,6 +8,7 @@ makes numba dispatchers.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import update_wrapper
 from threading import RLock
@@ -15,6 +16,9 @@ from typing import Any, overload
 
 from numba import njit, types
 from numba.extending import typeof_impl
+
+YIELD_S = 0.001
+"""Between two kernels: a lock that is taken again at once does not reach the threads that wait for it."""
 
 _registry: list[Kernel] = []
 
@@ -89,16 +93,17 @@ def inlined(function: Callable[..., Any] | None = None, /, **options: Any) -> An
 def compile_first() -> int:
     """Compile the kernels that a process needs before it takes requests, of all modules imported so far. Returns how
     many there are."""
-    return _compile([declared for declared in _registry if declared.is_first])
+    kernels = [declared for declared in _registry if declared.is_first]
+    for declared in kernels:
+        declared.compile()
+    return len(kernels)
 
 
 def compile_all() -> int:
-    """Compile every kernel of the modules imported so far; returns how many there are. Takes a minute or two when the
-    cache on disk is empty."""
-    return _compile(list(_registry))
-
-
-def _compile(kernels: list[Kernel]) -> int:
+    """Compile every kernel of the modules imported so far, which takes a minute or more when the cache on disk is
+    empty. A thread that calls a kernel meanwhile waits for at most one other. Returns how many there are."""
+    kernels = list(_registry)
     for declared in kernels:
         declared.compile()
+        time.sleep(YIELD_S)
     return len(kernels)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.promql.engine.kernels.counters import DELTA, RATE, counter_resets, lost_at
-from shared.promql.engine.kernels.windows import EDGES, FLOATS, INTS, PRESENT_OUT, SERIES, VALUES_OUT, advance
+from shared.promql.engine.kernels.windows import EDGES, PRESENT_OUT, SERIES, VALUES_OUT, advance
 from shared.promql.model import Bool, Float, Int
 
 
-@kernel(types.float64(INTS, FLOATS, types.int64, types.int64, types.boolean), error_model="numpy")
+@inlined(error_model="numpy")
 def between(timestamps: Int, values: Float, i: int, t: int, counter: bool) -> float:
     """The value at `t` on the line from sample i-1 to sample i; a counter that fell restarted from zero."""
     share = (t - timestamps[i - 1]) / (timestamps[i] - timestamps[i - 1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.promql.engine.kernels.windows import EDGES, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance
 from shared.promql.model import Bool, Float, Int
 
@@ -29,7 +29,7 @@ def position(ordered: Float, n: int, value: float) -> int:
     return lo
 
 
-@kernel(types.float64(FLOATS, types.int64, types.int64, types.float64), error_model="numpy")
+@inlined(error_model="numpy")
 def interpolated(ordered: Float, missing: int, n: int, q: float) -> float:
     """Quantile of `missing` NaNs, which come first, and the ascending `ordered[:n]`."""
     if np.isnan(q):
