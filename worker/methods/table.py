@@ -1,7 +1,7 @@
-"""What a worker can be asked to do: every area's methods by name.
+"""All methods that a worker answers, by name.
 
-Importing this imports all that a worker needs to answer, and compiles the kernels that have a signature of their own:
-the supervisor does so once, before it forks the workers.
+Importing this module imports everything a worker needs, and compiles the kernels that declare a signature. The
+supervisor does so once, before it forks the workers.
 """
 
 from __future__ import annotations
