@@ -1,4 +1,4 @@
-"""Results in order, of work that a pool of threads does ahead of whoever takes them."""
+"""Runs work in a thread pool ahead of its consumer and yields the results in order."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 def mapped(pool: Executor, work: Callable[..., T], arguments: Iterable[tuple], ahead: int) -> Generator[T, None, None]:
-    """`work(*a)` for each of `arguments`, which are asked for one at a time; at most `ahead` results wait to be taken.
+    """Yield `work(*a)` for each of `arguments`, in order. At most `ahead` calls run or are done ahead of the consumer.
 
-    What has not begun when the iteration is given up is never done.
+    When the consumer closes the generator, calls that have not begun are cancelled.
     """
     waiting: deque[Future[T]] = deque()
     try:
-        for own in arguments:
-            waiting.append(pool.submit(work, *own))
+        for call_arguments in arguments:
+            waiting.append(pool.submit(work, *call_arguments))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:

@@ -1,5 +1,5 @@
-"""Settings: one dataclass, filled from the environment (`TRIPTYCH_<FIELD>`) over a TOML file named in
-`TRIPTYCH_CONFIG` over the defaults, and validated with errors that name the setting."""
+"""Settings: one dataclass. A value comes from the environment (`TRIPTYCH_<FIELD>`), else from the TOML file named in
+`TRIPTYCH_CONFIG`, else from the default. Errors name the setting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def _setting(default: Any, doc: str, *, least: float | None = None, most: float 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Fields ending in `_ms` are durations: a number of milliseconds in TOML, or text such as `2m`. Their variable has
-    no `_MS`: `TRIPTYCH_QUERY_TIMEOUT=2m`. Fields ending in `_bytes` take `64MB`, `1GB`, or plain bytes likewise."""
+    no `_MS`: `TRIPTYCH_QUERY_TIMEOUT=2m`. Fields with `_bytes` take text such as `64MB` or `1GB`, or a number of
+    bytes."""
 
     listen: str = _setting("127.0.0.1:9090", "host:port of the HTTP interface")
     data: Path = _setting(Path("data"), "directory that holds everything")

@@ -1,10 +1,10 @@
-"""Every error a user can meet, each knowing its HTTP status and its class in the time-series envelope."""
+"""Every error a user can meet, each with its HTTP status and its error type in the time-series envelope."""
 
 from __future__ import annotations
 
 
 class TriptychError(Exception):
-    """Base of all errors that are answered to a client; `str(error)` is the message shown."""
+    """Base of all errors that are sent to a client; `str(error)` is the message."""
 
     status = 500
     error_type = "internal"
@@ -36,7 +36,7 @@ class NotFound(TriptychError):
 
 
 class Conflict(TriptychError):
-    """A compare-and-set met another value than the one expected; the message names both."""
+    """A compare-and-set found another value than the expected one; the message names both."""
 
     status = 409
     error_type = "bad_data"
@@ -55,21 +55,21 @@ class TooLarge(TriptychError):
 
 
 class Overloaded(TriptychError):
-    """A queue or in-flight bound is reached: back off and send again."""
+    """A queue or in-flight limit is reached: back off and send the request again."""
 
     status = 429
     error_type = "unavailable"
 
 
 class Unavailable(TriptychError):
-    """A shard is missing, the store refuses writes, or a deadline passed: back off and send again."""
+    """A shard is missing, the store refuses writes, or a deadline has passed: back off and send the request again."""
 
     status = 503
     error_type = "unavailable"
 
 
 class DeadlineExceeded(Unavailable):
-    """The request's timeout elapsed; work on it has been given up."""
+    """The request's timeout has passed, and work on it has been cancelled."""
 
 
 class Internal(TriptychError):
@@ -99,5 +99,5 @@ _BY_NAME: dict[str, type[TriptychError]] = {
 
 
 def from_wire(name: str, text: str) -> TriptychError:
-    """The error a worker's reply names; an unknown name becomes `Internal`."""
+    """The error that a worker's reply names; an unknown name becomes `Internal`."""
     return _BY_NAME.get(name, Internal)(text)

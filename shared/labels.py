@@ -1,4 +1,4 @@
-"""Label sets: one at a time as sorted tuples and canonical bytes, many at a time as columns of interned codes."""
+"""Label sets: single ones as sorted tuples and canonical bytes, many as columns of interned codes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def from_mapping(labels: Mapping[str, str]) -> Labels:
 
 
 def encode(labels: Labels) -> bytes:
-    """Canonical bytes of a label set: what is hashed to place a series and compared to recognise it.
+    """Canonical bytes of a label set. Their hash decides the shard of a series, and comparing them identifies it.
 
     They are the `labels` fields of a remote-write `TimeSeries` with minimal varints, sorted by the UTF-8 bytes of the
-    name, so that the bytes of a well-formed request are canonical as they stand.
+    name. So the bytes of a well-formed request are already canonical.
     """
     parts = []
     for name, value in sorted((n.encode(), v.encode()) for n, v in labels):
@@ -55,9 +55,9 @@ def decode(data: bytes) -> Labels:
 class Symbols:
     """Interned strings: a string's code is an int32; code 0 is the empty string, which means "no such label".
 
-    A table may stand on a parent (the worker's table of all its series' labels): texts of the parent keep the
-    parent's codes, texts made during one evaluation get negative codes of its own, and nothing is added to the parent.
-    The parent may grow meanwhile; `adopt` translates codes it gave after this table was made.
+    A table may extend a parent (the worker's table of the labels of all its series): texts of the parent keep the
+    parent's codes, new texts of one evaluation get negative codes in this table, and nothing is added to the parent.
+    The parent may grow meanwhile; `adopt` translates codes that the parent gave after this table was created.
     """
 
     def __init__(self, parent: Symbols | None = None) -> None:
@@ -71,20 +71,20 @@ class Symbols:
         return len(self._texts)
 
     def code(self, text: str) -> int:
-        """The code of `text`, given one if it has none."""
-        found = self.find(text)
-        if found is not None:
-            return found
+        """The code of `text`, which gets a new one if it has none."""
+        code = self.find(text)
+        if code is not None:
+            return code
         with self._lock:
-            found = self._codes.get(text)
-            if found is None:
-                found = len(self._texts) if self._parent is None else -len(self._texts)
+            code = self._codes.get(text)
+            if code is None:
+                code = len(self._texts) if self._parent is None else -len(self._texts)
                 self._texts.append(text)
-                self._codes[text] = found
-            return found
+                self._codes[text] = code
+            return code
 
     def codes(self, texts: Sequence[str]) -> Codes:
-        """Many at once: n texts → int32[n]."""
+        """The codes of n texts: int32[n]. New texts get new codes."""
         if self._parent is not None:
             return np.array([self.code(text) for text in texts], dtype=np.int32)
         out = []
@@ -97,16 +97,16 @@ class Symbols:
         return np.array(out, dtype=np.int32)
 
     def codes_of(self, data: NDArray[np.uint8], starts: Rows, ends: Rows, hashes: NDArray[np.uint64]) -> Codes:
-        """Codes of the UTF-8 texts data[starts[i]:ends[i]], whose xxh64 is hashes[i]: int32[n]."""
+        """Codes of the UTF-8 texts data[starts[i]:ends[i]], whose xxh64 hashes are hashes[i]: int32[n]."""
         raw = data.tobytes()
         return self.codes([raw[a:b].decode() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
 
     def find(self, text: str) -> int | None:
-        """The code of `text`, or None if no label ever had it."""
+        """The code of `text`, or None if it has none."""
         if self._parent is not None:
-            found = self._parent.find(text)
-            if found is not None and found < self._parent_size:
-                return found
+            code = self._parent.find(text)
+            if code is not None and code < self._parent_size:
+                return code
         return self._codes.get(text)
 
     def text(self, code: int) -> str:
@@ -115,17 +115,17 @@ class Symbols:
         return self._parent.text(code) if self._parent is not None else self._texts[code]
 
     def texts(self, codes: Codes) -> list[str]:
-        """Many at once: `codes` int32[n] → n strings."""
-        own = self._texts
+        """The strings of `codes` int32[n], in order."""
+        local_texts = self._texts
         if self._parent is None:
-            return [own[c] for c in codes.tolist()]
+            return [local_texts[c] for c in codes.tolist()]
         if len(codes) and codes.min() >= 0:
             return self._parent.texts(codes)
-        above = iter(self._parent.texts(codes[codes >= 0]))
-        return [next(above) if c >= 0 else own[-c] for c in codes.tolist()]
+        parent_texts = iter(self._parent.texts(codes[codes >= 0]))
+        return [next(parent_texts) if c >= 0 else local_texts[-c] for c in codes.tolist()]
 
     def adopt(self, codes: Codes) -> Codes:
-        """Codes fresh from the parent → codes of this table."""
+        """Translate current codes of the parent into codes of this table: int32[n] → int32[n]."""
         if self._parent is None:
             return codes
         late = np.flatnonzero(codes >= self._parent_size)
@@ -137,7 +137,7 @@ class Symbols:
 
 
 FEW_ROWS = 64
-"""Up to here a dictionary is quicker than numpy's sorting; most dashboards' queries end in so few series."""
+"""Up to this number, a dictionary is faster than sorting in numpy. Most dashboard queries have no more results."""
 
 
 def _few_row_ids(columns: Sequence[Codes]) -> tuple[Rows, Rows]:
@@ -153,7 +153,7 @@ def _few_row_ids(columns: Sequence[Codes]) -> tuple[Rows, Rows]:
 
 
 def distinct(codes: Codes) -> tuple[Codes, Rows]:
-    """(`used`: the different codes; `local`: int64[n], each code's place in `used`)."""
+    """(`used`: the distinct codes; `local`: int64[n], each code's position in `used`)."""
     if len(codes) > FEW_ROWS:
         return np.unique(codes, return_inverse=True)
     places: dict[int, int] = {}
@@ -164,7 +164,7 @@ def distinct(codes: Codes) -> tuple[Codes, Rows]:
 def row_ids(columns: Sequence[Codes], size: int) -> tuple[Rows, Rows]:
     """Number the distinct rows of a table given by columns.
 
-    Returns (`ids`: int64[size], the number of each row's value; `first`: int64[groups], a row that has each value).
+    Returns (`ids`: int64[size], the number of each row; `first`: int64[groups], one row that has each number).
     """
     if not columns or size == 0:
         return np.zeros(size, dtype=np.int64), np.zeros(min(size, 1), dtype=np.int64)
@@ -181,9 +181,9 @@ def row_ids(columns: Sequence[Codes], size: int) -> tuple[Rows, Rows]:
 
 @dataclass(slots=True)
 class LabelFrame:
-    """The label sets of `size` series as columns: label name → int32[size] of codes, 0 where the series lacks it.
+    """The label sets of `size` series as columns: label name → int32[size] of codes, 0 where a series lacks the label.
 
-    Frames are values: operations return new frames and share columns; a column is never written to.
+    Frames are immutable: operations return new frames and share columns, and a column is never written to.
     """
 
     symbols: Symbols
@@ -199,8 +199,8 @@ class LabelFrame:
 
     def column(self, name: str) -> Codes:
         """Codes of one label, int32[size]; zeros if no series has it."""
-        found = self.columns.get(name)
-        return found if found is not None else np.zeros(self.size, dtype=np.int32)
+        column = self.columns.get(name)
+        return column if column is not None else np.zeros(self.size, dtype=np.int32)
 
     def labels(self, row: int) -> Labels:
         pairs = [(name, int(column[row])) for name, column in self.columns.items()]
@@ -222,17 +222,17 @@ class LabelFrame:
         return LabelFrame(self.symbols, self.size, {n: c for n, c in self.columns.items() if n not in gone})
 
     def only(self, names: Iterable[str]) -> LabelFrame:
-        kept = set(names)
-        return LabelFrame(self.symbols, self.size, {n: c for n, c in self.columns.items() if n in kept})
+        wanted = set(names)
+        return LabelFrame(self.symbols, self.size, {n: c for n, c in self.columns.items() if n in wanted})
 
     def group(self, names: Sequence[str], *, without: bool = False) -> tuple[Rows, LabelFrame]:
         """Group the series `by` (or `without`) label names.
 
         Returns (`ids`: int64[size], the group of each series; the groups' own label sets).
         """
-        kept = self.without(names) if without else self.only(names)
-        ids, first = row_ids(list(kept.columns.values()), self.size)
-        return ids, kept.take(first)
+        grouping = self.without(names) if without else self.only(names)
+        ids, first = row_ids(list(grouping.columns.values()), self.size)
+        return ids, grouping.take(first)
 
     def unique(self) -> tuple[Rows, Rows]:
         """`row_ids` over all labels: series with equal label sets get equal ids."""
@@ -255,7 +255,7 @@ class LabelFrame:
         return np.lexsort(keys) if keys else np.arange(self.size)
 
     def to_frames(self) -> list[bytes | memoryview]:
-        """Two wire frames: msgpack [names, texts], int32[names, size] of codes into those texts."""
+        """Two wire frames: msgpack [size, names, texts], and int32[names, size] of positions in the texts."""
         names = list(self.columns)
         stacked = np.array([self.columns[n] for n in names], dtype=np.int32).reshape(len(names), self.size)
         used, local = distinct(stacked.reshape(-1))
@@ -272,7 +272,7 @@ class LabelFrame:
 
 
 def concat(frames: Sequence[LabelFrame]) -> LabelFrame:
-    """Frames of one symbol table, one under the other."""
+    """The rows of all frames, which share one symbol table, in order."""
     assert frames and all(frame.symbols is frames[0].symbols for frame in frames)
     names = dict.fromkeys(name for frame in frames for name in frame.columns)
     columns = {name: np.concatenate([frame.column(name) for frame in frames]) for name in names}

@@ -1,4 +1,4 @@
-"""Structured logs: one line an event, `key=value` pairs after the message."""
+"""Structured logs: one line per event, with `key=value` pairs after the message."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def _quote(value: Any) -> str:
 
 
 def configure(level: str) -> None:
+    """Log events of this level and above to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line())
     logger.handlers[:] = [handler]
@@ -37,6 +38,6 @@ def configure(level: str) -> None:
 def event(level: int, message: str, *, trace: Any = False, **fields: Any) -> None:
     """Log one event: `event(logging.INFO, "shard loaded", shard=3, ms=12)`.
 
-    `trace` true adds the traceback of the exception being handled.
+    If `trace` is true, the line has the traceback of the exception being handled.
     """
     logger.log(level, message, extra={"fields": fields}, exc_info=bool(trace))

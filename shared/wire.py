@@ -2,13 +2,13 @@
 
 A request has a RequestHeader, a body, frames common to its shards and frames for single shards; a reply has a
 ReplyHeader, a body and frames (`proto/cluster.proto`). The body is the method's own message, a msgspec Struct of
-`shared/messages/` in msgpack; the other frames are raw buffers (numpy arrays, protobuf slices) that are not looked into
-here.
+`shared/messages/` in msgpack; the other frames are raw buffers (numpy arrays, protobuf slices), which this module does
+not interpret.
 
-Each frame of ZeroMQ costs some microseconds on its way, so that small ones travel together: a message's first frame is
-`[kind: 1 byte][request id: 8][bytes of the header: 4, little-endian][header]` and every frame up to `INLINE_BYTES_MAX`,
-each at a multiple of 8 bytes, as numbers like it. The larger frames follow as they are, neither copied nor looked into.
-The header's `sizes` tell which are where.
+Each frame of ZeroMQ costs some microseconds, so small ones travel together: a message's first frame is
+`[kind: 1 byte][request id: 8][bytes of the header: 4, little-endian][header]`, followed by every frame of at most
+`INLINE_BYTES_MAX`, each aligned to 8 bytes. Larger frames follow unchanged as frames of their own. The header's `sizes`
+has the size of each frame, and so its place.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Frame = bytes | bytearray | memoryview
 REQUEST = b"Q"
 REPLY = b"R"
 REGISTER = b"G"  # worker → coordinator, at the start and every heartbeat; no request id
-CANCEL = b"C"  # coordinator → worker: nobody waits for this request any more
+CANCEL = b"C"  # coordinator → worker: the reply to this request is no longer awaited
 _ID_END = 9
 _HEADER_AT = 13
 _ALIGNMENT = 8
 _PADDING = tuple(bytes(count) for count in range(_ALIGNMENT))
 
 INLINE_BYTES_MAX = 4 << 10
-"""A frame up to here travels within its message's first one: copying it takes less than a frame of its own."""
+"""A frame of at most this size travels in its message's first frame: copying it costs less than another frame."""
 COPY_BYTES_MAX = 16 << 10
-"""A frame up to here is copied into its message: cheaper than keeping the sender's buffer alive until it has gone."""
-# Plain integers: pyzmq's enum members cost a microsecond each time two are combined.
+"""A frame of at most this size is copied when sent: that costs less than keeping the sender's buffer alive."""
+# Plain integers: combining two of pyzmq's enum members costs a microsecond.
 _LAST = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _READABLE = int(zmq.POLLIN)
@@ -50,8 +50,8 @@ FRAMES_MAX = 4096
 
 
 def _clock() -> int:
-    """Names the clock of `time.monotonic()`: processes of one boot of one kernel, and in one time namespace, have the
-    same. 0: not known, and then no two processes have the same."""
+    """Identifies the clock of `time.monotonic()`: processes of the same boot and the same time namespace share it. 0:
+    not known; such a process shares its clock with no other."""
     boot = boot_id()
     try:
         return xxhash.xxh64_intdigest(boot + os.readlink("/proc/self/ns/time").encode()) if boot else 0
@@ -68,10 +68,10 @@ S = TypeVar("S")
 class Request:
     """One call of a worker's method.
 
-    `deadline` is on this process's `time.monotonic()` clock, which is the sender's too where both run on one host: a
-    request that waited in the socket of a process that was stopped has passed it. `shards` are those the call is about,
-    all owned by the receiving worker. `body` is the method's msgpack message, `frames` are common to all shards,
-    `parts` are the frames meant for one shard.
+    `deadline` is on this process's `time.monotonic()` clock. On one host, the sender has the same clock, so a request
+    that waited too long in a socket is past its deadline. `shards`: the shards of the call, all owned by the receiving
+    worker. `body`: the method's msgpack message. `frames` are common to all shards, `parts` has frames for single
+    shards.
     """
 
     method: str
@@ -90,8 +90,8 @@ class Request:
 
 @dataclass(slots=True)
 class Reply:
-    """A worker's answer. `shard_errors` names the shards that could not take part, and why; `warnings` what the answer
-    lacks of those that did."""
+    """A worker's reply. `shard_errors`: shard → why it could not take part. `warnings`: what the answer lacks of the
+    shards that took part."""
 
     body: Frame = b""
     frames: Sequence[Frame] = ()
@@ -105,8 +105,8 @@ class Reply:
 def encode_request(request_id: bytes, request: Request) -> list[Frame]:
     parts = request.parts
     frames = [request.body, *request.frames]
-    for own in parts.values():
-        frames += own
+    for part_frames in parts.values():
+        frames += part_frames
     sizes = [size_of(frame) for frame in frames]
     header = cluster_pb2.RequestHeader(
         method=request.method,
@@ -119,13 +119,13 @@ def encode_request(request_id: bytes, request: Request) -> list[Frame]:
     )
     if parts:
         header.part_shards.extend(parts)
-        header.part_frames.extend([len(own) for own in parts.values()])
+        header.part_frames.extend([len(part_frames) for part_frames in parts.values()])
     return _laid_out(REQUEST + request_id, header.SerializeToString(), frames, sizes)
 
 
 def decode_request(message: Sequence[Frame]) -> tuple[bytes, Request]:
-    """Inverse of `encode_request`. Where sender and receiver have one clock, the deadline is the sender's; else it is
-    set from the time left when the request was sent."""
+    """Inverse of `encode_request`: (request id, request). If sender and receiver share a clock, the deadline is at most
+    the sender's; otherwise it is computed from the time that was left when the request was sent."""
     first = bytes(message[0])
     end = _HEADER_AT + int.from_bytes(first[_ID_END:_HEADER_AT], "little")
     header = cluster_pb2.RequestHeader.FromString(first[_HEADER_AT:end])
@@ -184,7 +184,7 @@ def decode_reply(message: Sequence[Frame]) -> tuple[bytes, Reply]:
 
 
 def _laid_out(start: bytes, header: bytes, frames: Sequence[Frame], sizes: Sequence[int]) -> list[Frame]:
-    """The message: its first frame with all that is small, then what is not."""
+    """The message: its first frame, which holds all small frames, then the larger ones."""
     assert len(frames) <= FRAMES_MAX
     first: list[Frame] = [start, len(header).to_bytes(4, "little"), header, _PADDING[-(_HEADER_AT + len(header)) & 7]]
     apart: list[Frame] = []
@@ -198,7 +198,7 @@ def _laid_out(start: bytes, header: bytes, frames: Sequence[Frame], sizes: Seque
 
 
 def _frames_of(message: Sequence[Frame], header_end: int, sizes: Sequence[int]) -> list[Frame]:
-    """All frames of the message, in order. They can be written to, as the buffers that ZeroMQ has received can."""
+    """All frames of the message, in order. They are writable, as the buffers that ZeroMQ has received are."""
     together = memoryview(bytearray(message[0]))
     at = header_end + (-header_end & 7)
     apart = 1
@@ -215,19 +215,20 @@ def _frames_of(message: Sequence[Frame], header_end: int, sizes: Sequence[int]) 
 
 
 def size_of(frame: Frame) -> int:
-    """Its bytes; `len` of a memoryview counts its first axis."""
+    """The frame's bytes; `len` of a memoryview counts only its first axis."""
     return len(frame) if type(frame) is bytes else memoryview(frame).nbytes
 
 
 def send(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> None:
-    """Send one message without waiting. Raises zmq.ZMQError (EAGAIN, EHOSTUNREACH) before any of it has gone."""
+    """Send one message without waiting. Raises zmq.ZMQError (EAGAIN, EHOSTUNREACH) before any of it is sent."""
     last = len(frames) - 1
     for at, frame in enumerate(frames):
         socket.send(frame, _MORE if at < last else _LAST, copy=size_of(frame) <= COPY_BYTES_MAX)
 
 
 def readable(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message has come. Only asking this or sending makes the socket's descriptor tell of the next one."""
+    """Whether a message has arrived. The socket's descriptor is edge-triggered: it signals the next message only after
+    a call of this function or of `send`."""
     return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
 

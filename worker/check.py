@@ -1,6 +1,6 @@
-"""The workers' part of `triptych check`: `python -m worker.check DATA` writes what it finds as JSON.
+"""The workers' part of `triptych check`: `python -m worker.check DATA` writes its findings as JSON.
 
-For a data directory that no process has open. Changes nothing.
+It checks a data directory that no process uses, and changes nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Records = dict[int, dict[int, list[memoryview]]]
 
 
 def check(data: Path) -> WorkersReport:
-    """Raises StoreLocked when a store is in use, OSError when something cannot be read at all."""
+    """Check the workers' files. Raises StoreLocked when a store is in use, OSError when something cannot be read."""
     base = _log_base(data)
     records = _records(base)
     findings = [*_of_log(data, base), *_of_layout(data, base), *_of_vectors(data)]
@@ -51,7 +51,7 @@ def check(data: Path) -> WorkersReport:
 
 
 def _log_base(data: Path) -> Path:
-    """Where the write-ahead logs are: a start that was killed may have left them under another name."""
+    """The directory of the write-ahead logs. A start that was killed may have left it under another name."""
     base = data / layout.NAME
     if base.exists():
         return base
@@ -67,7 +67,7 @@ def _records(base: Path) -> Records:
         try:
             contents = reading.survey(directory).used
         except (OSError, ConfigError):
-            continue  # said by the check of the log
+            continue  # the check of the log reports it
         for content in contents:
             for item, payload in content.records:
                 records.setdefault(item.shard, {}).setdefault(item.area, []).append(payload)
@@ -115,12 +115,12 @@ def _remedy(report: FileReport) -> str:
 
 
 def _of_layout(data: Path, base: Path) -> Iterator[Finding]:
-    """Directories of the log that must be there."""
+    """Check that the directories of the log exist."""
     path = base / layout.WORKERS
     try:
         workers = layout.read_workers(path)
     except ValueError:
-        return  # said by the check of the log
+        return  # the check of the log reports it
     relative = path.relative_to(data).as_posix()
     lists = [directory / register.NAME for directory in layout.directories(base)]
     if workers is None:
@@ -156,7 +156,7 @@ def _listed(data: Path) -> set[int] | None:
 
 
 def main() -> int:
-    """Exit code 0 when the check came to its end, whatever it found."""
+    """Exit code 0 if the check was completed, whatever it found."""
     telemetry.logger.addHandler(logging.NullHandler())
     try:
         report = check(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""One worker process: loads its shards, runs the methods asked of them, and beats."""
+"""One worker process: loads its shards, runs requested methods, and sends heartbeats."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from worker.storage.wal.log import WriteAheadLog
 
 HEARTBEAT_S = 0.5
 AWAY_S = 0.1
-"""How often a coordinator that is away is tried again: what a restart waits for at most when the workers are there
-first."""
+"""Seconds between two attempts to reach a coordinator that is away. A restart waits for at most this long if the
+workers start before the coordinator."""
 LOADING_THREADS = 2
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
-"""After so long a shard that could not be loaded because its disk failed is tried again, twice as long each time."""
+"""Seconds until the worker tries again to load a shard whose disk failed. The pause doubles each time."""
 LINGER_MS = 1000
 
 
 class WorkerProcess:
     """Owns some shards and answers the coordinator's requests about them.
 
-    The main thread beats; a `Service` hears and answers. Stops on SIGTERM, SIGINT, or when its parent is gone; shards
-    are closed (flushed) before it returns.
+    The main thread sends heartbeats; a `Service` receives and answers requests. The process stops on SIGTERM or SIGINT,
+    when its parent has ended, or to open a failed store or log again. It closes the shards before it returns.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class WorkerProcess:
         self._wal = WriteAheadLog(layout.directory_of(base, min(shard_numbers)), former=base)
         self._services = Services.build(settings, self._wal)
         self._states: dict[int, Shard | str | None] = dict.fromkeys(shard_numbers)  # None: loading, str: why it failed
-        self._after_s: dict[int, float] = {}  # shards whose disk failed: how long the last pause was, and when it ends
+        self._after_s: dict[int, float] = {}  # shards whose disk failed: the last pause in seconds, and when it ends
         self._retry_at: dict[int, float] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
@@ -69,7 +69,7 @@ class WorkerProcess:
         socket.setsockopt(zmq.ROUTING_ID, f"{name}:{os.getpid()}:{time.time_ns()}".encode())
         socket.setsockopt(zmq.LINGER, LINGER_MS)
         socket.setsockopt(zmq.RECONNECT_IVL, int(AWAY_S * 1000))
-        # Nothing is queued for a coordinator that is away: old beats and replies are of no use to the next one.
+        # Nothing is queued for a coordinator that is away: old heartbeats and replies are of no use to the next one.
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.connect(address)
         self._service = Service(name, socket, METHODS, self._run)
@@ -85,13 +85,13 @@ class WorkerProcess:
         wake = select.poll()
         wake.register(self._wake_read, select.POLLIN)
         while not self._stopping:
-            heard = self._beat()
+            is_connected = self._beat()
             for shard in self._due():
                 loading.submit(self._load, shard)
             if os.getppid() != self._parent:
                 event(logging.WARNING, "parent is gone, stopping", worker=self._name)
                 break
-            if wake.poll((HEARTBEAT_S if heard else AWAY_S) * 1000):
+            if wake.poll((HEARTBEAT_S if is_connected else AWAY_S) * 1000):
                 os.read(self._wake_read, 65536)
         self._close(loading)
 
@@ -111,20 +111,20 @@ class WorkerProcess:
             self._states[number] = str(error)
             event(logging.ERROR, "shard refused", shard=number, reason=str(error))
         except (OSError, Unavailable) as error:
-            # The disk may work again, and nobody else would try.
+            # The disk may work again later, and only this worker can try.
             after_s = min(2 * self._after_s.get(number, RETRY_FIRST_S / 2), RETRY_MAX_S)
             self._after_s[number], self._retry_at[number] = after_s, time.monotonic() + after_s
             self._states[number] = f"{error}; it is tried again"
             event(logging.ERROR, "shard could not be loaded", shard=number, reason=str(error), again_in_s=after_s)
         except Exception as error:
-            # Whatever went wrong in one shard, the others serve on, and the reason is shown wherever it is missed.
+            # After any error in one shard, the others still serve, and answers that lack this shard give the reason.
             self._states[number] = str(error) or type(error).__name__
             event(logging.ERROR, "shard failed to load", trace=True, shard=number)
-        self._wake()  # the next beat tells of it
+        self._wake()  # so that a heartbeat reports the new state at once
 
     def _claim(self, number: int) -> None:
-        """Have the directories of the shard and of the log, which have been used now, say whose they are. Without that,
-        one that is lost or exchanged later may not be noticed."""
+        """Write identity files into the directories of the shard and of the log, which are in use now. Without them, a
+        directory that is lost or exchanged later may not be noticed."""
         control, log = self._services.control, min(self._states)
         try:
             with self._claiming:
@@ -134,7 +134,7 @@ class WorkerProcess:
             event(logging.WARNING, "identity not written", shard=number, reason=str(error))
 
     def _due(self) -> list[int]:
-        """Shards to be loaded again now."""
+        """The shards whose loading is to be tried again now."""
         now = time.monotonic()
         due = [number for number, at in list(self._retry_at.items()) if at <= now]
         for number in due:
@@ -142,7 +142,7 @@ class WorkerProcess:
         return due
 
     def _beat(self) -> bool:
-        """Tell the coordinator how the shards are; False when it is away."""
+        """Send the states of the shards to the coordinator. Returns False when it is away."""
         if self._wal.recoverable():
             event(logging.WARNING, "the failed write-ahead log can be opened again, restarting", worker=self._name)
             self._stopping = True
@@ -177,7 +177,7 @@ class WorkerProcess:
         return wire.encode_reply(request_id, reply)
 
     def _state(self, number: int) -> Shard | str | None:
-        """The shard if it is ready, None while it loads, or why it is missing."""
+        """The shard if it is ready, None while it loads, otherwise why it is missing."""
         state = self._states.get(number, f"{self._name} does not own it")
         return state.store.damage or state if isinstance(state, Shard) else state
 
@@ -199,7 +199,7 @@ class WorkerProcess:
                 reply = method.run(ready, request)
                 break
             except StoreDamaged as error:
-                # The others answer a read without the shard it was found in. A write is not begun a second time.
+                # A read is tried again without the damaged shard. A write is not begun a second time.
                 if method.lane == "write" or all(shard.store.damage is None for shard in ready.values()):
                     raise Unavailable(str(error)) from error
         lacking = damage.warnings({number: shard.damage for number, shard in ready.items()}, request.method)

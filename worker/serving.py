@@ -1,9 +1,9 @@
 """A worker's socket and the threads that serve it.
 
-Every thread does the same: it waits for a request, runs it, sends the reply and waits again. The kernel wakes one of
-those that wait, and there are more of them than requests may run at once, so that one is always there to hear the
-next message, however long the others' methods take. Handing requests from a thread that hears to threads that work,
-and replies back, would cost two more wake-ups a request, each as long as what a small request needs otherwise.
+All threads do the same: each waits for a request, runs it, sends the reply and waits again. The kernel wakes one of the
+waiting threads. There are more threads than requests may run at once, so one thread is always free to receive the next
+message, however long the methods in the other threads take. A separate receiving thread would need two more wake-ups
+per request, to hand over the request and the reply. Each takes as long as the rest of a small request.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from shared.wire import Reply, Request
 from worker.methods.method import Lane, Method
 
 LANE_THREADS: dict[Lane, int] = {"write": 4, "read": 4, "query": 2}
-"""Methods of a lane that run at once."""
+"""How many methods of each lane may run at once."""
 LANE_QUEUE_MAX = 1024
-"""Requests waiting in one lane; the coordinator's own bound is lower, so this only stops a runaway."""
+"""Requests that may wait in one lane. The coordinator's own bound is lower, so a correct one never reaches this."""
 THREADS = sum(LANE_THREADS.values()) + 1
 
 
 @dataclass(slots=True)
 class _Work:
-    """One request and the method it asks for."""
+    """One request and its method."""
 
     id: bytes
     request: Request
@@ -50,8 +50,8 @@ class _Lane:
 
 
 class Service:
-    """Answers the requests that come over a socket with what `run` returns: the encoded reply to the request of an id.
-    It is called in several threads at once and raises nothing. The socket is this object's from now on."""
+    """Receives requests on a socket and sends the replies. `run` (request id, request, method) returns the encoded
+    reply; it is called in several threads at once and must not raise. The service owns the socket."""
 
     def __init__(
         self,
@@ -64,16 +64,16 @@ class Service:
         self._socket = socket
         self._methods = methods
         self._run = run
-        # ZeroMQ's sockets may be used by any thread, but by one at a time. All that follows is under this lock.
+        # ZeroMQ's sockets may be used by any thread, but by one at a time. The lock guards the socket and what follows.
         self._lock = threading.Lock()
         self._lanes = {lane: _Lane(count) for lane, count in LANE_THREADS.items()}
-        self._ready: deque[_Work] = deque()  # may run now, for want of a thread only
+        self._ready: deque[_Work] = deque()  # within the limit of their lane, waiting only for a thread
         self._accepted: dict[bytes, Request] = {}
         self._stopping = False
-        # Ready once for each number written to it: there is work for one more thread.
+        # A semaphore: each number written to it wakes one more thread, for which there is work.
         self._more = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._stopped = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Daemons: should the main thread fail, they must not keep a worker alive that no longer beats.
+        # Daemons: if the main thread fails, they must not keep a worker alive that sends no heartbeats.
         self._threads = [threading.Thread(target=self._serve, name=f"serve-{n}", daemon=True) for n in range(THREADS)]
 
     def start(self) -> None:
@@ -81,7 +81,7 @@ class Service:
             thread.start()
 
     def send(self, message: Sequence[wire.Frame]) -> bool:
-        """Send a message of the worker's own; False when the coordinator is away, and then it is dropped."""
+        """Send a message that is no reply. Returns False, and drops the message, when the coordinator is away."""
         with self._lock:
             sent = self._transmit(message)
             self._hear()
@@ -89,7 +89,7 @@ class Service:
             return sent
 
     def close(self) -> None:
-        """Answer what runs, drop what waits, and close the socket."""
+        """Let running requests finish, drop waiting ones, and close the socket."""
         with self._lock:
             self._stopping = True
             for request in self._accepted.values():
@@ -106,13 +106,13 @@ class Service:
         try:
             self._serve_all()
         except Exception:
-            # Without this thread a lane would be short of one for ever: the worker stops and is started anew.
+            # A lane would have one thread less for good. So the worker stops, and the supervisor restarts it.
             event(logging.ERROR, "a serving thread failed, stopping", trace=True, worker=self._name)
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _serve_all(self) -> None:
         wake = select.epoll()
-        # Of the threads that wait, the kernel wakes one, not all.
+        # With EPOLLEXCLUSIVE, the kernel wakes one of the waiting threads, not all.
         wake.register(self._socket.fileno(), select.EPOLLIN | select.EPOLLEXCLUSIVE)
         wake.register(self._more, select.EPOLLIN | select.EPOLLEXCLUSIVE)
         wake.register(self._stopped, select.EPOLLIN)
@@ -128,7 +128,7 @@ class Service:
                 work = self._next()
 
     def _next(self, done: tuple[_Work, Sequence[wire.Frame]] | None = None) -> _Work | None:
-        """Send the reply to the work that is done; the next request for this thread, if there is one."""
+        """Send the reply of finished work, if any. Returns the next request for this thread, if there is one."""
         with self._lock:
             if done is not None:
                 self._finish(*done)
@@ -147,12 +147,12 @@ class Service:
             lane.running -= 1
 
     def _hear(self) -> None:
-        """Take in all messages that have come. Only then the socket's descriptor tells of the next one."""
+        """Receive all messages that have arrived: only then does the socket's descriptor signal the next one."""
         while wire.readable(self._socket):
             self._accept(wire.receive(self._socket))
 
     def _share(self) -> None:
-        """Have another thread woken if there is work for it, which wakes one more if there still is."""
+        """Wake another thread if there is work for it. That thread wakes one more if there is still work."""
         if self._ready:
             os.eventfd_write(self._more, 1)
 
@@ -187,7 +187,7 @@ class Service:
         try:
             wire.send(self._socket, message)
         except zmq.Again:
-            # The coordinator is away; whoever waited for this has been told so by its own deadline.
+            # The coordinator is away. A request that it still awaits fails at its deadline there.
             event(logging.DEBUG, "message dropped, coordinator is away", worker=self._name)
             return False
         return True

@@ -1,5 +1,5 @@
-"""Checks one shard's directory while nobody runs: its store, the rows in it, its blocks, and what of it lies in the
-write-ahead log. Changes nothing."""
+"""Checks one shard's directory while no process uses it: its store and the rows in it, its blocks, and its records in
+the write-ahead log. Changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Payloads = Mapping[int, Sequence[memoryview]]
 
 @dataclass(slots=True)
 class _Rows:
-    """What the rows of a store say; the parts are None where they could not be read."""
+    """What the rows of a store say; a part is None if it could not be read."""
 
     series: series.SeriesRows | None = None
     log: logs.LogRows | None = None
@@ -44,8 +44,8 @@ class _Rows:
 
 
 def check_store(path: Path) -> list[str]:
-    """What is damaged in a store, the rows of series and log included; empty when all is well. Damaged vectors are no
-    reason to do without a store: they are left out and said. Raises StoreLocked, OSError."""
+    """What is damaged in a store, including the rows of series and log; empty if nothing is. Vectors are not checked: a
+    store with damaged vectors can be used, and answers say what is missing. Raises StoreLocked, OSError."""
 
     def rows(reader: StoreReader) -> Iterator[str]:
         store_rows = _Rows()
@@ -81,8 +81,8 @@ def _log(store_rows: _Rows, reader: StoreReader) -> Iterable[str]:
 
 
 def check(data: Path, shard: int, payloads: Payloads, listed: set[int] | None) -> tuple[list[Finding], LogFacts | None]:
-    """(what was found, what the shard holds of the log, None where that cannot be told). `listed`: ids of the
-    collections of vectors, None where the list is lost. Raises StoreLocked, OSError."""
+    """(findings, what the shard holds of the log; None if that is not known). `listed`: ids of the collections of
+    vectors, None if the list is lost. Raises StoreLocked, OSError."""
     directory = data / "shards" / f"{shard:04d}"
     store = directory / STORE
     if not (store / "CURRENT").exists() and not any(directory.rglob("*.*")):

@@ -1,1 +1,1 @@
-"""What the coordinator asks of workers, and what they answer: one module for each area."""
+"""Requests of the coordinator and replies of the workers: one module for each area."""

@@ -1,7 +1,7 @@
-"""Values between workers and the coordinator: a small `Shape` and raw frames, arrays neither converted nor copied.
+"""Encodes values that workers send to the coordinator: a small `Shape`, and arrays as raw frames without conversion.
 
-Presence and dropped names travel as bits; a matrix without holes sends none. Decoded arrays are read-only views of the
-received frames. A value may also travel as the text that an answer will have (`shared.promql.rendering`).
+Presence and dropped names travel as bits; a matrix without gaps sends none. Decoded arrays are views of the received
+frames. A value may also travel as the text that the answer will contain (`shared.promql.rendering`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from shared.wire import Frame
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A finished value as text, its series in the order of their label sets. `cells` and `shown`: how many numbers the
-    value held before and after it was finished."""
+    """A value as text of the answer, with its series in the order of their label sets. `cells` and `shown`: how many
+    numbers the value held before and after names were dropped and empty series left out."""
 
     texts: list[Text]
     cells: int
@@ -81,7 +81,7 @@ def _decode_text(shape: Shape, frames: Sequence[Frame]) -> Rendered:
 
 
 def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:
-    """Inverse of `encode`; label codes are of `symbols`."""
+    """Inverse of `encode`. The label codes are those of `symbols`."""
     assert len(frames) == shape.frames, f"{shape.kind} announces {shape.frames} frames and has {len(frames)}"
     if shape.kind == "text":
         return _decode_text(shape, frames)
@@ -132,12 +132,12 @@ def with_hashes(shape: Shape, frames: list[Frame], hashes: NDArray[np.uint64]) -
 
 
 def hashes_of(shape: Shape, frames: Sequence[Frame]) -> NDArray[np.uint64]:
-    """The hashes that were sent with a value; empty where none were."""
+    """The hashes that were sent with a value, uint64[series]; empty if none were."""
     return np.frombuffer(frames[-1], dtype=np.uint64) if shape.hashed else np.zeros(0, dtype=np.uint64)
 
 
 def joined(values: Sequence[Matrix | RangeVector]) -> Matrix | RangeVector:
-    """The answers of several workers as one value. No series is in two of them; all use one symbol table."""
+    """The answers of several workers as one value. No series is in two answers, and all use one symbol table."""
     if len(values) == 1:
         return values[0]
     labels = concat([value.labels for value in values])
@@ -174,7 +174,7 @@ def remarks(annotations: Annotations) -> tuple[Remark, ...]:
 
 
 def add_remarks(annotations: Annotations, given: Sequence[Remark], start: int) -> None:
-    """Add a sub-query's remarks; `start` is where its text begins in the query's."""
+    """Add a sub-query's remarks. `start` is the offset of its text in the query's text."""
     for remark in given:
         offset = None if remark.offset is None else remark.offset + start
         annotations.add(Annotation(remark.level, remark.text, offset))

@@ -1,7 +1,7 @@
 """Messages of the log methods.
 
-Coordinator and workers speak of *groups*: the batches that one message carries, with consecutive sequence numbers from
-`start`. A group's part on a shard is one frame, of blocks of records (shared.log_blocks).
+A *group* is the batches that one message carries, with consecutive sequence numbers; its id is the first of them. A
+group's part on a shard is one frame of blocks of records (shared.log_blocks).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from shared.wire import Frame
 SEQUENCE_BYTES = 8
 SEQUENCE_MAX = (1 << 64) - 1
 KEY_BYTES_MAX = 65_535
-"""A key is copied into every row: longer ones are values in disguise."""
+"""A key is copied into every row of its records, so it must be short."""
 PRODUCER_ANSWERS_MAX = 8
-"""Answers remembered for one producer: it may have this many batches under way."""
+"""Answers remembered for one producer, which may have this many batches under way."""
 
 Span = tuple[int, int]
 """Sequence numbers start ≤ n < end."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """One append: `count` records from sequence number `start`, all or none of which may be read.
+    """One append: `count` records from sequence number `start`, which become readable all together or not at all.
 
-    `shards` are those that take part. `producer` and `producer_seq` make it idempotent.
+    `shards` are the shards that take part. `producer` and `producer_seq` make the append idempotent.
     """
 
     start: int
@@ -41,12 +41,12 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AppendBody(msgspec.Struct):
-    """Method log.append; parts: [the shard's blocks (shared.log_blocks)] a shard, one of each batch that it takes part
-    in, in the order of `batches`.
+    """Method log.append. Parts: for each shard [its blocks (shared.log_blocks)], one block for each batch in which the
+    shard takes part, in the order of `batches`.
 
-    `closed`: every group below it is decided, so that no records below it will come any more. `settled`: every batch
-    below it is whole and on the disk of every shard concerned, so it need not be looked at after a crash. `durable`:
-    answer when they are on the disk. `life`: of the coordinator (RecoverBody).
+    `closed`: every group below this number is decided, so no more records below it will come. `settled`: every batch
+    below this number is whole and on the disk of every shard concerned, so it need not be examined after a crash.
+    `durable`: answer when the records are on disk. `life`: of the coordinator (RecoverBody).
     """
 
     segment: int
@@ -59,7 +59,7 @@ class AppendBody(msgspec.Struct):
 
 
 class RevokeBody(msgspec.Struct):
-    """Method log.revoke: remove the batches within `spans` from the group, and refuse the group if it comes later.
+    """Method log.revoke: remove the batches within `spans` from the group, and refuse the group if it arrives later.
     `life`: of the coordinator (RecoverBody)."""
 
     segment: int
@@ -69,9 +69,9 @@ class RevokeBody(msgspec.Struct):
 
 
 class RecoverBody(msgspec.Struct):
-    """Method log.recover: refuse groups below `epoch` from now on, and report those at or above `settled`. `life` is
-    higher for each start of a coordinator: messages of an earlier one are refused from now on, also where a lost state
-    makes both give the same numbers."""
+    """Method log.recover: refuse groups below `epoch` from now on, and report the groups at or above `settled`. `life`
+    increases with each start of a coordinator: messages with a lower one are refused from now on, even if both
+    coordinators give the same numbers because the state was lost in between."""
 
     epoch: int
     settled: int
@@ -86,7 +86,7 @@ class HeldGroup(msgspec.Struct, array_like=True):
 
 
 class HeldSegment(msgspec.Struct, array_like=True):
-    """`start`: the lowest sequence number of a group that the shard has in it."""
+    """What a shard holds of one segment. `start`: the lowest group."""
 
     segment: int
     records: int
@@ -95,8 +95,8 @@ class HeldSegment(msgspec.Struct, array_like=True):
 
 
 class Recovered(msgspec.Struct):
-    """Answer of log.recover: shard → what it holds. `next`: above every sequence number seen there; `dropped`: every
-    segment below has been dropped there. `damaged`: shards that have lost records, nobody knows which."""
+    """Reply to log.recover: shard → what it holds. `next`: above every sequence number that the shard has seen.
+    `dropped`: every segment below this one has been dropped there. `damaged`: shards that have lost unknown records."""
 
     next: dict[int, int]
     settled: dict[int, int]
@@ -114,7 +114,7 @@ class DropBody(msgspec.Struct):
 
 
 class Range(msgspec.Struct):
-    """What a read covers: sequence numbers start ≤ n < end < 2^64 in these segments, without those in `hidden`."""
+    """What a read covers: sequence numbers start ≤ n < end < 2^64 in these segments, except those in `hidden`."""
 
     first_segment: int
     last_segment: int
@@ -134,8 +134,8 @@ class ScanBody(msgspec.Struct):
 
 
 class ScanReply(msgspec.Struct):
-    """Frames: see `Records`. The read is complete up to `next` (exclusive; in reverse: down to it, inclusive); `done`
-    when that is all there is in the range."""
+    """Frames: see `Records`. The page is complete up to `next` (exclusive; in reverse: down to it, inclusive). `done`:
+    there are no more records in the range."""
 
     next: int
     done: bool
@@ -167,7 +167,8 @@ class CountReply(msgspec.Struct):
 
 
 class CursorMove(msgspec.Struct, array_like=True):
-    """`expected`: the position it must have now; -1: it must not exist; None: whatever it is."""
+    """A cursor's new position for one key. `expected`: the position it must have now; -1: it must have none; None: any
+    position."""
 
     key: bytes
     sequence: int
@@ -175,7 +176,7 @@ class CursorMove(msgspec.Struct, array_like=True):
 
 
 class CursorBody(msgspec.Struct):
-    """Methods log.cursor_get, log.cursor_put, log.cursor_delete, on the shard of the name."""
+    """Methods log.cursor_get, log.cursor_put and log.cursor_delete, on the shard of the cursor's name."""
 
     name: str
     moves: list[CursorMove] = []
@@ -187,20 +188,20 @@ class CursorReply(msgspec.Struct):
 
 
 class ProducerBody(msgspec.Struct):
-    """Method log.producer, on the shard of the producer's id: the answers it remembers."""
+    """Method log.producer, on the shard of the producer's id: the answers that the shard remembers."""
 
     producer: str
 
 
 class ProducerReply(msgspec.Struct):
-    """(producer_seq, start, count), ascending."""
+    """(producer_seq, start, count) of each answer, ascending by `start`."""
 
     answers: list[tuple[int, int, int]]
 
 
 class Records:
-    """Records as columns: `sequences`, and `values` and (where they differ) `keys` as bytes one after the other with
-    their lengths."""
+    """Records as columns: `sequences`, and `values` and `keys` as bytes one after the other with their lengths. `keys`
+    is empty if all records have the requested key."""
 
     __slots__ = ("key_lengths", "keys", "sequences", "value_lengths", "values")
 
@@ -257,7 +258,7 @@ class Records:
 
     @classmethod
     def joined(cls, pieces: Sequence[Records]) -> Records:
-        """One after another."""
+        """The records of all pieces, one piece after another."""
         if len(pieces) == 1:
             return pieces[0]
         if not pieces:
@@ -274,7 +275,7 @@ class Records:
         return _cut(self.values, self.value_lengths)
 
     def key_list(self) -> list[bytes]:
-        """The records' keys; [] when they are all the key that was asked for."""
+        """The records' keys; [] when all records have the requested key."""
         return _cut(self.keys, self.key_lengths)
 
 
@@ -287,8 +288,8 @@ class Page(NamedTuple):
 
 
 def check_progress(page: Page, start: int, end: int, reverse: bool = False) -> None:
-    """Raises Internal unless the page of start ≤ number < end is the last one, or the next one is smaller than it: a
-    reader that follows `next` comes to an end."""
+    """Raises Internal unless the page of start ≤ number < end is the last one, or the range of the next page is smaller
+    than this: so a reader that follows `next` comes to an end."""
     moves_on = start <= page.next < end if reverse else start < page.next <= end
     is_whole = page.done and page.next == (start if reverse else end)
     if not moves_on and not is_whole:
@@ -297,7 +298,7 @@ def check_progress(page: Page, start: int, end: int, reverse: bool = False) -> N
 
 
 def merge_pages(pages: Sequence[Page], limit: int) -> Page:
-    """One page of several shards' ascending ones, by sequence number, as far as all of them are complete."""
+    """Merge ascending pages of several shards into one page by sequence number, as far as all of them are complete."""
     upto = min(page.next for page in pages)
     done = all(page.done for page in pages)
     rows = [

@@ -7,18 +7,18 @@ from typing import Literal
 import msgspec
 
 Mode = Literal["value", "partial", "relabelled", "samples"]
-"""What is asked of a sub-query: its value; the partial form of the aggregation on its top; the same with the hashes of
-the label sets that went into it, where a label function made them; or, for a range selector whose function cannot run
-in the workers, the samples of its series between the grid's ends."""
+"""What a sub-query returns: its value; the partial form of its top aggregation; the same with the hashes of the label
+sets that were aggregated, if a label function made them; or, for a range selector whose function cannot run in the
+workers, the samples of its series between the ends of the grid."""
 
 
 Form = Literal["arrays", "vector", "matrix"]
-"""What the value of a sub-query that is the whole query may be answered in: arrays, or the text of the answer's series,
-as an instant vector or a matrix. A worker that is allowed text may still answer in arrays."""
+"""The form in which a worker may return the value if the sub-query is the whole query: arrays, or the text of the
+answer's series as an instant vector or a matrix. If text is allowed, a worker may still return arrays."""
 
 
 class SubQuery(msgspec.Struct, array_like=True, frozen=True):
-    """PromQL `text` over its own grid, which is not the query's inside a subquery."""
+    """PromQL `text` over its own grid, which differs from the query's inside a PromQL subquery."""
 
     text: str
     mode: Mode
@@ -28,7 +28,7 @@ class SubQuery(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Evaluate(msgspec.Struct, array_like=True, frozen=True):
-    """The grid is the whole query's: what `start()`, `end()`, `step()` and `range()` mean."""
+    """The request. The grid is that of the whole query: `start()`, `end()`, `step()` and `range()` refer to it."""
 
     start_ms: int
     end_ms: int
@@ -40,9 +40,10 @@ class Evaluate(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Shape(msgspec.Struct, array_like=True, frozen=True):
-    """How a value lies in its frames (`shared.messages.exchange`). `planes` are the names of a partial's planes.
-    `hashed`: one more frame has the hashes of label sets. Of a text: `series` are those in each of its frames, `cells`
-    and `shown` how many numbers the value held before and after names were dropped and empty series left out."""
+    """How a value is laid out in its frames (`shared.messages.exchange`). `planes`: names of a partial's planes.
+    `hashed`: one more frame has the hashes of label sets. For a text, `series` has the number of series in each of its
+    frames; `cells` and `shown`: how many numbers the value held before and after names were dropped and empty series
+    left out."""
 
     kind: Literal["matrix", "range", "partial", "text"]
     steps: int

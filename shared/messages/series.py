@@ -8,19 +8,19 @@ import msgspec
 from shared.promql.ast import Matcher
 
 Selectors = list[tuple[Matcher, ...]]
-"""OR-ed; the matchers of one are AND-ed, and an empty one matches every series."""
+"""Selectors are OR-ed. The matchers of one selector are AND-ed; a selector without matchers matches every series."""
 
 
 class WriteAnswer(msgspec.Struct):
-    """series.write takes one remote-write body or more per shard as part frames."""
+    """Reply to series.write, whose part frames are one or more frames of samples per shard (shared.sample_frames)."""
 
     samples: int
 
 
 class SelectRequest(msgspec.Struct):
-    """Series that match any selector and have samples with start ≤ t ≤ end, in Unix ms.
+    """Selects the series that match any selector and have samples with start ≤ t ≤ end, in Unix ms.
 
-    At most `limit` items are answered (0: all of them). `name` is the label whose values series.values is about.
+    A worker returns at most `limit` items (0: all of them). `name` is the label whose values series.values returns.
     """
 
     selectors: Selectors
@@ -31,14 +31,14 @@ class SelectRequest(msgspec.Struct):
 
 
 class TextsAnswer(msgspec.Struct):
-    """Label names or values, sorted, each once; `cut` if the limit left some out."""
+    """Label names or values, sorted and distinct. `cut`: whether the limit left some out."""
 
     texts: list[str]
     cut: bool
 
 
 class ListAnswer(msgspec.Struct):
-    """The label sets are in the reply's frames (`LabelFrame.to_frames`); `cut` if the limit left some out."""
+    """The label sets are in the reply's frames (`LabelFrame.to_frames`). `cut`: whether the limit left some out."""
 
     series: int
     cut: bool
@@ -55,7 +55,7 @@ class DeleteAnswer(msgspec.Struct):
 
 
 class FamilyMetadata(msgspec.Struct, frozen=True, array_like=True):
-    """What a sender says of a metric family. `type` is a word such as `counter`."""
+    """What a sender says about a metric family. `type` is a word such as `counter`."""
 
     family: str
     type: str
@@ -64,26 +64,26 @@ class FamilyMetadata(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MetadataPut(msgspec.Struct):
-    """The part frames of series.metadata_put are each one of these."""
+    """One part frame of series.metadata_put."""
 
     entries: list[FamilyMetadata]
 
 
 class MetadataPutAnswer(msgspec.Struct):
-    """How many entries there was no room for."""
+    """`left_out`: how many entries were not stored for lack of room."""
 
     left_out: int
 
 
 class MetadataRequest(msgspec.Struct):
-    """Of one family, or of at most `limit` families a shard if `family` is empty (0: all of them)."""
+    """Requests the metadata of one family, or of at most `limit` families per shard if `family` is empty (0: all)."""
 
     family: str = ""
     limit: int = 0
 
 
 class MetadataAnswer(msgspec.Struct):
-    """Entries of a family are neighbours; `cut` if the limit left families out."""
+    """The entries of a family are adjacent. `cut`: whether the limit left families out."""
 
     entries: list[FamilyMetadata]
     cut: bool

@@ -1,4 +1,4 @@
-"""Working out the types of messages before threads use them."""
+"""Prepares the types of messages before several threads use them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ ROOMS = ("shared", "coordinator", "worker")
 
 
 def settle() -> None:
-    """Have msgspec look at every message type imported so far.
+    """Have msgspec prepare every message type imported so far.
 
-    It does so at a type's first use otherwise, running Python in the midst of it, and a second thread that uses the
-    type just then finds it half made, which ends the process.
+    Otherwise msgspec prepares a type at its first use, and runs Python code meanwhile. A second thread that then uses
+    the half-prepared type crashes the process.
     """
     for kind in _below(msgspec.Struct):
         if kind.__module__.partition(".")[0] in ROOMS:

@@ -26,7 +26,7 @@ Value = str | int | float | bool
 
 
 class Collection(msgspec.Struct, frozen=True):
-    """What the shards must know of a collection; every write carries it, so a shard learns of it with its first vector.
+    """What the shards must know about a collection. Every write carries it, so a shard gets it with its first vector.
 
     `id` is never reused; `text` names the attributes indexed for BM25.
     """
@@ -40,8 +40,8 @@ class Collection(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True):
-    """One node of a filter. `op` is eq, neq, in, lt, lte, gt, gte, exists (with `field`, and `values` of one entry, of
-    many for `in`, of none for exists) or and, or, not (with `children`)."""
+    """One node of a filter. `op` is eq, neq, lt, lte, gt, gte (with `field` and one value), in (with `field` and many
+    values), exists (with `field` only), or and, or, not (with `children`)."""
 
     op: str
     field: str = ""
@@ -56,7 +56,7 @@ class WriteBody(msgspec.Struct):
 
 
 class IdsBody(msgspec.Struct):
-    """Delete or get. Parts: [ids, id lengths] for each shard."""
+    """Methods vector.delete and vector.get. Parts: [ids, id lengths] for each shard. `fields`: see SearchBody."""
 
     collection: Collection
     fields: tuple[str, ...] | None = None
@@ -71,7 +71,7 @@ class Count(msgspec.Struct):
 
 
 class ShardCollections(msgspec.Struct):
-    """What a shard's store knows: the collections it has, and the ids of those it has dropped."""
+    """The collections in a shard's store, and the ids of those it has dropped."""
 
     shard: int
     collections: list[Collection]
@@ -83,10 +83,10 @@ class CollectionsReply(msgspec.Struct):
 
 
 class SearchBody(msgspec.Struct):
-    """Frames: [queries float32[q, dimension]], of no rows when only text is searched.
+    """Frames: [queries float32[q, dimension]], which has no rows if the search is by text only.
 
-    `fields` None: every attribute, the vector included; empty: ids and scores only. `shards_asked` is how many shards
-    take part in the whole search.
+    `fields`: None for every attribute, including the vector; empty for ids and scores only. `shards_asked`: how many
+    shards take part in the whole search.
     """
 
     collection: Collection
@@ -101,12 +101,12 @@ class SearchBody(msgspec.Struct):
 
 
 class FoundBody(msgspec.Struct):
-    """The worker's best for each query, best first.
+    """The worker's best hits in one list for each query, best first.
 
-    Frames: [counts int32[q], similarities float32[n], ids, id lengths, attributes, attribute lengths, vectors
-    float32[n, dimension] or empty]. A similarity is higher the nearer, whatever the metric. With a text query the
-    lists are two for each query: by vector, then by text. `unknown` names the filter's fields that no vector here has;
-    `vectors` is how many this worker has.
+    Frames: [counts int32[lists], similarities float32[n], ids, id lengths, attributes, attribute lengths, vectors
+    float32[n, dimension] or empty]. A higher similarity means nearer, whatever the metric. With a text query, one more
+    list follows: the hits by text. `unknown`: the filter's fields that no vector of this worker has. `vectors`: how
+    many vectors this worker has.
     """
 
     unknown: tuple[str, ...] = ()
@@ -114,8 +114,8 @@ class FoundBody(msgspec.Struct):
 
 
 class CollectionStats(msgspec.Struct):
-    """Of one collection in one worker. `dead` rows are of replaced and deleted vectors, until the index is rebuilt;
-    `expansion` is what a search keeps by default, 0 until it has been measured."""
+    """Statistics of one collection in one worker. `dead`: rows of replaced and deleted vectors, until the index is
+    rebuilt. `expansion`: candidates that a search keeps by default; 0 until it has been measured."""
 
     collection: int
     vectors: int
@@ -130,7 +130,7 @@ class StatsReply(msgspec.Struct):
 
 
 def pack_blobs(blobs: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Many byte strings as two frames: their bytes, and uint32 lengths."""
+    """Byte strings as two frames: their bytes one after the other, and their lengths as uint32."""
     lengths = np.fromiter(map(len, blobs), dtype=np.uint32, count=len(blobs))
     return b"".join(blobs), lengths.tobytes()
 
@@ -143,12 +143,12 @@ def unpack_blobs(joined: Frame, lengths: Frame) -> list[bytes]:
 
 
 def unpack_chosen(joined: bytes, lengths: Frame, places: NDArray[np.int64]) -> list[bytes]:
-    """Of what `pack_blobs` packed those at `places`, in their order."""
+    """The byte strings at `places` of those that `pack_blobs` packed, in the order of `places`."""
     sizes = np.frombuffer(lengths, dtype=np.uint32)
     ends = sizes.cumsum(dtype=np.int64)[places]
     return [joined[start:end] for start, end in zip((ends - sizes[places]).tolist(), ends.tolist(), strict=True)]
 
 
 def floats(frame: Frame, dimension: int) -> Floats:
-    """A frame of float32 as [rows, dimension], not copied."""
+    """A frame of float32 as an array [rows, dimension] that shares its memory."""
     return np.frombuffer(frame, dtype=np.float32).reshape(-1, dimension)

@@ -1,1 +1,1 @@
-"""The log of a shard: appends, gathering into runs by key, reads, and what a crash leaves."""
+"""The log of a shard: appends, gathering into runs by key, reads, and recovery after a crash."""

@@ -1,4 +1,4 @@
-"""Cursors: how far a named consumer has come in each key's log.
+"""Cursors: a named consumer's position in the log of each key.
 
 Durability: when `move` returns, the new positions survive the loss of power.
 """
@@ -13,11 +13,11 @@ from worker.logs import rows
 from worker.logs.part import LogPart
 
 POSITIONS_MAX = 10_000
-"""Positions of one cursor in one answer; a consumer of more keys reads them one by one."""
+"""Positions of one cursor in one answer. A consumer of more keys reads its positions key by key."""
 
 
 def read(part: LogPart, name: str, key: bytes | None) -> list[tuple[bytes, int]]:
-    """(key, sequence) of the cursor, ascending by key: of all keys, at most POSITIONS_MAX, or of this one."""
+    """(key, sequence) of the cursor: of `key`, or if it is None of all keys, ascending, at most POSITIONS_MAX."""
     head = rows.cursor(name, b"")
     if key is not None:
         value = part.store.get("meta", head + key)
@@ -31,8 +31,8 @@ def read(part: LogPart, name: str, key: bytes | None) -> list[tuple[bytes, int]]
 
 
 def move(part: LogPart, name: str, moves: list[CursorMove], check: Callable[[], None]) -> None:
-    """Set all the positions, or none: raises Conflict when one is not as expected. `check` raises when it is too late
-    to write."""
+    """Set all positions, or none: raises Conflict when one is not as expected. `check` raises when the request's time
+    is up."""
     changes = part.store.batch()
     with part.lock:
         check()

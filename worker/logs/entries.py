@@ -1,7 +1,7 @@
 """Entries: which records were gathered together, in the order of their numbers.
 
-What one gathering takes in of a segment is one row of the store: its groups with their batches, and of each record the
-number and the key. Prefix scans read them, and the recovery after a crash.
+Each gathering writes one entry per segment, a row of the store: the groups with their batches, and the number and the
+key of each record. Scans of a prefix and the recovery after a crash read the entries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Groups = list[tuple[int, tuple[Batch, ...]]]
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True):
-    """`sequences`: uint64[n], `codes`: uint32[n], the place of each record's key in `keys`; little-endian."""
+    """An entry as stored. `sequences`: uint64[n]; `codes`: uint32[n], the position of each record's key in `keys`; both
+    little-endian."""
 
     settled: int
     groups: Groups
@@ -36,8 +37,8 @@ _ENTRY = msgspec.msgpack.Decoder(_Entry)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Records uint64[n] `numbers`, ascending, with keys[codes[i]]; every batch below `settled` is whole and on the disk
-    of every shard concerned."""
+    """Records with ascending `numbers` uint64[n]; record i has the key keys[codes[i]]. Every batch below `settled` is
+    whole and on the disk of every shard concerned."""
 
     settled: int
     groups: Groups
@@ -47,7 +48,7 @@ class Entry:
 
     @property
     def above(self) -> int:
-        """Above all numbers of its batches."""
+        """A number above all numbers of the entry's batches."""
         return max((batch.start + batch.count for _, batches in self.groups for batch in batches), default=0)
 
     def packed(self) -> bytes:
@@ -55,9 +56,9 @@ class Entry:
         entry = _Entry(self.settled, self.groups, numbers.tobytes(), codes.tobytes(), list(self.keys))
         return msgspec.msgpack.encode(entry)
 
-    def of_rows(self, kept: NDArray[np.bool_], groups: Groups) -> Entry:
-        """The entry of these records of it."""
-        return Entry(self.settled, groups, self.numbers[kept], self.codes[kept], self.keys)
+    def of_rows(self, selected: NDArray[np.bool_], groups: Groups) -> Entry:
+        """The entry with only the `selected` records (bool[n]) and these groups."""
+        return Entry(self.settled, groups, self.numbers[selected], self.codes[selected], self.keys)
 
 
 def unpacked(value: bytes) -> Entry:
@@ -67,7 +68,8 @@ def unpacked(value: bytes) -> Entry:
 
 
 def scan(store: Store, segments: tuple[int, int], start: int, end: int) -> Iterator[tuple[bytes, Entry]]:
-    """(row, entry) of those that may hold records with start ≤ number < end in first ≤ segment ≤ last, ascending."""
+    """(row, entry) of the entries that may hold records with start ≤ number < end in first ≤ segment ≤ last,
+    ascending."""
     first = rows.entry(segments[0], start)
     for row, _ in store.scan("log", rows.ENTRY, first, reverse=True):
         # The entry that begins before the range may reach into it.

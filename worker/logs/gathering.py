@@ -1,4 +1,4 @@
-"""Gathering: what came message by message is put into the store by key, all of it in one write."""
+"""Gathering: groups in memory are put into the store by key, all of them in one write."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from worker.storage.rows.store import Store
 
 RUN_RECORDS_MAX = 4096
 RUN_BYTES_MAX = 256 << 10
-"""A read of one record reads its run: this is small beside the way there, and large enough for long scans."""
+"""A read of one record reads its whole run. Runs of this size cost little compared with the lookup, and are large
+enough for long scans."""
 
 _ANSWER = msgspec.msgpack.Decoder(tuple[int, int])
 
 
 def put(changes: Changes, store: Store, memory: Memory) -> int:
-    """Add everything to `changes`: runs, entries, producers' answers; how many rows the runs are."""
+    """Add everything in `memory` to `changes`: runs, entries and producers' answers. Returns the number of runs."""
     count = 0
     for segment, recent in memory.segments.items():
         count += _put_segment(changes, segment, recent, memory.settled)
@@ -48,10 +49,10 @@ def _put_segment(changes: Changes, segment: int, recent: Recent, settled: int) -
 
 
 def put_runs(changes: Changes, segment: int, snapshot: Snapshot, grouped: Grouped) -> int:
-    """Add the records to `changes` as runs; how many they are."""
+    """Add the records to `changes` as runs. Returns the number of runs."""
     records = len(grouped.order)
     key_bytes, value_bytes = snapshot.table[:, [KEY_LENGTH, VALUE_LENGTH]].sum(axis=0).tolist()
-    # Sized as if every record were a run of its own, and every byte of a key had to be escaped.
+    # The buffers have room for the worst case: every record is a run of its own, and every byte of a key is escaped.
     names = np.empty(2 * key_bytes + kernels.ROW_KEY_BYTES * records, np.uint8)
     runs = np.empty(value_bytes + (kernels.RUN_RECORD_BYTES + kernels.RUN_HEAD_BYTES) * records, np.uint8)
     name_ends, run_ends = np.empty(records, np.int64), np.empty(records, np.int64)
@@ -80,27 +81,27 @@ def _cut(octets: np.ndarray, ends: np.ndarray) -> list[bytes]:
 
 
 def remembered(answers: list[Answer]) -> list[Answer]:
-    """Of these answers to a producer, in the order they came, those of its PRODUCER_ANSWERS_MAX highest numbers: a
-    number above one of them that is not there was never stored. A number may be there several times: of its tries all
-    but one will be taken back."""
+    """The answers with the PRODUCER_ANSWERS_MAX highest producer_seqs, in the given order. So a producer_seq that is
+    missing above one of them was never stored. One producer_seq may have several answers: all but one of these attempts
+    will be revoked."""
     last = set(nlargest(PRODUCER_ANSWERS_MAX, {producer_seq for producer_seq, _, _ in answers}))
     return [answer for answer in answers if answer[0] in last]
 
 
 def _put_answers(changes: Changes, store: Store, producer: str, answers: dict[int, Answer]) -> None:
-    """Remember these answers to the producer, and forget those that are too old."""
+    """Store these answers to the producer, and delete those that are too old."""
     stored = dict(answer_rows(store, producer))
-    kept = remembered([*stored.values(), *(answers[start] for start in sorted(answers))])
+    current = remembered([*stored.values(), *(answers[start] for start in sorted(answers))])
     for row, answer in stored.items():
-        if answer not in kept:
+        if answer not in current:
             changes.delete("log", row)
-    for producer_seq, start, count in kept:
+    for producer_seq, start, count in current:
         if start in answers:
             changes.put("log", rows.producer(producer, start), msgspec.msgpack.encode((producer_seq, count)))
 
 
 def answer_rows(store: Store, producer: str) -> list[tuple[bytes, Answer]]:
-    """(row, answer) of those that the store has, in the order they were given."""
+    """(row, answer) of the producer's answers in the store, ascending by start."""
     head = rows.producers_of(producer)
     answers = []
     for row, value in store.scan("log", head, rows.after(head)):

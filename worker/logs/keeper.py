@@ -1,4 +1,4 @@
-"""Background work on a worker's log, syncing and gathering: one thread for all shards that share a write-ahead log."""
+"""Background work on a worker's log: syncing and gathering, in one thread for all shards of a write-ahead log."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from shared.telemetry import event
 from worker.storage.wal.log import WriteAheadLog
 
 SYNC_AFTER_S = 0.08
-"""The coordinator asks for a sync sooner than this; the worker does it by itself when it does not."""
+"""Usually the coordinator requests a sync earlier. If it does not, the worker syncs after this time."""
 CHECK_EVERY_S = 5.0
-"""A shard that gets nothing may hold up the write-ahead log that others fill."""
+"""Parts are also checked without new records: an idle shard may block the release of a write-ahead log that others
+fill."""
 
 
 class Part(Protocol):
@@ -21,7 +22,7 @@ class Part(Protocol):
 
 
 class Keeper:
-    """Syncs what nobody else has synced in time, and has parts gather when they are due."""
+    """Syncs the log if no request has synced it in time, and has parts gather when they are due."""
 
     def __init__(self, log: WriteAheadLog) -> None:
         self._log = log
@@ -33,7 +34,7 @@ class Keeper:
         self._thread: Thread | None = None
 
     def join(self, part: Part) -> None:
-        """Look after this part too, until it leaves."""
+        """Look after this part until it leaves. The first part starts the thread."""
         with self._lock:
             self._parts.append(part)
             if self._thread is None:
@@ -42,6 +43,7 @@ class Keeper:
                 self._thread.start()
 
     def leave(self, part: Part) -> None:
+        """Stop looking after this part. The last part ends the thread."""
         with self._lock:
             self._parts.remove(part)
             if self._parts or self._thread is None:
@@ -52,16 +54,16 @@ class Keeper:
             thread.join()
 
     def written(self) -> None:
-        """Something is to be synced soon, by somebody."""
+        """Note that the log has unsynced records."""
         self._dirty = True
         self._work.set()
 
     def wake(self) -> None:
-        """A part may be due."""
+        """Check soon whether a part is due."""
         self._work.set()
 
     def sync(self) -> None:
-        """Return when everything that was written before is on the disk. Raises Unavailable."""
+        """Return when everything that was written before is on disk. Raises Unavailable."""
         self._dirty = False
         try:
             self._log.sync()

@@ -1,4 +1,4 @@
-"""What a shard has of the log in memory: groups that are in the write-ahead log, and not in the store yet."""
+"""The part of a shard's log that is in memory: groups that are in the write-ahead log, but not in the store yet."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from worker.logs.messages import Message
 from worker.logs.recent import ROW_BYTES, Held, Recent, within
 
 GROUP_BYTES = 400
-"""What a group costs beside its blocks."""
+"""Memory of a group beside its records."""
 
 Answer = tuple[int, int, int]
 """(producer_seq, start, count)."""
 
 
 class Memory:
-    """Not safe for threads: its owner's lock guards it."""
+    """Groups by segment, and answers to producers. Not safe for threads: its owner's lock guards it."""
 
     def __init__(self) -> None:
         self.segments: dict[int, Recent] = {}
         self.answers: dict[str, dict[int, Answer]] = {}
-        """producer → start → what it was answered."""
+        """producer → start → answer."""
         self.revocations: list[tuple[int, int]] = []
-        """(group, position) of what the write-ahead log says was taken back of groups that may come, or come again."""
+        """(group, position in the write-ahead log) of revocations of groups that may still arrive, or arrive again."""
         self.settled = 0
         self.records = self.bytes = 0
 
@@ -33,16 +33,17 @@ class Memory:
 
     @property
     def first_position(self) -> int | None:
-        """Of what the write-ahead log has to keep."""
+        """The lowest position that the write-ahead log has to keep; None if it need not keep any."""
         positions = [held.position for recent in self.segments.values() for held in recent.groups]
         return min([*positions, *(position for _, position in self.revocations)], default=None)
 
     def stage(self, message: Message) -> None:
-        """Have `add` of the same message not fail any more. Raises Internal when it is not sound."""
+        """Copy and check the message's records, so that `add` of the same message cannot fail. Raises Internal when the
+        frame is not valid."""
         self.segments.setdefault(message.segment, Recent()).stage(message.frame, len(message.batches))
 
     def add(self, message: Message, position: int) -> tuple[int, int]:
-        """Take in the message that was staged last; (records, bytes of keys and values)."""
+        """Add the message that was staged last. Returns (records, bytes of keys and values)."""
         for batch in message.batches:
             if batch.producer:
                 answer = batch.producer_seq, batch.start, batch.count
@@ -62,7 +63,7 @@ class Memory:
             taken.segments[segment], left = recent.split(closed)
             self.segments[segment] = left
             if not len(left) and not left.groups and segment != max(self.segments):
-                del self.segments[segment]  # the log goes on in a later one
+                del self.segments[segment]  # the log continues in a later segment
         for producer, answers in list(self.answers.items()):
             below = {start: answer for start, answer in answers.items() if start < closed}
             if below:
@@ -80,7 +81,7 @@ class Memory:
             self.answers.pop(producer, None)
 
     def revoke(self, segment: int, group: int, spans: Sequence[Span]) -> tuple[int, int]:
-        """Remove the group's batches within the spans; (records, bytes of keys and values) that they had."""
+        """Remove the group's batches within the spans. Returns (records, bytes of keys and values) that they had."""
         recent = self.segments.get(segment)
         if recent is None:
             return 0, 0
@@ -91,7 +92,7 @@ class Memory:
         return records, size
 
     def drop(self, first_segment: int, start: int) -> None:
-        """Forget the segments below, and the answers to producers from before `start`."""
+        """Forget the segments below `first_segment`, and the answers to producers about batches before `start`."""
         self.segments = {segment: recent for segment, recent in self.segments.items() if segment >= first_segment}
         self._measure()
         for producer, answers in list(self.answers.items()):

@@ -1,7 +1,8 @@
-"""The log's records in the write-ahead log: groups as they came, and what was taken back of them.
+"""The log's records in the write-ahead log: groups, and revocations of batches.
 
-A record is a head of 40 bytes (kind, segment, group, closed, settled, and how many bytes the next part has) and, in
-msgpack, the group's batches on this shard, with its blocks (shared.log_blocks) behind them, or the spans taken back.
+A record begins with a head of 40 bytes: kind, segment, group, closed, settled, and the size of the msgpack part that
+follows. For a group, this part has its batches on this shard, and the blocks (shared.log_blocks) follow it. For a
+revocation, it has the revoked spans.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _encode = msgspec.msgpack.encode
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A group's part on one shard; `batches` are those that the shard takes part in, `frame` has a block of each."""
+    """A group's part on one shard. `batches`: those in which the shard takes part; `frame`: one block for each."""
 
     segment: int
     group: int
@@ -40,7 +41,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """Batches of a group that were taken back."""
+    """Spans of a group whose batches were revoked."""
 
     segment: int
     group: int
@@ -52,7 +53,7 @@ class Revocation:
 
 
 def read(payload: memoryview) -> Message | Revocation:
-    """What `pieces` were of. Raises ValueError if it is neither."""
+    """Decode a record: the inverse of `pieces`. Raises ValueError if it is of neither kind."""
     kind, segment, group, closed, settled, size = _HEAD.unpack_from(payload)
     content, rest = payload[_HEAD.size : _HEAD.size + size], payload[_HEAD.size + size :]
     if kind == _GROUP:

@@ -1,11 +1,12 @@
-"""The log of one shard: what is written, gathered, taken back, dropped and reported after a crash.
+"""The log of one shard: appends, gathering, revocations, dropped segments, and the report after a crash.
 
 Durability: when `append` returns, the records survive the death of this process and the coordinator's; when the
 write-ahead log was synced after it, they survive the loss of power.
 
-An append is a record of the write-ahead log, and stays in memory; when enough have come, a thread gathers them into
-runs by key in the store, in one write. What has been gathered survives nothing before the store writes it out; then the
-write-ahead log is released. All of it is in one family of the store, so that a crash leaves it up to one gathering.
+An append is written to the write-ahead log and stays in memory. When enough records are in memory, a thread gathers
+them into runs by key in the store, in one write. The store does not log this write; once it has written the rows to its
+files, the write-ahead log is released. All rows are in one family of the store, so that after a crash the store holds
+exactly the rows up to one gathering.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ from worker.storage.rows.store import Store
 from worker.storage.wal.log import Stream
 
 GATHER_BYTES = 6 << 20
-"""Gathering begins when so much is in memory, blocks and their tables: long runs come of few keys then, and the write,
-during which a worker's other threads stand still, takes some milliseconds."""
+"""Gathering begins when this much is in memory, including the tables of the records. This is enough for long runs if
+there are few keys, and the write, which blocks the worker's other threads, still takes only some milliseconds."""
 GATHER_RECORDS = 1 << 16
 GATHER_RECORDS_MIN = 1 << 12
 GATHER_ROWS = 1 << 13
-"""So many runs make such a write as long. Where keys have few records each, gathering begins with fewer records."""
+"""A write of this many runs takes as long. If each key has few records, gathering begins with fewer records."""
 BEHIND_FACTOR = 4
-"""With so many times the records that make a gathering due, the next append does it itself: they may not pile up."""
+"""When memory holds this multiple of what makes a gathering due, the next append gathers first. This bounds memory."""
 FLUSH_BYTES = 16 << 20
-"""So much is gathered before the store writes it out, as files of that size: a start reads back no more than this and
-what is in memory."""
+"""When this much has been gathered, the store writes it to files. A start replays no more than this and what was in
+memory."""
 REVOKED_MAX = 65_536
-"""Revoked groups remembered: a message that comes after so many newer ones is past its deadline anyway."""
+"""Revoked groups that are remembered. A message that arrives after this many later ones is past its deadline anyway."""
 
 _TOTALS = msgspec.msgpack.Decoder(tuple[int, int, int])
 
 
 @dataclass(slots=True)
 class Totals:
-    """Of one segment on this shard. `start`: the lowest group in it."""
+    """Totals of one segment on this shard. `bytes`: of keys and values. `start`: the lowest group in the segment."""
 
     records: int
     bytes: int
@@ -62,15 +63,15 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The log as it was: records of groups below `gathered` are in the store, the others in these snapshots."""
+    """The log at one moment: records of groups below `gathered` are in the store, the others in these snapshots."""
 
     gathered: int
     segments: Mapping[int, Sequence[Snapshot]]
 
 
 class LogPart:
-    """Safe to use from many threads: changes take turns, reads see those below the frontier that the coordinator
-    gives them."""
+    """Safe to use from many threads: changes run one at a time, and reads see the changes below the frontier that the
+    coordinator sends with them."""
 
     def __init__(self, store: Store, keeper: Keeper, wal: Stream, damage: DamageReport | None = None) -> None:
         self.store = store
@@ -78,14 +79,14 @@ class LogPart:
         self.wal = wal
         self.keeper = keeper
         self.lock = Lock()
-        self._gather_lock = Lock()  # taken before `lock`, by whoever changes the store's log
+        self._gather_lock = Lock()  # guards changes of the log's rows in the store; taken before `lock`
         self._memory = Memory()
         self._gathering = Memory()
-        self._upto = 0  # the boundary of what is being gathered
+        self._upto = 0  # groups below this are being gathered
         self._gathered = 0
         self._dropped = 0
         self._totals: dict[int, Totals] = {}
-        self._stored: dict[int, Totals] = {}  # of what has been gathered
+        self._stored: dict[int, Totals] = {}  # totals of the records that have been gathered
         self._records_due = GATHER_RECORDS
         self._epoch = self._closed = self._life = 0
         self._next_position = 0
@@ -94,6 +95,7 @@ class LogPart:
         self._closing = False
 
     def load(self) -> None:
+        """Read the marks and totals from the store, then replay the write-ahead log."""
         for key, value in self.store.scan("log", rows.TOTALS, rows.after(rows.TOTALS)):
             self._stored[int.from_bytes(key[len(rows.TOTALS) :], "big")] = Totals(*_TOTALS.decode(value))
         self._totals = dict(self._stored)
@@ -124,11 +126,12 @@ class LogPart:
         with self._gather_lock:
             self._closing = True
 
-    # Writing: for `worker.logs.writing`, which holds `lock`
+    # Writing: called by `worker.logs.writing`, which holds `lock`
 
     def stage(self, message: Message, life: int = SEQUENCE_MAX) -> str:
-        """Why the group has been given up (revoked, decided without this shard, of an earlier life of the coordinator);
-        "" when it may be taken in."""
+        """Stage the message for `take_in`. Returns "", or why the group is refused: it has been revoked, decided
+        without this shard, or sent by an earlier life of the coordinator. Raises Internal when the frame is not
+        valid."""
         given_up = message.group < max(self._epoch, self._closed) or message.group in self._revoked
         if given_up or message.segment < self._dropped or life < self._life:
             return f"records from sequence number {message.group} came after they had been given up"
@@ -136,7 +139,7 @@ class LogPart:
         return ""
 
     def take_in(self, message: Message, position: int) -> None:
-        """Have the message that was staged last in memory, now that it is in the write-ahead log."""
+        """Add the message that was staged last to memory. It is in the write-ahead log at `position`."""
         records, size = self._memory.add(message, position)
         old = self._totals.get(message.segment, Totals(0, 0, message.group))
         self._totals[message.segment] = old.plus(records, size, message.group)
@@ -146,16 +149,17 @@ class LogPart:
     # In the background
 
     def is_large(self, times: int = 1) -> bool:
-        """Whether so much is in memory that gathering is due, or `times` overdue."""
+        """Whether memory holds at least `times` as much as makes a gathering due."""
         return self._memory.bytes >= times * GATHER_BYTES or self._memory.records >= times * self._records_due
 
     def make_room(self) -> None:
-        """Gather here and now when that is overdue. Raises Unavailable when the store refuses: no more may come."""
+        """Gather in this thread if gathering is overdue. Raises Unavailable when the store refuses: then no more
+        records may be appended."""
         if self.is_large(BEHIND_FACTOR):
             self.gather()
 
     def gather(self) -> None:
-        """Move the groups that are decided into the store. Raises Unavailable; they stay in memory then."""
+        """Move the groups that are decided into the store. Raises Unavailable; the groups then stay in memory."""
         with self._gather_lock:
             if self._closing:
                 return
@@ -184,7 +188,7 @@ class LogPart:
                 self._flush()
 
     def flush(self) -> None:
-        """Put on the disk what was gathered, and release the write-ahead log. Raises Unavailable."""
+        """Have the store write what was gathered to disk, and release the write-ahead log. Raises Unavailable."""
         with self._gather_lock:
             if not self._closing:
                 self._flush()
@@ -196,15 +200,15 @@ class LogPart:
         self._release()
 
     def _release(self) -> None:
-        """Let go of what the write-ahead log need not keep, all that was gathered being on the disk. For who has the
-        gathering's lock."""
+        """Release the records that the write-ahead log need not keep. The caller holds the gather lock, and everything
+        gathered is on disk."""
         with self.lock:
             firsts = (self._gathering.first_position, self._memory.first_position)
             position = min((first for first in firsts if first is not None), default=self._next_position)
         self.wal.release(position)
 
     def keep_up(self) -> None:
-        """Gather if it is due, also for the sake of the write-ahead log. Raises Unavailable."""
+        """Gather if it is due, or if the write-ahead log waits for records of this shard. Raises Unavailable."""
         behind = self.wal.is_behind()
         if behind or self.is_large():
             self.gather()
@@ -219,11 +223,11 @@ class LogPart:
         return self._dropped
 
     def has_dropped(self, segment: int) -> bool:
-        with self.lock:  # which a drop has from before its write until it is known here
+        with self.lock:  # a drop holds the lock from before its write until `_dropped` is set
             return segment < self._dropped
 
     def view(self) -> View:
-        """The log as it is now. What is gathered later is in the store as well then."""
+        """The log as it is now. Records that are gathered later are then in the store as well."""
         with self.lock:
             segments: dict[int, list[Snapshot]] = {}
             for memory in (self._gathering, self._memory):
@@ -233,25 +237,25 @@ class LogPart:
             return View(self._gathered, segments)
 
     def producer_answers(self, producer: str) -> list[tuple[int, int, int]]:
-        """(producer_seq, start, count) of the batches whose answers are remembered, in the order they came. Not all of
-        them are decided: what the shard holds may be taken back."""
+        """(producer_seq, start, count) of the batches whose answers are remembered, ascending by start. Not all of
+        these batches are decided: some may still be revoked."""
         with self.lock:
             recent = [m.answers.get(producer, {}) for m in (self._gathering, self._memory)]
-            found = {**recent[0], **recent[1]}
-        found |= {answer[1]: answer for _, answer in answer_rows(self.store, producer)}
-        return remembered([found[start] for start in sorted(found)])
+            by_start = {**recent[0], **recent[1]}
+        by_start |= {answer[1]: answer for _, answer in answer_rows(self.store, producer)}
+        return remembered([by_start[start] for start in sorted(by_start)])
 
-    # Taking back
+    # Revoking and dropping
 
     def revoke(self, segment: int, group: int, spans: list[Span], life: int = SEQUENCE_MAX) -> None:
         """Remove the group's batches that lie within `spans`, durably, and refuse the group if it arrives later.
 
-        Raises Unavailable, and removes nothing, when a coordinator of an earlier life than the one that has asked what
-        is here wants it: what that one found whole it may have acknowledged meanwhile.
+        Raises Unavailable, and removes nothing, when an earlier life of the coordinator sends this: a later one has
+        asked what this shard holds, and may have acknowledged the batches meanwhile.
         """
         with self._gather_lock:
             if group < self._gathered and self._unflushed:
-                self._flush()  # what is changed in the store has to be there after a crash
+                self._flush()  # the rows that the revocation changes must survive a crash
             with self.lock:
                 if life < self._life:
                     raise Unavailable(f"group {group} is taken back by an earlier life of the coordinator")
@@ -259,7 +263,7 @@ class LogPart:
                 if len(self._revoked) > REVOKED_MAX:
                     self._revoked.popitem(last=False)
                 if group >= self._gathered:
-                    # Also of a group that is not here: what a failed write has left of it may be, after a crash.
+                    # Written even if the group is not in memory: a failed write may have left it in the log.
                     revocation = Revocation(segment, group, spans)
                     self._take_back(self.wal.write(revocation.pieces()), revocation)
                 else:
@@ -288,7 +292,8 @@ class LogPart:
         self._totals[segment] = totals.plus(-records, -size, totals.start)
 
     def drop(self, first_segment: int, start: int) -> None:
-        """Remove every segment below `first_segment`, and the answers to producers from before `start`."""
+        """Remove every segment below `first_segment`, and the answers to producers about batches before `start`,
+        durably. Raises Unavailable."""
         with self._gather_lock, self.lock:
             gone = [segment for segment in self._totals if segment < first_segment]
             if not gone:
@@ -311,14 +316,15 @@ class LogPart:
     # After a crash
 
     def recover(self, epoch: int, settled: int, first_segment: int, life: int = 0) -> tuple[int, int, list[HeldGroup]]:
-        """Refuse groups below `epoch`, and messages of an earlier life, from now on; (a number above every sequence
-        number here, and not below what is refused, the highest settled mark, the groups at or above it)."""
+        """Refuse groups below `epoch`, and messages of an earlier life, from now on. Returns (a number that is above
+        every sequence number seen here and not below any refused number, the highest settled mark, the groups at or
+        above that mark)."""
         with self.lock:
-            refused_below = self._epoch  # of a coordinator that may have lost its state since
+            refused_below = self._epoch  # set by a coordinator that may have lost its state since
             self._epoch, self._life = max(self._epoch, epoch), max(self._life, life)
             held = [*self._gathering.groups(), *self._memory.groups()]
             settled = max(settled, self._gathering.settled, self._memory.settled)
-            # The marks tell of numbers that were given, also when nothing is left of their records.
+            # The marks show which numbers were given, even if none of their records are left.
             marks = max(self._gathered, self._closed, settled, refused_below)
         above = max((batch.start + batch.count for group in held for batch in group.batches), default=0)
         above = max(above, marks)

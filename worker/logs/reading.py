@@ -1,7 +1,7 @@
-"""Reads of one shard's log: one key in order, keys with a prefix in the order of sequence numbers, keys, counts.
+"""Reads of one shard's log: the records of one key in order, those of a prefix by sequence number, keys, and counts.
 
-What is in memory is looked at first, then the store: what is gathered meanwhile is in both, and is taken from the
-first. Records above the range's end are not looked at, and hidden ones are left out.
+A read takes a view of memory first, and then reads the store. Records that are gathered meanwhile are in both, and are
+read from the view. Records outside of the range are not read, and hidden ones are left out.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from worker.logs.recent import Snapshot, outside
 from worker.logs.runs import Run, joined, unpacked
 
 PAGE_BYTES_MAX = 4 << 20
-"""A page ends with the record that takes it past this, so it may be larger by one record."""
+"""A page ends with the record that reaches this size, so it may be larger by one record."""
 LOOKED_AT_MAX = 50_000
-"""Records a merged page looks at before it answers with what it has, however few had the prefix."""
+"""A merged page ends after examining this many records, however few of them had the prefix."""
 RECENT_RUN_RECORDS = 1024
-"""Recent records are made into runs of this many, so that a read makes no more of them than it takes."""
+"""Recent records are read in runs of this size, so that a read copies few records that it does not return."""
 
 Check = Callable[[], None]
-"""Raises when the request's time is over."""
+"""Raises when the request's time is up."""
 Runs = Iterator[Run]
 
 
 def scan(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool) -> Page:
-    """Records of the key, at most `limit`."""
+    """Records of the key, ascending or in reverse, at most `limit`."""
     taken: list[Run] = []
     records = size = 0
     for run in _key_runs(part, part.view(), span, key, reverse):
@@ -49,7 +49,8 @@ def scan(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool) -> P
 
 
 def _key_runs(part: LogPart, view: View, span: Range, key: bytes, reverse: bool = False) -> Runs:
-    """The key's records in the range, in ascending or descending runs, none of them empty."""
+    """The key's records in the range as runs in ascending or (`reverse`) descending order, none of them empty. The
+    records of each run ascend."""
     segments = range(span.first_segment, span.last_segment + 1)
     for segment in reversed(segments) if reverse else segments:
         recent = view.segments.get(segment, ())
@@ -70,7 +71,7 @@ def _recent_runs(recent: Snapshot, span: Range, key: bytes, reverse: bool) -> Ru
 
 
 def _stored_runs(part: LogPart, segment: int, key: bytes, start: int, end: int, reverse: bool = False) -> Runs:
-    """The records with start ≤ number < end that are in runs."""
+    """The key's runs in the store, cut to start ≤ number < end; a run may be empty."""
     if start >= end:
         return
     head = rows.runs_of(segment, key)
@@ -92,25 +93,25 @@ def merge(part: LogPart, span: Range, prefix: bytes, limit: int, check: Check) -
     records = size = looked_at = 0
     for page_records, upto, seen in pages:
         looked_at += seen
-        kept = _fitting(page_records, limit - records, PAGE_BYTES_MAX - size)
-        taken.append(page_records.cut(0, kept))
-        records += kept
+        fitting = _fitting(page_records, limit - records, PAGE_BYTES_MAX - size)
+        taken.append(page_records.cut(0, fitting))
+        records += fitting
         size += int(taken[-1].value_lengths.sum())
-        if kept < len(page_records):
-            return Page(Records.joined(taken), int(page_records.sequences[kept]), False)
+        if fitting < len(page_records):
+            return Page(Records.joined(taken), int(page_records.sequences[fitting]), False)
         if records >= limit or size >= PAGE_BYTES_MAX or looked_at >= LOOKED_AT_MAX:
             return Page(Records.joined(taken), upto, False)
     return Page(Records.joined(taken), span.end, True)
 
 
 def _fitting(page_records: Records, records: int, size_bytes: int) -> int:
-    """As many from the beginning as are within both, and at least one."""
+    """How many records from the beginning fit into both limits; the first always fits the limit of bytes."""
     return min(records, len(page_records), 1 + int(np.searchsorted(np.cumsum(page_records.value_lengths), size_bytes)))
 
 
 def _merged(part: LogPart, view: View, span: Range, prefix: bytes, check: Check) -> Iterator[tuple[Records, int, int]]:
-    """(records with the prefix, up to which number that is all of them, how many were looked at), ascending. Each
-    number is above the one before it, and within the range."""
+    """(records with the prefix, the number below which they are complete, how many records were examined), ascending.
+    Each number is above the one before it and within the range."""
     stored = _stored(view, span)
     segments = span.first_segment, span.last_segment
     for row, entry in entries.scan(part.store, segments, stored.start, stored.end):
@@ -128,15 +129,15 @@ def _merged(part: LogPart, view: View, span: Range, prefix: bytes, check: Check)
 
 
 def _stored(view: View, span: Range) -> Range:
-    """The part of the range that is read from the store. What was gathered after the view was taken is there too by
-    now, also in entries of earlier segments, and is read from the view's snapshots."""
+    """The part of the range that is read from the store. Records that were gathered after the view was taken may be in
+    the store too, also in entries of earlier segments; they are read from the view's snapshots."""
     return Range(span.first_segment, span.last_segment, span.start, min(span.end, view.gathered), span.hidden)
 
 
 def _of_entry(
     part: LogPart, span: Range, segment: int, entry: Entry, prefix: bytes
 ) -> Iterator[tuple[Records, int, int]]:
-    """What `_merged` finds of one entry, in pieces; nothing when the entry lies outside of the range."""
+    """As `_merged`, for one entry; nothing if the entry is outside of the range."""
     low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
     if low >= high:
         return
@@ -155,12 +156,12 @@ def _of_entry(
         sequences = np.array([number for number, _, _ in present], np.uint64)
         records = Records.of(sequences, [value for _, _, value in present], [key for _, key, _ in present])
         yield records, numbers[-1] + 1, len(piece)
-    # What was looked at in vain counts too, or a rare prefix would make a page read the whole log.
+    # Records without the prefix count too: otherwise a rare prefix would make a page read the whole log.
     yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
 
 
 def _note_lost(part: LogPart, segment: int, entries: Sequence[tuple[int, bytes, bytes | None]]) -> None:
-    """Records without a value: either their segment has been dropped meanwhile, or the store has lost a run."""
+    """Report records without a value as damage, unless their segment has been dropped meanwhile."""
     if part.has_dropped(segment):
         return
     lost = [number for number, _, value in entries if value is None]
@@ -168,18 +169,18 @@ def _note_lost(part: LogPart, segment: int, entries: Sequence[tuple[int, bytes, 
 
 
 def _chosen(entry: Entry, span: Range, prefix: bytes) -> NDArray[np.int64]:
-    """Places of the entry's records that are in the range and have the prefix."""
-    kept = (entry.numbers >= np.uint64(span.start)) & (entry.numbers < np.uint64(span.end))
+    """Positions of the entry's records that are in the range, not hidden, and have the prefix: int64[m]."""
+    matching = (entry.numbers >= np.uint64(span.start)) & (entry.numbers < np.uint64(span.end))
     if span.hidden:
-        kept &= outside(entry.numbers, span.hidden)
+        matching &= outside(entry.numbers, span.hidden)
     if prefix:
         having = np.fromiter((key.startswith(prefix) for key in entry.keys), np.bool_, len(entry.keys))
-        kept &= having[entry.codes]
-    return np.flatnonzero(kept)
+        matching &= having[entry.codes]
+    return np.flatnonzero(matching)
 
 
 class _Values:
-    """Values of single records in the store, asked for in ascending order: of each key, the run they are in is kept."""
+    """Looks up values of single records in the store, in ascending order; remembers the last run of each key."""
 
     def __init__(self, part: LogPart, end: int) -> None:
         self._part = part
@@ -224,7 +225,7 @@ def keys(part: LogPart, span: Range, prefix: bytes, after: bytes | None, limit: 
 def _keys_of(
     part: LogPart, view: View, span: Range, segment: int, prefix: bytes, after: bytes | None, check: Check
 ) -> Iterator[bytes]:
-    """The keys that have a record of the segment in the range, ascending; some of them twice."""
+    """The keys that have a record of the segment in the range, ascending; a key may occur twice."""
     recent: set[bytes] = set()
     for snapshot in view.segments.get(segment, ()):
         check()

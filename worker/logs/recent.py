@@ -1,7 +1,7 @@
 """Records of one segment that are in the write-ahead log and not yet gathered into runs by key.
 
-Messages are kept as they came, one after another, with a table of their records. What a reader gets is a snapshot:
-bytes and rows that are there do not change.
+The blocks of messages are stored one after another, with a table of their records. A reader gets a snapshot: bytes and
+rows that it contains do not change.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from worker.logs.runs import Run
 
 FIRST_WORDS = 1 << 10
 FIRST_ROWS = 1 << 7
-"""Room of a segment that holds nothing yet; it doubles."""
+"""Initial capacity of a segment; it doubles when it is full."""
 ROW_BYTES = 48
-"""What a record costs in memory beside its block."""
+"""Memory of a record beside its block."""
 
 
 class Grouped(NamedTuple):
-    """Rows by key: row i of them has the key codes[i]; those of key c are order[starts[c]:starts[c + 1]]."""
+    """Rows grouped by key: the i-th row has the key codes[i]; the rows of key c are order[starts[c]:starts[c + 1]]."""
 
     codes: NDArray[np.int64]
     order: NDArray[np.int64]
@@ -39,7 +39,8 @@ class Grouped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Records as they were: a table over `data` (shared.log_blocks), their numbers and the hashes of their keys."""
+    """Records at one moment: a table over `data` (shared.log_blocks), their numbers and the hashes of their keys.
+    `ascending`: whether the numbers ascend."""
 
     data: NDArray[np.uint8]
     table: NDArray[np.int64]
@@ -51,11 +52,11 @@ class Snapshot:
         return len(self.numbers)
 
     def rows(self, start: int, end: int, hidden: Sequence[Span] = ()) -> NDArray[np.int64]:
-        """Those with start ≤ number < end that are not hidden, ascending by number."""
+        """The rows with start ≤ number < end that are not hidden, ascending by number."""
         return self.cut(self._in_order(np.arange(len(self), dtype=np.int64)), start, end, hidden)
 
     def rows_of(self, key: bytes) -> NDArray[np.int64]:
-        """Those of the key, ascending by number."""
+        """The rows of the key, ascending by number."""
         out = np.empty(len(self), np.int64)
         wanted = np.frombuffer(key, np.uint8)
         digest: Any = np.uint64(hash64(key))
@@ -66,7 +67,7 @@ class Snapshot:
         return rows if self.ascending else rows[np.argsort(self.numbers[rows], kind="stable")]
 
     def cut(self, rows: NDArray[np.int64], start: int, end: int, hidden: Sequence[Span] = ()) -> NDArray[np.int64]:
-        """Of these rows, which ascend by number, those with start ≤ number < end that are not hidden."""
+        """Those of `rows`, which ascend by number, with start ≤ number < end that are not hidden."""
         low, high = np.searchsorted(self.numbers[rows], np.array([start, end], np.uint64))
         rows = rows[low:high]
         return rows[outside(self.numbers[rows], hidden)] if hidden else rows
@@ -76,7 +77,7 @@ class Snapshot:
         return self.data[start : start + length].tobytes()
 
     def run(self, rows: NDArray[np.int64]) -> Run:
-        """These rows, of one key."""
+        """These rows, all of one key, as a run."""
         values = log_blocks.taken(self.data, self.table, VALUE, rows)
         return Run(self.numbers[rows], np.cumsum(self.table[rows, VALUE_LENGTH]), values.data)
 
@@ -84,8 +85,8 @@ class Snapshot:
         lengths = self.table[rows].astype(np.uint32)
         values = log_blocks.taken(self.data, self.table, VALUE, rows).data
         keys = log_blocks.taken(self.data, self.table, KEY, rows).data
-        own = lengths[:, VALUE_LENGTH].copy(), values, lengths[:, KEY_LENGTH].copy(), keys
-        return Records(self.numbers[rows], *own)
+        value_lengths, key_lengths = lengths[:, VALUE_LENGTH].copy(), lengths[:, KEY_LENGTH].copy()
+        return Records(self.numbers[rows], value_lengths, values, key_lengths, keys)
 
     def with_prefix(self, rows: NDArray[np.int64], prefix: bytes) -> NDArray[np.int64]:
         if not prefix or not len(rows):
@@ -93,7 +94,7 @@ class Snapshot:
         return rows[log_blocks.with_prefix(self.data, self.table[rows], prefix)]
 
     def grouped(self, rows: NDArray[np.int64]) -> Grouped:
-        """These rows by key; the keys in the order they come."""
+        """These rows grouped by key; the keys in the order of their first rows."""
         size = len(rows)
         slots = np.full(1 << max(4, (2 * size).bit_length()), -1, np.int64)
         codes, order, starts = np.empty(size, np.int64), np.empty(size, np.int64), np.zeros(size + 1, np.int64)
@@ -101,14 +102,14 @@ class Snapshot:
         return Grouped(codes, order, starts[: count + 1])
 
     def keys(self, rows: NDArray[np.int64]) -> list[bytes]:
-        """The distinct keys of these rows, in the order they come."""
+        """The distinct keys of these rows, in the order of their first rows."""
         grouped = self.grouped(rows)
         return [self.key(row) for row in grouped.order[grouped.starts[:-1]].tolist()]
 
 
 @dataclass(slots=True)
 class Held:
-    """A group in memory: what is known of it beside its records. `position`: of its record in the write-ahead log."""
+    """A group in memory, without its records. `position`: of its record in the write-ahead log."""
 
     group: int
     position: int
@@ -117,7 +118,7 @@ class Held:
 
 
 class Recent:
-    """Not safe for threads: its owner's lock guards it."""
+    """The groups of one segment and their records. Not safe for threads: its owner's lock guards it."""
 
     def __init__(self, words: int = FIRST_WORDS, rows: int = FIRST_ROWS) -> None:
         self.groups: list[Held] = []
@@ -139,11 +140,11 @@ class Recent:
 
     @property
     def room(self) -> tuple[int, int]:
-        """(words, rows) that it takes without growing."""
+        """Capacity: (words, rows)."""
         return len(self._words), len(self._table)
 
     def stage(self, frame: Frame, batches: int) -> None:
-        """Copy a group's blocks to where `add` will find them. Raises Internal if they are anything else."""
+        """Copy a group's blocks behind those in use, for `add`. Raises Internal if they are not `batches` blocks."""
         octets = np.frombuffer(frame, np.uint8)
         begin, end = self._used, self._used + len(octets) // 8
         if end > len(self._words):
@@ -155,7 +156,7 @@ class Recent:
         self._staged_end = end
 
     def add(self, held: Held) -> tuple[int, int]:
-        """Take in the group whose blocks were staged last; (records, bytes of keys and values)."""
+        """Add the group whose blocks were staged last. Returns (records, bytes of keys and values)."""
         begin, end, first = self._used, self._staged_end, self._count
         last = first + self._staged_records
         if last > len(self._table):
@@ -164,7 +165,7 @@ class Recent:
         starts = np.array([batch.start for batch in held.batches], np.uint64)
         arrays = self._table, self._numbers, self._hashes
         if not log_blocks.index(self._words, self._halves, begin, end, starts, *arrays, first):
-            self._ascending = False  # two messages overtook each other
+            self._ascending = False  # a message has overtaken another
         self._count, self._used = last, end
         self.groups.append(held)
         return last - first, self._staged_octets
@@ -178,7 +179,7 @@ class Recent:
         return self._count, _octets(self._table[: self._count]), min(held.group for held in self.groups)
 
     def of_rows(self, rows: NDArray[np.int64], room_words: int = FIRST_WORDS, room_rows: int = FIRST_ROWS) -> Recent:
-        """A copy of these records alone, without groups, with room for so much at least."""
+        """A copy of these records only, without groups, with at least this capacity."""
         words = (_octets(self._table[rows]) + 7) // 8
         copy = Recent(max(room_words, words), max(room_rows, len(rows)))
         at = 0
@@ -194,7 +195,8 @@ class Recent:
         return copy
 
     def split(self, closed: int) -> tuple[Recent, Recent]:
-        """(the groups below `closed`, which is a boundary between them; the others). Only those are to be used then."""
+        """(the groups below `closed`, which is a boundary between groups; the others). This object must not be used
+        afterwards."""
         below = self._numbers[: self._count] < np.uint64(closed)
         taken = self
         if below.all():
@@ -211,11 +213,11 @@ class Recent:
         return taken, left
 
     def without(self, group: int, spans: Sequence[Span]) -> tuple[Recent, int, int]:
-        """What is left without the group's batches within the spans; the records, and bytes of keys and values, that
-        they had. Only what is left is to be used then."""
-        kept = outside(self._numbers[: self._count], spans)
-        rows = np.flatnonzero(~kept)
-        left = self.of_rows(np.flatnonzero(kept)) if len(rows) else self
+        """(the records without the group's batches within the spans, how many records those had, bytes of their keys
+        and values). This object must not be used afterwards."""
+        is_left = outside(self._numbers[: self._count], spans)
+        rows = np.flatnonzero(~is_left)
+        left = self.of_rows(np.flatnonzero(is_left)) if len(rows) else self
         left.groups = self.groups
         for held in left.groups:
             if held.group == group:
@@ -224,23 +226,23 @@ class Recent:
 
 
 def _grown(array: NDArray[Any], used: int, wanted: int) -> NDArray[Any]:
-    """A copy of the used rows with room for at least so many."""
+    """A copy of the used rows with capacity for at least `wanted` rows."""
     grown = np.empty((max(wanted, 2 * len(array)), *array.shape[1:]), array.dtype)
     grown[:used] = array[:used]
     return grown
 
 
 def _octets(table: NDArray[np.int64]) -> int:
-    """Bytes of the keys and values."""
+    """Total bytes of the keys and values."""
     return int(table[:, KEY_LENGTH].sum() + table[:, VALUE_LENGTH].sum())
 
 
 def outside(numbers: NDArray[np.uint64], spans: Sequence[Span]) -> NDArray[np.bool_]:
     """bool[n]: whether each number is in none of the spans."""
-    kept = np.ones(len(numbers), np.bool_)
+    is_outside = np.ones(len(numbers), np.bool_)
     for start, end in spans:
-        kept &= (numbers < np.uint64(start)) | (numbers >= np.uint64(end))
-    return kept
+        is_outside &= (numbers < np.uint64(start)) | (numbers >= np.uint64(end))
+    return is_outside
 
 
 def within(sequence: int, spans: Sequence[Span]) -> bool:

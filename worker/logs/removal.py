@@ -1,4 +1,4 @@
-"""Taking back what has been gathered: batches that were revoked, segments that were dropped."""
+"""Removes gathered records from the store: those of revoked batches and of dropped segments."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DROPPED = (rows.RUN, rows.ENTRY)
 
 
 def put_revocation(changes: Changes, store: Store, segment: int, group: int, spans: Sequence[Span]) -> tuple[int, int]:
-    """Add to `changes` what removes the group's batches within the spans; (records, bytes of keys and values) of
-    them."""
-    found = _entry_of(store, segment, group)
-    if found is None:
+    """Add to `changes` the removal of the group's batches within the spans. Returns (records, bytes of keys and values)
+    that they had."""
+    stored_entry = _entry_of(store, segment, group)
+    if stored_entry is None:
         return 0, 0
-    row, entry = found
-    kept = outside(entry.numbers, spans)
-    gone = [entry.keys[code] for code in entry.codes[~kept].tolist()]
+    row, entry = stored_entry
+    is_left = outside(entry.numbers, spans)
+    gone = [entry.keys[code] for code in entry.codes[~is_left].tolist()]
     size = sum(map(len, gone)) + _put_rest_of_runs(changes, store, segment, set(gone), spans)
     groups = []
     for number, batches in entry.groups:
@@ -34,7 +34,7 @@ def put_revocation(changes: Changes, store: Store, segment: int, group: int, spa
         if left:
             groups.append((number, left))
     if groups:
-        changes.put("log", row, entry.of_rows(kept, groups).packed())
+        changes.put("log", row, entry.of_rows(is_left, groups).packed())
     else:
         changes.delete("log", row)
     return len(gone), size
@@ -49,7 +49,7 @@ def _entry_of(store: Store, segment: int, group: int) -> tuple[bytes, Entry] | N
 
 
 def _put_rest_of_runs(changes: Changes, store: Store, segment: int, keys: set[bytes], spans: Sequence[Span]) -> int:
-    """Rewrite the runs of these keys that hold records of the spans; how many bytes of values go."""
+    """Rewrite the runs of these keys that hold records of the spans. Returns how many bytes of values are removed."""
     size = 0
     for key in keys:
         head = rows.runs_of(segment, key)
@@ -69,8 +69,8 @@ def _put_rest_of_runs(changes: Changes, store: Store, segment: int, keys: set[by
 
 
 def put_drop(changes: Changes, store: Store, first_segment: int, start: int) -> list[tuple[bytes, bytes]]:
-    """Add to `changes` what removes the segments below, and the answers to producers from before `start`; the ranges
-    of rows that go."""
+    """Add to `changes` the removal of the segments below `first_segment`, and of the answers to producers about batches
+    before `start`. Returns the ranges of rows of these segments."""
     ranges = [(head + rows.segment_bytes(0), head + rows.segment_bytes(first_segment)) for head in DROPPED]
     for begin, end in ranges:
         changes.delete_range("log", begin, end)

@@ -1,14 +1,14 @@
 """Keys of the log's rows in the store.
 
 Family "log" holds runs of records, `r · segment · key · first sequence`, and entries, `e · segment · first group`.
-The log key is escaped (00 → 00 FF) and ended by 00 00, which keeps the order of the keys and makes no key the prefix of
-another, so one key's records of a segment are one range of rows, ascending by sequence. Dropping a segment is two
-ranges.
+The log key is escaped (00 → 00 FF) and ends with 00 00. This keeps the order of the keys, and no key is the prefix of
+another. So the records of one key and segment are one range of rows, ascending by sequence. Dropping a segment deletes
+two ranges.
 
-Beside them are, under `log/`, the totals of each segment, the answers producers were given, and two marks: every group
-below the one is in this store or nowhere, every segment below the other has been dropped. All this is one family
-because a family is written out as a whole, so that after a crash the mark and what it tells of fit. Family "meta" holds
-the cursors, under `log/` too.
+The family also has, under `log/`, the totals of each segment, the answers to producers, and two marks: every group
+below the mark "gathered" is in this store or nowhere, and every segment below the mark "dropped" has been dropped. All
+rows are in one family because the store writes out a family as a whole: after a crash, the marks match the other rows.
+Family "meta" holds the cursors, also under `log/`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def escape(key: bytes) -> bytes:
 
 
 def ended(key: bytes) -> bytes:
-    """The key in the form that keeps order and is no other's prefix."""
+    """The key in an encoded form that keeps the order and is never the prefix of another encoded key."""
     return escape(key) + _END
 
 
@@ -51,12 +51,12 @@ def segment_bytes(segment: int) -> bytes:
 
 
 def runs_of(segment: int, key: bytes) -> bytes:
-    """What every run of the key in this segment begins with, up to its sequence number."""
+    """The prefix of the rows of all runs of the key in this segment; the sequence number follows it."""
     return RUN + segment_bytes(segment) + ended(key)
 
 
 def past_key(segment: int, key: bytes) -> bytes:
-    """Above every run of the key in this segment, and not above those of the next key."""
+    """A row key above every run of the key in this segment, and not above those of the next key."""
     return RUN + segment_bytes(segment) + escape(key) + _PAST_END
 
 
@@ -67,7 +67,7 @@ def prefix_range(segment: int, prefix: bytes) -> tuple[bytes, bytes]:
 
 
 def after(prefix: bytes) -> bytes:
-    """The least byte string above all that begin with `prefix`, which has a byte below FF."""
+    """The least byte string above all that begin with `prefix`, which must have a byte below FF."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1])
 
@@ -77,7 +77,8 @@ def key_of(run: bytes) -> bytes:
 
 
 def sequence_of(row: bytes) -> int:
-    """Of a run (its first record) or an entry (its first group)."""
+    """The sequence number at the end of a row's key: a run's first record, an entry's first group, an answer's
+    start."""
     return int.from_bytes(row[-SEQUENCE_BYTES:], "big")
 
 
@@ -98,7 +99,7 @@ def cursor(name: str, key: bytes) -> bytes:
 
 
 def producers_of(identity: str) -> bytes:
-    """What the rows of this producer's answers begin with."""
+    """The prefix of the rows of this producer's answers."""
     return PRODUCERS + ended(identity.encode())
 
 

@@ -1,7 +1,7 @@
 """Runs: many records of one key in one row of the store, as columns.
 
-A row is a count (uint32), the sequence numbers (uint64), the values' lengths (uint32), all little-endian, and the
-values one after the other. Reading a run touches no record by itself.
+A row has a count (uint32), the sequence numbers (uint64) and the lengths of the values (uint32), all little-endian, and
+then the values one after the other. Reading a run takes no Python per record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LENGTH = np.dtype("<u4")
 
 
 class Run(NamedTuple):
-    """Records of one key, ascending. `ends`: int64[records], where each value ends in `values`."""
+    """Records of one key, usually ascending. `ends`: int64[records], where each value ends in `values`."""
 
     sequences: NDArray[np.uint64]
     ends: NDArray[np.int64]
@@ -30,7 +30,7 @@ class Run(NamedTuple):
         return bytes(self.values[self.ends[at - 1] if at else 0 : self.ends[at]])
 
     def find(self, sequence: int) -> int | None:
-        """The position of a sequence number."""
+        """The position of a sequence number; None if the run does not have it."""
         at = int(np.searchsorted(self.sequences, np.uint64(sequence)))
         return at if at < len(self.sequences) and int(self.sequences[at]) == sequence else None
 
@@ -50,13 +50,13 @@ class Run(NamedTuple):
         return Run(self.sequences[low:high], ends, self.values[begin : begin + int(ends[-1])])
 
     def without(self, hidden: Sequence[Span]) -> Run:
-        kept = np.ones(len(self.sequences), np.bool_)
+        is_shown = np.ones(len(self.sequences), np.bool_)
         for start, end in hidden:
-            kept &= (self.sequences < np.uint64(start)) | (self.sequences >= np.uint64(end))
-        if kept.all():
+            is_shown &= (self.sequences < np.uint64(start)) | (self.sequences >= np.uint64(end))
+        if is_shown.all():
             return self
-        at = np.flatnonzero(kept).tolist()
-        return run_of(self.sequences[kept], [self.value(i) for i in at])
+        at = np.flatnonzero(is_shown).tolist()
+        return run_of(self.sequences[is_shown], [self.value(i) for i in at])
 
     def reversed(self) -> Run:
         """The same records, newest first."""
@@ -64,7 +64,7 @@ class Run(NamedTuple):
         return run_of(self.sequences[::-1], [self.value(i) for i in at])
 
     def fitting(self, records: int, size_bytes: int) -> Run:
-        """As many from the beginning as are within both, and at least one."""
+        """As many records from the beginning as fit into both limits; the first always fits the limit of bytes."""
         high = min(records, 1 + int(np.searchsorted(self.ends, size_bytes)))
         return self.cut(0, high)
 
@@ -89,7 +89,7 @@ def unpacked(row: bytes) -> Run:
 
 
 def joined(runs: Sequence[Run]) -> Records:
-    """One answer's records, in the order of the runs."""
+    """The records of all runs, one run after another, without keys."""
     if not runs:
         return Records.of(EMPTY.sequences, ())
     lengths = np.concatenate([np.diff(run.ends, prepend=0) for run in runs]).astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Checks what a shard holds of the log, in its store and in the write-ahead log, without a running shard."""
+"""Checks a shard's part of the log, in its store and in the write-ahead log, without a running shard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from worker.storage.rows.reading import StoreReader
 
 @dataclass(slots=True)
 class LogRows:
-    """Of the store. `above` is above all numbers in it; groups below `gathered` are in it or nowhere."""
+    """What the store holds of the log. `above`: above all numbers in it. Groups below `gathered` are in it or nowhere,
+    segments below `dropped` have been dropped. `wrong`: texts about damage."""
 
     gathered: int = 0
     dropped: int = 0
@@ -30,7 +31,8 @@ class LogRows:
 
 @dataclass(slots=True)
 class _Segment:
-    """Records as entries name them, and as runs have them: number → number of the key."""
+    """The records of one segment according to entries (`named`) and to runs (`stored`): numbers, and for each the code
+    of its key in `keys`."""
 
     keys: dict[bytes, int] = field(default_factory=dict)
     named: list[NDArray[np.uint64]] = field(default_factory=list)
@@ -61,7 +63,7 @@ def _sorted(numbers: list[NDArray], keys: list[NDArray]) -> tuple[NDArray[np.uin
 
 
 def _within(one: tuple[NDArray, NDArray], other: tuple[NDArray, NDArray]) -> NDArray[np.bool_]:
-    """bool[n]: which numbers of the one are in the other, under the same key."""
+    """bool[n]: which numbers of `one` are in `other` under the same key."""
     if not len(other[0]):
         return np.zeros(len(one[0]), np.bool_)
     at = np.minimum(np.searchsorted(other[0], one[0]), len(other[0]) - 1)
@@ -69,7 +71,7 @@ def _within(one: tuple[NDArray, NDArray], other: tuple[NDArray, NDArray]) -> NDA
 
 
 def log_rows(reader: StoreReader) -> LogRows:
-    """Reads all rows of the log, a segment at a time. Raises StoreDamaged where one cannot be read."""
+    """Read and check all rows of the log, one segment at a time. Raises StoreDamaged when a row cannot be read."""
     log = LogRows()
     log.gathered = int.from_bytes(reader.get("log", rows.GATHERED) or b"", "big")
     log.dropped = int.from_bytes(reader.get("log", rows.DROPPED) or b"", "big")
@@ -81,7 +83,7 @@ def log_rows(reader: StoreReader) -> LogRows:
 
 
 def _segments(reader: StoreReader) -> Iterator[int]:
-    """Those of which there are rows, ascending."""
+    """The segments that have rows: those with entries ascending, then those with runs only."""
     for kind in (rows.ENTRY, rows.RUN):
         start, end = kind, rows.after(kind)
         while (row := next(reader.scan("log", start, end), None)) is not None:
@@ -136,8 +138,8 @@ def _check_order(numbers: NDArray[np.uint64]) -> None:
 
 
 def check_messages(shard: int, log: LogRows, payloads: Iterable[memoryview]) -> tuple[list[str], LogFacts]:
-    """(what is wrong with the records of the write-ahead log that the store has not taken over, what the shard holds)
-    of both together."""
+    """Check the log's records in the write-ahead log that are not in the store yet. Returns (what is wrong with them,
+    what the shard holds in the store and the write-ahead log together)."""
     wrong: list[str] = []
     above, records, segments = log.above, log.records, set(log.segments)
     for payload in payloads:

@@ -1,4 +1,4 @@
-"""Appends to several shards of a worker: one write of the write-ahead log, and one sync of it."""
+"""Appends to several shards of a worker with one write and one sync of the write-ahead log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker.storage.wal.log import WriteAheadLog
 PAST_DEADLINE = "the records came past their deadline"
 
 Arrivals = dict[int, tuple[LogPart, Message]]
-"""Shard → where its part of a group goes."""
+"""Shard → its log, and its part of a group."""
 
 
 def message_of(body: AppendBody, shard: int, frame: Frame) -> Message:
@@ -32,12 +32,12 @@ def append(
     is_late: Callable[[], bool] = _never,
     life: int = SEQUENCE_MAX,
 ) -> dict[int, str]:
-    """Store parts of a group; shard → why it could not take its own, of which nothing is stored then. `is_late` is
-    asked once more before anything is written, since making room for it and waiting for the others take their time.
-    `life`: of the coordinator that sent it.
+    """Store the shards' parts of a group. Returns shard → why it failed. `is_late` is called just before anything is
+    written, because making room and waiting for locks take time. `life`: of the coordinator that sent the group.
 
-    When it returns, the rest survives the death of the process; if `durable`, the loss of power; if not, it will within
-    100 ms. Raises Internal when a frame is not sound.
+    When this returns, the parts of the other shards survive the death of the process, and, if `durable`, the loss of
+    power; if not `durable`, they survive the loss of power 100 ms later. Nothing of a refused part is stored; a part
+    whose write or sync failed may be stored. Raises Internal when a frame is not valid.
     """
     failed: dict[int, str] = {}
     by_log: dict[WriteAheadLog, Arrivals] = {}
@@ -48,9 +48,9 @@ def append(
             failed[shard] = str(error)
         else:
             by_log.setdefault(part.wal.log, {})[shard] = part, message
-    for log, own in by_log.items():
-        failed |= _write(log, own, is_late, life)
-        parts = {shard: part for shard, (part, _) in own.items() if shard not in failed}
+    for log, log_arrivals in by_log.items():
+        failed |= _write(log, log_arrivals, is_late, life)
+        parts = {shard: part for shard, (part, _) in log_arrivals.items() if shard not in failed}
         if not parts:
             continue
         keeper = next(iter(parts.values())).keeper
@@ -67,8 +67,8 @@ def append(
 
 
 def _write(log: WriteAheadLog, arrivals: Arrivals, is_late: Callable[[], bool], life: int) -> dict[int, str]:
-    """Shard → why it refuses. Locks are taken by ascending shard, and nobody who has one waits for another lock of a
-    lower shard."""
+    """Write the parts of one log. Returns shard → why it refused. The locks are taken in ascending order of the shards,
+    so that two threads never wait for each other."""
     failed: dict[int, str] = {}
     held: list[LogPart] = []
     try:

@@ -1,1 +1,1 @@
-"""What a worker can be asked to do: the methods of each area, and the table of all of them."""
+"""The methods that a worker answers: one module for each area, and a table of all of them."""

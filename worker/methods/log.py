@@ -1,4 +1,4 @@
-"""What a worker does for the log area."""
+"""The worker's methods of the log area."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Shards = Mapping[int, Shard]
 
 
 def append(shards: Shards, request: Request) -> Reply:
-    """Store each shard's part; with `durable`, return when they are on the disk."""
+    """Store each shard's part of a group; if `durable`, return when the records are on disk."""
     body = unpack(request.body, log.AppendBody)
     if request.time_left == 0:
         return Reply(shard_errors=dict.fromkeys(shards, writing.PAST_DEADLINE))
@@ -30,7 +30,7 @@ def append(shards: Shards, request: Request) -> Reply:
 
 
 def sync(shards: Shards, request: Request) -> Reply:
-    """Return when everything appended before is on the disk."""
+    """Return when everything that was appended before is on disk."""
     failed: dict[int, str] = {}
     synced: dict[Keeper, str] = {}
     for number, shard in shards.items():
@@ -43,7 +43,7 @@ def sync(shards: Shards, request: Request) -> Reply:
 
 
 def _why(act: Callable[[], None]) -> str:
-    """Why it refuses; "" when it does not."""
+    """Call `act`. Returns why it was refused; "" when it succeeded."""
     try:
         act()
     except Unavailable as error:
@@ -52,7 +52,7 @@ def _why(act: Callable[[], None]) -> str:
 
 
 def _each(shards: Shards, act: Callable[[LogPart], None]) -> dict[int, str]:
-    """Shard → why it refused."""
+    """Call `act` for each shard. Returns shard → why it refused."""
     answers = {number: _why(partial(act, shard.logs)) for number, shard in shards.items()}
     return {number: why for number, why in answers.items() if why}
 
@@ -101,10 +101,10 @@ def _page_reply(body: log.ScanBody, page: log.Page) -> Reply:
 def keys(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.KeysBody)
     check = _checking(request)
-    found: set[bytes] = set()
+    distinct_keys: set[bytes] = set()
     for shard in shards.values():
-        found.update(reading.keys(shard.logs, body.range, body.prefix, body.after, body.limit, check))
-    return Reply(pack(log.KeysReply(sorted(found)[: body.limit])))
+        distinct_keys.update(reading.keys(shard.logs, body.range, body.prefix, body.after, body.limit, check))
+    return Reply(pack(log.KeysReply(sorted(distinct_keys)[: body.limit])))
 
 
 def count(shards: Shards, request: Request) -> Reply:
@@ -146,6 +146,8 @@ def producer(shards: Shards, request: Request) -> Reply:
 
 
 def _checking(request: Request) -> Callable[[], None]:
+    """A function that raises DeadlineExceeded once the request's time is up."""
+
     def check() -> None:
         if request.time_left == 0:
             raise DeadlineExceeded(f"{request.method} took longer than its deadline")

@@ -1,4 +1,4 @@
-"""What a method of a worker is: a function over shards, and the lane it runs in."""
+"""A worker's method: a function of shards and a request, and the lane it runs in."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Lane = Literal["write", "read", "query"]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """`run` is called in a thread of the lane's pool with those shards of the request that are ready here. It raises
-    errors of `shared.errors`, which reach the coordinator as they are; shards it had to leave out are named in
-    `Reply.shard_errors`."""
+    """`run` is called with those shards of the request that are ready; a lane limits how many of its methods run at
+    once. `run` raises errors of `shared.errors`, which reach the coordinator unchanged; `Reply.shard_errors` names the
+    shards that it had to leave out."""
 
     run: Callable[[Mapping[int, Shard], Request], Reply]
     lane: Lane

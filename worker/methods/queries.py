@@ -1,4 +1,4 @@
-"""The method `query.evaluate`: the sub-queries of a query, over the shards of this worker that take part."""
+"""The method `query.evaluate`: evaluates the sub-queries of a query over this worker's shards of the request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from worker.shard import Shard
 
 
 def run(shards: Mapping[int, Shard], request: Request) -> Reply:
-    """`query.evaluate`. Raises what the engine raises; DeadlineExceeded when the time is up or nobody waits."""
+    """Evaluate the sub-queries. Raises what the engine raises, and DeadlineExceeded when the time is up or the request
+    is cancelled."""
     message = unpack(request.body, Evaluate)
     started = time.perf_counter()
     parts = [shard.series for shard in shards.values()]
@@ -28,7 +29,8 @@ def run(shards: Mapping[int, Shard], request: Request) -> Reply:
         cancelled=lambda: request.cancelled,
     )
     elapsed_ms = (time.perf_counter() - started) * 1000
-    warnings = [f"shard {number}: {text}" for number, own in zip(shards, source.damage(), strict=True) for text in own]
+    damage = zip(shards, source.damage(), strict=True)
+    warnings = [f"shard {number}: {text}" for number, texts in damage for text in texts]
     return Reply(body=pack(evaluated), frames=frames, timings_ms={"evaluate": elapsed_ms}, warnings=warnings)
 
 

@@ -1,4 +1,4 @@
-"""What the coordinator can ask about series: write, list, label names, label values, metadata and delete."""
+"""The worker's methods of series: write, list, label names, label values, metadata and delete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def _write(shards: Mapping[int, Shard], request: Request) -> Reply:
-    """Store each shard's bodies; answers when all are durable (see `part.write`)."""
+    """Store each shard's samples; returns when all are durable (see `part.write`)."""
     bodies = {shard.series: request.parts[number] for number, shard in shards.items()}
     return Reply(pack(WriteAnswer(write(bodies, request.time_left))))
 
@@ -48,7 +48,8 @@ def _delete(shards: Mapping[int, Shard], request: Request) -> Reply:
 
 
 def _each(shards: Mapping[int, Shard], work: Callable[[int], T]) -> list[T]:
-    """`work` for every shard at the same time, one of them in this thread. Waits for all, raises the first error."""
+    """Call `work` for all shards in parallel, for one of them in this thread. Waits for all, then raises the first
+    error."""
     here, *elsewhere = shards
     pool = shards[here].series.services.deletes
     futures = [pool.submit(work, number) for number in elsewhere]
@@ -60,7 +61,7 @@ def _each(shards: Mapping[int, Shard], work: Callable[[int], T]) -> list[T]:
 
 
 def _selected(shards: Mapping[int, Shard], request: Request) -> Iterable[tuple[Lookup, Ids]]:
-    """The index and the series that have samples in the range, shard by shard. Raises DeadlineExceeded."""
+    """For each shard its index, and the series that have samples in the range. Raises DeadlineExceeded."""
     wanted = unpack(request.body, SelectRequest)
     for number, shard in shards.items():
 
@@ -111,9 +112,9 @@ def _metadata_put(shards: Mapping[int, Shard], request: Request) -> Reply:
 
 def _metadata(shards: Mapping[int, Shard], request: Request) -> Reply:
     wanted = unpack(request.body, MetadataRequest)
-    found = [shard.series.metadata.find(wanted.family, wanted.limit) for shard in shards.values()]
-    entries = [entry for own, _ in found for entry in own]
-    return Reply(pack(MetadataAnswer(entries, any(cut for _, cut in found))))
+    selected = [shard.series.metadata.find(wanted.family, wanted.limit) for shard in shards.values()]
+    entries = [entry for shard_entries, _ in selected for entry in shard_entries]
+    return Reply(pack(MetadataAnswer(entries, any(cut for _, cut in selected))))
 
 
 def _texts(texts: set[str], limit: int) -> Reply:
@@ -122,8 +123,8 @@ def _texts(texts: set[str], limit: int) -> Reply:
     return Reply(pack(TextsAnswer(ordered[:limit] if cut else ordered, cut)))
 
 
-def _told(method: Callable[[Mapping[int, Shard], Request], Reply]) -> Callable[[Mapping[int, Shard], Request], Reply]:
-    """The method, with a warning of every damaged block that its answer would have looked at."""
+def _warned(method: Callable[[Mapping[int, Shard], Request], Reply]) -> Callable[[Mapping[int, Shard], Request], Reply]:
+    """The method, with a warning for each damage in the requested range of times."""
 
     def run(shards: Mapping[int, Shard], request: Request) -> Reply:
         reply = method(shards, request)
@@ -141,7 +142,7 @@ METHODS: dict[str, Method] = {
     "series.delete": Method(_delete, "write"),
     "series.metadata_put": Method(_metadata_put, "write"),
     "series.metadata": Method(_metadata, "read"),
-    "series.list": Method(_told(_list), "read"),
-    "series.labels": Method(_told(_labels), "read"),
-    "series.values": Method(_told(_values), "read"),
+    "series.list": Method(_warned(_list), "read"),
+    "series.labels": Method(_warned(_labels), "read"),
+    "series.values": Method(_warned(_values), "read"),
 }

@@ -1,6 +1,6 @@
-"""What a worker can be asked to do: every area's methods by name.
+"""All methods that a worker answers, by name.
 
-Importing this imports all that a worker needs to answer, and declares its kernels: the supervisor does so once, before
+Importing this module imports everything a worker needs, and declares its kernels. The supervisor does so once, before
 it forks the workers.
 """
 

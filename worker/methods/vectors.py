@@ -1,4 +1,4 @@
-"""The vector area's methods."""
+"""The worker's methods of the vector area."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOBODY = Ranking(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.fl
 
 
 def _engine(shards: Shards) -> Engine:
-    """All shards here have the same one."""
+    """The engine, which all shards of a worker share."""
     return next(iter(shards.values())).vectors.engine
 
 
@@ -52,7 +52,7 @@ def _parts(shards: Shards, request: Request) -> Iterator[tuple[Shard, Sequence[F
 
 
 def write(shards: Shards, request: Request) -> Reply:
-    """Upsert; on the disk of every shard when it returns."""
+    """Insert or replace vectors: on the disk of every shard when this returns."""
     body = wire.unpack(request.body, WriteBody)
     count = 0
     for shard, frames in _parts(shards, request):
@@ -68,7 +68,7 @@ def write(shards: Shards, request: Request) -> Reply:
 
 
 def delete(shards: Shards, request: Request) -> Reply:
-    """Delete; on the disk of every shard when it returns. The count is of ids that existed."""
+    """Delete vectors: deleted on the disk of every shard when this returns. The reply counts the ids that existed."""
     body = wire.unpack(request.body, IdsBody)
     count = 0
     for shard, frames in _parts(shards, request):
@@ -81,7 +81,7 @@ def delete(shards: Shards, request: Request) -> Reply:
 
 
 def drop(shards: Shards, request: Request) -> Reply:
-    """Drop a collection; off the disk of every shard that is not in the reply's errors."""
+    """Drop a collection, durably on every shard that is not in the reply's `shard_errors`."""
     body = wire.unpack(request.body, CollectionBody)
     failed: dict[int, str] = {}
     for number, shard in shards.items():
@@ -93,12 +93,12 @@ def drop(shards: Shards, request: Request) -> Reply:
 
 
 def collections(shards: Shards, request: Request) -> Reply:
-    """What the shards' stores know of collections, whatever the coordinator's catalogue says."""
+    """The collections in the stores of the shards, whatever the coordinator's catalogue says."""
     return Reply(wire.pack(CollectionsReply([shard.vectors.collections() for shard in shards.values()])))
 
 
 def get(shards: Shards, request: Request) -> Reply:
-    """Frames: [ids, id lengths, attributes, attribute lengths, vectors], of the ids that exist."""
+    """Read vectors. Frames: [ids, id lengths, attributes, attribute lengths, vectors], of the ids that exist."""
     body = wire.unpack(request.body, IdsBody)
     ids: list[bytes] = []
     contents: list[tuple[bytes, bytes]] = []
@@ -106,8 +106,8 @@ def get(shards: Shards, request: Request) -> Reply:
         collection = shard.vectors.find(body.collection)
         if collection is None:
             continue
-        asked = unpack_blobs(frames[0], frames[1])
-        for vector_id, content in zip(asked, collection.contents(shard.vectors.shard, asked), strict=True):
+        shard_ids = unpack_blobs(frames[0], frames[1])
+        for vector_id, content in zip(shard_ids, collection.contents(shard.vectors.shard, shard_ids), strict=True):
             if content is not None:
                 ids.append(vector_id)
                 contents.append(content)
@@ -115,7 +115,7 @@ def get(shards: Shards, request: Request) -> Reply:
 
 
 def _content_frames(contents: Sequence[tuple[bytes, bytes]], fields: tuple[str, ...] | None) -> list[Frame]:
-    """[attributes, attribute lengths, vectors] with only the chosen fields in them."""
+    """[attributes, attribute lengths, vectors] with only the requested fields."""
     with_vector = fields is None or VECTOR_FIELD in fields
     vectors = b"".join([vector for vector, _ in contents]) if with_vector else b""
     attributes = [chosen(packed, fields) for _, packed in contents]
@@ -123,7 +123,7 @@ def _content_frames(contents: Sequence[tuple[bytes, bytes]], fields: tuple[str, 
 
 
 def search(shards: Shards, request: Request) -> Reply:
-    """The best k of these shards for each query, as `FoundBody` says."""
+    """The best k vectors of these shards for each query, as described in `FoundBody`."""
     body = wire.unpack(request.body, SearchBody)
     queries = floats(request.frames[0], body.collection.dimension)
     collection = _engine(shards).find(body.collection.id)
@@ -170,7 +170,7 @@ def _check(request: Request) -> None:
 def _found(
     collection: WorkerCollection, view: View, body: SearchBody, ids: list[bytes], ranking: Ranking, reply: FoundBody
 ) -> Reply:
-    """Look up what the answer shows; an id deleted since the search is left out."""
+    """Add the attributes and vectors that the answer shows; ids that were deleted since the search are left out."""
     counts, near = ranking.counts, ranking.near
     shown: list[Frame] = [b"", b"", b""]
     if body.fields != ():
