@@ -14,8 +14,7 @@ from worker.logs import kernels, rows
 from worker.logs.entries import Entry
 from worker.logs.memory import Answer, Memory
 from worker.logs.recent import Grouped, Recent, Snapshot
-from worker.storage.rows.store import Batch as Changes
-from worker.storage.rows.store import Store
+from worker.storage.faces import RowBatch, Rows
 
 RUN_RECORDS_MAX = 4096
 RUN_BYTES_MAX = 256 << 10
@@ -24,7 +23,7 @@ RUN_BYTES_MAX = 256 << 10
 _ANSWER = msgspec.msgpack.Decoder(tuple[int, int])
 
 
-def put(changes: Changes, store: Store, memory: Memory) -> int:
+def put(changes: RowBatch, store: Rows, memory: Memory) -> int:
     """Add everything to `changes`: runs, entries, producers' answers; how many rows the runs are."""
     count = 0
     for segment, recent in memory.segments.items():
@@ -34,7 +33,7 @@ def put(changes: Changes, store: Store, memory: Memory) -> int:
     return count
 
 
-def _put_segment(changes: Changes, segment: int, recent: Recent, settled: int) -> int:
+def _put_segment(changes: RowBatch, segment: int, recent: Recent, settled: int) -> int:
     groups = sorted((held.group, held.batches) for held in recent.groups if held.batches)
     if not groups:
         return 0
@@ -47,7 +46,7 @@ def _put_segment(changes: Changes, segment: int, recent: Recent, settled: int) -
     return put_runs(changes, segment, snapshot, grouped)
 
 
-def put_runs(changes: Changes, segment: int, snapshot: Snapshot, grouped: Grouped) -> int:
+def put_runs(changes: RowBatch, segment: int, snapshot: Snapshot, grouped: Grouped) -> int:
     """Add the records to `changes` as runs; how many they are."""
     records = len(grouped.order)
     key_bytes, value_bytes = snapshot.table[:, [KEY_LENGTH, VALUE_LENGTH]].sum(axis=0).tolist()
@@ -87,7 +86,7 @@ def remembered(answers: list[Answer]) -> list[Answer]:
     return [answer for answer in answers if answer[0] in last]
 
 
-def _put_answers(changes: Changes, store: Store, producer: str, answers: dict[int, Answer]) -> None:
+def _put_answers(changes: RowBatch, store: Rows, producer: str, answers: dict[int, Answer]) -> None:
     """Remember these answers to the producer, and forget those that are too old."""
     stored = dict(answer_rows(store, producer))
     kept = remembered([*stored.values(), *(answers[start] for start in sorted(answers))])
@@ -99,7 +98,7 @@ def _put_answers(changes: Changes, store: Store, producer: str, answers: dict[in
             changes.put("log", rows.producer(producer, start), msgspec.msgpack.encode((producer_seq, count)))
 
 
-def answer_rows(store: Store, producer: str) -> list[tuple[bytes, Answer]]:
+def answer_rows(store: Rows, producer: str) -> list[tuple[bytes, Answer]]:
     """(row, answer) of those that the store has, in the order they were given."""
     head = rows.producers_of(producer)
     answers = []

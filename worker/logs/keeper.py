@@ -8,7 +8,7 @@ from typing import Protocol
 
 from shared.errors import Unavailable
 from shared.telemetry import event
-from worker.storage.wal.log import WriteAheadLog
+from worker.storage.faces import WorkerJournal
 
 SYNC_AFTER_S = 0.08
 """The coordinator asks for a sync sooner than this; the worker does it by itself when it does not."""
@@ -23,7 +23,7 @@ class Part(Protocol):
 class Keeper:
     """Syncs what nobody else has synced in time, and has parts gather when they are due."""
 
-    def __init__(self, log: WriteAheadLog) -> None:
+    def __init__(self, log: WorkerJournal) -> None:
         self._log = log
         self._lock = Lock()
         self._parts: list[Part] = []
