@@ -213,7 +213,7 @@ def test_a_draft_that_storage_refuses_is_no_object(place: LocalPlace, what: str)
     assert not objects.exists(BLOCK)
 
 
-@pytest.mark.parametrize("what", ["sync", "rename"])
+@pytest.mark.parametrize("what", ["write", "sync", "rename"])
 def test_a_draft_that_storage_refuses_leaves_nothing_when_it_is_abandoned(place: LocalPlace, what: str) -> None:
     with place.faults.refusing(what):
         draft = drafted(place.objects, BLOCK, b"abc")
