@@ -15,7 +15,13 @@ import pytest
 
 STEPS = ("open", "mkdir", "replace", "rename", "unlink", "pwrite", "pwritev", "fsync", "fdatasync", "ftruncate")
 """Calls that change what is on the disk."""
-REFUSALS = {"create": ("open",), "write": ("open",), "sync": ("fsync", "fdatasync"), "rename": ("rename", "replace")}
+REFUSALS = {
+    "create": ("open",),
+    "write": ("open",),
+    "append": ("pwritev",),
+    "sync": ("fsync", "fdatasync"),
+    "rename": ("rename", "replace"),
+}
 """What a disk can refuse, and with which calls."""
 
 
@@ -50,8 +56,8 @@ def killed_before(step: int) -> Iterator[list[str]]:
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """The disk refuses (see REFUSALS): no file can be made, what is written to a new one has no room, or syncs or
-    renames fail."""
+    """The disk refuses (see REFUSALS): no file can be made, what is written to a new one or appended has no room,
+    or syncs or renames fail."""
 
     def refuse(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:

@@ -78,7 +78,8 @@ class WorkerJournal(Protocol):
     def write(self, records: Sequence[tuple[JournalStream, Sequence[Frame]]]) -> list[int]:
         """Append records, each of some pieces that are its payload; their positions. When this returns, they survive
         the death of the process, and a loss of power only after `sync`: before, it takes any number of the last ones.
-        Raises Unavailable, and then none of them is there, unless the process dies before the next write."""
+        Raises Unavailable, and then none of them is there, unless the process dies before the next write. Where a
+        failed write cannot be taken back, the journal takes no more until it is opened anew."""
 
     def sync(self) -> None:
         """When this returns, every record whose `write` returned before survives a loss of power; concurrent callers
