@@ -30,6 +30,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "storage": (
         "test_durable.py",
         "test_exchange.py",
+        "test_face_*.py",
         "test_group_sync.py",
         "test_log_counts.py",
         "test_log_methods.py",

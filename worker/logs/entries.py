@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shared.messages.log import Batch
 from worker.logs import rows
-from worker.storage.rows.store import Store
+from worker.storage.faces import Rows
 
 Groups = list[tuple[int, tuple[Batch, ...]]]
 """(group, its batches), ascending."""
@@ -67,7 +67,7 @@ def unpacked(value: bytes) -> Entry:
     return Entry(entry.settled, entry.groups, numbers, np.frombuffer(entry.codes, "<u4"), entry.keys)
 
 
-def scan(store: Store, segments: tuple[int, int], start: int, end: int) -> Iterator[tuple[bytes, Entry]]:
+def scan(store: Rows, segments: tuple[int, int], start: int, end: int) -> Iterator[tuple[bytes, Entry]]:
     """(row, entry) of the entries that may hold records with start ≤ number < end in first ≤ segment ≤ last,
     ascending."""
     first = rows.entry(segments[0], start)
@@ -79,6 +79,6 @@ def scan(store: Store, segments: tuple[int, int], start: int, end: int) -> Itera
         yield row, unpacked(value)
 
 
-def newest_first(store: Store) -> Iterator[tuple[bytes, Entry]]:
+def newest_first(store: Rows) -> Iterator[tuple[bytes, Entry]]:
     for row, value in store.scan("log", rows.ENTRY, rows.after(rows.ENTRY), reverse=True):
         yield row, unpacked(value)

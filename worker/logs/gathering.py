@@ -14,8 +14,7 @@ from worker.logs import kernels, rows
 from worker.logs.entries import Entry
 from worker.logs.memory import Answer, Memory
 from worker.logs.recent import Grouped, Recent, Snapshot
-from worker.storage.rows.store import Batch as Changes
-from worker.storage.rows.store import Store
+from worker.storage.faces import RowBatch, Rows
 
 RUN_RECORDS_MAX = 4096
 RUN_BYTES_MAX = 256 << 10
@@ -25,7 +24,7 @@ enough for long scans."""
 _ANSWER = msgspec.msgpack.Decoder(tuple[int, int])
 
 
-def put(changes: Changes, store: Store, memory: Memory) -> int:
+def put(changes: RowBatch, store: Rows, memory: Memory) -> int:
     """Add everything in `memory` to `changes`: runs, entries and producers' answers. Returns the number of runs."""
     count = 0
     for segment, recent in memory.segments.items():
@@ -35,7 +34,7 @@ def put(changes: Changes, store: Store, memory: Memory) -> int:
     return count
 
 
-def _put_segment(changes: Changes, segment: int, recent: Recent, settled: int) -> int:
+def _put_segment(changes: RowBatch, segment: int, recent: Recent, settled: int) -> int:
     groups = sorted((held.group, held.batches) for held in recent.groups if held.batches)
     if not groups:
         return 0
@@ -48,7 +47,7 @@ def _put_segment(changes: Changes, segment: int, recent: Recent, settled: int) -
     return put_runs(changes, segment, snapshot, grouped)
 
 
-def put_runs(changes: Changes, segment: int, snapshot: Snapshot, grouped: Grouped) -> int:
+def put_runs(changes: RowBatch, segment: int, snapshot: Snapshot, grouped: Grouped) -> int:
     """Add the records to `changes` as runs. Returns the number of runs."""
     records = len(grouped.order)
     key_bytes, value_bytes = snapshot.table[:, [KEY_LENGTH, VALUE_LENGTH]].sum(axis=0).tolist()
@@ -88,7 +87,7 @@ def remembered(answers: list[Answer]) -> list[Answer]:
     return [answer for answer in answers if answer[0] in last]
 
 
-def _put_answers(changes: Changes, store: Store, producer: str, answers: dict[int, Answer]) -> None:
+def _put_answers(changes: RowBatch, store: Rows, producer: str, answers: dict[int, Answer]) -> None:
     """Store these answers to the producer, and delete those that are too old."""
     stored = dict(answer_rows(store, producer))
     current = remembered([*stored.values(), *(answers[start] for start in sorted(answers))])
@@ -100,7 +99,7 @@ def _put_answers(changes: Changes, store: Store, producer: str, answers: dict[in
             changes.put("log", rows.producer(producer, start), msgspec.msgpack.encode((producer_seq, count)))
 
 
-def answer_rows(store: Store, producer: str) -> list[tuple[bytes, Answer]]:
+def answer_rows(store: Rows, producer: str) -> list[tuple[bytes, Answer]]:
     """(row, answer) of the producer's answers in the store, ascending by start."""
     head = rows.producers_of(producer)
     answers = []

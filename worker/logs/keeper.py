@@ -8,7 +8,7 @@ from typing import Protocol
 
 from shared.errors import Unavailable
 from shared.telemetry import event
-from worker.storage.wal.log import WriteAheadLog
+from worker.storage.faces import WorkerJournal
 
 SYNC_AFTER_S = 0.08
 """Usually the coordinator requests a sync earlier. If it does not, the worker syncs after this time."""
@@ -24,7 +24,7 @@ class Part(Protocol):
 class Keeper:
     """Syncs the log if no request has synced it in time, and has parts gather when they are due."""
 
-    def __init__(self, log: WriteAheadLog) -> None:
+    def __init__(self, log: WorkerJournal) -> None:
         self._log = log
         self._lock = Lock()
         self._parts: list[Part] = []

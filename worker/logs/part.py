@@ -27,9 +27,7 @@ from worker.logs.keeper import Keeper
 from worker.logs.memory import Memory
 from worker.logs.messages import Message, Revocation, read
 from worker.logs.recent import Snapshot
-from worker.storage.rows.store import Batch as Changes
-from worker.storage.rows.store import Store
-from worker.storage.wal.log import Stream
+from worker.storage.faces import JournalStream, RowBatch, Rows
 
 GATHER_BYTES = 6 << 20
 """Gathering begins when this much is in memory, including the tables of the records. This is enough for long runs if
@@ -73,7 +71,7 @@ class LogPart:
     """Safe to use from many threads: changes run one at a time, and reads see the changes below the frontier that the
     coordinator sends with them."""
 
-    def __init__(self, store: Store, keeper: Keeper, wal: Stream, damage: DamageReport | None = None) -> None:
+    def __init__(self, store: Rows, keeper: Keeper, wal: JournalStream, damage: DamageReport | None = None) -> None:
         self.store = store
         self.damage = damage or DamageReport()
         self.wal = wal
@@ -342,6 +340,6 @@ class LogPart:
             return [HeldSegment(number, t.records, t.bytes, t.start) for number, t in sorted(self._totals.items())]
 
 
-def _put_totals(changes: Changes, segment: int, totals: Totals) -> None:
+def _put_totals(changes: RowBatch, segment: int, totals: Totals) -> None:
     value = msgspec.msgpack.encode((totals.records, totals.bytes, totals.start))
     changes.put("log", rows.totals(segment), value)

@@ -9,13 +9,12 @@ from worker.logs import entries, rows
 from worker.logs.entries import Entry
 from worker.logs.recent import outside, within
 from worker.logs.runs import unpacked
-from worker.storage.rows.store import Batch as Changes
-from worker.storage.rows.store import Store
+from worker.storage.faces import RowBatch, Rows
 
 DROPPED = (rows.RUN, rows.ENTRY)
 
 
-def put_revocation(changes: Changes, store: Store, segment: int, group: int, spans: Sequence[Span]) -> tuple[int, int]:
+def put_revocation(changes: RowBatch, store: Rows, segment: int, group: int, spans: Sequence[Span]) -> tuple[int, int]:
     """Add to `changes` the removal of the group's batches within the spans. Returns (records, bytes of keys and values)
     that they had."""
     stored_entry = _entry_of(store, segment, group)
@@ -40,7 +39,7 @@ def put_revocation(changes: Changes, store: Store, segment: int, group: int, spa
     return len(gone), size
 
 
-def _entry_of(store: Store, segment: int, group: int) -> tuple[bytes, Entry] | None:
+def _entry_of(store: Rows, segment: int, group: int) -> tuple[bytes, Entry] | None:
     first, last = rows.entry(segment, 0), rows.entry(segment, group) + b"\0"
     for row, value in store.scan("log", first, last, reverse=True):
         entry = entries.unpacked(value)
@@ -48,7 +47,7 @@ def _entry_of(store: Store, segment: int, group: int) -> tuple[bytes, Entry] | N
     return None
 
 
-def _put_rest_of_runs(changes: Changes, store: Store, segment: int, keys: set[bytes], spans: Sequence[Span]) -> int:
+def _put_rest_of_runs(changes: RowBatch, store: Rows, segment: int, keys: set[bytes], spans: Sequence[Span]) -> int:
     """Rewrite the runs of these keys that hold records of the spans. Returns how many bytes of values are removed."""
     size = 0
     for key in keys:
@@ -68,7 +67,7 @@ def _put_rest_of_runs(changes: Changes, store: Store, segment: int, keys: set[by
     return size
 
 
-def put_drop(changes: Changes, store: Store, first_segment: int, start: int) -> list[tuple[bytes, bytes]]:
+def put_drop(changes: RowBatch, store: Rows, first_segment: int, start: int) -> list[tuple[bytes, bytes]]:
     """Add to `changes` the removal of the segments below `first_segment`, and of the answers to producers about batches
     before `start`. Returns the ranges of rows of these segments."""
     ranges = [(head + rows.segment_bytes(0), head + rows.segment_bytes(first_segment)) for head in DROPPED]

@@ -9,7 +9,7 @@ from shared.messages.log import SEQUENCE_MAX, AppendBody
 from shared.wire import Frame
 from worker.logs.messages import Message
 from worker.logs.part import LogPart
-from worker.storage.wal.log import WriteAheadLog
+from worker.storage.faces import WorkerJournal
 
 PAST_DEADLINE = "the records came past their deadline"
 
@@ -40,7 +40,7 @@ def append(
     whose write or sync failed may be stored. Raises Internal when a frame is not valid.
     """
     failed: dict[int, str] = {}
-    by_log: dict[WriteAheadLog, Arrivals] = {}
+    by_log: dict[WorkerJournal, Arrivals] = {}
     for shard, (part, message) in sorted(arrivals.items()):
         try:
             part.make_room()
@@ -66,7 +66,7 @@ def append(
     return failed
 
 
-def _write(log: WriteAheadLog, arrivals: Arrivals, is_late: Callable[[], bool], life: int) -> dict[int, str]:
+def _write(log: WorkerJournal, arrivals: Arrivals, is_late: Callable[[], bool], life: int) -> dict[int, str]:
     """Write the parts of one log. Returns shard → why it refused. The locks are taken in ascending order of the shards,
     so that two threads never wait for each other."""
     failed: dict[int, str] = {}

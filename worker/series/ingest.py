@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from shared.errors import DeadlineExceeded, Internal
 from shared.sample_frames import Arrival
 from worker.series.journal import PendingRecord
-from worker.storage.wal.log import WriteAheadLog
+from worker.storage.faces import WorkerJournal
 
 COMMITS_WAITING_MAX = 256
 """Requests waiting for a round; the worker's write lane has fewer threads, each of which waits for its own."""
@@ -194,7 +194,7 @@ class Rounds(Generic[Staged]):
         registering = [self._syncs.submit(register, shard) for shard in staged if shard.has_new_series]
         for wait in registering:
             wait.result()
-        of_log: dict[WriteAheadLog, list[Committed[Staged]]] = {}
+        of_log: dict[WorkerJournal, list[Committed[Staged]]] = {}
         for shard, (_, entry) in staged.items():
             if shard not in failed:
                 of_log.setdefault(entry.wal.log, []).append(shard)

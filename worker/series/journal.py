@@ -21,8 +21,7 @@ from shared.telemetry import event
 from shared.wire import Frame
 from worker.damage import DamageReport
 from worker.series.head import BEFORE
-from worker.storage.rows.store import Batch, Store
-from worker.storage.wal.log import Stream
+from worker.storage.faces import JournalStream, RowBatch, Rows
 
 _HEADER = struct.Struct("<BBHIQQ")
 """Kind, version, unused, number of runs or ids, of samples, sequence: 24 bytes, so that the columns are aligned."""
@@ -127,7 +126,7 @@ class Sealed(msgspec.Struct, frozen=True):
 class PendingRecord(NamedTuple):
     """A record on its way to the log."""
 
-    wal: Stream
+    wal: JournalStream
     frames: list[Frame]
     sequence: int
     latest_ms: int
@@ -142,7 +141,7 @@ class Journal:
     after it.
     """
 
-    def __init__(self, store: Store, wal: Stream, damage: DamageReport) -> None:
+    def __init__(self, store: Rows, wal: JournalStream, damage: DamageReport) -> None:
         self._store = store
         self._wal = wal
         self._damage = damage
@@ -187,14 +186,14 @@ class Journal:
         """Whether the log waits for old records of this shard to be sealed."""
         return self._wal.is_behind()
 
-    def seal(self, batch: Batch, sequence: int, before_ms: int) -> Sealed:
+    def seal(self, batch: RowBatch, sequence: int, before_ms: int) -> Sealed:
         """Say in this batch, which names the blocks, what they took over, and cut what is no longer needed."""
         needed = (number for number, latest_ms, _ in list(self._latest) if number >= sequence or latest_ms >= before_ms)
         sealed = Sealed(sequence, before_ms, min(next(needed, sequence), sequence))
         batch.put("meta", SEALED, msgspec.msgpack.encode(sealed))
         return sealed
 
-    def remember(self, batch: Batch) -> None:
+    def remember(self, batch: RowBatch) -> None:
         """Have the sequences given so far kept from being given again, though there are no records of them."""
         batch.put("meta", _NEXT, _KEY.pack(self.next_sequence))
 

@@ -22,8 +22,8 @@ from worker.series.index.index import Index
 from worker.series.index.postings import Ids
 from worker.series.index.registry import Registry
 from worker.series.journal import Deletion, Journal
+from worker.storage.faces import Rows
 from worker.storage.rows.damage import StoreDamaged
-from worker.storage.rows.store import Store
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock)
 
 
 def carry_out(
-    deletions: Sequence[Tombstone], layers: Layers, archive: Archive, store: Store, *, durable: bool
+    deletions: Sequence[Tombstone], layers: Layers, archive: Archive, store: Rows, *, durable: bool
 ) -> Layers:
     """The layers, of which the blocks have lost what the journal says was deleted. A deletion that a crash or a full
     disk has cut is only in the journal: without this, a value that had been overwritten would be back. Raises

@@ -8,7 +8,7 @@ from threading import Lock
 import msgspec
 
 from shared.messages.series import FamilyMetadata
-from worker.storage.rows.store import Store
+from worker.storage.faces import Rows
 
 FAMILIES_MAX = 20_000
 """Of one shard: many times what a large installation exports; a sender that makes names up gets no further."""
@@ -28,7 +28,7 @@ class Metadata:
     what they know every minute.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Rows) -> None:
         self._store = store
         self._lock = Lock()
         self._families: dict[str, tuple[FamilyMetadata, ...]] = {}

@@ -31,9 +31,7 @@ from worker.series.metadata import Metadata
 from worker.series.pieces import Piece, join
 from worker.series.services import SeriesServices
 from worker.series.upkeep import Upkeep
-from worker.storage.faces import Objects
-from worker.storage.rows.store import Store
-from worker.storage.wal.log import Stream
+from worker.storage.faces import JournalStream, Objects, Rows
 
 T = TypeVar("T")
 
@@ -55,10 +53,10 @@ class SeriesPart:
 
     def __init__(
         self,
-        store: Store,
+        store: Rows,
         services: SeriesServices,
         blocks: Objects,
-        wal: Stream,
+        wal: JournalStream,
         damage: DamageReport | None = None,
     ) -> None:
         self._damage = DamageReport() if damage is None else damage

@@ -37,7 +37,7 @@ from worker.series.ingest import Turn
 from worker.series.journal import Journal
 from worker.series.pieces import join
 from worker.series.services import SeriesServices
-from worker.storage.rows.store import Batch, Store
+from worker.storage.faces import RowBatch, Rows
 
 TICK_S = 1.0
 RETRY_S = 10.0
@@ -59,7 +59,7 @@ class Upkeep:
     """The background work of one shard."""
 
     def __init__(
-        self, contents: Contents, journal: Journal, archive: Archive, turn: Turn, store: Store, services: SeriesServices
+        self, contents: Contents, journal: Journal, archive: Archive, turn: Turn, store: Rows, services: SeriesServices
     ) -> None:
         self._contents = contents
         self._journal = journal
@@ -129,7 +129,7 @@ class Upkeep:
         self._store.write(batch)
         event(logging.INFO, "series swept", gone=gone)
 
-    def ask_for_sweep(self, batch: Batch) -> None:
+    def ask_for_sweep(self, batch: RowBatch) -> None:
         batch.put("meta", _SWEEP, b"")
 
     def _run(self, step: Callable[[int], None], turn: Lock, wake: Event) -> None:

@@ -8,7 +8,8 @@ kinds of storage can stand behind them. The fourth face, of small documents, is 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -17,6 +18,166 @@ from typing import Protocol, TypeVar
 from shared.wire import Frame
 
 T = TypeVar("T")
+
+# The journal: what was acknowledged and is not anywhere else yet
+
+
+class JournalStream(Protocol):
+    """The records of one area of one shard in a worker's journal, in the order they were written. A record is bytes
+    that only its area understands. Any thread may call any method."""
+
+    @property
+    def log(self) -> WorkerJournal:
+        """The journal that this is a stream of: records of several streams are written to it at once."""
+
+    def records(self) -> Iterator[tuple[int, memoryview]]:
+        """(position, payload) of each record that was there at the start and had not been released, until `replayed`.
+        After a crash it may be one that had been released: the area tells those by its own sequence numbers."""
+
+    def replayed(self) -> None:
+        """`records` are not asked for again: the shard is loaded with all of its areas."""
+
+    def write(self, payload: Sequence[Frame]) -> int:
+        """One record; see `WorkerJournal.write`."""
+
+    def set_aside(self, payloads: Sequence[Frame], what: str) -> str:
+        """Keep a copy of records that make no sense, so that each start says so until the copy is deleted, also when
+        the records have been released. Returns the text that says it. Raises nothing: storage that refuses is
+        logged."""
+
+    def sync(self) -> None:
+        """See `WorkerJournal.sync`."""
+
+    def release(self, position: int) -> None:
+        """Records below `position` are not needed any more: what they say is durable elsewhere. That itself is not
+        durable. Raises nothing."""
+
+    def is_behind(self) -> bool:
+        """Whether its oldest record holds up much storage: what it says should be put elsewhere soon."""
+
+
+class WorkerJournal(Protocol):
+    """The records that the shards of one worker process have acknowledged and not put into rows or objects yet. Any
+    thread may call any method.
+
+    A record's position is a number that rises with time; positions of one journal are never given twice. Two processes
+    never have one journal open.
+    """
+
+    def open(self) -> WorkerJournal:
+        """Read what is there; safe to call again, also after it has failed. What was not known to be on the disk is
+        written and synced anew, before anybody sees it. Damage is no error but one of `losses_of`. Raises OSError,
+        Unavailable."""
+
+    def losses_of(self, shard: int) -> list[tuple[int, str]]:
+        """(area, what is missing) of one shard, as far as it is known and nobody has accepted the loss."""
+
+    def stream(self, shard: int, area: int) -> JournalStream:
+        """The records of one area of one shard; the same stream each time."""
+
+    def write(self, records: Sequence[tuple[JournalStream, Sequence[Frame]]]) -> list[int]:
+        """Append records, each of some pieces that are its payload; their positions. When this returns, they survive
+        the death of the process, and a loss of power only after `sync`: before, it takes any number of the last ones.
+        Raises Unavailable, and then none of them is there, unless the process dies before the next write. Where a
+        failed write cannot be taken back, the journal takes no more until it is opened anew."""
+
+    def sync(self) -> None:
+        """When this returns, every record whose `write` returned before survives a loss of power; concurrent callers
+        share one sync. Raises Unavailable. What is on the disk is not known then, and the journal takes no more until
+        it is opened anew."""
+
+    def recoverable(self) -> bool:
+        """Whether it failed, and may succeed when opened again."""
+
+    def close(self) -> None:
+        """Sync and let go; the records stay for the next start. A sync that fails is logged."""
+
+
+# The rows: what is read by key
+
+
+class RowBatch(Protocol):
+    """Changes to rows that are applied together or not at all, in the order given. For one thread."""
+
+    size_bytes: int
+    """Of the keys and values so far, without those of `put_many`."""
+
+    def put(self, family: str, key: bytes, value: bytes) -> None:
+        """Have this row, in place of one with the same key."""
+
+    def put_many(self, family: str, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
+        """As many `put`s: the way for many small rows."""
+
+    def delete(self, family: str, key: bytes) -> None:
+        """Have no row with this key."""
+
+    def delete_range(self, family: str, start: bytes, end: bytes) -> None:
+        """Have no row with start ≤ key < end; nothing changes if there is no key between."""
+
+
+class Rows(Protocol):
+    """The rows of one shard: in each family, values by key, ordered by the keys' bytes. Any thread may call any method;
+    another owner is refused while this one has them open.
+
+    Reading raises StoreDamaged where a row is not what was written, instead of giving less than there is, and
+    Unavailable when storage fails. After any call that met damage, `damage` says so.
+    """
+
+    @property
+    def path(self) -> Path:
+        """Where they are: for messages to whoever runs the service, and for nothing else."""
+
+    @property
+    def damage(self) -> str | None:
+        """What was found damaged since the rows were opened: the shard has to refuse."""
+
+    def decoding(self, family: str, key: bytes) -> AbstractContextManager[None]:
+        """Around the decoding of a row, or of many from this one on: raises StoreDamaged that names it for whatever
+        the decoder raises."""
+
+    def batch(self) -> RowBatch:
+        """An empty one, for `write`."""
+
+    def write(self, batch: RowBatch, *, durable: bool = False, logged: bool = True) -> None:
+        """Apply a batch of this `batch()`. When this returns, readers see it, and it survives the death of the process
+        and, if `durable`, a loss of power; concurrent callers share a sync. Otherwise a loss of power takes any number
+        of the last batches, each whole. Without `logged` it survives nothing before the next `flush` of its families.
+        Raises Unavailable; with `durable`, the batch may be there nevertheless."""
+
+    def sync(self) -> None:
+        """When this returns, every `logged` write that returned before survives a loss of power. Raises Unavailable,
+        and then no further write is accepted until the rows are opened again."""
+
+    def flush(self, family: str) -> None:
+        """When this returns, every write to the family that returned before survives a loss of power, logged or
+        not. Raises Unavailable."""
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """The value; None where there is no such row."""
+
+    def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of these keys, in their order."""
+
+    def scan(
+        self, family: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) with start ≤ key < end (None: to the last key), ascending, or descending if `reverse`: the rows
+        of the moment the scan begins."""
+
+    def keys(self, family: str, start: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
+        """The keys of `scan`, ascending, without reading the values."""
+
+    def reclaim(self, family: str, start: bytes, end: bytes) -> None:
+        """Give the space of a deleted range back now. Raises Unavailable."""
+
+    def recoverable(self) -> bool:
+        """Whether writes failed, and may succeed once the rows are opened again. Opening heals no damage."""
+
+    def close(self) -> None:
+        """Sync what is logged, write out the rest, and let go. Errors are logged."""
+
+
+# The objects: immutable bytes by name
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
 """Why an object may not open though there is nothing wrong with it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,7 +52,8 @@ class LocalDraft:
         os.rename(self._unfinished, self._target)
 
     def abandon(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what a full disk has refused to take is refused again, and is of no use
+            self._file.close()
         for path in (self._unfinished, self._target):
             path.unlink(missing_ok=True)
 

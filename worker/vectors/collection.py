@@ -19,8 +19,7 @@ from shared.errors import NotFound
 from shared.messages.vectors import Collection, CollectionStats, Floats
 from shared.telemetry import event
 from worker.damage import DamageReport
-from worker.storage.faces import Objects
-from worker.storage.rows.store import Batch, Store
+from worker.storage.faces import Objects, RowBatch, Rows
 from worker.vectors import snapshot, stored_rows
 from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Row, prefix, version_of
 from worker.vectors.table import Table, View
@@ -49,7 +48,7 @@ class WorkerCollection:
         self._head = VERSION_BYTES + 4 * collection.dimension
         self.lock = RLock()  # a rebuild reads contents under it, and these report damage under it
         """Held by who changes the collection."""
-        self.stores: dict[int, Store] = {}
+        self.stores: dict[int, Rows] = {}
         self._damage: dict[int, DamageReport] = {}
         self._damaged: dict[bytes, str] = {}  # ids whose rows cannot be used, and why
         self._vectors: dict[int, int] = {}
@@ -88,7 +87,7 @@ class WorkerCollection:
 
     # Loading
 
-    def attach(self, shard: int, store: Store, damage: DamageReport) -> None:
+    def attach(self, shard: int, store: Rows, damage: DamageReport) -> None:
         """Read a shard's vectors from its store; the first shard brings the index's snapshot if there is a good one.
 
         Rows that cannot be used are left out, and said in `damage`.
@@ -222,7 +221,7 @@ class WorkerCollection:
                     self.text.remove(vector_id)
             return len(gone) + len(damaged)
 
-    def leave(self, shard: int, batch: Batch) -> None:
+    def leave(self, shard: int, batch: RowBatch) -> None:
         """Give a shard's vectors up once `batch`, which removes them from its store, is on the disk. The collection is
         indexed and saved no more when its last shard has left. Raises Unavailable, and then nothing has changed."""
         with self.lock:
@@ -270,7 +269,7 @@ class WorkerCollection:
         self.table = fresh
         self.saved_rows = 0
 
-    def _store(self, shard: int) -> Store:
+    def _store(self, shard: int) -> Rows:
         if shard not in self.stores:
             raise NotFound(f"the collection {self.collection.name!r} has been deleted")
         return self.stores[shard]

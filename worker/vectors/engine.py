@@ -13,8 +13,7 @@ from shared.errors import Unavailable
 from shared.messages.vectors import Collection, CollectionStats
 from shared.telemetry import event
 from worker.damage import DamageReport
-from worker.storage.faces import Objects
-from worker.storage.rows.store import Store
+from worker.storage.faces import Objects, Rows
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.indexing import Indexing
 
@@ -32,13 +31,13 @@ class Engine:
         self._snapshots = snapshots
         self._collections: dict[int, WorkerCollection] = {}
         self._indexing: dict[int, Indexing] = {}
-        self._stores: dict[int, Store] = {}
+        self._stores: dict[int, Rows] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._work = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def join(self, shard: int, store: Store, damage: DamageReport, collections: list[Collection]) -> None:
+    def join(self, shard: int, store: Rows, damage: DamageReport, collections: list[Collection]) -> None:
         """A shard and the collections it has; returns when its vectors are loaded."""
         with self._lock:
             self._stores[shard] = store

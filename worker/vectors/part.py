@@ -11,7 +11,7 @@ from shared.errors import NotFound
 from shared.messages.vectors import Collection, ShardCollections
 from shared.telemetry import event
 from worker.damage import DamageReport
-from worker.storage.rows.store import Store
+from worker.storage.faces import Rows
 from worker.vectors import stored_rows
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.engine import Engine
@@ -24,7 +24,7 @@ DROPPED = b"vector/dropped/"
 class VectorPart:
     """Safe to use from many threads once `load` has returned."""
 
-    def __init__(self, store: Store, engine: Engine, shard: int, damage: DamageReport) -> None:
+    def __init__(self, store: Rows, engine: Engine, shard: int, damage: DamageReport) -> None:
         self._store = store
         self._damage = damage
         self.shard = shard

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from shared.messages.vectors import ID_BYTES_MAX, Floats
-from worker.storage.rows.store import Batch, Store
+from worker.storage.faces import RowBatch, Rows
 
 FAMILY, META = "vectors", "meta"
 HIGHEST = b"vector/version/"
@@ -32,12 +32,12 @@ def prefix(collection_id: int) -> bytes:
     return collection_id.to_bytes(4, "big")
 
 
-def put_highest(batch: Batch, collection_id: int, version: int) -> None:
+def put_highest(batch: RowBatch, collection_id: int, version: int) -> None:
     """The highest version of the vectors that the batch writes."""
     batch.put(META, HIGHEST + str(collection_id).encode(), version.to_bytes(VERSION_BYTES, "little"))
 
 
-def highest_version(store: Store, collection_id: int) -> int:
+def highest_version(store: Rows, collection_id: int) -> int:
     """The highest version ever given in this shard, 0 when none was. Raises StoreDamaged."""
     key = HIGHEST + str(collection_id).encode()
     value = store.get(META, key)
@@ -47,7 +47,7 @@ def highest_version(store: Store, collection_id: int) -> int:
     return 0 if value is None else int.from_bytes(value, "little")
 
 
-def check_highest(store: Store, collection_id: int, kept: int, seen: int) -> None:
+def check_highest(store: Rows, collection_id: int, kept: int, seen: int) -> None:
     """Raises StoreDamaged when a vector has a version above the highest one that was kept."""
     key = HIGHEST + str(collection_id).encode()
     with store.decoding(META, key):
@@ -55,7 +55,7 @@ def check_highest(store: Store, collection_id: int, kept: int, seen: int) -> Non
             raise ValueError(f"it says {kept}, and a vector has version {seen}")
 
 
-def forget(batch: Batch, collection_id: int) -> None:
+def forget(batch: RowBatch, collection_id: int) -> None:
     """Remove all that the store has of a collection's vectors."""
     batch.delete(META, HIGHEST + str(collection_id).encode())
     batch.delete_range(FAMILY, prefix(collection_id), prefix(collection_id + 1))

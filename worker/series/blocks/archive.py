@@ -22,8 +22,7 @@ from shared.telemetry import event
 from worker.series.blocks.block import SUFFIX, Block, BlockRow
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.layers import Layers, Tombstone, reading_order
-from worker.storage.faces import Objects, State
-from worker.storage.rows.store import Batch, Store
+from worker.storage.faces import Objects, RowBatch, Rows, State
 
 BLOCK = b"block/"
 _TOMBSTONE = b"tombstone/"
@@ -34,7 +33,7 @@ _SEQUENCE = struct.Struct(">Q")
 class Archive:
     """Rows and files; which blocks are served is the part's `Layers`."""
 
-    def __init__(self, store: Store, settings: Settings, objects: Objects) -> None:
+    def __init__(self, store: Rows, settings: Settings, objects: Objects) -> None:
         self._store = store
         self.objects = objects
         self.set_aside: list[str] = []
@@ -123,13 +122,13 @@ class Archive:
     def block(self, row: BlockRow, cache: DecodedCache | None = None) -> Block:
         return Block(row, self.objects, cache or self._cache)
 
-    def put(self, batch: Batch, rows: Iterable[BlockRow]) -> None:
+    def put(self, batch: RowBatch, rows: Iterable[BlockRow]) -> None:
         for row in rows:
             assert self.objects.size(row.name + SUFFIX) == row.size_bytes
             batch.put("blocks", BLOCK + row.name.encode(), msgspec.msgpack.encode(row))
             batch.delete("blocks", LEFT_OVER + row.name.encode())
 
-    def delete(self, batch: Batch, blocks: Iterable[Block]) -> None:
+    def delete(self, batch: RowBatch, blocks: Iterable[Block]) -> None:
         for block in blocks:
             batch.delete("blocks", BLOCK + block.row.name.encode())
             batch.put("blocks", LEFT_OVER + block.row.name.encode(), b"")
@@ -142,10 +141,10 @@ class Archive:
             self._coming -= names
             self._left_over.update(block.row.name for block in old)
 
-    def put_tombstone(self, batch: Batch, tombstone: Tombstone) -> None:
+    def put_tombstone(self, batch: RowBatch, tombstone: Tombstone) -> None:
         key = _TOMBSTONE + _SEQUENCE.pack(tombstone.sequence)
         batch.put("blocks", key, msgspec.msgpack.encode(tombstone))
 
-    def delete_tombstones(self, batch: Batch, tombstones: Iterable[Tombstone]) -> None:
+    def delete_tombstones(self, batch: RowBatch, tombstones: Iterable[Tombstone]) -> None:
         for tombstone in tombstones:
             batch.delete("blocks", _TOMBSTONE + _SEQUENCE.pack(tombstone.sequence))

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import Unavailable
+from worker.storage.faces import RowBatch, Rows
 from worker.storage.rows.damage import StoreDamaged
-from worker.storage.rows.store import Batch, Store
 
 _KEY = struct.Struct(">Q")
 _COUNT = struct.Struct("<Q")
@@ -39,12 +39,12 @@ class Registry:
     """The series rows of one shard. `next_id` is that of the next series to be saved, above all that were ever given,
     once `load` has ended."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Rows) -> None:
         self._store = store
         self.next_id = 0
         self.rows = 0
 
-    def put(self, batch: Batch, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+    def put(self, batch: RowBatch, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         """The series with ids from `next_id` on: label_bytes[offsets[i]:offsets[i + 1]]. Raises Unavailable when there
         are no more ids."""
         end = self.next_id + len(offsets) - 1
@@ -129,7 +129,7 @@ def _row(lengths: NDArray, label_bytes: NDArray[np.uint8]) -> bytes:
     return b"".join((_COUNT.pack(len(lengths)), lengths.astype(np.int32).tobytes(), label_bytes.tobytes()))
 
 
-def _put_sparse(batch: Batch, ids: NDArray, label_bytes: NDArray, starts: NDArray, ends: NDArray) -> None:
+def _put_sparse(batch: RowBatch, ids: NDArray, label_bytes: NDArray, starts: NDArray, ends: NDArray) -> None:
     """One row, with zero lengths for the ids that are not there."""
     lengths = np.zeros(int(ids[-1] - ids[0]) + 1, dtype=np.int64)
     lengths[ids - ids[0]] = ends - starts

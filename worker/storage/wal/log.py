@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import cast
 
 import xxhash
 
@@ -21,6 +22,7 @@ from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
 from shared.wire import Frame
+from worker.storage.faces import JournalStream
 from worker.storage.group_sync import GroupSync
 from worker.storage.wal import files, losses, reading, record, setting_aside
 from worker.storage.wal.files import FILE_BYTES, File, Files
@@ -183,13 +185,13 @@ class WriteAheadLog:
         with self._lock:
             return self._streams.setdefault((shard, area), Stream(self, shard, area))
 
-    def write(self, records: Sequence[tuple[Stream, Sequence[Frame]]]) -> list[int]:
+    def write(self, records: Sequence[tuple[JournalStream, Sequence[Frame]]]) -> list[int]:
         """Append records, each of some pieces that are its payload; their positions. Raises Unavailable, and then none
         of them is there, unless the process dies before the next write."""
         with self._lock:
             log_files = self._usable()
             try:
-                return self._write(log_files, records)
+                return self._write(log_files, cast("Sequence[tuple[Stream, Sequence[Frame]]]", records))
             except OSError as error:
                 raise Unavailable(f"the log {self._directory} cannot be written: {error.strerror}") from error
 
