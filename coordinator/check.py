@@ -134,12 +134,12 @@ def _read_manifest(data: Path, path: Path, findings: list[Finding]) -> Manifest 
     name = path.relative_to(data).as_posix()
     depends, remedy = "everything: a start refuses", f"cp {copy_of(data / NAME)} {path}, if that is whole"
     if path != data / NAME:
-        depends, remedy = "nothing, as long as the manifest itself is whole", "nothing: the next start writes it anew"
+        depends, remedy = "nothing, as long as the manifest itself is whole", "nothing: the next start writes it again"
     try:
         content = path.read_bytes()
         manifest = Manifest.decode(content)
         if content != manifest.encode():
-            raise ValueError("it is not as it was written")
+            raise ValueError("its content is not as it was written")
     except FileNotFoundError:
         findings.append(Finding(name, "it is missing", depends, remedy))
         return None
@@ -157,7 +157,7 @@ def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
         state = sequencer.decode(path.read_bytes())
     except FileNotFoundError:
         if any(facts.records for facts in shards):
-            depends = "segments' start times, and what was taken back and not yet removed: it may be read again"
+            depends = "segments' start times, and which revoked batches are not removed yet: they may be read again"
             yield Finding(STATE, f"it is missing, and the shards hold records up to {above - 1}", depends, _RESTORE)
         return
     except ValueError as error:
@@ -166,7 +166,7 @@ def _check_state(path: Path, shards: Sequence[LogFacts]) -> Iterator[Finding]:
     following = state.limit if state.next is None else state.next
     if following < above:
         what = f"its next number is {following}, and the shards hold records up to {above - 1}"
-        yield Finding(STATE, what, "numbers: they would be given twice", remedy)
+        yield Finding(STATE, what, "sequence numbers: they would be given twice", remedy)
     known = {segment[0] for segment in state.segments}
     for facts in shards:
         lost = [number for number in facts.segments if number not in known and number >= min(known, default=0)]
@@ -197,7 +197,7 @@ def _check_identities(data: Path) -> Iterator[Finding]:
         depends = "records that were acknowledged and not in stores and blocks yet: a start refuses"
         yield Finding("wal", "it is missing", depends, _RESTORE)
     for directory, kind in named:
-        file, harmless = directory / identity.NAME, ("nothing", "nothing: the next start writes it anew")
+        file, harmless = directory / identity.NAME, ("nothing", "nothing: the next start writes it again")
         try:
             stored = identity.read(LocalControl(directory))
         except ValueError as error:
@@ -235,7 +235,7 @@ def _sort_files(data: Path, report: Report) -> None:
             report.findings.append(Finding(path, what, "what it held", remedy))
         elif kind in (LEFT_OVER, UNKNOWN):
             what = (
-                "left over of a write that was not finished" if kind == LEFT_OVER else "it is no file of this service"
+                "left over from a write that was not finished" if kind == LEFT_OVER else "it is no file of this service"
             )
             report.findings.append(Finding(path, what, "nothing", is_damage=False))
 

@@ -275,7 +275,10 @@ class Links:
     def _register(self, identity: bytes, message: cluster_pb2.Register) -> None:
         if message.cluster_id != self._cluster_id:
             event(
-                logging.ERROR, "a worker of another cluster called", worker=message.worker, cluster=message.cluster_id
+                logging.ERROR,
+                "a worker of another cluster tried to register",
+                worker=message.worker,
+                cluster=message.cluster_id,
             )
             return
         worker = self._workers.get(identity)

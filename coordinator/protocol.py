@@ -76,7 +76,7 @@ class Connection(RequestHandler):
             error = errors.Internal("an internal error; the coordinator's log has the reason")
             event(logging.ERROR, "request failed", trace=exc is not None, path=path, why=exc or message or status)
         if request.writer.output_size > 0:
-            raise ConnectionError("an answer has been begun; a second one would be read as a part of it")
+            raise ConnectionError("part of an answer has been sent; a second answer would be read as a part of it")
         response = error_answer(path, error)
         response.force_close()
         return response

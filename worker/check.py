@@ -95,14 +95,14 @@ def _lacking(report: FileReport, streams: tuple[tuple[int, int], ...] | None) ->
     if streams is None:
         return "records, of any shard of this worker, that were not in stores and blocks yet: its answers say so"
     if not streams:
-        return "nothing: it is repaired, or made anew, at the next start"
+        return "nothing: the next start repairs it or creates it again"
     lacking = ", ".join(f"{_AREAS.get(area, 'records')} of shard {shard}" for shard, area in streams)
     return f"{lacking} that were not in stores and blocks yet: answers about them say so"
 
 
 def _depends_on(report: FileReport) -> str:
     if report.path.name == layout.WORKERS:
-        return "no data: without it, records are dealt out to the workers anew; a start refuses a damaged one"
+        return "no data: without it, a start distributes the records among the workers again; it refuses a damaged one"
     return _lacking(report, None)
 
 
@@ -127,7 +127,10 @@ def _of_layout(data: Path, base: Path) -> Iterator[Finding]:
         return
     if not path.read_bytes().startswith(layout.encode_workers(workers)) and any(listing.exists() for listing in lists):
         yield Finding(
-            relative, "its checksum is missing", "no data: records are dealt out to the workers anew", "delete it"
+            relative,
+            "its checksum is missing",
+            "no data: a start distributes the records among the workers again",
+            "delete it",
         )
     shards = [int(path.parents[1].name) for path in (data / "shards").glob("*/store/CURRENT")]
     for worker in sorted({shard % workers for shard in shards}):

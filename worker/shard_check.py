@@ -122,8 +122,8 @@ def _of_store(data: Path, store: Path, text: str, rows: _Rows) -> Finding:
 
 
 def _of_marker(data: Path, store: Path, writes: int) -> Iterator[Finding]:
-    path, depends = Marker(store).path, "nothing by itself: only that lost writes of the store can be told"
-    remedy = "nothing: the next start makes it anew"
+    path, depends = Marker(store).path, "nothing by itself: it only serves to detect lost writes of the store"
+    remedy = "nothing: the next start creates it again"
     why = Marker(store).defect()
     if why:
         yield Finding(_relative(data, path), why, depends, remedy)
@@ -135,7 +135,7 @@ def _of_marker(data: Path, store: Path, writes: int) -> Iterator[Finding]:
         yield Finding(
             _relative(data, known),
             f"the store was found damaged while it was in use: {text}",
-            "nothing, if nothing else is said of this store",
+            "nothing, if there is no other finding about this store",
             "nothing: the next start checks the store, and removes this file if it is well",
         )
 

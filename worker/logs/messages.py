@@ -60,4 +60,4 @@ def read(payload: memoryview) -> Message | Revocation:
         return Message(segment, group, closed, settled, _BATCHES.decode(content), rest)
     if kind == _REVOCATION:
         return Revocation(segment, group, _SPANS.decode(content))
-    raise ValueError(f"a record of the log's has kind {kind}")
+    raise ValueError(f"a record of the log has the unknown kind {kind}")

@@ -132,7 +132,7 @@ class LogPart:
         valid."""
         given_up = message.group < max(self._epoch, self._closed) or message.group in self._revoked
         if given_up or message.segment < self._dropped or life < self._life:
-            return f"records from sequence number {message.group} came after they had been given up"
+            return f"records from sequence number {message.group} arrived after they had been given up"
         self._memory.stage(message)
         return ""
 
@@ -256,7 +256,7 @@ class LogPart:
                 self._flush()  # the rows that the revocation changes must survive a crash
             with self.lock:
                 if life < self._life:
-                    raise Unavailable(f"group {group} is taken back by an earlier life of the coordinator")
+                    raise Unavailable(f"an earlier life of the coordinator asks to revoke group {group}")
                 self._revoked[group] = None
                 if len(self._revoked) > REVOKED_MAX:
                     self._revoked.popitem(last=False)

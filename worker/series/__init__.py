@@ -1,1 +1,1 @@
-"""The time series of a shard: their index, their samples in journal, head and blocks."""
+"""The time series of a shard: their index, and their samples in journal, head and blocks."""

@@ -1,4 +1,4 @@
-"""What a shard has of its series at one moment: which there are, the samples in memory, and the layers below these."""
+"""The series of a shard: their index, the samples in memory, and the layers below."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from worker.series.index.postings import Ids
 
 
 class Contents:
-    """`lock` guards all of it. It is held for one kernel call or registration at a time, never while waiting for the
-    disk. `permanent`: the permanent id of each series, ascending."""
+    """`lock` guards everything here. A thread holds it for one kernel call or registration at a time, never while
+    waiting for the disk. `permanent`: the permanent id of each series, ascending."""
 
     def __init__(self, symbols: Symbols) -> None:
         self.lock = Lock()
@@ -33,13 +33,13 @@ class Contents:
         self.layers = Layers()
 
     def change(self, change: Callable[[Layers], Layers]) -> Layers:
-        """Replace the layers, at once for all readers."""
+        """Replace the layers for all readers at once. Returns the new layers."""
         with self.lock:
             self.layers = change(self.layers)
             return self.layers
 
     def head_times(self) -> tuple[int, int]:
-        """(bytes of the head, earliest time in it or in what is not sealed below it)."""
+        """(bytes, earliest time in ms) of the samples in the head and the slab below it."""
         with self.lock:
             size, earliest = self.head.size_bytes, self.head.times()[0]
             layers = self.layers
@@ -49,8 +49,8 @@ class Contents:
         return size, earliest
 
     def freeze(self, generation: int) -> Layers:
-        """Put an empty head in the place of the head, which becomes a layer. In the journal's turn only; `generation`
-        is the journal's next sequence."""
+        """Replace the head by an empty one; the old head becomes a layer. The caller has the journal's turn, and
+        `generation` is the journal's next sequence."""
         with self.lock:
             assert self.layers.frozen is None
             frozen, self.head = self.head, Head()
@@ -59,24 +59,24 @@ class Contents:
             return self.layers
 
     def set_aside(self, block: Block, reason: str) -> None:
-        """Serve on without this block; its file stays, so that an operator can repair it."""
+        """Go on without this block. Its file stays, so that an operator can repair it."""
         with self.lock:
             layers = self.layers
             if block in layers.blocks:
-                kept = tuple(other for other in layers.blocks if other is not block)
-                self.layers = replace(layers, blocks=kept, broken=(*layers.broken, (block, reason)))
+                whole = tuple(other for other in layers.blocks if other is not block)
+                self.layers = replace(layers, blocks=whole, broken=(*layers.broken, (block, reason)))
                 event(logging.ERROR, "block set aside", file=block.location, reason=reason)
 
     def in_block_order(self, ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
-        """(the series by metric name and then in order of their appearance, their permanent ids): in blocks neighbours
-        have the same name, and mostly the same target, which is what is alike and what is asked for together."""
+        """(the series sorted by metric name and then by appearance, their permanent ids). So neighbours in a block have
+        the same name and mostly the same target: their samples are similar, and queries read them together."""
         with self.lock:
             lookup, permanent = self.index.lookup(), self.permanent.rows()
         ordered = ids[np.argsort(lookup.column(ids, METRIC_NAME), kind="stable")]
         return ordered, permanent[ordered]
 
     def series_of(self, permanent: NDArray[np.int64]) -> Ids:
-        """Numbers of series by their permanent ids (ascending), those that are not there left out."""
+        """Numbers of the series with these permanent ids (ascending); unknown ids are left out."""
         known = self.permanent.rows()
         at = np.minimum(np.searchsorted(known, permanent), max(len(known) - 1, 0))
         return at[known[at] == permanent] if len(known) else at[:0]

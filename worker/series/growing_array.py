@@ -12,10 +12,10 @@ CAPACITY_MIN = 1024
 
 
 class GrowingArray:
-    """Rows of one type, in memory that is taken geometrically: `data` is any[capacity, …], of which `size` rows count.
+    """Rows of one type whose capacity grows geometrically: `data` is any[capacity, …], and `size` rows of it are used.
 
-    Growing moves the rows to a new array and leaves the old one as it is, so that a reader may go on with the `rows()`
-    that it took. Pages behind `size` have never been touched and cost nothing.
+    Growing copies the rows to a new array and leaves the old one unchanged, so a reader may continue with the `rows()`
+    that it has. Pages behind `size` have never been touched and take no memory.
     """
 
     __slots__ = ("data", "size")
@@ -42,5 +42,5 @@ class GrowingArray:
         self.size += len(rows)
 
     def rows(self) -> NDArray[Any]:
-        """The rows there are now; later growth does not change them."""
+        """The current rows; later growth does not change them."""
         return self.data[: self.size]

@@ -1,14 +1,14 @@
-"""Recent samples in memory: per series a chain of chunks, each twice as long as the last, in arenas shared by all.
+"""Recent samples in memory: for each series a chain of chunks in shared arenas, each chunk twice as long as the last.
 
-A series that ends after three samples costs 130 bytes, one that goes on wastes at most half of its last chunk, and
-appending a sample is a write behind the last one. Chunks keep their earliest and latest time, so that reading a range
-skips the others. Samples are stored in order of arrival. A series with a late sample is sorted when it is read; among
-equal times the last one written wins. A series of whose samples half came late is rewritten, in order and each time
-once, so that writing the same times again and again makes reading no slower.
+A series that ends after three samples costs 130 bytes, a longer one wastes at most half of its last chunk, and
+appending a sample writes behind the last one. Chunks have their earliest and latest time, so that reading a range skips
+other chunks. Samples are stored in order of arrival. A series with a late sample is sorted when it is read; among equal
+times the last one written wins. A series with half of its samples late is rewritten in order with each time once, so
+that writing the same times again and again does not slow down reading.
 
-A head is not safe for concurrent use: its owner holds one lock around every call. A kernel call holds it for some
-15 ns a sample, so that copying on growth and publishing lengths for lock-free readers would buy little, and deletion
-would have to wait for readers.
+A head is not safe for concurrent use: its owner holds one lock around every call. A kernel call holds the lock for
+about 15 ns per sample. Lock-free readers would need copies on growth and published lengths and gain little, and a
+deletion would have to wait for them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CHUNK_SAMPLES_MAX = 256
 ARENA_ROOM_MIN = 4 * CHUNK_SAMPLES_MAX
 CHUNK_ROOM_MIN = 64
 LATE_CHECK = 512
-"""Samples that come late to a series between two looks at whether to write it anew."""
+"""Late samples of a series between two checks whether to rewrite it."""
 CHUNK_BYTES = 36
-"""A chunk's rows of `shapes` and `places`."""
+"""Bytes of a chunk's rows in `shapes` and `places`."""
 
 # Columns of a series' links, of its range; of a chunk's shape, of its place and range; of the tally.
 FIRST, LAST = 0, 1
@@ -73,7 +73,7 @@ def _append(
     arena_values: np.ndarray,
     tally: np.ndarray,
 ) -> int:
-    """Append samples i ≥ `at`; returns the first one there was no room for (the number of samples if there is none)."""
+    """Append samples i ≥ `at`. Returns the first one for which there was no room; the number of samples if all fit."""
     for i in range(at, len(series)):
         s, time = series[i], times[i]
         chunk = links[s, LAST]
@@ -118,7 +118,7 @@ def _append(
 
 @kernel(types.int64(_INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS), first=True)
 def _bound(ids: np.ndarray, start: int, end: int, links: np.ndarray, shapes: np.ndarray, places: np.ndarray) -> int:
-    """At least as many samples as these series have with start ≤ t ≤ end."""
+    """An upper bound of the number of samples of these series with start ≤ t ≤ end."""
     total = 0
     for i in range(len(ids)):
         chunk = links[ids[i], FIRST]
@@ -173,7 +173,7 @@ def _read(
 
 @kernel(types.void(_INTS_IN, _SHORTS, _SHORTS, _INTS))
 def _stored(ids: np.ndarray, links: np.ndarray, shapes: np.ndarray, stored: np.ndarray) -> None:
-    """stored[i]: the samples of series ids[i], those of equal times counted each."""
+    """Add to stored[i] the number of samples of series ids[i]; samples with equal times all count."""
     for i in range(len(ids)):
         chunk = links[ids[i], FIRST]
         while chunk >= 0:
@@ -190,21 +190,21 @@ def _any_between(
     shapes: np.ndarray,
     places: np.ndarray,
     arena_times: np.ndarray,
-    found: np.ndarray,
+    has_sample: np.ndarray,
 ) -> None:
-    """found[i]: whether series ids[i] has a sample with start ≤ t ≤ end. Looks into a chunk only where its earliest and
-    latest time lie on either side of the range."""
+    """Set has_sample[i] if series ids[i] has a sample with start ≤ t ≤ end. Reads the times of a chunk only if its
+    earliest and latest time are on either side of the range."""
     for i in range(len(ids)):
         chunk = links[ids[i], FIRST]
-        while chunk >= 0 and not found[i]:
+        while chunk >= 0 and not has_sample[i]:
             earliest, latest = places[chunk, CHUNK_EARLIEST], places[chunk, CHUNK_LATEST]
             if start <= earliest <= end or start <= latest <= end:
-                found[i] = True
+                has_sample[i] = True
             elif earliest < start and latest > end:
                 place = places[chunk, PLACE]
                 for j in range(place, place + shapes[chunk, USED]):
                     if start <= arena_times[j] <= end:
-                        found[i] = True
+                        has_sample[i] = True
                         break
             chunk = shapes[chunk, NEXT]
 
@@ -215,7 +215,7 @@ class Head:
     def __init__(self) -> None:
         self._links = GrowingArray(np.int32, (2,))
         self._ranges = GrowingArray(np.int64, (2,))
-        self._late = GrowingArray(np.int32)  # samples that came late, since the series was last in order
+        self._late = GrowingArray(np.int32)  # late samples since the series was last in order
         self._shapes = GrowingArray(np.int32, (3,))
         self._places = GrowingArray(np.int64, (3,))
         self._times = GrowingArray(np.int64)
@@ -228,12 +228,13 @@ class Head:
 
     @property
     def samples(self) -> int:
-        """Samples held; a late repetition counts until it is sealed away, one at the end of its series does not."""
+        """Number of samples. A late sample with an existing time counts too until the series is rewritten or sealed; a
+        repetition of the series' last time does not."""
         return int(self._tally[STORED])
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the samples and their chunks, without what each series costs in any case."""
+        """Memory of the samples and their chunks, without the fixed cost of each series."""
         return 16 * int(self._tally[ARENA]) + CHUNK_BYTES * int(self._tally[CHUNKS])
 
     def times(self) -> tuple[int, int]:
@@ -250,7 +251,7 @@ class Head:
             self._late.extend(np.zeros(more, dtype=np.int32))
 
     def append(self, series: NDArray[np.int64], times: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Add samples: the id, Unix ms and value of each, [n]. One at a time the series has already replaces it."""
+        """Add samples: the id, Unix ms and value of each, [n]. A sample replaces an earlier one with the same time."""
         at = 0
         while True:
             at = _append(
@@ -280,8 +281,8 @@ class Head:
             self._settle(np.unique(series))
 
     def _settle(self, ids: NDArray[np.int64]) -> None:
-        """Rewrite those of these series of whose samples half came late: as much as was written since the last time, so
-        that a sample is written twice at most, spread over all."""
+        """Rewrite those of these series with at least half of their samples late. So at least half of what is rewritten
+        has arrived since the last rewrite, which bounds the cost per sample."""
         ids = ids[self._late.data[ids] >= LATE_CHECK]
         rows = self._stored_each(ids)
         ids = ids[2 * self._late.data[ids] >= rows]
@@ -289,8 +290,8 @@ class Head:
             self._rewrite(ids, self.read(ids, BEFORE, NEVER))
 
     def _rewrite(self, ids: NDArray[np.int64], samples: Samples) -> None:
-        """Let these series have these samples and no others. The room of their old chunks comes back when the head is
-        next built."""
+        """Replace all samples of these series by `samples`. The memory of their old chunks is freed only with the
+        head."""
         self._tally[STORED] -= self._stored(ids)
         self._links.data[ids] = -1
         self._ranges.data[ids] = (NEVER, BEFORE)
@@ -298,7 +299,7 @@ class Head:
         self.append(np.repeat(ids, np.diff(samples.offsets)), samples.timestamps_ms, samples.values)
 
     def overlapping(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> NDArray[np.bool_]:
-        """bool[n]: which series may have samples with start ≤ t ≤ end (they have some before and some after)."""
+        """bool[n]: which series may have samples with start ≤ t ≤ end: their first and last time enclose part of it."""
         ranges = self._ranges.data[ids]
         return (ranges[:, EARLIEST] <= end_ms) & (ranges[:, LATEST] >= start_ms)
 
@@ -347,12 +348,12 @@ class Head:
         return in_order(samples, late) if late.any() else samples
 
     def delete(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> int:
-        """Remove the samples of these series (each once) with start ≤ t ≤ end; returns how many there were."""
+        """Remove the samples of these distinct series with start ≤ t ≤ end; returns how many there were."""
         ids = ids[self.having(ids, start_ms, end_ms)]
         whole = self.read(ids, BEFORE, NEVER)
         gone = (whole.timestamps_ms >= start_ms) & (whole.timestamps_ms <= end_ms)
-        kept = np.concatenate(([0], np.cumsum(~gone)))[whole.offsets]
-        self._rewrite(ids, Samples(kept, whole.timestamps_ms[~gone], whole.values[~gone]))
+        offsets = np.concatenate(([0], np.cumsum(~gone)))[whole.offsets]
+        self._rewrite(ids, Samples(offsets, whole.timestamps_ms[~gone], whole.values[~gone]))
         return int(np.count_nonzero(gone))
 
     def _stored_each(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:

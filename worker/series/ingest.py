@@ -1,10 +1,10 @@
-"""Group commit: what concurrent requests brought to the shards of one process is journaled, synced and shown together.
+"""Group commit: the samples of concurrent requests are journaled, synced and shown together.
 
-Requests touch most shards, each with few samples, and an fsync costs as much as hundreds of samples do, however fast
-the disk. So there is one round at a time in a process: a leader takes all requests that are waiting, makes one record
-of each shard's samples, writes them all to the log of the process at once, has it synced, and shows the samples.
-Requests that come meanwhile wait for the next round, which is the larger the busier the disk is. A leader waits a
-moment for requests that are being read at the time; to wait for others to come made everything slower.
+A request touches most shards, each with few samples, and an fsync costs as much as hundreds of samples even on a fast
+disk. So a process runs one round at a time: a leader takes all waiting requests, makes one record of each shard's
+samples, writes all records to the log of the process at once, syncs the log, and shows the samples. Requests that
+arrive meanwhile wait for the next round, which is larger the busier the disk is. A leader waits briefly for requests
+that are being read at that moment; waiting for requests that have not arrived made everything slower.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from worker.series.journal import PendingRecord
 from worker.storage.faces import WorkerJournal
 
 COMMITS_WAITING_MAX = 256
-"""Requests waiting for a round; the worker's write lane has fewer threads, each of which waits for its own."""
+"""Requests that may wait for a round. The worker's write lane has fewer threads, and each waits for one request."""
 SYNC_THREADS = 8
-"""Shards of one process whose stores are waited for at the same time: an fsync costs time, not a core."""
+"""Shards of one process whose stores are synced at the same time: an fsync takes time, but no processor."""
 
 Staged = TypeVar("Staged")
 
 
 class Turn:
-    """A shard's right to change its journal, had by one thread at a time."""
+    """A shard's right to change its journal; one thread has it at a time."""
 
     def __init__(self) -> None:
         self._lock = Lock()
 
     @contextmanager
     def exclusive(self, timeout_s: float) -> Iterator[None]:
-        """Nothing is committed inside. Raises DeadlineExceeded if that could not be had in time."""
+        """Have the turn inside, so that no round commits to the shard. Raises DeadlineExceeded if it is not free in
+        time."""
         self.take(timeout_s)
         try:
             yield
@@ -46,7 +47,7 @@ class Turn:
             self.release()
 
     def take(self, timeout_s: float) -> None:
-        """Raises DeadlineExceeded."""
+        """Wait for the turn. Raises DeadlineExceeded if it is not free in time."""
         if not self._lock.acquire(timeout=max(timeout_s, 0.0)):
             raise _busy(timeout_s)
 
@@ -55,30 +56,30 @@ class Turn:
 
 
 class Committed(Protocol[Staged]):
-    """What a round does with a shard, in this order, in its turn."""
+    """A shard as a round uses it: the methods are called in this order while the round has the shard's turn."""
 
     @property
     def turn(self) -> Turn: ...
 
     def stage(self, arrivals: Sequence[Arrival]) -> tuple[Staged, PendingRecord]:
-        """The samples, and the record of them for the log. New series are put into the store, not synced yet."""
+        """(the samples, their record for the log). New series are put into the store, but not synced yet."""
 
     @property
     def has_new_series(self) -> bool:
         """Whether `sync` has something to do."""
 
     def sync(self) -> None:
-        """Return when the series of what was staged are durable."""
+        """Return when the series of the staged samples are durable."""
 
     def journaled(self, entry: PendingRecord, position: int) -> None:
-        """The record is in the log."""
+        """Note that the record is in the log at `position`."""
 
     def show(self, staged: Staged) -> None:
-        """Make what was staged visible. It is durable."""
+        """Make the staged samples visible. They are as durable as the settings demand."""
 
     @property
     def is_synced(self) -> bool:
-        """Whether samples are shown only when the log has been synced."""
+        """Whether samples are shown only after the log has been synced."""
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +103,7 @@ class Rounds(Generic[Staged]):
 
     @contextmanager
     def coming(self) -> Iterator[None]:
-        """Around the reading of a request that is given to `add` next: a round may wait for it."""
+        """Wraps the reading of a request that is then passed to `add`: a round may wait for it."""
         with self._queue_lock:
             self._coming += 1
         try:
@@ -114,9 +115,9 @@ class Rounds(Generic[Staged]):
     def add(
         self, arrivals: Mapping[Committed[Staged], Sequence[Arrival]], timeout_s: float, delay_s: float = 0.0
     ) -> None:
-        """Return when these arrivals are durable and visible; the round may wait `delay_s` for those that are `coming`.
-        Raises DeadlineExceeded if a turn did not come in time, or what a shard raised; the arrivals of other shards may
-        be stored then."""
+        """Return when these arrivals are durable and visible. The round may wait up to `delay_s` for requests that are
+        `coming`. Raises DeadlineExceeded if a turn was not free in time, or what a shard raised; the arrivals of other
+        shards may then be stored."""
         waiting = _Waiting(arrivals, time.monotonic() + timeout_s)
         with self._queue_lock:
             assert len(self._queue) < COMMITS_WAITING_MAX
@@ -127,7 +128,7 @@ class Rounds(Generic[Staged]):
                 if waiting in self._queue:
                     self._queue.remove(waiting)
                     raise _busy(timeout_s)
-            self._round.acquire()  # the round that has them is under way
+            self._round.acquire()  # the round with these arrivals is under way
         try:
             if not waiting.done:
                 self._lead(min(delay_s, timeout_s))
@@ -144,7 +145,7 @@ class Rounds(Generic[Staged]):
         try:
             failed = self._commit(group)
         except BaseException as error:
-            # Nobody knows how far it came. Those who wait for this round must not take it for done.
+            # It is not known how far the round came, so none of its requests may report success.
             for waiting in group:
                 waiting.error = error if isinstance(error, Exception) else Internal(f"the commit was ended: {error!r}")
                 waiting.done = True
@@ -154,7 +155,7 @@ class Rounds(Generic[Staged]):
             waiting.done = True
 
     def _commit(self, group: Sequence[_Waiting[Staged]]) -> dict[Committed[Staged], Exception]:
-        """One round for these requests; the shards that failed, and why."""
+        """Run one round for these requests. Returns shard → the error with which it failed."""
         shards: dict[Committed[Staged], list[Arrival]] = {}
         deadlines: dict[Committed[Staged], float] = {}
         for waiting in group:
@@ -185,7 +186,7 @@ class Rounds(Generic[Staged]):
         staged: Mapping[Committed[Staged], tuple[Staged, PendingRecord]],
         failed: dict[Committed[Staged], Exception],
     ) -> None:
-        """New series first, which few rounds have; then the records, which name them."""
+        """Sync new series first, which few rounds have; then write the records, which name these series."""
 
         def register(shard: Committed[Staged]) -> None:
             with _failures(failed, shard):
@@ -212,7 +213,7 @@ class Rounds(Generic[Staged]):
 
 @contextmanager
 def _failures(failed: dict[Committed[Staged], Exception], shard: Committed[Staged]) -> Iterator[None]:
-    """An error inside is the shard's, raised to every request that waits for it; the others go on."""
+    """Records an error inside as the shard's: every request with this shard raises it, and other shards go on."""
     try:
         yield
     except Exception as error:

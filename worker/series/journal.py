@@ -1,7 +1,7 @@
-"""What happened to a shard's samples, in order: the journal from which the head is built at the start.
+"""The journal of a shard: the writes and deletions of samples in order. A start builds the head from it.
 
-Its records are in the write-ahead log of the process. Each is either samples or a deletion, of series by permanent ids.
-Records are columns, not the request's bytes: a tenth of the size, and replaying them is one kernel call each.
+Its records are in the write-ahead log of the process. Each is either samples or a deletion; series have their permanent
+ids. Records are columns, not the request's bytes: they have a tenth of the size, and one kernel call replays each.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _NEXT = b"series/sequence"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Samples in order of arrival: `series` and `counts` int64[runs], `times_ms` int64[n], `values` float64[n]; run i
-    is counts[i] samples of series[i]."""
+    """Samples in order of arrival, as runs: run i is counts[i] samples of series[i]. `series` and `counts` int64[runs],
+    `times_ms` int64[n], `values` float64[n]."""
 
     series: NDArray[np.int64]
     counts: NDArray[np.int64]
@@ -50,7 +50,7 @@ class Written:
         return np.repeat(self.series, self.counts)
 
     def of(self, series: NDArray[np.int64]) -> Written:
-        """The same samples, of series by these ids."""
+        """The same samples with other ids of their series: int64[runs]."""
         return Written(series, self.counts, self.times_ms, self.values)
 
     @property
@@ -58,12 +58,12 @@ class Written:
         return int(self.times_ms.max(initial=BEFORE))
 
     def since(self, start_ms: int) -> Written:
-        """Its samples with t ≥ start."""
-        kept = self.times_ms >= start_ms
-        if kept.all():
+        """The samples with t ≥ start."""
+        is_since = self.times_ms >= start_ms
+        if is_since.all():
             return self
-        series = self.rows()[kept]
-        return Written(series, np.ones(len(series), dtype=np.int64), self.times_ms[kept], self.values[kept])
+        series = self.rows()[is_since]
+        return Written(series, np.ones(len(series), dtype=np.int64), self.times_ms[is_since], self.values[is_since])
 
     def frames(self, sequence: int) -> list[Frame]:
         """The record."""
@@ -74,7 +74,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Samples of `series` (int64[n], each once) with start ≤ t ≤ end, of those before it in the journal, are gone."""
+    """A deletion of the earlier samples of `series` (int64[n], distinct) with start ≤ t ≤ end."""
 
     series: NDArray[np.int64]
     start_ms: int
@@ -82,7 +82,7 @@ class Deletion:
 
     @property
     def latest_ms(self) -> int:
-        """It needs to stay only while there are records before it."""
+        """BEFORE: a deletion is needed only as long as earlier records are."""
         return BEFORE
 
     def frames(self, sequence: int) -> list[Frame]:
@@ -95,7 +95,7 @@ Record = Written | Deletion
 
 
 def decode(data: Frame) -> tuple[int, Record]:
-    """(sequence, record) of the log's payload. Raises ValueError, struct.error."""
+    """Decode a payload of the log into (sequence, record). Raises ValueError, struct.error."""
     kind, version, _, runs, samples, sequence = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise ValueError(f"version {version} is not known to this release")
@@ -115,8 +115,8 @@ def decode(data: Frame) -> tuple[int, Record]:
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """What blocks have taken over: of the records before `sequence`, all samples with t < `before_ms`. There are no
-    records before `cut` any more."""
+    """What the blocks contain: of the records before `sequence`, all samples with t < `before_ms`. Records before `cut`
+    are not needed any more."""
 
     sequence: int = 0
     before_ms: int = BEFORE
@@ -124,7 +124,7 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 class PendingRecord(NamedTuple):
-    """A record on its way to the log."""
+    """A record that is to be written to the log."""
 
     wal: JournalStream
     frames: list[Frame]
@@ -133,12 +133,12 @@ class PendingRecord(NamedTuple):
 
 
 class Journal:
-    """One shard's journal. `next_sequence` is that of the next record.
+    """One shard's journal. `next_sequence` is the sequence of the next record.
 
-    The invariant: at any moment, also that of a crash, the shard's samples are those of its blocks and, replayed in
-    order over them, those of the records, without what `sealed` says. It holds because the batch that names new blocks
-    is the batch that says what they took over; their files are on the disk before it, and the records are released
-    after it.
+    The invariant: at any moment, also after a crash, the shard's samples are those of its blocks and, replayed over
+    them in order, those of the records, except for the samples that `sealed` excludes. It holds because one batch both
+    names new blocks and says what they contain. The files of the blocks are on disk before this batch, and the records
+    are released after it.
     """
 
     def __init__(self, store: Rows, wal: JournalStream, damage: DamageReport) -> None:
@@ -147,10 +147,10 @@ class Journal:
         self._damage = damage
         self.next_sequence = 0
         self.sealed = Sealed()
-        self._latest: deque[tuple[int, int, int]] = deque()  # (sequence, latest time, position) of each record there is
+        self._latest: deque[tuple[int, int, int]] = deque()  # (sequence, latest time, position) of each needed record
 
     def load(self) -> None:
-        """Know what is sealed. Call before anything else. Raises StoreDamaged."""
+        """Read what is sealed from the store. Call this first. Raises StoreDamaged."""
         saved = self._store.get("meta", SEALED)
         if saved is not None:
             with self._store.decoding("meta", SEALED):
@@ -160,17 +160,17 @@ class Journal:
             self.next_sequence = max(self.sealed.sequence, 0 if following is None else _KEY.unpack(following)[0])
 
     def entry(self, record: Record) -> PendingRecord:
-        """The record as it is to be written to the log, under a sequence of its own, which is used up whatever becomes
-        of the write: a failed one may be there all the same, and must not be taken for a later record."""
+        """The record as it is to be written to the log, with a new sequence. The sequence is never used again, even if
+        the write fails: the record may still be in the log, and must not be taken for a later one."""
         sequence = self.claim()
         return PendingRecord(self._wal, record.frames(sequence), sequence, record.latest_ms)
 
     def written(self, entry: PendingRecord, position: int) -> None:
-        """The entry is in the log at this position."""
+        """Note that the entry is in the log at this position."""
         self._latest.append((entry.sequence, entry.latest_ms, position))
 
     def write(self, record: Record, *, durable: bool) -> int:
-        """Write it; returns its sequence. Raises Unavailable."""
+        """Write the record, and sync it if `durable`. Returns its sequence. Raises Unavailable."""
         entry = self.entry(record)
         self.written(entry, self._wal.write(entry.frames))
         if durable:
@@ -178,7 +178,7 @@ class Journal:
         return entry.sequence
 
     def claim(self) -> int:
-        """A sequence of its own for what is no record."""
+        """Take the next sequence."""
         self.next_sequence += 1
         return self.next_sequence - 1
 
@@ -187,18 +187,18 @@ class Journal:
         return self._wal.is_behind()
 
     def seal(self, batch: RowBatch, sequence: int, before_ms: int) -> Sealed:
-        """Say in this batch, which names the blocks, what they took over, and cut what is no longer needed."""
+        """Add to `batch`, which names new blocks, the record of what they contain and of the cut, and return it."""
         needed = (number for number, latest_ms, _ in list(self._latest) if number >= sequence or latest_ms >= before_ms)
         sealed = Sealed(sequence, before_ms, min(next(needed, sequence), sequence))
         batch.put("meta", SEALED, msgspec.msgpack.encode(sealed))
         return sealed
 
     def remember(self, batch: RowBatch) -> None:
-        """Have the sequences given so far kept from being given again, though there are no records of them."""
+        """Add `next_sequence` to `batch`, so that no sequence is given twice, even if no record with it is left."""
         batch.put("meta", _NEXT, _KEY.pack(self.next_sequence))
 
     def sealed_to(self, sealed: Sealed) -> None:
-        """The batch of `seal` is durably in the store."""
+        """Release what `sealed` has cut. Call this once the batch of `seal` is durable in the store."""
         self.sealed = sealed
         released = -1
         while self._latest and self._latest[0][0] < sealed.cut:
@@ -206,8 +206,8 @@ class Journal:
         self._wal.release(released + 1)
 
     def records(self) -> Iterator[tuple[int, Record, Frame]]:
-        """All that is not sealed, in order: (sequence, record, its bytes). Sets `next_sequence`. Records that cannot be
-        read are left out, set aside and known as damage."""
+        """(sequence, record, its bytes) of all samples and deletions that are not sealed, in order. Sets
+        `next_sequence`. Records that cannot be read are left out, set aside and reported as damage."""
         self._latest.clear()
         for sequence, position, record, payload in self._read():
             if sequence < self.sealed.cut:
@@ -234,8 +234,8 @@ class Journal:
             self.set_aside([payload for payload, _ in unreadable], what)
 
     def set_aside(self, payloads: Sequence[Frame], what: str) -> None:
-        """Keep records that make no sense, though they will be released: answers say what is missing, also after the
-        next starts, until an operator deletes the copy."""
+        """Save a copy of records that make no sense, since the log will release them. Answers say what is missing, also
+        after later starts, until an operator deletes the copy."""
         text = self._wal.set_aside(payloads, what)
         event(logging.ERROR, "journal records set aside", what=text)
         self._damage.add("series", text)

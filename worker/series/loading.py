@@ -1,4 +1,4 @@
-"""Builds a shard's series at a start: from the labels in the store, and from the samples of the journal."""
+"""Builds a shard's series at a start, from the labels in the store and the samples in the journal."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from worker.storage.rows.damage import StoreDamaged
 
 @dataclass(slots=True)
 class Replayed:
-    """What is left to do with the journal: its `deletions`, and what it says of series that the store does not have,
-    the highest id, how many samples, the records."""
+    """The result of a replay: the journal's `deletions`, which may concern blocks too, and for series that the store
+    does not have, the highest id, the number of samples, and the records."""
 
     unknown_id: int = -1
     unknown_samples: int = 0
@@ -38,19 +38,19 @@ class Replayed:
 
 
 def load_labels(registry: Registry, index: Index, permanent: GrowingArray, memory: Lock) -> None:
-    """Fill the index and the permanent ids. Raises StoreDamaged where the store's rows make no sense."""
+    """Fill the index and the permanent ids from the store. Raises StoreDamaged when its rows make no sense."""
     for ids, data, offsets in registry.load():
         hashes = hash_slices(data, offsets)
         with memory:
             index.resolve(data, offsets[:-1], offsets[1:], hashes)
             permanent.extend(ids)
             if len(index) != len(permanent):
-                raise StoreDamaged(f"a store is damaged: a series below id {registry.next_id} is twice in it")
+                raise StoreDamaged(f"a store is damaged: a series below id {registry.next_id} occurs twice in it")
 
 
 def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock) -> Replayed:
-    """Build the head from the journal, without what is of series that are not among the `known` permanent ids. What the
-    deletions say of blocks is for the caller."""
+    """Build the head from the journal, without samples of series that are not among the `known` permanent ids. The
+    caller applies the deletions to the blocks."""
     replayed = Replayed()
     for sequence, record, payload in journal.records():
         numbers = numbers_of(known, record.series)
@@ -65,9 +65,9 @@ def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock)
                 continue
             rows, times_ms, values = np.repeat(numbers, record.counts), record.times_ms, record.values
             if not is_known.all():
-                kept = rows >= 0
-                replayed.unknown_samples += len(rows) - int(np.count_nonzero(kept))
-                rows, times_ms, values = rows[kept], times_ms[kept], values[kept]
+                has_series = rows >= 0
+                replayed.unknown_samples += len(rows) - int(np.count_nonzero(has_series))
+                rows, times_ms, values = rows[has_series], times_ms[has_series], values[has_series]
             head.append(rows, times_ms, values)
     return replayed
 
@@ -75,9 +75,9 @@ def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock)
 def carry_out(
     deletions: Sequence[Tombstone], layers: Layers, archive: Archive, store: Rows, *, durable: bool
 ) -> Layers:
-    """The layers, of which the blocks have lost what the journal says was deleted. A deletion that a crash or a full
-    disk has cut is only in the journal: without this, a value that had been overwritten would be back. Raises
-    StoreDamaged."""
+    """The layers with tombstones for those deletions of the journal that have none yet. A deletion that a crash or a
+    full disk has interrupted is only in the journal: without a tombstone, deleted samples of blocks would be back.
+    Raises StoreDamaged."""
     known = {stone.sequence for stone in layers.tombstones}
     missing = tuple(stone for stone in deletions if stone.sequence not in known and layers.needs(stone))
     if not missing:
@@ -90,13 +90,13 @@ def carry_out(
     except StoreDamaged:
         raise
     except Unavailable as error:
-        # The store takes no more until it is opened again, and the journal is not released before that.
+        # The store refuses writes until it is opened again, and the journal is not released before that.
         event(logging.WARNING, "deletions are not in the store yet", reason=str(error))
     return replace(layers, tombstones=(*layers.tombstones, *missing))
 
 
 def numbers_of(known: NDArray[np.int64], permanent: NDArray[np.int64]) -> Ids:
-    """Numbers of series by their permanent ids, -1 for those that are not there."""
+    """int64[n]: the numbers of the series with these permanent ids, -1 for unknown ids."""
     if not len(known):
         return np.full(len(permanent), -1, dtype=np.int64)
     at = np.minimum(np.searchsorted(known, permanent), len(known) - 1)

@@ -1,4 +1,4 @@
-"""What senders say of metric families: type, help and unit of those whose names hash to this shard."""
+"""Metadata of metric families, as senders report it: type, help and unit. A family is on the shard of its name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from shared.messages.series import FamilyMetadata
 from worker.storage.faces import Rows
 
 FAMILIES_MAX = 20_000
-"""Of one shard: many times what a large installation exports; a sender that makes names up gets no further."""
+"""Families of one shard: many times what a large installation exports. It limits a sender that invents names."""
 BYTES_MAX = 16 << 20
 """Texts of one shard."""
 ENTRIES_PER_FAMILY_MAX = 10
-"""Targets of different versions say different things of one family; of more than these the last said are kept."""
+"""Targets of different versions report different metadata for one family. The latest entries are stored."""
 
 _PREFIX = b"series/metadata/"
 _END = b"series/metadata0"
@@ -24,8 +24,8 @@ _END = b"series/metadata0"
 class Metadata:
     """Rows `series/metadata/<family>` of the store, all of them in memory. Safe to use from many threads.
 
-    A change survives the death of the process when `put` returns, and the loss of power a little later: senders repeat
-    what they know every minute.
+    A change survives the death of the process when `put` returns, and the loss of power a little later. That is enough,
+    because senders repeat their metadata every minute.
     """
 
     def __init__(self, store: Rows) -> None:
@@ -35,14 +35,15 @@ class Metadata:
         self._bytes = 0
 
     def load(self) -> None:
-        """Raises StoreDamaged."""
+        """Read all entries from the store. Raises StoreDamaged."""
         for key, value in self._store.scan("meta", _PREFIX, _END):
             with self._store.decoding("meta", key):
                 entries = msgspec.msgpack.decode(value, type=tuple[FamilyMetadata, ...])
                 self._keep(key.removeprefix(_PREFIX).decode(), entries)
 
     def put(self, entries: Sequence[FamilyMetadata]) -> int:
-        """Keep these; returns how many there was no room for. Raises Unavailable when the store refuses them."""
+        """Store these entries. Returns how many were left out for lack of room. Raises Unavailable when the store
+        refuses them."""
         with self._lock:
             changed: dict[str, tuple[FamilyMetadata, ...]] = {}
             added = 0
@@ -51,21 +52,21 @@ class Metadata:
                 known = changed.get(entry.family) or self._families.get(entry.family, ())
                 if entry in known:
                     continue
-                kept = (*known, entry)[-ENTRIES_PER_FAMILY_MAX:]
-                grown = size + _size(kept) - _size(known)
+                updated = (*known, entry)[-ENTRIES_PER_FAMILY_MAX:]
+                grown = size + _size(updated) - _size(known)
                 room = known or len(self._families) + added < FAMILIES_MAX
                 if not room or grown > max(BYTES_MAX, size):
                     left_out += 1
                     continue
                 added += not known
-                changed[entry.family], size = kept, grown
+                changed[entry.family], size = updated, grown
             if changed:
                 batch = self._store.batch()
-                for family, kept in changed.items():
-                    batch.put("meta", _PREFIX + family.encode(), msgspec.msgpack.encode(kept))
+                for family, updated in changed.items():
+                    batch.put("meta", _PREFIX + family.encode(), msgspec.msgpack.encode(updated))
                 self._store.write(batch)
-                for family, kept in changed.items():
-                    self._keep(family, kept)
+                for family, updated in changed.items():
+                    self._keep(family, updated)
             return left_out
 
     def find(self, family: str, limit: int) -> tuple[list[FamilyMetadata], bool]:
@@ -84,5 +85,5 @@ class Metadata:
 
 
 def _size(entries: Sequence[FamilyMetadata]) -> int:
-    """Bytes of the texts, near enough: characters beyond ASCII count as one."""
+    """The approximate bytes of the texts: every character counts as one."""
     return sum(len(entry.family) + len(entry.help) + len(entry.unit) for entry in entries)

@@ -1,4 +1,4 @@
-"""The time series of one shard: index and head in memory, the series in the store, a journal of the samples."""
+"""The time series of one shard: index and head in memory, labels in the store, samples in the journal and in blocks."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from worker.storage.faces import JournalStream, Objects, Rows
 T = TypeVar("T")
 
 DELETE_SERIES = 1024
-"""Series whose deleted samples are counted at a time."""
+"""A deletion counts the samples of this many series at a time."""
 HEAD_OVERRUN_MAX = 4
-"""Heads of the size that is sealed that may gather before writes are refused, whatever the background does."""
+"""Writes are refused when the head is this many times as large as a head that is due to be sealed."""
 HOLD_UP_S, HOLD_UP_POLL_S = 1.0, 0.01
-"""How long a write waits for that before it is refused, and how often it looks."""
+"""How long a write waits for such a head to be sealed before it is refused, and the pause between two checks."""
 
 
 class SeriesPart:
     """Safe to use from many threads.
 
-    Two locks. `turn` serialises whatever changes the journal, and is held while the store writes and syncs.
-    The lock of `contents` guards index, head and the choice of layers, and is never held while waiting for the disk;
+    There are two locks. `turn` serialises changes of the journal, and is held while the store writes and syncs. The
+    lock of `contents` guards index, head and the choice of layers, and is never held while waiting for the disk;
     readers need only this one.
     """
 
@@ -80,12 +80,12 @@ class SeriesPart:
 
     @property
     def symbols(self) -> Symbols:
-        """The process's table: the codes of this part's labels are of it."""
+        """The symbol table of the process, with the codes of this part's labels."""
         return self.services.symbols
 
     def load(self) -> None:
-        """Open the blocks, and rebuild index and head from the store. Raises StoreDamaged where the store's rows make
-        no sense."""
+        """Open the blocks, and rebuild the index from the store and the head from the journal. Raises StoreDamaged when
+        the store's rows make no sense."""
         contents = self.contents
         self.metadata.load()
         self.journal.load()
@@ -114,7 +114,8 @@ class SeriesPart:
         self._upkeep.start()
 
     def counts(self) -> dict[str, int]:
-        """`samples_in`: accepted since the start; `samples`: held now, those of `head_samples` in memory only."""
+        """Counters for the status. `samples_in`: samples accepted since the start; `samples`: samples stored now;
+        `head_samples`: those in the head, which are in memory and in the journal only."""
         contents = self.contents
         layers = contents.layers
         return {
@@ -127,27 +128,29 @@ class SeriesPart:
         }
 
     def close(self) -> None:
-        """Ends the work in the background. Every write has been journaled before it was answered, so there is nothing
-        else left to do."""
+        """End the background work. Nothing else is left to do, because every write is journaled before it is
+        answered."""
         self._upkeep.stop()
 
     def write(self, bodies: Sequence[Frame], timeout_s: float) -> int:
-        """Store the samples of these frames (of `remote_write.cut`); returns how many there were: see `write`."""
+        """Store the samples of these frames (shared.sample_frames). Returns their number: see the function `write`."""
         return write({self: bodies}, timeout_s)
 
     def delete(self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, timeout_s: float) -> int:
-        """Delete the samples with start ≤ t ≤ end of the series any selector matches; returns how many there were
-        a moment before.
+        """Delete the samples with start ≤ t ≤ end of the series that any selector matches. Returns their number shortly
+        before the deletion.
 
-        When this returns, they are gone for good, as the journal says durably; samples written later stay. Raises
-        BadData for an expression RE2 refuses, DeadlineExceeded when the store was busy too long.
+        When this returns, the deletion is in the journal, durably unless the durability is "buffered"; samples that are
+        written later stay. Raises BadData for an expression that RE2 refuses, DeadlineExceeded when counting took too
+        long or the store was busy too long, Unavailable when the head grows faster than it is sealed or the store
+        refuses writes.
         """
         contents = self.contents
         give_up_s = time.monotonic() + timeout_s
         selectors = list(selectors)
         lookup, ids = self.select(selectors, start_ms, end_ms)
         if self.damage(start_ms, end_ms):
-            ids = lookup.select_any(selectors)  # a block that is set aside may come back, with any of them
+            ids = lookup.select_any(selectors)  # a block that is set aside may come back with samples of any series
         if not len(ids):
             return 0
         counted = 0
@@ -156,25 +159,26 @@ class SeriesPart:
                 raise DeadlineExceeded(f"counting what is to be deleted took longer than {timeout_s:.1f} s")
             counted += len(self.read(ids[first : first + DELETE_SERIES], start_ms, end_ms).values)
         with self.turn.exclusive(timeout_s):
-            self._refuse_overrun()  # a deletion rewrites what is left of a series
+            self._refuse_overrun()  # a deletion rewrites the remaining samples of a series, which makes the head grow
             permanent = contents.permanent.data[ids]
             sequence = self.journal.write(Deletion(permanent, start_ms, end_ms), durable=self.is_synced)
             tombstone = Tombstone.of(sequence, permanent, start_ms, end_ms)
-            kept = contents.layers.needs(tombstone)
-            if kept:
+            is_needed = contents.layers.needs(tombstone)
+            if is_needed:
                 batch = self._store.batch()
                 self.archive.put_tombstone(batch, tombstone)
                 self._store.write(batch, durable=self.is_synced)
             with contents.lock:
-                if kept:
+                if is_needed:
                     tombstones = (*contents.layers.tombstones, tombstone)
                     contents.layers = replace(contents.layers, tombstones=tombstones)
                 contents.head.delete(ids, start_ms, end_ms)
         return counted
 
     def select(self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int) -> tuple[Lookup, Ids]:
-        """(the index as it is, ascending ids of the series that match any selector and may have samples with
-        start ≤ t ≤ end). No matchers match every series. Raises BadData for an expression RE2 refuses."""
+        """(the current index, ascending ids of the series that match any selector and may have samples with
+        start ≤ t ≤ end). A selector without matchers matches every series. Raises BadData for an expression that RE2
+        refuses."""
         contents = self.contents
         with contents.lock:
             lookup = contents.index.lookup()
@@ -193,8 +197,8 @@ class SeriesPart:
     def having(
         self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, check: Callable[[], None]
     ) -> tuple[Lookup, Ids]:
-        """As `select`, but only the series that do have samples with start ≤ t ≤ end. `check` is called as the work
-        goes on, and may raise."""
+        """As `select`, but only the series that do have samples with start ≤ t ≤ end. `check` is called repeatedly and
+        may raise."""
         contents = self.contents
         with contents.lock:
             lookup = contents.index.lookup()
@@ -211,8 +215,8 @@ class SeriesPart:
         return lookup, self._around_damage(having)
 
     def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
-        """Samples of these series (each once) with start ≤ t ≤ end: of blocks and head, the last written of equal
-        times. Blocks found to be damaged are left out: see `damage`."""
+        """Samples of these distinct series with start ≤ t ≤ end from blocks and head; of equal times the last one
+        written counts. Damaged blocks are left out: see `damage`."""
         contents = self.contents
 
         def pieces() -> tuple[list[Piece], Samples]:
@@ -225,11 +229,11 @@ class SeriesPart:
         return join([*below, Piece.of(recent)], len(ids)) if below else recent
 
     def damage(self, start_ms: int, end_ms: int) -> list[str]:
-        """What answers about start ≤ t ≤ end lack, one text a damaged block."""
+        """What answers about start ≤ t ≤ end lack: one text per damaged block."""
         return self.contents.layers.damage(start_ms, end_ms)
 
     def _around_damage(self, work: Callable[[], T]) -> T:
-        """`work` with the layers as they are; blocks that turn out damaged are set aside, and it is done again."""
+        """Call `work`. If it finds a damaged block, set the block aside and call `work` again."""
         while True:
             try:
                 return work()
@@ -237,7 +241,7 @@ class SeriesPart:
                 self.contents.set_aside(error.block, error.reason)
 
     def hold_up(self, give_up_s: float) -> None:
-        """Wait for a head that is over its bound to be sealed, until `time.monotonic()` is `give_up_s`."""
+        """Wait until a head over its bound has been sealed, or until `time.monotonic()` reaches `give_up_s`."""
         while self._is_overrun() and time.monotonic() < give_up_s:
             self._upkeep.wake()
             time.sleep(HOLD_UP_POLL_S)
@@ -260,10 +264,11 @@ class SeriesPart:
         return self._series_staged > self._series_saved
 
     def stage(self, arrivals: Sequence[Arrival]) -> tuple[Written, PendingRecord]:
-        """The samples, and their record. `Rounds` writes, syncs and shows them: what is visible is durable, and the
-        order of equal times is the journal's. Raises Unavailable when the head grows faster than it is sealed.
+        """(the samples, their record). `Rounds` writes, syncs and shows them in this order: so visible samples are
+        durable, and among equal times the last one in the journal wins. Raises Unavailable when the head grows faster
+        than it is sealed, or the store refuses writes.
 
-        Series are registered before, which shows nothing while they have no samples; if the store fails, the next
+        New series are registered first; they stay invisible while they have no samples. If the store fails, the next
         commit saves them.
         """
         contents = self.contents
@@ -286,8 +291,8 @@ class SeriesPart:
         return written, self.journal.entry(written.of(contents.permanent.data[ids]))
 
     def sync(self) -> None:
-        """Series are durable before a record names them, whatever the durability of samples is: otherwise a loss of
-        power could take a series and leave its samples, and its id would be the next one's."""
+        """Make new series durable before a record names them, whatever the durability of samples is. Otherwise a loss
+        of power could destroy a series and leave its samples, and the next new series would get its id."""
         self._store.sync()
         self._registry.next_id += self._series_staged - self._series_saved
         self._series_saved = self._series_staged
@@ -306,12 +311,12 @@ class SeriesPart:
 
 
 def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int:
-    """Store the samples of these frames (of `remote_write.cut`) in their parts, which are of one process; returns how
-    many there were.
+    """Store the samples of these frames (shared.sample_frames) in their parts, which belong to one process. Returns the
+    number of samples.
 
-    When this returns, all of them survive the loss of power and every later read sees them. When it raises, none of
-    those of the part that failed is visible; after a restart some or all of a part's samples of this call may be there.
-    Writing them again changes nothing, so a failed write is to be repeated whole.
+    When this returns, every later read sees the samples, and, unless the durability is "buffered", they survive the
+    loss of power. When it raises, no sample of the failed part is visible; after a restart, some or all of them may be.
+    Writing them again changes nothing, so the whole of a failed write should be repeated.
     """
     rounds = next(iter(bodies)).services.rounds
     arrivals: dict[Committed[Written], list[Arrival]] = {}
@@ -323,4 +328,4 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int
         part.hold_up(give_up_s)
     delay_s = max((part.commit_delay_s for part in bodies), default=0.0)
     rounds.add(arrivals, timeout_s, delay_s)
-    return sum(len(arrival.times_ms) for own in arrivals.values() for arrival in own)
+    return sum(len(arrival.times_ms) for part_arrivals in arrivals.values() for arrival in part_arrivals)

@@ -1,4 +1,4 @@
-"""Samples of some series gathered from several places: the blocks, and the parts of the head, in one merged answer."""
+"""Merges samples of series from several places, the blocks and the layers in memory, into one answer."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _place(
     out_values: np.ndarray,
     late: np.ndarray,
 ) -> None:
-    """Copy each run behind what its row has already, from firsts[row] to cursors[row]; a row whose times do not ascend
-    any more is marked `late`."""
+    """Copy each run behind the samples that its row already has, from firsts[row] to cursors[row], and advance the
+    cursor. Mark a row as `late` when its times no longer ascend."""
     for i in range(len(rows)):
         row, start, end = rows[i], starts[i], ends[i]
         if start >= end:
@@ -72,7 +72,7 @@ def _place(
 
 @dataclass(slots=True)
 class Piece:
-    """Samples where they lie: row rows[i] of the answer has times_ms[starts[i]:ends[i]], ascending and each once.
+    """Runs of samples in shared arrays: row rows[i] of the answer has times_ms[starts[i]:ends[i]], strictly ascending.
 
     `rows`, `starts`, `ends`: int64[runs]; a row may have several runs, ascending. The arrays of samples are shared and
     never written to.
@@ -90,34 +90,34 @@ class Piece:
         return cls(samples.timestamps_ms, samples.values, rows, samples.offsets[:-1], samples.offsets[1:])
 
     def clipped(self, start_ms: int, end_ms: int) -> Piece:
-        """What of it has start ≤ t ≤ end."""
+        """The samples with start ≤ t ≤ end."""
         starts, ends = self.starts.copy(), self.ends.copy()
         _clip(self.times_ms, starts, ends, start_ms, end_ms)
         return Piece(self.times_ms, self.values, self.rows, starts, ends)
 
     def without(self, gone: NDArray[np.bool_], start_ms: int, end_ms: int) -> Piece:
-        """All of it but start ≤ t ≤ end of the rows that are `gone` (bool[rows of the answer])."""
+        """All samples except those with start ≤ t ≤ end in the rows that are `gone` (bool[rows of the answer])."""
         hit = gone[self.rows]
         if not hit.any():
             return self
         part = Piece(self.times_ms, self.values, self.rows[hit], self.starts[hit], self.ends[hit])
         before, after = part.clipped(_TIME_MIN, start_ms - 1), part.clipped(end_ms + 1, _TIME_MAX)
-        kept = ~hit
+        whole = ~hit
         return Piece(
             self.times_ms,
             self.values,
-            np.concatenate((self.rows[kept], before.rows, after.rows)),
-            np.concatenate((self.starts[kept], before.starts, after.starts)),
-            np.concatenate((self.ends[kept], before.ends, after.ends)),
+            np.concatenate((self.rows[whole], before.rows, after.rows)),
+            np.concatenate((self.starts[whole], before.starts, after.starts)),
+            np.concatenate((self.ends[whole], before.ends, after.ends)),
         )
 
 
 _TIME_MIN, _TIME_MAX = np.iinfo(np.int64).min + 1, np.iinfo(np.int64).max - 1
-"""Beyond every time that is accepted, with room for one more and one less."""
+"""Below and above every accepted time; subtracting or adding 1 does not overflow."""
 
 
 def join(pieces: Sequence[Piece], rows: int) -> Samples:
-    """The samples of all pieces by row, ascending in time; of equal times the one of the last piece stays."""
+    """The samples of all pieces by row, ascending in time. Of equal times, the sample of the last piece counts."""
     counts = np.zeros(rows, dtype=np.int64)
     for piece in pieces:
         counts += np.bincount(piece.rows, weights=piece.ends - piece.starts, minlength=rows).astype(np.int64)
@@ -142,7 +142,8 @@ def join(pieces: Sequence[Piece], rows: int) -> Samples:
 
 
 def in_order(samples: Samples, late: NDArray[np.bool_]) -> Samples:
-    """Sort the series that are `late` (bool[n]) by time, and keep the last written of equal times."""
+    """Sort the series that are `late` (bool[n]) by time, and keep the last written sample of equal times. Changes
+    `samples` in place and returns them, or a copy without the repeated times."""
     lengths = np.diff(samples.offsets)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     where = np.flatnonzero(late[rows])
@@ -154,8 +155,8 @@ def in_order(samples: Samples, late: NDArray[np.bool_]) -> Samples:
     repeated = (times[1:] == times[:-1]) & (rows[1:] == rows[:-1])
     if not repeated.any():
         return samples
-    kept = np.ones(len(samples.timestamps_ms), dtype=np.bool_)
-    kept[where[:-1][repeated]] = False
+    is_last = np.ones(len(samples.timestamps_ms), dtype=np.bool_)
+    is_last[where[:-1][repeated]] = False
     lengths = lengths - np.bincount(rows[:-1][repeated], minlength=len(lengths))
     offsets = np.concatenate(([0], np.cumsum(lengths)))
-    return Samples(offsets, samples.timestamps_ms[kept], samples.values[kept])
+    return Samples(offsets, samples.timestamps_ms[is_last], samples.values[is_last])

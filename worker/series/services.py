@@ -1,4 +1,4 @@
-"""What the series of all shards of one worker process share."""
+"""Services that the series of all shards of one worker process share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker.series.ingest import Rounds
 from worker.series.journal import Written
 
 DELETE_THREADS = 8
-"""Shards of one process that wait for their disks at the same time: an fsync costs time, not a core."""
+"""Shards of one process that delete at the same time: a deletion mostly waits for an fsync, not for a processor."""
 
 
 def _delete_pool() -> ThreadPoolExecutor:
@@ -21,9 +21,9 @@ def _delete_pool() -> ThreadPoolExecutor:
 
 @dataclass(frozen=True, slots=True)
 class SeriesServices:
-    """`symbols`: the table of texts; the labels of all shards are its codes. `rounds`: the group commit. A thread holds
+    """`symbols`: the symbol table with the label texts of all shards. `rounds`: the group commit. A thread holds
     `sealing` while it seals a shard and `merging` while it merges blocks, so a process does one of each at a time.
-    `deletes`: the threads in which the shards of one request delete."""
+    `deletes`: the thread pool in which the shards of a request delete."""
 
     settings: Settings
     symbols: Symbols

@@ -1,9 +1,9 @@
-"""What a shard does with its samples in the background: seals, merges and drops blocks, and sweeps the registry.
+"""Background work on a shard's samples: seals, merges and drops blocks, and sweeps the registry.
 
-Two threads a shard, at low priority: one seals, and one merges and drops. In a process one shard is sealed and one
-merged at a time. So a seal waits at most for other seals, which take a bounded time, and never for a merge, which does
-not. Neither holds a lock of the shard while it compresses or writes: sealing takes the head away in one step, works on
-what no longer changes, and puts the blocks in its place in another step.
+A shard has two threads at low priority: one seals, and one merges and drops. A process seals one shard and merges one
+shard at a time. So a seal waits only for other seals, whose time is bounded, and never for a merge, whose time is not.
+Neither thread holds a lock of the shard while it compresses or writes: sealing replaces the head in one step, works on
+data that no longer changes, and puts the blocks in its place in another step.
 
 A merge begins only while no head is being sealed; blocks that are sealed later have a higher generation than any that
 it merges.
@@ -41,16 +41,16 @@ from worker.storage.faces import RowBatch, Rows
 
 TICK_S = 1.0
 RETRY_S = 10.0
-"""After a failure, such as a full disk."""
+"""Pause after a failure, such as a full disk."""
 TURN_WAIT_S = 10.0
 GRACE_SHARE = 8
-"""A window is sealed when an eighth of its length has passed since its end: the samples of slow senders are in."""
+"""A window is sealed when this share (an eighth) of its length has passed since its end, to wait for slow senders."""
 COMPACTION_CACHE_BYTES = 32 << 20
 DROP_EVERY_S = 60.0
-"""Between two looks at what is past its time, each of which drops the blocks of one window at most."""
+"""Seconds between two checks for blocks to drop. Each check drops expired blocks of at most one window."""
 NICENESS = 10
 _SWEEP = b"series/sweep"
-"""Set when blocks have lost series."""
+"""The store has this row when blocks may have lost series, so that the next start sweeps the registry."""
 
 _TIME_MIN, _TIME_MAX = BEFORE + 1, NEVER - 1
 
@@ -87,7 +87,7 @@ class Upkeep:
         ]
 
     def start(self) -> None:
-        """Call when the part is loaded."""
+        """Start the threads. Call this when the part is loaded."""
         before_ms = self._before_ms(int(time.time() * 1000))
         if self._contents.head_times()[1] >= before_ms:
             self._sealed_to_ms = before_ms
@@ -97,11 +97,11 @@ class Upkeep:
             thread.start()
 
     def wake(self) -> None:
-        """The head is over its bound."""
+        """Check now whether to seal: the head is over its bound."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Returns when nothing is at work any more; what was begun is abandoned."""
+        """Abandon the work under way, and return when the threads have ended."""
         self._stopping.set()
         self._wake.set()
         for thread in self._threads:
@@ -109,8 +109,8 @@ class Upkeep:
                 thread.join()
 
     def sweep(self, registry: Registry, blocks: Sequence[Block]) -> None:
-        """At the start, before the registry is loaded: forget series without samples, if there may be many. `blocks`
-        must be all there are, also the damaged ones."""
+        """Remove series without samples from the registry, if there may be many. Call this at the start, before the
+        registry is loaded. `blocks` must be all blocks, including damaged ones."""
         if self._store.get("meta", _SWEEP) is None:
             return
         if self._archive.set_aside:
@@ -130,6 +130,7 @@ class Upkeep:
         event(logging.INFO, "series swept", gone=gone)
 
     def ask_for_sweep(self, batch: RowBatch) -> None:
+        """Add to `batch` that the next start is to sweep the registry."""
         batch.put("meta", _SWEEP, b"")
 
     def _run(self, step: Callable[[int], None], turn: Lock, wake: Event) -> None:
@@ -149,12 +150,12 @@ class Upkeep:
             except CorruptBlock as error:
                 self._contents.set_aside(error.block, error.reason)
             except Exception:
-                # Whatever it was, the samples are in the journal and in memory, and the shard serves on.
+                # After any error, the samples are still in the journal and in memory, so the shard goes on serving.
                 event(logging.ERROR, "upkeep failed", trace=True, in_s=RETRY_S)
                 self._stopping.wait(RETRY_S)
 
     def _tick(self, now_ms: int) -> None:
-        """Seal, if it is time to."""
+        """Seal if it is due."""
         if self._stopping.is_set():
             return
         blocks = self._contents.layers.blocks
@@ -170,7 +171,7 @@ class Upkeep:
             trim()
 
     def _tend(self, now_ms: int) -> None:
-        """Drop what is past its time, forget what is done with, and merge."""
+        """Drop expired blocks, remove tombstones and rows of left-over files that are no longer needed, and merge."""
         now_s = time.monotonic()
         believed = self._clock.believed(now_ms, int(now_s * 1000))
         if now_s >= self._next_drop_s:
@@ -186,10 +187,10 @@ class Upkeep:
         return (now_ms - self._window_ms // GRACE_SHARE) // self._window_ms * self._window_ms
 
     def _seal(self, before_ms: int) -> None:
-        """Move what is in memory with t < before_ms to blocks, and cut the journal.
+        """Move samples in memory with t < before_ms to blocks, and cut the journal.
 
-        A crash at any moment leaves either the journal as it was, and files without rows, or the rows and the journal
-        that begins where they end: both are written by one batch.
+        One batch writes the rows of the blocks and cuts the journal. So a crash leaves either the journal unchanged and
+        files without rows, or the rows and a journal that begins where they end.
         """
         started = time.monotonic()
         with self._turn.exclusive(TURN_WAIT_S):
@@ -215,15 +216,15 @@ class Upkeep:
         blocks = [self._archive.block(row) for row in rows]
 
         def sealed_layers(now: Layers) -> Layers:
-            kept = reading_order([*now.blocks, *blocks])
-            return replace(now, blocks=kept, slab=slab, slab_generation=generation, frozen=None, frozen_generation=0)
+            ordered = reading_order([*now.blocks, *blocks])
+            return replace(now, blocks=ordered, slab=slab, slab_generation=generation, frozen=None, frozen_generation=0)
 
         self._contents.change(sealed_layers)
         self._journal.sealed_to(sealed)
         self._log("samples sealed", rows, started, before_ms=before_ms)
 
     def _compact(self, now_ms: int) -> bool:
-        """Rewrite some blocks as one, without what was deleted; False if there is nothing to do."""
+        """Rewrite some blocks as one, without deleted samples. Returns False if there is nothing to rewrite."""
         started = time.monotonic()
         if not compaction.choose(self._contents.layers, self._window_ms, now_ms):
             return False
@@ -256,8 +257,8 @@ class Upkeep:
         return True
 
     def _drop(self, now_ms: int | None) -> None:
-        """Drop blocks that are past their time, of one window, or past the space there is for them. None: what time it
-        is is not known."""
+        """Drop blocks above the retention size, or else expired blocks of one window. `now_ms`: None if the wall clock
+        is not to be believed."""
         age_ms = self._settings.retention_ms
         layers = self._contents.layers
         served = [*layers.blocks, *(block for block, _ in layers.broken)]
@@ -275,7 +276,7 @@ class Upkeep:
             )
 
     def _replace(self, old: Sequence[Block], rows: Sequence[BlockRow]) -> None:
-        """Serve the blocks of `rows` instead of the old ones, of which nothing is left when no reader has them."""
+        """Replace the old blocks by the blocks of `rows`. The old files are removed when no reader uses them."""
         batch = self._store.batch()
         self._archive.put(batch, rows)
         self._archive.delete(batch, old)
@@ -286,16 +287,16 @@ class Upkeep:
         new = [self._archive.block(row) for row in rows]
 
         def replaced(now: Layers) -> Layers:
-            kept = [block for block in now.blocks if block not in old]
+            others = [block for block in now.blocks if block not in old]
             broken = tuple(entry for entry in now.broken if entry[0] not in old)
-            return replace(now, blocks=reading_order([*kept, *new]), broken=broken)
+            return replace(now, blocks=reading_order([*others, *new]), broken=broken)
 
         self._contents.change(replaced)
         for block in old:
             block.condemn()
 
     def _bury(self) -> None:
-        """Forget deletions that no layer needs to know of any more."""
+        """Remove the tombstones that no layer needs any more."""
         layers = self._contents.layers
         done = [stone for stone in layers.tombstones if not layers.needs(stone)]
         if done:

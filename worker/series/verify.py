@@ -1,4 +1,4 @@
-"""Checks a shard's series, journal and block files against the rows of its store, without a running shard and changing
+"""Checks a shard's series, journal and block files against the rows of its store, without a running shard. Changes
 nothing."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from worker.storage.rows.reading import StoreReader
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A place of a file that is not what was written: what is wrong, and which samples are lost with it. `series`:
-    int64[n], their permanent ids; None where that cannot be told any more, as the times are None then."""
+    """A damaged place of a file: what is wrong, and which samples are lost with it. `series`: int64[n], their permanent
+    ids. The other fields are None when they are not known."""
 
     reason: str
     samples: int | None
@@ -37,20 +37,21 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """What a file of `blocks/` is: a block with `samples_good` samples that can be read, and what is damaged of it.
-    `series`: int64[n], whose samples it has, None where that cannot be told."""
+    """The check of one file of `blocks/`: its damage, and how many samples of it can be read (`samples_good`).
+    `series`: int64[n], the ids of the series in it; None when that is not known."""
 
     path: Path
     damage: tuple[Damage, ...]
     samples_good: int = 0
     remark: str = ""
-    """What becomes of a file that is no block, where that is no damage."""
+    """A text about a file that is no block, if that is no damage."""
     series: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesRows:
-    """What a store says of a shard's series. `ids`: int64[n], those it has, ascending. `wrong`: what makes no sense."""
+    """What a store's rows say about a shard's series. `ids`: int64[n], the ids of its series, ascending. `left_over`:
+    names of left-over block files. `wrong`: texts about rows that make no sense."""
 
     ids: NDArray[np.int64]
     sealed: Sealed
@@ -59,12 +60,12 @@ class SeriesRows:
     wrong: tuple[str, ...]
 
     def unknown(self, ids: NDArray) -> NDArray[np.int64]:
-        """Those of the ids that no series has, each once."""
+        """The distinct ids among `ids` that no series has."""
         return np.setdiff1d(ids.astype(np.int64), self.ids)
 
 
 def series_rows(reader: StoreReader) -> SeriesRows:
-    """Raises StoreDamaged where a row cannot be read."""
+    """Read and check the store's rows about series. Raises StoreDamaged when a row cannot be read."""
     wrong: list[str] = []
     ids: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
     end = 0
@@ -102,7 +103,7 @@ def _nonsense(family: str, key: bytes, error: Exception) -> str:
 
 
 def check_journal(rows: SeriesRows, payloads: Iterable[memoryview]) -> Iterator[str]:
-    """What is wrong with the records of the write-ahead log that blocks have not taken over."""
+    """What is wrong with those records of the journal in the write-ahead log that are not cut."""
     unreadable, missing, names = 0, 0, np.zeros(0, dtype=np.int64)
     for payload in payloads:
         try:
@@ -123,8 +124,8 @@ def check_journal(rows: SeriesRows, payloads: Iterable[memoryview]) -> Iterator[
 
 
 def check_blocks(directory: Path, rows: Iterable[BlockRow], left_over: Collection[str] = ()) -> Iterator[FileCheck]:
-    """Each file that a row names, also where it is missing, and each other one there is. `left_over` are the names for
-    which the store has a row `leftover/<name>`. Reads every byte; raises OSError where the directory cannot be listed.
+    """Check each file that a row names, even if it is missing, and then each other file. `left_over`: the names for
+    which the store has a row `leftover/<name>`. Reads every byte. Raises OSError when the directory cannot be listed.
     """
     named = set()
     objects = LocalObjects(directory)
@@ -169,7 +170,7 @@ def _check_block(block: Block, path: Path) -> FileCheck:
 
 
 def _contradiction(row: BlockRow, directory: Directory) -> str:
-    """In what the directory, whose checksum is right, is not that of this row; empty if it is."""
+    """How the block's directory, whose checksum is right, contradicts its row; "" if it does not."""
     samples = int(directory.counts.sum(dtype=np.int64))
     if samples != row.samples:
         return f"its directory has {samples} samples and its row {row.samples}"
