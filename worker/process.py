@@ -125,7 +125,7 @@ class WorkerProcess:
     def _claim(self, number: int) -> None:
         """Write identity files into the directories of the shard and of the log, which are in use now. Without them, a
         directory that is lost or exchanged later may not be noticed."""
-        control, log = self._services.control, min(self._states)
+        control, log = self._services.storage.control, min(self._states)
         try:
             with self._claiming:
                 identity.claim({number: shard_control(control, number)}, self._cluster_id, identity.SHARD)

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 
-from shared import identity
-from shared.manifest import shard_directory
+from shared.manifest import shard_control
 from shared.telemetry import event
 from worker.damage import Area, DamageReport
 from worker.logs.part import LogPart
-from worker.ownership import when_free
 from worker.series.part import SeriesPart
 from worker.services import Services
-from worker.shard_check import check_store
-from worker.storage.objects import LocalObjects
-from worker.storage.rows import known_damage
 from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged
-from worker.storage.rows.store import Store, StoreLocked
 from worker.storage.wal import log as wal
 from worker.vectors.part import VectorPart
 
 _AREAS: dict[int, Area] = {wal.SERIES: "series", wal.LOG: "log"}
-
-
-def _opened(path: Path) -> Store:
-    said = path.with_name(identity.NAME)
-    if said.exists() and not path.exists():
-        raise StoreDamaged(
-            f"the store {path} is missing; restore it from a copy of the data directory, or accept the loss and have "
-            f"it begin anew: rm {said}"
-        )
-    known_damage.verify(path, check_store)
-    return Store(path)
 
 
 class Shard:
@@ -47,16 +29,14 @@ class Shard:
     def __init__(self, number: int, services: Services) -> None:
         self.id = number
         self.damage = DamageReport()
-        directory = shard_directory(services.settings.data, number)
-        log = services.log
+        storage, log = services.storage, services.log
         started = time.monotonic()
         log.open()
         for area, text in log.losses_of(number):
             self.damage.add(_AREAS[area], text)
-        self.store = when_free(directory, lambda: _opened(directory / "store"), StoreLocked)
+        self.store = storage.rows(number)
         streams = [log.stream(number, area) for area in (wal.SERIES, wal.LOG)]
-        blocks = LocalObjects(directory / "blocks")
-        self.series = SeriesPart(self.store, services.series, blocks, streams[0], self.damage)
+        self.series = SeriesPart(self.store, services.series, storage.blocks(number), streams[0], self.damage)
         self.logs = LogPart(self.store, services.keeper, streams[1], self.damage)
         self.vectors = VectorPart(self.store, services.engine, number, self.damage)
         loaded: list[SeriesPart | LogPart] = []
@@ -71,7 +51,8 @@ class Shard:
                 part.close()
             self.store.close()
             if isinstance(error, DECODING_ERRORS):
-                raise StoreDamaged(f"the shard {directory} is damaged: {type(error).__name__}: {error}") from error
+                where = shard_control(storage.control, number).location()
+                raise StoreDamaged(f"the shard {where} is damaged: {type(error).__name__}: {error}") from error
             raise
         for stream in streams:
             stream.replayed()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import coordinator.app  # for the kernels that it declares
-import worker.methods
+import worker.methods.table
 from shared import kernels
 from shared.kernel_cache import PACKAGES, VARIABLE, _sources
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 120.0
 COMPILERS = {"njit", "jit", "vectorize", "guvectorize", "cfunc", "stencil", "generated_jit"}
 
-assert coordinator.app and worker.methods
+assert coordinator.app and worker.methods.table
 
 CHAIN = """
 import sys

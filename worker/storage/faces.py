@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from shared.control import Control
 from shared.wire import Frame
 
 T = TypeVar("T")
@@ -295,3 +296,26 @@ class Objects(Protocol):
     def set_aside(self, name: str) -> str:
         """Give a damaged or unknown object a new name, listed as `State.SET_ASIDE`, which no object ever had; returns
         the location. When this returns, that survives a loss of power. Raises OSError, and it has one of both names."""
+
+
+# All of it
+
+
+class Storage(Protocol):
+    """What a worker process keeps beside its journal, by shard."""
+
+    @property
+    def control(self) -> Control:
+        """The documents of the cluster's data."""
+
+    @property
+    def snapshots(self) -> Objects:
+        """Of vector indexes: a place for each collection."""
+
+    def blocks(self, shard: int) -> Objects:
+        """The blocks of samples of a shard; the place may not be there yet."""
+
+    def rows(self, shard: int) -> Rows:
+        """Open the rows of a shard, waiting until their last owner has let go of them. Raises StoreDamaged when they
+        make no sense or lack something, OSError or Unavailable when storage fails or they keep having another owner;
+        nothing is left open then."""

@@ -1,0 +1,43 @@
+"""The storage of a worker in the files of its data directory: where each face of it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from shared import identity
+from shared.control import LocalControl
+from shared.manifest import shard_directory
+from worker.ownership import when_free
+from worker.storage.objects import LocalObjects
+from worker.storage.rows import known_damage
+from worker.storage.rows.damage import StoreDamaged, StoreLocked
+from worker.storage.rows.store import Store
+
+
+class LocalStorage:
+    """See `worker.storage.faces.Storage`. `check` reads a whole store and says what is wrong with it: it is asked about
+    a store that was found damaged, before that is opened again."""
+
+    def __init__(self, data: Path, check: Callable[[Path], list[str]]) -> None:
+        self._data = data
+        self._check = check
+        self.control = LocalControl(data)
+        self.snapshots = LocalObjects(data / "vector-index")
+
+    def blocks(self, shard: int) -> LocalObjects:
+        return LocalObjects(shard_directory(self._data, shard) / "blocks")
+
+    def rows(self, shard: int) -> Store:
+        directory = shard_directory(self._data, shard)
+        return when_free(directory, lambda: self._opened(directory / "store"), StoreLocked)
+
+    def _opened(self, path: Path) -> Store:
+        said = path.with_name(identity.NAME)
+        if said.exists() and not path.exists():
+            raise StoreDamaged(
+                f"the store {path} is missing; restore it from a copy of the data directory, or accept the loss and "
+                f"have it begin anew: rm {said}"
+            )
+        known_damage.verify(path, self._check)
+        return Store(path)
