@@ -83,7 +83,7 @@ class LogArea:
         if repeated and append.durable:
             await self._wait_durable(start + count)
             if self.recovery.hidden(start, start + count):
-                raise Unavailable("the records were revoked meanwhile; send them again")
+                raise Unavailable("the records were taken back meanwhile; send them again")
         return start, count
 
     async def wait_for_state(self) -> None:

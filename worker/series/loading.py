@@ -45,7 +45,7 @@ def load_labels(registry: Registry, index: Index, permanent: GrowingArray, memor
             index.resolve(data, offsets[:-1], offsets[1:], hashes)
             permanent.extend(ids)
             if len(index) != len(permanent):
-                raise StoreDamaged(f"a store is damaged: a series below id {registry.next_id} occurs twice in it")
+                raise StoreDamaged(f"a store is damaged: a series below id {registry.next_id} is twice in it")
 
 
 def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock) -> Replayed:
