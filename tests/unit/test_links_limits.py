@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+import zmq
 
 from coordinator import links as links_module
 from coordinator.calls import Call, FanOut, Worker, WorkerCall, WorkerReply
@@ -41,6 +42,26 @@ def test_a_worker_takes_so_many_bytes_and_no_more() -> None:
     with pytest.raises(errors.Overloaded, match=f"w0 has {most - 10} bytes in flight, the limit is {most}"):
         made._check_room(worker(pending=1, pending_bytes=most - 10), 11)
     made._check_room(worker(), 5 * most)  # one message may be larger than what several may be together
+
+
+@pytest.mark.parametrize("number", [zmq.EHOSTUNREACH, zmq.EAGAIN])
+async def test_a_message_to_a_connection_that_is_gone_or_full_is_not_sent(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = links()
+    made._loop, made._socket = asyncio.get_running_loop(), cast(Any, None)
+    monkeypatch.setattr(made, "_drain", lambda: None)
+
+    def refused(socket: object, frames: object) -> None:
+        raise zmq.ZMQError(number)
+
+    monkeypatch.setattr(links_module.wire, "send", refused)
+    assert made._transmit([b"w0", b"x"]) is False
+    number = zmq.ETERM
+    with pytest.raises(zmq.ZMQError):
+        made._transmit([b"w0", b"x"])
+    monkeypatch.setattr(links_module.wire, "send", lambda socket, frames: None)
+    assert made._transmit([b"w0", b"x"]) is True
 
 
 def test_a_worker_takes_so_many_requests_and_no_more() -> None:

@@ -9,8 +9,9 @@ import time
 import pytest
 
 from shared.errors import Unavailable
+from worker.storage.rows import opening
 from worker.storage.rows import store as storage
-from worker.storage.rows.store import Store, StoreLocked
+from worker.storage.rows.store import Store, StoreDamaged, StoreLocked
 
 
 @pytest.fixture
@@ -25,6 +26,31 @@ def put(store, *rows, durable=False):
     for key, value in rows:
         batch.put("log", key, value)
     store.write(batch, durable=durable)
+
+
+def test_a_store_whose_families_cannot_be_made_can_be_opened_by_the_same_process_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(opening, "FAMILIES", (*opening.FAMILIES, 7))
+    with pytest.raises(StoreDamaged, match="argument") as refused:
+        Store(tmp_path / "store")
+    monkeypatch.undo()
+    Store(tmp_path / "store").close()
+    assert refused.value.__cause__  # which is kept until here, with all that its frames hold
+
+
+def test_buffers_are_as_large_as_what_their_family_is_for(tmp_path):
+    Store(tmp_path / "store").close()
+    newest = max((tmp_path / "store").glob("OPTIONS-*"), key=lambda path: path.name)
+    sections = newest.read_text().split("[CFOptions ")[1:]
+    sizes = {
+        section.partition('"')[2].partition('"')[0]: int(section.partition("write_buffer_size=")[2].split()[0])
+        for section in sections
+    }
+    assert sizes["default"] == opening.COUNT_BUFFER_BYTES
+    assert (sizes["series"], sizes["meta"], sizes["log"]) == (
+        opening.STREAM_BUFFER_BYTES,
+        opening.WRITE_BUFFER_BYTES,
+        opening.WRITE_BUFFER_BYTES,
+    )
 
 
 def test_scan_is_ordered_and_half_open(store):
