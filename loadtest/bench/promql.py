@@ -13,10 +13,10 @@ import time
 import numpy as np
 
 from coordinator.queries import planner
+from loadtest.harness.local_queries import range_query
 from loadtest.harness.memory_source import MemorySource
 from shared.labels import Symbols, from_mapping
 from shared.promql import parser
-from shared.promql.local import range_query
 from shared.promql.model import Grid
 
 SERIES = 10_000

@@ -1,1 +1,1 @@
-"""What benchmarks and tests both need: a cluster of processes, bodies of remote write, series in memory."""
+"""What benchmarks and tests both need: a cluster of processes, bodies of remote write, series and queries in memory."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from loadtest.harness import local_queries
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import TriptychError
 from shared.labels import Labels
-from shared.promql import local, model
+from shared.promql import model
 from shared.promql.positions import line_column
 from tests.conformance.answer import Answer, Pairs
 from tests.conformance.data import Data, LoadedSamples
@@ -29,7 +30,7 @@ class MemoryBackend:
 
     def instant(self, text: str, time_ms: int) -> Answer:
         try:
-            result = local.instant(text, self._source, time_ms)
+            result = local_queries.instant(text, self._source, time_ms)
         except TriptychError as error:
             return Answer("error", error=str(error))
         return answer_of(text, result.value, result.annotations, model.Grid(time_ms, time_ms), ranged=False)
@@ -37,7 +38,7 @@ class MemoryBackend:
     def range(self, text: str, times: Times) -> Answer:
         grid = model.Grid(times.start_ms, times.end_ms, times.step_ms)
         try:
-            result = local.range_query(text, self._source, grid)
+            result = local_queries.range_query(text, self._source, grid)
         except TriptychError as error:
             return Answer("error", error=str(error))
         return answer_of(text, result.value, result.annotations, grid, ranged=True)

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 
+from loadtest.harness import local_queries
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import TriptychError
 from shared.labels import Labels
-from shared.promql import local, parser
+from shared.promql import parser
 from shared.promql.model import Grid
 from tests import oracle
 from tests.conformance.generation import COMPARISON_CASES, COMPARISON_SEED, STEPS_MS, Points, data_sets, queries
@@ -52,7 +53,7 @@ def by_oracle(text: str, data: dict[Labels, Points], grid: Grid) -> Outcome:
 
 def by_engine(text: str, data: dict[Labels, Points], grid: Grid) -> Outcome:
     try:
-        done = local.range_query(text, MemorySource(columns(data)), grid)
+        done = local_queries.range_query(text, MemorySource(columns(data)), grid)
     except TriptychError as error:
         return None, str(error)
     answer = answer_of(text, done.value, done.annotations, grid, ranged=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from loadtest.harness.local_queries import instant, range_query
 from loadtest.harness.memory_source import MemorySource
-from shared.promql.local import instant, range_query
 from shared.promql.model import STALE_NAN_BITS, Grid, Matrix, Scalar
 
 STALE = float(np.array([STALE_NAN_BITS], dtype=np.int64).view(np.float64)[0])

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
+from loadtest.harness.local_queries import instant, range_query
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import BadData, DeadlineExceeded, NotExecutable
-from shared.promql.local import instant, range_query
 from shared.promql.model import Grid, RangeVector
 from tests.unit.engine_answers import STALE, at, rows, source
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from loadtest.harness.local_queries import instant, range_query
 from shared.labels import Symbols
 from shared.promql import parser
 from shared.promql.ast import Aggregate, Subquery
 from shared.promql.engine import batches, evaluator, partial, subquery
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.finishing import finish
-from shared.promql.local import instant, range_query
 from shared.promql.model import Grid, Matrix, RangeVector
 from tests.unit.engine_answers import at, named, rows, source
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadtest.harness import local_queries
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import TriptychError
 from shared.labels import from_mapping
-from shared.promql import local
 from shared.promql.model import Annotations, Grid, Matrix, RangeVector, Scalar, String, Value
 from tests.sharded import Series, evaluate_sharded, split
 
@@ -116,7 +116,7 @@ def outcome(run: Any) -> Any:
 
 
 def check(text: str, grid: Grid, shards: int) -> None:
-    run = local.instant if grid.steps == 1 else local.range_query
+    run = local_queries.instant if grid.steps == 1 else local_queries.range_query
     at = grid.start_ms if grid.steps == 1 else grid
     whole = outcome(lambda: run(text, UNION, at))
     parts = outcome(lambda: evaluate_sharded(text, SHARDS[shards], grid))
@@ -331,7 +331,7 @@ def test_a_sort_on_either_side_of_an_operator_orders_the_answer(text: str) -> No
         value = (
             evaluate_sharded(text, SHARDS[shards], INSTANT).value
             if shards > 1
-            else local.instant(text, UNION, INSTANT.start_ms).value
+            else local_queries.instant(text, UNION, INSTANT.start_ms).value
         )
         assert isinstance(value, Matrix)
         found = value.values[:, 0].tolist()
