@@ -110,19 +110,7 @@ class Layers:
     ) -> NDArray[np.bool_]:
         """bool[n]: which series have samples with start ≤ t ≤ end. `check` is called before a block or a chunk is
         looked at, and may raise. Raises CorruptBlock."""
-        has_samples = np.zeros(len(ids), dtype=np.bool_)
-        if not len(ids):
-            return has_samples
-        for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
-            has_samples[piece.rows[piece.ends > piece.starts]] = True
-        if self.frozen is not None:
-            known = np.flatnonzero(ids < self.frozen.series)
-            known = known[self.frozen.having(ids[known], start_ms, end_ms)]
-            if any(stone.applies(self.frozen_generation, start_ms, end_ms) for stone in self.tombstones):
-                for piece in self._frozen_pieces(ids[known], permanent[known], start_ms, end_ms):
-                    has_samples[known[piece.rows[piece.ends > piece.starts]]] = True
-            else:
-                has_samples[known] = True
+        has_samples = self._have_unsealed(ids, permanent, start_ms, end_ms, exactly=True)
         for block in reversed(self.blocks):
             open_ids = np.flatnonzero(~has_samples)
             if not len(open_ids):
@@ -130,6 +118,27 @@ class Layers:
             if block.overlaps(start_ms, end_ms):
                 check()
                 has_samples[open_ids] = self._have(block, permanent[open_ids], start_ms, end_ms, check)
+        return has_samples
+
+    def _have_unsealed(
+        self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int, *, exactly: bool
+    ) -> NDArray[np.bool_]:
+        """bool[n]: which series have samples with start ≤ t ≤ end in the slab or in the frozen head. Without `exactly`,
+        those count too that may have some in the frozen head."""
+        has_samples = np.zeros(len(ids), dtype=np.bool_)
+        if not len(ids):
+            return has_samples
+        for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
+            has_samples[piece.rows[piece.ends > piece.starts]] = True
+        if self.frozen is not None:
+            in_frozen = self.frozen.having if exactly else self.frozen.overlapping
+            known = np.flatnonzero(ids < self.frozen.series)
+            known = known[in_frozen(ids[known], start_ms, end_ms)]
+            if any(stone.applies(self.frozen_generation, start_ms, end_ms) for stone in self.tombstones):
+                for piece in self._frozen_pieces(ids[known], permanent[known], start_ms, end_ms):
+                    has_samples[known[piece.rows[piece.ends > piece.starts]]] = True
+            else:
+                has_samples[known] = True
         return has_samples
 
     def _have(
@@ -154,19 +163,7 @@ class Layers:
     def may_have(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
         """bool[n]: which series may have samples with start ≤ t ≤ end (they have some before and some after): what a
         reader asks, who sees the samples anyway. Raises CorruptBlock."""
-        has_samples = np.zeros(len(ids), dtype=np.bool_)
-        if not len(ids):
-            return has_samples
-        for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
-            has_samples[piece.rows[piece.ends > piece.starts]] = True
-        if self.frozen is not None:
-            known = np.flatnonzero(ids < self.frozen.series)
-            known = known[self.frozen.overlapping(ids[known], start_ms, end_ms)]
-            if any(stone.applies(self.frozen_generation, start_ms, end_ms) for stone in self.tombstones):
-                for piece in self._frozen_pieces(ids[known], permanent[known], start_ms, end_ms):
-                    has_samples[known[piece.rows[piece.ends > piece.starts]]] = True
-            else:
-                has_samples[known] = True
+        has_samples = self._have_unsealed(ids, permanent, start_ms, end_ms, exactly=False)
         for block in reversed(self.blocks):
             if block.overlaps(start_ms, end_ms):
                 open_ids = np.flatnonzero(~has_samples)
