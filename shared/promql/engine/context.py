@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from shared.errors import DeadlineExceeded, Internal, NotExecutable
+from shared.errors import DeadlineExceeded, Internal, NotExecutable, TooHeavy
 from shared.labels import Symbols
 from shared.promql.ast import At, Duration, Expr, VectorSelector
 from shared.promql.model import Annotations, Grid, Selection, Source, Value
@@ -56,7 +56,8 @@ class EvalContext:
     """The source, limits and remarks of one evaluation; used by one thread at a time.
 
     `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
-    `remote[i]` is the value of the leaf `Remote(i)`; `samples_left` counts down, `samples_read` up.
+    `processor_end` is of `time.thread_time()`: the end of what a light query may take. `remote[i]` is the value of the
+    leaf `Remote(i)`; `samples_left` counts down, `samples_read` up.
     """
 
     source: Source | None
@@ -68,17 +69,21 @@ class EvalContext:
     annotations: Annotations = field(default_factory=Annotations)
     remote: Sequence[Value] = ()
     cancelled: Callable[[], bool] = _never
+    processor_end: float = float("inf")
     samples_read: int = 0
     batch: Batch | None = None
     invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     """Memo of `invariance.step_invariant`: id of a node → (the node, so that no other gets its id; the answer)."""
 
     def check(self) -> None:
-        """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled."""
+        """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled, TooHeavy when
+        a light query has had its processor time."""
         if self.cancelled():
             raise DeadlineExceeded("query was cancelled before it was done")
         if time.monotonic() > self.deadline:
             raise DeadlineExceeded(TIMED_OUT)
+        if time.thread_time() > self.processor_end:
+            raise TooHeavy("the query has had the processor time of a light one")
 
     def charge(self, samples: int) -> None:
         """Count samples read from the source. Raises NotExecutable when the query's budget is spent."""
