@@ -1,8 +1,10 @@
-"""Passes over [series × steps] that reduce the series of each group: numpy would need a loop over groups or series.
+"""Passes over [series × steps] that reduce the series of each group, for which numpy would need a loop over groups or
+series.
 
-All read rows in memory order, so that a pass costs one stream through the values while the groups' cells stay in
-cache. `values`: float64[n, steps], `present`: bool[n, steps], `ids`: int64[n], the group of each series; the arrays
-reduced into are [groups, steps]. Inputs may be read-only views of received frames, hence the explicit signatures.
+All kernels read rows in memory order, so that a pass costs one stream through the values while the groups' cells stay
+in cache. `values`: float64[n, steps], `present`: bool[n, steps], `ids`: int64[n], the group of each series; the arrays
+that are reduced into are [groups, steps]. Inputs may be read-only views of received frames, hence the explicit
+signatures.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ SCALE = 2.0**-512
 
 @kernel(types.void(_PRESENT, _IDS, _COUNTS), error_model="numpy")
 def count_groups(present: Bool, ids: Int, counts: Int) -> None:
+    """Add to counts[g, t] the number of series of group g that are present at step t."""
     for i in range(present.shape[0]):
         g = ids[i]
         for t in range(present.shape[1]):
@@ -93,7 +96,7 @@ def average_groups(
 
 @kernel(types.void(_VALUES, _PRESENT, _IDS, _PLANE, _PLANE, _PLANE), error_model="numpy")
 def moment_groups(values: Float, present: Bool, ids: Int, counts: Float, means: Float, squares: Float) -> None:
-    """Welford's running mean and sum of squared deviations; a value that is not finite makes the latter NaN."""
+    """Welford's running mean and sum of squared deviations; a value that is not finite makes the sum NaN."""
     for i in range(values.shape[0]):
         g = ids[i]
         for t in range(values.shape[1]):
@@ -117,8 +120,8 @@ def extreme_groups(values: Float, present: Bool, ids: Int, greatest: bool, extre
         g = ids[i]
         for t in range(values.shape[1]):
             if present[i, t]:
-                x, held = values[i, t], extremes[g, t]
-                if (x > held if greatest else x < held) or math.isnan(held):
+                x, extreme = values[i, t], extremes[g, t]
+                if (x > extreme if greatest else x < extreme) or math.isnan(extreme):
                     extremes[g, t] = x
                 counts[g, t] += 1
 
@@ -223,6 +226,7 @@ def _worse(x: float, x_rank: int, y: float, y_rank: int, greatest: bool) -> bool
 
 @kernel(types.boolean(types.float64, types.float64), error_model="numpy")
 def _level(x: float, y: float) -> bool:
+    """Whether the values are equal, where NaN equals NaN."""
     return x == y or (math.isnan(x) and math.isnan(y))
 
 
@@ -259,10 +263,11 @@ def _sink(heap: Int, keys: Float, ranks: Int, size: int, i: int, x: float, great
 def select_groups(
     values: Float, present: Bool, ids: Int, ranks: Int, limits: Int, capacities: Int, greatest: bool, chosen: Bool
 ) -> bool:
-    """Mark in `chosen` the `limits[t]` best series of each group at each step, all of them where fewer are present.
+    """Mark in `chosen` the `limits[t]` best series of each group at each step, or all of them where fewer are present.
 
-    A heap of at most `capacities[g]` rows (int64[groups], no fewer than are ever kept), the worst on top, for every
-    group and step. Equal values are ordered by `ranks` (int64[n]); answers whether that order decided anything.
+    There is a heap for every group and step, with the worst row on top, and room for `capacities[g]` rows
+    (int64[groups], at least as many as the heap will ever hold). Equal values are ordered by `ranks` (int64[n]).
+    Returns whether that order decided anything.
     """
     n, steps = values.shape
     bases = np.zeros(len(capacities) + 1, dtype=np.int64)

@@ -28,9 +28,9 @@ def between(timestamps: Int, values: Float, i: int, t: int, counter: bool) -> fl
 def smoothed_at(
     offsets: Int, timestamps: Int, values: Float, first: int, step: int, lookback_ms: int, out: Float, present: Bool
 ) -> None:
-    """The value at each time on the line between its neighbours no further than `lookback_ms`.
+    """The value at each time on the line between its neighbours, which are at most `lookback_ms` away.
 
-    Without a later sample the earlier one's value stays; without an earlier one there is none.
+    Without a later sample, the earlier one's value is used; without an earlier one, there is no value.
     """
     for s in range(out.shape[0]):
         hi = offsets[s]

@@ -27,9 +27,10 @@ def extremes(
     out: Float,
     present: Bool,
 ) -> None:
-    """MIN, MAX and the time of the last sample that has it, by a queue of samples each better than all after it.
+    """MIN and MAX, and the times of the last samples with these values in seconds (MIN_TIME, MAX_TIME), by a queue of
+    samples each of which is better than all after it.
 
-    NaN loses to every other value; a window of NaN alone answers NaN, and its last sample's time.
+    NaN loses to every other value. A window with nothing but NaN gives NaN, and the time of its last sample.
     """
     longest = 0
     for s in range(out.shape[0]):

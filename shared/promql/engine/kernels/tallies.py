@@ -32,8 +32,8 @@ def tallies(
 ) -> None:
     """COUNT, PRESENT, FIRST, LAST, FIRST_TIME, LAST_TIME, CHANGES, RESETS.
 
-    `anchor_ms` > 0 takes the last sample at or before the window's start, if not older than that, into the window,
-    provided that the window has a sample.
+    If `anchor_ms` > 0, a window that has a sample also includes the last sample at or before its start, unless that is
+    `anchor_ms` older or more.
     """
     longest = 0
     for s in range(out.shape[0]):
