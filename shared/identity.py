@@ -64,7 +64,7 @@ def _is_claimed(control: Control, cluster_id: str, kind: str, number: int) -> bo
         actual = read(control)
     except ValueError as error:
         file = control.location(NAME)
-        event(logging.ERROR, "an identity is damaged and is written anew", file=file, reason=str(error))
+        event(logging.ERROR, "an identity is damaged and is rewritten", file=file, reason=str(error))
         return False
     if actual is None:
         return False

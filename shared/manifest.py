@@ -140,9 +140,7 @@ def _remedy(control: Control) -> str:
     except (OSError, ValueError):
         count = sum(name.isdigit() for name in shards.names())
         content = Manifest(_cluster_of(shards), count).encode().decode()
-        return (
-            f"restore it from a backup, or write it anew; from what is in {shards.location()} that would be {content}"
-        )
+        return f"restore it from a backup, or write a new one; from {shards.location()}, that would be {content}"
     return f"restore it from its copy: cp {shards.location(NAME)} {control.location(NAME)}"
 
 
@@ -190,20 +188,20 @@ def _keep_copy(control: Control, manifest: Manifest) -> None:
     except NewerFormat as error:
         raise ConfigError(f"{copy}: {error}; start the release that wrote it") from error
     except ValueError as error:
-        event(logging.ERROR, "the manifest's copy is damaged and is written anew", file=copy, reason=str(error))
+        event(logging.ERROR, "the manifest's copy is damaged and is rewritten", file=copy, reason=str(error))
     else:
         if copied == manifest and missing:
             lost = shards.location(missing[0])
             raise ConfigError(
                 f"{lost} is missing, with all that its shard held; restore it from a copy of the data directory, "
-                f"or accept the loss and have it begin anew: mkdir {lost}"
+                f"or accept the loss and let it start empty: mkdir {lost}"
             )
         if copied == manifest:
             return
         raise ConfigError(
             f"{control.location(NAME)} says cluster {manifest.cluster_id} with {manifest.shards} shards, but its copy "
-            f"{copy} says {copied.cluster_id} with {copied.shards}; the one that does not belong to this directory's "
-            "data must go"
+            f"{copy} says {copied.cluster_id} with {copied.shards}; remove the one that "
+            "does not belong to this directory's data"
         )
     for name in missing:
         shards.within(name).prepare()
@@ -217,7 +215,7 @@ def _refuse_without_shards(control: Control) -> None:
         shards = control.location(SHARDS)
         raise ConfigError(
             f"{shards} is missing, with the data of all shards, but {control.location()} holds {', '.join(others)}; "
-            f"restore it from a copy of the data directory, or accept the loss and have it begin anew: mkdir {shards}"
+            f"restore it from a copy of the data directory, or accept the loss and let it start empty: mkdir {shards}"
         )
 
 

@@ -233,7 +233,9 @@ class Journal:
                 continue
             yield sequence, position, record, payload
         if unreadable:
-            what = f"{len(unreadable)} records of samples cannot be read, what they say is missing: {unreadable[0][1]}"
+            what = (
+                f"{len(unreadable)} records of samples cannot be read, so their content is missing: {unreadable[0][1]}"
+            )
             self.set_aside([payload for payload, _ in unreadable], what)
 
     def set_aside(self, payloads: Sequence[Frame], what: str) -> None:

@@ -92,7 +92,7 @@ class SeriesPart:
         contents.layers = layers = self.archive.load()
         for location in self.archive.set_aside:
             self._damage.add(
-                "series", f"{location} is set aside, a block's file that no row names: its samples are missing"
+                "series", f"{location} is a block file that no row names; it is set aside, and its samples are missing"
             )
         blocks = [*layers.blocks, *(block for block, _ in layers.broken)]
         newest = [block.row.deletions_from for block in blocks] + [stone.sequence + 1 for stone in layers.tombstones]
@@ -156,7 +156,7 @@ class SeriesPart:
         counted = 0
         for first in range(0, len(ids), DELETE_SERIES):
             if time.monotonic() > give_up_s:
-                raise DeadlineExceeded(f"counting what is to be deleted took longer than {timeout_s:.1f} s")
+                raise DeadlineExceeded(f"counting the samples to delete took longer than {timeout_s:.1f} s")
             counted += len(self.read(ids[first : first + DELETE_SERIES], start_ms, end_ms).values)
         with self.turn.exclusive(timeout_s):
             self._refuse_overrun()  # a deletion rewrites the remaining samples of a series, which makes the head grow

@@ -80,7 +80,7 @@ class Archive:
             if entry.state is State.SET_ASIDE:
                 self.set_aside.append(location)
             elif entry.state is State.DRAFT or name.removesuffix(SUFFIX) in self._left_over:
-                event(logging.INFO, "file of a block removed that is not one", file=location)
+                event(logging.INFO, "left-over block file deleted", file=location)
                 self.objects.delete(name)
             else:
                 self.set_aside.append(self.objects.set_aside(name))

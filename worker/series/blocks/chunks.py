@@ -170,7 +170,7 @@ def decode(
     since, times = np.empty(used, dtype=np.int64), np.empty(n, dtype=np.int64)
     _fill(pieces[0], since)
     if used != int((counts[~same] - 1).sum()):
-        raise ValueError(f"{used} times are there, which is not what its runs have")
+        raise ValueError(f"it has {used} times, which is not the number that its runs have")
     _unfold(since, np.ascontiguousarray(firsts), bounds, same, times)
 
     values = np.empty(n, dtype=np.float64)
@@ -197,7 +197,7 @@ def between(data: bytes, counts: NDArray[np.int64], firsts: NDArray[np.int64], s
     flags = np.frombuffer(data, dtype=np.uint8, count=3 * flag_bytes, offset=_HEADER.size).reshape(3, flag_bytes)
     same, constant, _ = np.unpackbits(flags, axis=1, count=len(counts)).astype(np.bool_)
     if used != int((counts[~same] - 1).sum()):
-        raise ValueError(f"{used} times are there, which is not what its runs have")
+        raise ValueError(f"it has {used} times, which is not the number that its runs have")
     at = _HEADER.size + 3 * flag_bytes + 4 * int((~constant & (counts >= ALONE_SAMPLES)).sum())
     since = np.empty(used, dtype=np.int64)
     _fill(data[at : at + times_bytes], since)
@@ -224,7 +224,7 @@ def _fill(data: bytes, out: NDArray) -> None:
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"pcodec: {error}") from error
     if progress.n_processed != len(out) or not progress.finished:
-        raise ValueError(f"{progress.n_processed} of {len(out)} numbers are there")
+        raise ValueError(f"it has {progress.n_processed} of {len(out)} numbers")
 
 
 def _integers(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], Flags]:
