@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numba import types
 
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.promql.model import Bool, Float, Int
 
 _VALUES = types.Array(types.float64, 2, "C", readonly=True)
@@ -153,6 +153,30 @@ def nth_smallest(buffer: Float, size: int, n: int) -> float:
     return buffer[n]
 
 
+@inlined(error_model="numpy")
+def _quantile(buffer: Float, size: int, nans: int, q: float) -> float:
+    """The quantile `q` of `buffer[:size]`, which it reorders, and of `nans` NaNs, which sort below all values."""
+    if math.isnan(q):
+        return math.nan
+    if q < 0.0:
+        return -math.inf
+    if q > 1.0:
+        return math.inf
+    rank = q * (nans + size - 1)
+    lower = math.floor(rank)
+    upper = min(nans + size - 1, lower + 1)
+    weight = rank - lower
+    if lower < nans:
+        return math.nan
+    a = nth_smallest(buffer, size, lower - nans)
+    b = a
+    if upper > lower:
+        b = buffer[upper - nans]
+        for p in range(upper - nans + 1, size):
+            b = min(b, buffer[p])
+    return a * (1.0 - weight) + b * weight
+
+
 @kernel(types.void(_VALUES, _PRESENT, _IDS, _IDS, _FLOATS, _PLANE, _MASK), error_model="numpy")
 def quantile_groups(
     values: Float, present: Bool, order: Int, offsets: Int, quantiles: Float, out: Float, seen: Bool
@@ -183,33 +207,10 @@ def quantile_groups(
                             columns[t - first, sizes[t - first]] = values[i, t]
                             sizes[t - first] += 1
             for t in range(first, last):
-                below, size, q = nans[t - first], sizes[t - first], quantiles[t]
-                n = below + size
-                if n == 0:
-                    continue
-                seen[g, t] = True
-                if math.isnan(q):
-                    out[g, t] = math.nan
-                elif q < 0.0:
-                    out[g, t] = -math.inf
-                elif q > 1.0:
-                    out[g, t] = math.inf
-                else:
-                    rank = q * (n - 1)
-                    lower = math.floor(rank)
-                    upper = min(n - 1, lower + 1)
-                    weight = rank - lower
-                    buffer = columns[t - first]
-                    if lower < below:
-                        out[g, t] = math.nan
-                        continue
-                    a = nth_smallest(buffer, size, lower - below)
-                    b = a
-                    if upper > lower:
-                        b = buffer[upper - below]
-                        for p in range(upper - below + 1, size):
-                            b = min(b, buffer[p])
-                    out[g, t] = a * (1.0 - weight) + b * weight
+                b = t - first
+                if nans[b] + sizes[b] > 0:
+                    seen[g, t] = True
+                    out[g, t] = _quantile(columns[b], sizes[b], nans[b], quantiles[t])
 
 
 @kernel(types.boolean(types.float64, types.int64, types.float64, types.int64, types.boolean), error_model="numpy")

@@ -19,6 +19,7 @@ from shared.promql.engine.kernels.windows import (
     SERIES,
     VALUES_OUT,
     advance,
+    longest_series,
 )
 from shared.promql.model import Bool, Float, Int
 
@@ -138,9 +139,7 @@ def counters(
     int64[m] or empty: the samples' start timestamps, in ms. The values lost at resets are summed for each window in
     order, or, where all are integers (the sum is then exact in any order), by a difference of prefix sums.
     """
-    longest = 0
-    for s in range(out.shape[0]):
-        longest = max(longest, offsets[s + 1] - offsets[s])
+    longest = longest_series(offsets)
     resets = np.empty(longest + 1, np.int64)
     sums = np.empty(longest + 1, np.float64)
     counter = op != DELTA and op != IDELTA

@@ -11,7 +11,7 @@ from numba import types
 
 from shared.kernels import inlined, kernel
 from shared.promql.engine.kernels.counters import DELTA, RATE, counter_resets, lost_at
-from shared.promql.engine.kernels.windows import EDGES, PRESENT_OUT, SERIES, VALUES_OUT, advance
+from shared.promql.engine.kernels.windows import EDGES, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int
 
 
@@ -71,9 +71,7 @@ def increases(
     Start timestamps take no part.
     """
     counter = op != DELTA
-    longest = 0
-    for s in range(out.shape[0]):
-        longest = max(longest, offsets[s + 1] - offsets[s])
+    longest = longest_series(offsets)
     resets = np.empty(longest + 1, np.int64)
     sums = np.empty(longest + 1, np.float64)
     no_starts = np.empty(0, np.bool_)

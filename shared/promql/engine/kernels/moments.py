@@ -12,7 +12,16 @@ import numpy as np
 from numba import types
 
 from shared.kernels import kernel
-from shared.promql.engine.kernels.windows import EDGES, EXACT_INTEGER, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance
+from shared.promql.engine.kernels.windows import (
+    EDGES,
+    EXACT_INTEGER,
+    FLOATS,
+    PRESENT_OUT,
+    SERIES,
+    VALUES_OUT,
+    advance,
+    longest_series,
+)
 from shared.promql.model import Bool, Float, Int
 
 SUM, AVG, STDVAR, STDDEV = 0, 1, 2, 3
@@ -77,9 +86,7 @@ def moments(
     present: Bool,
 ) -> None:
     """SUM, AVG, STDVAR, STDDEV."""
-    longest = 0
-    for s in range(out.shape[0]):
-        longest = max(longest, offsets[s + 1] - offsets[s])
+    longest = longest_series(offsets)
     before = np.zeros(longest + 1, np.float64)
     for s in range(out.shape[0]):
         begin = offsets[s]

@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 
 from shared.kernels import inlined, kernel
-from shared.promql.engine.kernels.windows import EDGES, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance
+from shared.promql.engine.kernels.windows import EDGES, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int
 
 QUANTILE, MAD = 0, 1
@@ -75,9 +75,7 @@ def order_statistics(
     present: Bool,
 ) -> None:
     """QUANTILE (`q`: float64[steps]), and MAD, the median distance from the median (NaN if any sample is NaN)."""
-    longest = 0
-    for s in range(out.shape[0]):
-        longest = max(longest, offsets[s + 1] - offsets[s])
+    longest = longest_series(offsets)
     ordered = np.empty(longest + 1, np.float64)
     distances = np.empty(longest + 1, np.float64)
     for s in range(out.shape[0]):

@@ -38,6 +38,15 @@ def advance(timestamps: Int, at: int, end: int, limit: int) -> int:
     return at
 
 
+@kernel(types.int64(INTS), error_model="numpy")
+def longest_series(offsets: Int) -> int:
+    """The largest number of samples of a series."""
+    longest = 0
+    for s in range(len(offsets) - 1):
+        longest = max(longest, offsets[s + 1] - offsets[s])
+    return longest
+
+
 @kernel(types.void(INTS, INTS, INTS, FLOATS, types.int64, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")
 def last_in_window(
     offsets: Int,
