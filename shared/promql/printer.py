@@ -1,7 +1,6 @@
 """Prints trees: as text, on one line or formatted over several, and as the JSON of /api/v1/parse_query.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/api/#formatting-query-expressions and the section after
-it.
+Source: https://prometheus.io/docs/prometheus/latest/querying/api/ (formatting and parsing query expressions).
 """
 
 from __future__ import annotations
@@ -208,8 +207,8 @@ def _bound(duration: DurationExpr, at_least: int) -> str:
 
 
 def format_number(value: float, *, is_duration: bool = False) -> str:
-    """The shortest decimal digits that give the same number, without an exponent. With `is_duration`, whole
-    milliseconds are written as a duration."""
+    """The shortest decimal text of a number, without an exponent; if `is_duration`, whole milliseconds as a
+    duration."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -255,8 +254,7 @@ def pretty(expr: Expr) -> str:
 
 
 class _Layout:
-    """One layout. It remembers the width of each node's text on one line, so that the layout takes time linear in the
-    size of the tree."""
+    """Remembers the width of each node on one line, so that a layout takes time linear in the size of the tree."""
 
     def __init__(self) -> None:
         self._widths: dict[int, int] = {}
