@@ -143,7 +143,7 @@ def rewrite(path: Path, change: Callable[[Any], None]) -> None:
         ("format", 3, "of format 3"),
         ("versions", bytes(24), "24 bytes of versions"),
         ("lengths", bytes(9), "16 bytes of versions"),
-        ("joined", b"abc", "3 bytes, and their lengths say others"),
+        ("joined", b"abc", "3 bytes, but their lengths add up to another number"),
         ("highest", {0: 2, 1: 5}, r"shards \[0, 1\]"),
         ("index_checksum", 7, "fails its checksum"),
         ("attributes_checksum", 7, "fails its checksum"),
