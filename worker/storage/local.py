@@ -13,6 +13,14 @@ from worker.storage.objects import LocalObjects
 from worker.storage.rows import known_damage
 from worker.storage.rows.damage import StoreDamaged, StoreLocked
 from worker.storage.rows.store import Store
+from worker.storage.wal import layout
+from worker.storage.wal.log import WriteAheadLog
+
+
+def local_journal(data: Path, worker: int) -> WriteAheadLog:
+    """The write-ahead log of a worker in the data directory, not open yet. `worker`: its lowest shard."""
+    base = data / layout.NAME
+    return WriteAheadLog(layout.directory_of(base, worker), former=base)
 
 
 class LocalStorage:

@@ -65,7 +65,7 @@ class Marker:
             return None
         claim, check = data[: _CLAIM.size], data[_CLAIM.size :]
         if len(check) < _CHECK.size or _CHECK.unpack(check)[0] != xxhash.xxh64_intdigest(claim):
-            event(logging.WARNING, "store marker is damaged, and made anew", path=str(self.path))
+            event(logging.WARNING, "store marker is damaged, a new one is written", path=str(self.path))
             return Claim()
         magic, synced, written, manifest, manifest_bytes, *place = _CLAIM.unpack(claim)
         if magic != MAGIC:

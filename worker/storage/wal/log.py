@@ -350,32 +350,24 @@ class Stream:
         self.held: list[tuple[int, memoryview]] = []
 
     def records(self) -> Iterator[tuple[int, memoryview]]:
-        """(position, payload) of each record that the log held at the start and that had not been released; nothing
-        after `replayed`. After a crash, records that had been released may be among them."""
         return iter(self.held)
 
     def replayed(self) -> None:
-        """Let go of `records`: all areas of the shard are loaded, and nobody reads the records again."""
         self.held = []
 
     def write(self, payload: Sequence[Frame]) -> int:
-        """Append one record and return its position; see `WriteAheadLog.write`."""
         return self.log.write([(self, payload)])[0]
 
     def set_aside(self, payloads: Sequence[Frame], what: str) -> str:
-        """Keep a copy of records that cannot be decoded: see `WriteAheadLog.set_aside`."""
         return self.log.set_aside(self.key, payloads, what)
 
     def sync(self) -> None:
         self.log.sync()
 
     def release(self, position: int) -> None:
-        """Records below `position` are not needed any more, because their content is durable elsewhere."""
         self.log.release(self, position)
 
     def is_behind(self) -> bool:
-        """Whether the stream's oldest record keeps too many files in use: the area should soon store the content
-        elsewhere."""
         return self.log.is_behind(self)
 
 
