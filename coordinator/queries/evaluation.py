@@ -15,7 +15,7 @@ from coordinator.links import Links
 from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, Unavailable
-from shared.messages.query import Evaluated, Form
+from shared.messages.query import EvaluateReply, Form
 from shared.promql.ast import ValueType
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid
@@ -84,7 +84,7 @@ class WorkerShare:
     shards: tuple[int, ...]
     elapsed_ms: float
     timings_ms: Mapping[str, float]
-    evaluated: Evaluated
+    evaluated: EvaluateReply
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ def merge(question: Question, replies: Replies) -> Conclusion:
     shares = [
         WorkerShare(reply.worker, tuple(reply.shards), reply.elapsed_ms, reply.message.timings_ms, evaluated)
         for reply in replies.fan_out.replies
-        for evaluated in (unpack(reply.message.body, Evaluated),)
+        for evaluated in (unpack(reply.message.body, EvaluateReply),)
     ]
     frames = [reply.message.frames for reply in replies.fan_out.replies]
     answers = [(share.evaluated, own) for share, own in zip(shares, frames, strict=True)]

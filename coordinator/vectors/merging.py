@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shared import wire
 from shared.kernels import kernel
-from shared.messages.vectors import Floats, FoundBody, unpack_blobs, unpack_chosen
+from shared.messages.vectors import Floats, SearchReply, unpack_blobs, unpack_chosen
 from shared.wire import Reply
 
 _FLOATS = types.Array(types.float32, 1, "C", readonly=True)
@@ -117,7 +117,7 @@ def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> Found
     unknown: list[set[str]] = []
     vectors = 0
     for reply in replies:
-        body = wire.unpack(reply.body, FoundBody)
+        body = wire.unpack(reply.body, SearchReply)
         vectors += body.vectors
         if body.vectors:
             unknown.append(set(body.unknown))
@@ -131,7 +131,7 @@ def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> Found
 
 
 def _merged(counts: NDArray[np.int32], columns: Sequence[bytes], dimension: int, k: int) -> list[Hits]:
-    """The best of each query. `columns` are those of `FoundBody` after the counts, one worker's after the other's."""
+    """The best of each query. `columns` are those of `SearchReply` after the counts, one worker's after the other's."""
     near, ids, id_lengths, attributes, attribute_lengths, vectors = columns
     values = np.frombuffer(near, dtype=np.float32)
     order = np.empty(len(values), dtype=np.int64)

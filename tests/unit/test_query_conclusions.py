@@ -32,7 +32,7 @@ from coordinator.queries.planner import plan
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import Symbols
-from shared.messages.query import Evaluate
+from shared.messages.query import EvaluateBody
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid, Matrix, Source
 from shared.wire import Reply, pack, unpack
@@ -55,11 +55,11 @@ class Workers:
         self.missing: dict[int, str] = {}
         self.delay_s = 0.0
         self.refusal: Exception | None = None
-        self.asked: list[tuple[Evaluate, float]] = []
+        self.asked: list[tuple[EvaluateBody, float]] = []
 
     async def fan_out(self, method: str, *, body: bytes, timeout_s: float) -> FanOut:
         assert method == "query.evaluate"
-        asked = unpack(body, Evaluate)
+        asked = unpack(body, EvaluateBody)
         self.asked.append((asked, timeout_s))
         await asyncio.sleep(self.delay_s)
         if self.refusal is not None:

@@ -193,7 +193,9 @@ def test_shard_says_which_collections_it_has_and_which_it_dropped(shard: OneShar
     shard.write(["a"], EYE[:1], into=other)
     shard.call("vector.drop", messages.CollectionBody(COSINE))
     for _ in range(2):
-        reply = wire.unpack(shard.call("vector.collections", messages.Count(0)).body, messages.CollectionsReply)
+        reply = wire.unpack(
+            shard.call("vector.collections", messages.VectorCountReply(0)).body, messages.CollectionsReply
+        )
         assert reply.shards == [messages.ShardCollections(0, [other], [1])]
         shard.reopen()
 

@@ -116,7 +116,7 @@ class Data:
     def upsert(self, shards: Sequence[int], number: int) -> None:
         vector = np.full((1, 4), number + 1, dtype=np.float32)
         part = [*messages.pack_blobs([b"%d" % number]), vector.tobytes(), *messages.pack_blobs([b""])]
-        self.call("vector.write", shards, messages.WriteBody(self.collection()), part)
+        self.call("vector.write", shards, messages.UpsertBody(self.collection()), part)
 
     def move(self, shards: Sequence[int], number: int) -> None:
         self.call("log.cursor_put", shards, log_messages.CursorBody("c", [log_messages.CursorMove(b"k", number, None)]))
