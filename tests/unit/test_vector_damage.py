@@ -18,7 +18,7 @@ from shared.messages.vectors import Collection, Condition
 from tests.unit.test_vector_part import COSINE, OneShard
 from tests.unit.test_vector_shards import COLLECTION, Worker, worker
 from tests.unit.test_vector_snapshots import ask, put
-from worker.storage.rows.store import Batch, Store
+from worker.storage.rows.store import Store, StoreBatch
 from worker.vectors import attribute_index as runs
 from worker.vectors import stored_rows
 from worker.vectors.attributes import Attributes
@@ -166,7 +166,7 @@ def test_shard_that_cannot_drop_a_collection_keeps_it_whole(tmp_path: Path, monk
 def refuse_writes_of(monkeypatch: pytest.MonkeyPatch, refusing: Store) -> None:
     write = Store.write
 
-    def refused(store: Store, batch: Batch, **options: bool) -> None:
+    def refused(store: Store, batch: StoreBatch, **options: bool) -> None:
         if store is refusing:
             raise Unavailable("the disk is full")
         write(store, batch, **options)

@@ -33,7 +33,7 @@ from worker.vectors.ranking import Ranking
 from worker.vectors.search import expansion_of, share_of
 from worker.vectors.search import search as nearest
 from worker.vectors.similarity import prepared
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 from worker.vectors.text_search import rank_text
 
 Shards = Mapping[int, Shard]
@@ -168,7 +168,12 @@ def _check(request: Request) -> None:
 
 
 def _found(
-    collection: WorkerCollection, view: View, body: SearchBody, ids: list[bytes], ranking: Ranking, reply: SearchReply
+    collection: WorkerCollection,
+    view: TableView,
+    body: SearchBody,
+    ids: list[bytes],
+    ranking: Ranking,
+    reply: SearchReply,
 ) -> Reply:
     """Add the attributes and vectors that the answer shows; ids that were deleted since the search are left out."""
     counts, near = ranking.counts, ranking.near

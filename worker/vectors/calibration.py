@@ -15,7 +15,7 @@ import numpy as np
 from shared.messages.vectors import Floats
 from worker.vectors.search import K_MEASURED, search
 from worker.vectors.similarity import prepared
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 
 QUERIES = 128
 QUERIES_AT_ONCE = 4
@@ -28,7 +28,7 @@ RECALL = 0.985
 """Above the 0.95 wanted of queries as they come: these begin at a stored vector, and find the rest a little easier."""
 
 
-def measure(view: View, metric: str, share: float) -> Generator[None, None, int]:
+def measure(view: TableView, metric: str, share: float) -> Generator[None, None, int]:
     """The least expansion of `LADDER` whose recall is enough, else the last; yields between queries.
 
     `share` is what part of the collection's shards this worker has: of the 10 nearest so many are expected here.
@@ -50,7 +50,7 @@ def measure(view: View, metric: str, share: float) -> Generator[None, None, int]
     return LADDER[-1]
 
 
-def _queries(view: View, metric: str) -> Floats:
+def _queries(view: TableView, metric: str) -> Floats:
     random = np.random.default_rng(view.indexed)
     living = np.flatnonzero(view.alive[: view.indexed])
     rows = random.choice(living, min(QUERIES, len(living)), replace=False) if len(living) else living

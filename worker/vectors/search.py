@@ -12,7 +12,7 @@ from worker.vectors import exact
 from worker.vectors.attribute_column import Mask
 from worker.vectors.ranking import Ranking, best
 from worker.vectors.similarity import Rows, similarities
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 
 ROWS_PER_CANDIDATE = 10
 """One more candidate kept by the index costs about twenty distances at random places in memory, which take as long as
@@ -44,7 +44,7 @@ def expansion_of(measured: int, k: int) -> int:
 
 
 def search(
-    view: View,
+    view: TableView,
     queries: Floats,
     k: int,
     metric: str,
@@ -76,7 +76,7 @@ def search(
 
 
 def _from_index(
-    view: View, queries: Floats, k: int, expansion: int, allowed: Mask | None, *, filtered: bool
+    view: TableView, queries: Floats, k: int, expansion: int, allowed: Mask | None, *, filtered: bool
 ) -> Rows | None:
     """Allowed rows from the index, int64[q, c], or None if it is cheaper to compare every allowed row."""
     # Rows after `indexed` are compared anyway, so only those before it are saved.

@@ -29,7 +29,7 @@ from shared.telemetry import event
 from worker.storage.faces import Objects
 from worker.vectors.ann import AnnIndex
 from worker.vectors.attributes import Attributes
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 
 FORMAT = 1
 READ_BYTES = 4 << 20
@@ -63,7 +63,7 @@ class _Shards(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Snapshot:
+class IndexSnapshot:
     """Rows 0 … n of `index`: their ids and versions (uint64[n]), the expansion measured (0: none), and the highest
     version given in each of the shards whose vectors they were."""
 
@@ -75,7 +75,9 @@ class Snapshot:
     highest: Mapping[int, int]
 
 
-def write(snapshots: Objects, highest: Mapping[int, int], collection: Collection, view: View, expansion: int) -> None:
+def write(
+    snapshots: Objects, highest: Mapping[int, int], collection: Collection, view: TableView, expansion: int
+) -> None:
     """The indexed rows of `view`; `highest` is the highest version given in each shard. Durable when this returns;
     older snapshots of these shards are removed.
 
@@ -169,7 +171,7 @@ def discard_newer(snapshots: Objects, shard: int, highest: int) -> None:
             saved.remove()
 
 
-def read(snapshots: Objects, shard: int, collection: Collection) -> Snapshot | None:
+def read(snapshots: Objects, shard: int, collection: Collection) -> IndexSnapshot | None:
     """The snapshot that has `shard`, or None if there is none, or it is damaged: build from the store."""
     for saved, held in _all_in(snapshots):
         if shard in held and saved.exists(ROWS):
@@ -181,7 +183,7 @@ def read(snapshots: Objects, shard: int, collection: Collection) -> Snapshot | N
     return None
 
 
-def _read(saved: Objects, collection: Collection) -> Snapshot:
+def _read(saved: Objects, collection: Collection) -> IndexSnapshot:
     content = verified(saved)
     if content.collection != collection:
         raise ValueError(f"it is of {content.collection}")
@@ -190,7 +192,7 @@ def _read(saved: Objects, collection: Collection) -> Snapshot:
     attributes = Attributes.restore(_attributes_bytes(saved, content), len(ids))
     index = AnnIndex(collection.dimension, collection.metric, collection.storage)
     saved.get_by_path(content.index_file, lambda path: index.load(path, len(ids)))
-    return Snapshot(index, attributes, content.expansion, ids, versions, content.highest)
+    return IndexSnapshot(index, attributes, content.expansion, ids, versions, content.highest)
 
 
 def verified(saved: Objects) -> _List:

@@ -1,7 +1,8 @@
 """The rows of a collection in one worker's memory: what searches read while writes go on.
 
 A row holds one version of one vector and never changes; replacing or deleting a vector makes its row dead. Readers take
-a `View` and need no lock: a view's arrays are only ever written past the view's size or at dead rows, or copied first.
+a `TableView` and need no lock: a view's arrays are only ever written past the view's size or at dead rows, or copied
+first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Shards = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TableView:
     """The rows at one moment. Rows < `indexed` are in `index`; those from there to `size` must be searched exactly.
 
     `vectors` float32 or float16 [≥ size, dimension] as they are compared, `norms` float32[≥ size] their lengths,
@@ -65,8 +66,8 @@ class Table:
         self._size = self._indexed = self._dead = 0
         self.view = self._publish()
 
-    def _publish(self) -> View:
-        self.view = View(
+    def _publish(self) -> TableView:
+        self.view = TableView(
             self._index,
             self._vectors,
             self._norms,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from worker.vectors.attribute_column import Mask
 from worker.vectors.collection import WorkerCollection
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 
 WIDEN = 4
 
 
 def rank_text(
-    collection: WorkerCollection, view: View, mask: Mask | None, field: str, query: str, k: int
+    collection: WorkerCollection, view: TableView, mask: Mask | None, field: str, query: str, k: int
 ) -> list[tuple[bytes, int, float]]:
     """(id, row, score) of the best `k` (in `mask`, bool[view.size], if given), best first, equal scores by id."""
     assert collection.text is not None

@@ -41,7 +41,7 @@ from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged, StoreLocke
 from worker.storage.rows.marker import WRITES, Claim, Marker
 from worker.storage.rows.opening import FAMILIES
 
-__all__ = ["FAMILIES", "Batch", "Store", "StoreDamaged", "StoreLocked"]
+__all__ = ["FAMILIES", "Store", "StoreBatch", "StoreDamaged", "StoreLocked"]
 
 HOLD_UP_S, STOP_S = 1.0, 5.0
 """How long a write waits here for a store that slows writes down, before it goes on all the same, and for one that
@@ -51,7 +51,7 @@ RECOVERY_FREE_BYTES = 16 << 20
 """Room there must be before a store that failed is opened again."""
 
 
-class Batch:
+class StoreBatch:
     """Changes that are applied together or not at all, in the order given."""
 
     def __init__(self, store: Store) -> None:
@@ -154,13 +154,13 @@ class Store:
     def handle(self, family: str) -> Any:
         return self._handles[family]
 
-    def batch(self) -> Batch:
-        return Batch(self)
+    def batch(self) -> StoreBatch:
+        return StoreBatch(self)
 
     def write(self, batch: RowBatch, *, durable: bool = False, logged: bool = True) -> None:
         """Apply the batch. `durable` waits for the fsync, which concurrent callers share. Without `logged` it survives
         nothing before the next `flush` of its families, and takes a tenth of the time."""
-        changes = cast(Batch, batch)._batch
+        changes = cast(StoreBatch, batch)._batch
         self._usable()
         self._wait_for_room()
         try:
