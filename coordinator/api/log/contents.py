@@ -9,7 +9,7 @@ from aiohttp import web
 
 from coordinator.api.log import parameters
 from coordinator.context import CONTEXT
-from coordinator.log.reads import Selection, Warnings
+from coordinator.log.reads import KeySelection, Warnings
 from coordinator.responses import json_answer
 from shared.messages.log import SEQUENCE_MAX
 
@@ -51,7 +51,7 @@ async def count(request: web.Request) -> web.Response:
     """The exact number of records of a key, of all keys with a prefix, or (without either) of the whole log."""
     start, end = parameters.sequences(request.query)
     named = any(name in request.query for name in ("key", "key_base64", "prefix", "prefix_base64"))
-    selection = parameters.selection(request.query) if named else Selection(None)
+    selection = parameters.selection(request.query) if named else KeySelection(None)
     warnings = Warnings()
     records = await request.app[CONTEXT].log.reader.count(selection, start, end, warnings)
     return json_answer(_warned({"status": "success", "count": records}, warnings))

@@ -12,7 +12,7 @@ from aiohttp import web
 from coordinator.api.log import answers, parameters
 from coordinator.context import CONTEXT, Context
 from coordinator.log.follow import Follower, Row, rows_of
-from coordinator.log.reads import Selection, Warnings
+from coordinator.log.reads import KeySelection, Warnings
 from coordinator.negotiation import EVENTS, JSON, PROTOBUF, boolean, preferred
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
@@ -58,7 +58,7 @@ async def scan(request: web.Request) -> web.StreamResponse:
 class _Json:
     media_type = JSON
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: KeySelection) -> None:
         self._selection = selection
         self._first = True
 
@@ -79,7 +79,7 @@ class _Json:
 class _Protobuf:
     media_type = PROTOBUF
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: KeySelection) -> None:
         pass
 
     def start(self) -> bytes:
@@ -95,7 +95,7 @@ class _Protobuf:
 
 async def _scan(
     request: web.Request,
-    selection: Selection,
+    selection: KeySelection,
     start: int,
     end: int,
     limit: int,
@@ -158,7 +158,7 @@ def _parked(context: Context) -> Iterator[None]:
         context.in_flight += 1
 
 
-async def _wait_for_records(context: Context, selection: Selection, start: int, end: int, timeout_s: float) -> None:
+async def _wait_for_records(context: Context, selection: KeySelection, start: int, end: int, timeout_s: float) -> None:
     """Return when the selection has a readable record from `start` on, or the time is over."""
     if start >= end:
         return
@@ -182,7 +182,7 @@ def _resumed(request: web.Request, start: int) -> int:
     return int(text) + 1
 
 
-async def _event_stream(request: web.Request, selection: Selection, start: int, end: int) -> web.StreamResponse:
+async def _event_stream(request: web.Request, selection: KeySelection, start: int, end: int) -> web.StreamResponse:
     """Records as server-sent events, past and then live, until `end` or the reader goes."""
     context = request.app[CONTEXT]
     limit = parameters.whole(request.query, ("limit",), LIMIT_MAX, 1, LIMIT_MAX)
