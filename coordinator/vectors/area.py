@@ -16,7 +16,7 @@ from coordinator.vectors.batching import SearchBatches
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.decode import Upserts
-from coordinator.vectors.merging import NO_HITS, Found, Hits, fuse, merge
+from coordinator.vectors.merging import NO_HITS, Hits, MergedHits, fuse, merge
 from coordinator.vectors.search import SearchRequest
 from shared import wire
 from shared.config import Settings
@@ -254,7 +254,7 @@ class VectorArea:
             lists = [fuse(lists, request.k)]
         return Searched(lists, warnings, collection)
 
-    async def _ask(self, body: SearchBody, queries: Floats) -> tuple[Found, FanOut]:
+    async def _ask(self, body: SearchBody, queries: Floats) -> tuple[MergedHits, FanOut]:
         body = msgspec.structs.replace(body, shards_asked=self._links.shards - len(self._links.unready()))
         outcome = await self._links.fan_out(
             "vector.search", body=wire.pack(body), frames=[queries.tobytes()], timeout_s=self._timeout_s
