@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.series.remote_write import UNLIMITED, cut
-from loadtest.harness.remote_write_bodies import body
+from coordinator.series.remote_write import cut
+from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.sample_frames import SampleColumns, parse
 from worker.series.ingest import Rounds, Turn

@@ -14,9 +14,8 @@ import msgspec
 import numpy as np
 
 from coordinator.series import remote_write
-from coordinator.series.remote_write import UNLIMITED
 from coordinator.vectors.catalogue import Catalogue
-from loadtest.harness.remote_write_bodies import body
+from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared import identity
 from shared.config import Settings
 from shared.control import LocalControl
