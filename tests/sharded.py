@@ -14,7 +14,7 @@ from coordinator.queries.planner import Plan, plan
 from loadtest.harness.memory_source import MemorySource
 from shared.hashing import shard_of
 from shared.labels import Labels, Symbols, encode
-from shared.messages.query import EvaluateBody, EvaluateReply
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply
 from shared.promql.model import Grid, Source
 from shared.wire import Frame, pack, unpack
 from worker.queries.evaluation import answer

@@ -15,7 +15,7 @@ from coordinator.links import Links
 from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, Unavailable
-from shared.messages.query import EvaluateReply, Form
+from shared.messages.sub_queries import EvaluateReply, Form
 from shared.promql.ast import ValueType
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid

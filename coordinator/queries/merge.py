@@ -17,7 +17,7 @@ from coordinator.queries.planner import Leaf, Plan
 from shared.errors import NotExecutable
 from shared.labels import Symbols
 from shared.messages import exchange
-from shared.messages.query import EvaluateBody, EvaluateReply, Form
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form
 from shared.promql.ast import MatrixSelector, Remote
 from shared.promql.engine import partial
 from shared.promql.engine.context import TOO_MANY_SAMPLES, EvalContext

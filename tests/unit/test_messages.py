@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from shared import wire
-from shared.messages import query, series, settling
-from shared.messages.query import EvaluateBody, EvaluateReply, Remark, Shape, SubQuery, SubQueryReply
+from shared.messages import series, settling, sub_queries
 from shared.messages.series import FamilyMetadata
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Remark, Shape, SubQuery, SubQueryReply
 from shared.wire import Reply
 
 SUBQUERY = SubQuery("up", "value", 1, 2, 3)
@@ -63,7 +63,7 @@ def test_every_type_of_message_is_worked_out_before_threads_use_it(monkeypatch: 
     seen: list[object] = []
     monkeypatch.setattr(settling.msgspec.json, "Decoder", seen.append)
     settling.settle()
-    assert {outer, inner, below, query.SubQuery} <= set(seen)
+    assert {outer, inner, below, sub_queries.SubQuery} <= set(seen)
     assert other not in seen
     assert all(kind.__module__.partition(".")[0] in settling.ROOMS for kind in seen)  # type: ignore[attr-defined]
 

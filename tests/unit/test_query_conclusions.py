@@ -32,7 +32,7 @@ from coordinator.queries.planner import plan
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import Symbols
-from shared.messages.query import EvaluateBody
+from shared.messages.sub_queries import EvaluateBody
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid, Matrix, Source
 from shared.wire import Reply, pack, unpack

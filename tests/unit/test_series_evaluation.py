@@ -14,7 +14,7 @@ import pytest
 from shared import wire
 from shared.errors import Internal, TriptychError
 from shared.labels import Symbols
-from shared.messages.query import EvaluateBody, EvaluateReply, SubQuery
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply, SubQuery
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import Grid, RangeVector
 from shared.wire import Request

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from shared.labels import Symbols
-from shared.messages.query import EvaluateBody
+from shared.messages.sub_queries import EvaluateBody
 from shared.wire import Reply, Request, pack, unpack
 from worker.methods.method import Method
 from worker.queries.evaluation import answer

@@ -10,7 +10,7 @@ import numpy as np
 from shared.errors import Internal
 from shared.labels import Symbols
 from shared.messages import exchange
-from shared.messages.query import EvaluateBody, EvaluateReply, Form, Shape, SubQuery, SubQueryReply
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, SubQuery, SubQueryReply
 from shared.promql import parser
 from shared.promql.ast import Aggregate, Expr, MatrixSelector, without_parens
 from shared.promql.engine import partial
