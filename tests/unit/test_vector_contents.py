@@ -55,7 +55,7 @@ def got(shard: OneShard, *ids: str, **options: Any) -> tuple[list[str], list[dic
     asked = pack_blobs([name.encode() for name in ids])
     reply: Reply = shard.call("vector.get", messages.IdsBody(COSINE, **options), part=asked)
     names, attributes, vectors = shown(reply.frames)
-    assert wire.unpack(reply.body, messages.Count).count == len(names)
+    assert wire.unpack(reply.body, messages.VectorCountReply).count == len(names)
     return names, attributes, vectors
 
 

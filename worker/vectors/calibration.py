@@ -15,7 +15,7 @@ import numpy as np
 from shared.messages.vectors import Floats
 from worker.vectors.search import K_MEASURED, search
 from worker.vectors.similarity import prepared
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 
 QUERIES = 128
 QUERIES_AT_ONCE = 4
@@ -29,7 +29,7 @@ RECALL = 0.985
 easily."""
 
 
-def measure(view: View, metric: str, share: float) -> Generator[None, None, int]:
+def measure(view: TableView, metric: str, share: float) -> Generator[None, None, int]:
     """Returns the least expansion of `LADDER` with enough recall, else the last one; yields between queries.
 
     `share` is the part of the collection's shards that this worker has: it is expected to have this part of the 10
@@ -52,7 +52,7 @@ def measure(view: View, metric: str, share: float) -> Generator[None, None, int]
     return LADDER[-1]
 
 
-def _queries(view: View, metric: str) -> Floats:
+def _queries(view: TableView, metric: str) -> Floats:
     """Up to `QUERIES` queries near random living rows of the index, float32[q, dimension], as `prepared`."""
     random = np.random.default_rng(view.indexed)
     living = np.flatnonzero(view.alive[: view.indexed])

@@ -22,7 +22,7 @@ from worker.damage import DamageReport
 from worker.storage.faces import Objects, RowBatch, Rows
 from worker.vectors import snapshot, stored_rows
 from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Row, prefix, version_of
-from worker.vectors.table import Table, View
+from worker.vectors.table import Table, TableView
 from worker.vectors.text import TextIndex
 
 LOAD_ROWS = 4096
@@ -63,11 +63,11 @@ class WorkerCollection:
         self._attached_at = time.monotonic()
         self.text = TextIndex(collection.text) if collection.text else None
 
-    def view(self) -> View:
+    def view(self) -> TableView:
         """The rows at this moment."""
         return self.table.view
 
-    def foreign(self, view: View, shards: Iterable[int]) -> NDArray[np.bool_] | None:
+    def foreign(self, view: TableView, shards: Iterable[int]) -> NDArray[np.bool_] | None:
         """Which rows belong to `shards`, bool[view.size]; None if all rows do, as when all shards are loaded."""
         wanted_shards = set(shards)
         if wanted_shards >= self.stores.keys():

@@ -12,7 +12,7 @@ from worker.vectors import exact
 from worker.vectors.attribute_column import Mask
 from worker.vectors.ranking import Ranking, best
 from worker.vectors.similarity import Rows, similarities
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 
 ROWS_PER_CANDIDATE = 10
 """One more candidate in the index costs about as much as comparing this many adjacent rows exactly: it takes about
@@ -50,7 +50,7 @@ def expansion_of(measured: int, k: int) -> int:
 
 
 def search(
-    view: View,
+    view: TableView,
     queries: Floats,
     k: int,
     metric: str,
@@ -83,7 +83,7 @@ def search(
 
 
 def _from_index(
-    view: View, queries: Floats, k: int, expansion: int, allowed: Mask | None, *, filtered: bool
+    view: TableView, queries: Floats, k: int, expansion: int, allowed: Mask | None, *, filtered: bool
 ) -> Rows | None:
     """Allowed rows from the index, int64[q, c], −1 for none; None if comparing every allowed row is cheaper."""
     # Rows from `view.indexed` on are compared in any case, so the index can only save comparing those before.

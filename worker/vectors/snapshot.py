@@ -30,7 +30,7 @@ from shared.telemetry import event
 from worker.storage.faces import Objects
 from worker.vectors.ann import AnnIndex
 from worker.vectors.attributes import Attributes
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 
 FORMAT = 1
 READ_BYTES = 4 << 20
@@ -68,7 +68,7 @@ class _Shards(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Snapshot:
+class IndexSnapshot:
     """The rows 0 … n − 1 of `index`, with their ids and `versions` uint64[n]. `expansion`: as measured, else 0.
     `highest`: shard → the highest version given, for each shard of the snapshot."""
 
@@ -80,7 +80,9 @@ class Snapshot:
     highest: Mapping[int, int]
 
 
-def write(snapshots: Objects, highest: Mapping[int, int], collection: Collection, view: View, expansion: int) -> None:
+def write(
+    snapshots: Objects, highest: Mapping[int, int], collection: Collection, view: TableView, expansion: int
+) -> None:
     """Write a snapshot of the indexed rows of `view`; `highest`: shard → the highest version given. The snapshot is
     durable when this returns; older snapshots of these shards are removed.
 
@@ -177,7 +179,7 @@ def discard_newer(snapshots: Objects, shard: int, highest: int) -> None:
             saved.remove()
 
 
-def read(snapshots: Objects, shard: int, collection: Collection) -> Snapshot | None:
+def read(snapshots: Objects, shard: int, collection: Collection) -> IndexSnapshot | None:
     """The first usable snapshot that has `shard`; None if there is none, and then the index is built from the store."""
     for saved, shards in _all_in(snapshots):
         if shard in shards and saved.exists(ROWS):
@@ -189,7 +191,7 @@ def read(snapshots: Objects, shard: int, collection: Collection) -> Snapshot | N
     return None
 
 
-def _read(saved: Objects, collection: Collection) -> Snapshot:
+def _read(saved: Objects, collection: Collection) -> IndexSnapshot:
     """Raises OSError, ValueError, RuntimeError if the snapshot is damaged or of another description of the
     collection."""
     content = verified(saved)
@@ -200,7 +202,7 @@ def _read(saved: Objects, collection: Collection) -> Snapshot:
     attributes = Attributes.restore(_attributes_bytes(saved, content), len(ids))
     index = AnnIndex(collection.dimension, collection.metric, collection.storage)
     saved.get_by_path(content.index_file, lambda path: index.load(path, len(ids)))
-    return Snapshot(index, attributes, content.expansion, ids, versions, content.highest)
+    return IndexSnapshot(index, attributes, content.expansion, ids, versions, content.highest)
 
 
 def verified(saved: Objects) -> _List:

@@ -1,8 +1,8 @@
 """The rows of a collection in one worker's memory, which searches read while writes go on.
 
 A row contains one version of one vector and never changes; replacing or deleting a vector makes its row dead. Readers
-take a `View` and need no lock: a view's arrays are only written behind the view's size or at dead rows; for any other
-change they are copied first.
+take a `TableView` and need no lock: a view's arrays are only written behind the view's size or at dead rows; for any
+other change they are copied first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Shards = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TableView:
     """The rows at one moment. Living rows below `indexed` are in `index`; those from there to `size` must be compared
     exactly.
 
@@ -70,8 +70,8 @@ class Table:
         self._size = self._indexed = self._dead = 0
         self.view = self._publish()
 
-    def _publish(self) -> View:
-        self.view = View(
+    def _publish(self) -> TableView:
+        self.view = TableView(
             self._index,
             self._vectors,
             self._norms,

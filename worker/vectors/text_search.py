@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from worker.vectors.attribute_column import Mask
 from worker.vectors.collection import WorkerCollection
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 
 WIDEN = 4
 """How many times as many vectors the next round fetches if the mask has left too few."""
 
 
 def rank_text(
-    collection: WorkerCollection, view: View, mask: Mask | None, field: str, query: str, k: int
+    collection: WorkerCollection, view: TableView, mask: Mask | None, field: str, query: str, k: int
 ) -> list[tuple[bytes, int, float]]:
     """(id, row, score) of the best `k` vectors (in `mask`, bool[view.size], if given), best first, equal scores by
     id."""

@@ -39,7 +39,7 @@ from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged, StoreLocke
 from worker.storage.rows.marker import WRITES, Claim, Marker
 from worker.storage.rows.opening import FAMILIES
 
-__all__ = ["FAMILIES", "Batch", "Store", "StoreDamaged", "StoreLocked"]
+__all__ = ["FAMILIES", "Store", "StoreBatch", "StoreDamaged", "StoreLocked"]
 
 HOLD_UP_S, STOP_S = 1.0, 5.0
 """How long, in seconds, a write waits while RocksDB delays writes (the write then goes on), and while RocksDB stops
@@ -49,7 +49,7 @@ RECOVERY_FREE_BYTES = 16 << 20
 """Free space on the disk that a failed store needs before it is opened again."""
 
 
-class Batch:
+class StoreBatch:
     """See `worker.storage.faces.RowBatch`."""
 
     def __init__(self, store: Store) -> None:
@@ -155,13 +155,13 @@ class Store:
     def handle(self, family: str) -> Any:
         return self._handles[family]
 
-    def batch(self) -> Batch:
-        return Batch(self)
+    def batch(self) -> StoreBatch:
+        return StoreBatch(self)
 
     def write(self, batch: RowBatch, *, durable: bool = False, logged: bool = True) -> None:
         """Apply the batch. `durable` waits for the fsync, which concurrent callers share. A batch that is not `logged`
         survives nothing before the next `flush` of its families, and takes a tenth of the time. Raises Unavailable."""
-        changes = cast(Batch, batch)._batch
+        changes = cast(StoreBatch, batch)._batch
         self._usable()
         self._wait_for_room()
         try:
