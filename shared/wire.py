@@ -245,6 +245,12 @@ def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
     return frames
 
 
+def control_address(address: str) -> str:
+    """Where heartbeats and cancellations travel, beside the requests and replies at `address`: on one connection they
+    would wait until the large messages before them have been sent."""
+    return f"{address}.ctl"
+
+
 def encode_cancel(request_id: bytes) -> list[Frame]:
     return [CANCEL + request_id]
 
