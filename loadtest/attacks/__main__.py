@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import signal
 import sys
 import tempfile
@@ -19,14 +18,12 @@ from loadtest.attacks import data, report
 from loadtest.attacks.catalogue import ATTACKS, named
 from loadtest.attacks.mixed import run_mixed
 from loadtest.attacks.priority import raised
-from loadtest.attacks.running import Result, run
+from loadtest.attacks.running import Result, few_open_files, run
 from loadtest.attacks.target import Target
 from loadtest.attacks.watching import family
 from loadtest.bench.log_load import wait_compiled
 from loadtest.harness.cluster import ROOT, Cluster
 
-OPEN_FILES = 1024
-"""Soft limit that the cluster starts with: what most shells and services have."""
 SHARDS, WORKERS = 8, 2
 NICENESS = -5
 """Of this process and the cluster."""
@@ -83,17 +80,13 @@ def _run_all(cluster: Cluster, target: Target, attacks: list, seconds: float) ->
 
 @contextmanager
 def _cluster(tree: Path) -> Iterator[Cluster]:
-    """A cluster with an ordinary limit of open files, while this process and the attackers may open more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with tempfile.TemporaryDirectory(prefix="attacks-") as directory:
         cluster = Cluster(Path(directory), shards=SHARDS, workers=WORKERS, tree=tree)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard))
         try:
-            cluster.start()
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            with few_open_files():
+                cluster.start()
             yield cluster
         finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             cluster.kill()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sys
 from dataclasses import asdict
 
@@ -23,6 +24,8 @@ NICENESS = 5
 def main() -> None:
     name, port, end_s, seconds = sys.argv[1:]
     prefer(NICENESS)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     (attack,) = named([name])
     run = attack.prepare(Target(int(port), int(end_s)))
     print("prepared", flush=True)

@@ -66,8 +66,11 @@ class Repeated:
         """Forget what was measured so far."""
         self._waits_s, self._errors = [], Counter()
 
-    def end(self) -> Waits:
+    def stop(self) -> None:
         self._stop.set()
+
+    def result(self) -> Waits:
+        """Once it is stopped; a request that is under way counts."""
         self._thread.join(TIMEOUT_S + 1)
         waits_ms = np.array(self._waits_s or [0.0]) * 1000
         p50, p99 = np.percentile(waits_ms, [50, 99])
@@ -121,7 +124,9 @@ class Bystander:
             kind.begin()
 
     def end(self) -> dict[str, Waits]:
-        return {name: kind.end() for name, kind in self._kinds.items()}
+        for kind in self._kinds.values():
+            kind.stop()
+        return {name: kind.result() for name, kind in self._kinds.items()}
 
 
 def main() -> None:

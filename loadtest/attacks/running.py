@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
@@ -17,6 +19,8 @@ from loadtest.attacks.target import Target
 from loadtest.attacks.watching import Faults, Memory, Watch
 from loadtest.harness.cluster import ROOT, Cluster
 
+OPEN_FILES = 1024
+"""What most shells and services have."""
 AFTER_S = 1.0
 LATE_S = 60.0
 """An attacker that takes this much longer than its attack and the wait for its answers is stuck."""
@@ -95,6 +99,18 @@ class _Partner:
         with suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()
+
+
+@contextmanager
+def few_open_files() -> Iterator[None]:
+    """Clusters that start meanwhile have an ordinary soft limit; attackers may open as many files as the system lets
+    them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def run(cluster: Cluster, target: Target, attack: Attack | None, seconds: float, after_s: float = AFTER_S) -> Result:
