@@ -15,6 +15,7 @@ import base64
 import json
 import os
 import random
+import signal
 import sys
 import time
 import uuid
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
+import gevent
 import snappy
 from locust import FastHttpUser, LoadTestShape, between, constant_pacing, events, task
 from locust.env import Environment
@@ -356,6 +358,13 @@ def summary(environment: Environment) -> str:
             f" | {p50:.0f} | {p95:.0f} | {p99:.0f} | {total.max_response_time:.0f} |"
         )
     return "\n".join(rows) + "\n"
+
+
+@events.init.add_listener
+def _end_in_order(environment: Environment, **_: Any) -> None:
+    """On SIGTERM too, for which locust itself has no handler yet while a shape runs."""
+    if environment.runner is not None:
+        gevent.signal_handler(signal.SIGTERM, environment.runner.quit)
 
 
 @events.init.add_listener
