@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from coordinator.decoding import Decodings
 from coordinator.links import Links
 from coordinator.log.area import LogArea
 from coordinator.queries.gate import Gate
@@ -26,6 +27,7 @@ class Context:
     samples: SampleWrites
     gate: Gate
     started_at: float = field(default_factory=time.time)
+    decodings: Decodings = field(default_factory=Decodings)
     in_flight: int = 0
     body_bytes: int = 0
     """Of bodies that are arriving, beyond the share every request has."""

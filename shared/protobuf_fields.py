@@ -26,6 +26,7 @@ LENGTH_BYTES_MAX = 5
 
 _PAIR = types.UniTuple(types.int64, 2)
 _TRIPLE = types.UniTuple(types.int64, 3)
+_TABLE = types.Array(types.int64, 2, "C")
 
 
 # Kernels. Those with an `end` read body[at:end] and no byte beyond; the caller has checked 0 ≤ at and end ≤ len(body).
@@ -104,6 +105,57 @@ def past_field(body: np.ndarray, at: int, end: int, wire_type: int) -> int:
     else:
         return -1
     return at + size if 0 <= size <= end - at else -1
+
+
+BROKEN, SCATTERED = -1, -2
+"""What `message_slices` answers, as the first of its results, for what it cannot read."""
+SLICE_BEGIN, SLICE_END, SLICE_FIRST = range(3)
+"""Columns of a table of slices: where it begins and ends, and how many fields of the number come before it."""
+
+
+@kernel(_TRIPLE(Bytes, types.int64, types.int64, types.int64, _TABLE, _TABLE))
+def message_slices(
+    body: np.ndarray, number: int, most: int, slice_bytes: int, slices: np.ndarray, rest: np.ndarray
+) -> tuple[int, int, int]:
+    """The length-delimited fields with this number of a message: (how many, in how many slices, in how many spans the
+    other fields lie).
+
+    A slice is neighbouring fields of `slice_bytes` at most, or one field; each is a row of `slices` (int64[…, 3]).
+    Of the fields beyond `most` only the number is told. `rest` (int64[…, 2]) gets the spans of all other fields.
+    (BROKEN, …) where a field is not whole, SCATTERED where either table has no room.
+    """
+    at, end, count, made, spans = 0, len(body), 0, 0, 0
+    wanted = number << 3 | DELIMITED
+    while at < end:
+        tag, content = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+        if content < 0 or tag < 8:
+            return BROKEN, at, 0
+        if tag & 7 == DELIMITED:
+            length, content = integer(body, content, min(end, content + LENGTH_BYTES_MAX))
+            following = content + length if content >= 0 and length <= end - content else BROKEN
+        else:
+            following = past_field(body, content, end, tag & 7)
+        if following < 0:
+            return BROKEN, at, 0
+        if tag == wanted:
+            if count < most:
+                last = slices[max(made - 1, 0)]
+                if made == 0 or last[SLICE_END] != at or following - last[SLICE_BEGIN] > slice_bytes:
+                    if made == len(slices):
+                        return SCATTERED, at, 0
+                    slices[made, SLICE_BEGIN], slices[made, SLICE_FIRST] = at, count
+                    made += 1
+                slices[made - 1, SLICE_END] = following
+            count += 1
+        elif spans > 0 and rest[spans - 1, 1] == at:
+            rest[spans - 1, 1] = following
+        else:
+            if spans == len(rest):
+                return SCATTERED, at, 0
+            rest[spans, 0], rest[spans, 1] = at, following
+            spans += 1
+        at = following
+    return count, made, spans
 
 
 # Python

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from urllib.parse import parse_qsl
 
 from aiohttp import web
@@ -22,6 +23,11 @@ from shared.errors import BadData
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 FORM_FIELDS_MAX = 10_000
+FORM_BYTES_MAX = 2 << 20
+"""The library that reads a form holds the interpreter lock for some 10 ms of each megabyte of escapes."""
+INLINE_BYTES_MAX = 64 << 10
+"""A form of at most this many bytes is read on the event loop, which takes 1 ms at the worst, a larger one in a
+thread."""
 
 # The earliest and latest time of a Go program, which Prometheus's clients send for "no bound".
 _UNBOUNDED = {"-292273086-05-16T16:47:06Z": TIME_MS_MIN, "292277025-08-18T07:12:54.999999999Z": TIME_MS_MAX}
@@ -39,20 +45,28 @@ async def form(request: web.Request) -> MultiDict[str]:
     """
     fields: MultiDict[str] = MultiDict()
     if request.method == "POST" and request.can_read_body:
-        body = await read_body(request, request.app[CONTEXT].settings.body_bytes_max)
+        context = request.app[CONTEXT]
+        body = await read_body(request, min(FORM_BYTES_MAX, context.settings.body_bytes_max))
         if body and content_type(request) != FORM:
             raise BadData(f"Content-Type is {content_type(request)!r}; a body of parameters must be {FORM}")
-        try:
-            text = body.decode()
-            check_escapes(text, "the body")
-            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FORM_FIELDS_MAX)
-        except ValueError as error:
-            raise BadData(
-                f"the body is not {FORM} with UTF-8 text and at most {FORM_FIELDS_MAX} fields: {error}"
-            ) from error
-        fields.extend(pairs)
+        if len(body) <= INLINE_BYTES_MAX:
+            fields.extend(_pairs(body))
+        else:
+            fields.extend(await context.decodings.run(len(body), partial(_pairs, body)))
     fields.extend(request.query)
     return fields
+
+
+def _pairs(body: bytes) -> list[tuple[str, str]]:
+    """The fields of a form. Raises BadData."""
+    try:
+        text = body.decode()
+        check_escapes(text, "the body")
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FORM_FIELDS_MAX)
+    except ValueError as error:
+        raise BadData(
+            f"the body is not {FORM} with UTF-8 text and at most {FORM_FIELDS_MAX} fields: {error}"
+        ) from error
 
 
 def timestamp_ms(text: str, name: str) -> int:

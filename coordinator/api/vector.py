@@ -3,9 +3,9 @@ protobuf where `Accept` asks for `application/protobuf`."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
@@ -20,13 +20,11 @@ from coordinator.vectors import search as searches
 from coordinator.vectors.answers import hits_json, hits_protobuf, vector_json, vector_protobuf
 from coordinator.vectors.decode import (
     get_from_json,
-    get_from_protobuf,
     ids_from_json,
-    ids_from_protobuf,
     settings_from_json,
     write_from_json,
-    write_from_protobuf,
 )
+from coordinator.vectors.decode_protobuf import get_from_protobuf, ids_from_protobuf, write_from_protobuf
 from coordinator.vectors.values import id_bytes
 from proto import vector_pb2
 from shared.errors import BadData, NotFound
@@ -34,6 +32,8 @@ from shared.messages.vectors import Collection, CollectionStats
 
 JSON_TYPES = (JSON, PROTOBUF_JSON)
 THREAD_BYTES_MIN = 64 << 10  # bodies from here on are decoded in a thread: 1 ms of the event loop
+COLLECTION_BYTES_MAX = 64 << 10
+"""The settings of a collection."""
 
 T = TypeVar("T")
 
@@ -43,11 +43,12 @@ async def _body(request: web.Request, from_json: Callable[[bytes], T], from_prot
     kind = content_type(request)
     if kind not in (PROTOBUF, *JSON_TYPES):
         raise BadData(f"Content-Type is {kind!r}; it must be {PROTOBUF}, {' or '.join(reversed(JSON_TYPES))}")
-    body = await read_body(request, request.app[CONTEXT].settings.body_bytes_max)
+    context = request.app[CONTEXT]
+    body = await read_body(request, context.settings.body_bytes_max)
     decode = from_protobuf if kind == PROTOBUF else from_json
     if len(body) < THREAD_BYTES_MIN:
         return decode(body)
-    return await asyncio.to_thread(decode, body)
+    return await context.decodings.run(len(body), partial(decode, body))
 
 
 def _json(content: dict[str, Any], warnings: list[str] | None = None) -> web.Response:
@@ -197,7 +198,8 @@ async def put_collection(request: web.Request) -> web.Response:
     kind = content_type(request)
     if kind not in JSON_TYPES:
         raise BadData(f"Content-Type is {kind!r}; it must be {JSON_TYPES[0]}")
-    wanted = settings_from_json(await read_body(request, context.settings.body_bytes_max))
+    most = min(COLLECTION_BYTES_MAX, context.settings.body_bytes_max)
+    wanted = settings_from_json(await read_body(request, most))
     collection = await context.vectors.create(
         request.match_info["name"],
         wanted.dimension,

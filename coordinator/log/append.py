@@ -114,7 +114,7 @@ class Appender:
             raise Unavailable("the coordinator is stopping")
         if self._revoker.refusal:
             raise Unavailable(f"records cannot be appended: {self._revoker.refusal}")
-        blocks = append.records.blocks(self._links.shards)
+        blocks = append.take_blocks(self._links.shards)
         if append.producer:
             # The shard of the producer's id takes part even without records: it remembers the answer.
             blocks.setdefault(shard_of(append.producer.encode(), self._links.shards), EMPTY)

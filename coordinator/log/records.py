@@ -1,7 +1,8 @@
 """Parses append requests of three content types into checked columns of keys and values.
 
 The kernels of `coordinator.log.walk` read the requests that ordinary clients send. General readers read small bodies
-and everything that the kernels cannot read. So only the general readers decide what is an error and word its message.
+and everything that the kernels cannot read, large bodies in slices (`coordinator.large_bodies`). So only the general
+readers decide what is an error and word its message.
 
 JSON is as the interface describes it; ProtoJSON also accepts what its own rules allow (snake_case names, null,
 base64url, unpadded base64, integers as text). Field names in errors are paths into the body, such as
@@ -12,15 +13,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
 from coordinator.log import walk
 from coordinator.log.columns import BatchRecords, ManyRecords, columns_of
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
@@ -28,10 +31,10 @@ from proto import log_pb2
 from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.messages.log import KEY_BYTES_MAX
+from shared.wire import Frame
 
 PRODUCER_BYTES_MAX = 256
 PRODUCER_SEQ_MAX = (1 << 63) - 1
-
 
 WALK_BYTES_MIN = 2048
 """Bodies shorter than this are read faster by the general readers."""
@@ -40,6 +43,10 @@ BESIDE_BYTES_MAX = 2048
 _RECORD_BYTES_MIN = 22  # a record in JSON with its comma, an empty key and an empty value
 _PROTO_RECORD_BYTES_MIN = 4
 _SPANS_MAX = 16
+ENCODED_BESIDE_BYTES_MAX = 4096
+"""Of one record in a body, beside its key and its value: names, white space, fields that are not known."""
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -50,10 +57,21 @@ class Append:
     durable: bool
     producer: str
     producer_seq: int
+    _blocks: dict[int, Frame] | None = None
 
     @property
     def count(self) -> int:
         return len(self.records)
+
+    def cut(self, shards: int) -> Append:
+        """Cut the records by shard ahead of `take_blocks`, in the thread that has read them. Returns this batch."""
+        self._blocks = self.records.blocks(shards)
+        return self
+
+    def take_blocks(self, shards: int) -> dict[int, Frame]:
+        """Shard → its records, as `Columns.blocks`. The caller owns them: the batch does not keep a copy."""
+        blocks, self._blocks = self._blocks, None
+        return self.records.blocks(shards) if blocks is None else blocks
 
     @property
     def size_bytes(self) -> int:
@@ -108,6 +126,8 @@ class _ProtoAppend(msgspec.Struct, forbid_unknown_fields=True):
 
 _json = msgspec.json.Decoder(_Append)
 _proto_json = msgspec.json.Decoder(_ProtoAppend)
+_json_records = msgspec.json.Decoder(list[_Record])
+_proto_json_records = msgspec.json.Decoder(list[_ProtoRecord])
 
 
 def parse(content_type: str, body: bytes, settings: Settings) -> Append:
@@ -119,7 +139,7 @@ def parse(content_type: str, body: bytes, settings: Settings) -> Append:
         walked = _WALKS[content_type](body, settings)
         if walked is not None:
             return walked
-    lists = reader(body)
+    lists = reader(body) if len(body) < SLICED_BYTES_MIN else _SLICED_READERS[content_type](body, settings)
     _check(lists, settings)
     return Append(columns_of(lists.keys, lists.values), lists.durable, lists.producer, lists.producer_seq)
 
@@ -176,16 +196,29 @@ def _fitting(
     return Append(columns, durable, producer, seq) if columns.size_bytes <= settings.log_batch_bytes_max else None
 
 
-def _from_json(body: bytes) -> _Lists:
+def _decoded(decode: Callable[[], T]) -> T:
+    """What `decode()` returns. Raises BadData that says why the body is not an append request."""
     try:
-        parsed = _json.decode(body)
+        return decode()
     except msgspec.MsgspecError as error:
         raise BadData(f"the body is not a valid append request: {error}") from error
     except UnicodeDecodeError as error:
         raise BadData(f"the body is not UTF-8: {error}") from error
-    keys = [key if type(key) is bytes else key.value for key in [r.key for r in parsed.records]]  # type: ignore[union-attr]
+
+
+def _from_json(body: bytes) -> _Lists:
+    parsed = _decoded(lambda: _json.decode(body))
+    return _request(parsed, *_columns(parsed.records))
+
+
+def _columns(records: Sequence[_Record]) -> tuple[list[bytes], list[bytes]]:
+    keys = [key if type(key) is bytes else key.value for key in [r.key for r in records]]  # type: ignore[union-attr]
+    return keys, [r.value for r in records]
+
+
+def _request(parsed: _Append, keys: list[bytes], values: list[bytes]) -> _Lists:
     seq = _producer_seq(parsed.producer_id, parsed.producer_seq)
-    return _Lists(keys, [r.value for r in parsed.records], parsed.await_durable, parsed.producer_id, seq)
+    return _Lists(keys, values, parsed.await_durable, parsed.producer_id, seq)
 
 
 def _from_proto_json(body: bytes) -> _Lists:
@@ -193,21 +226,71 @@ def _from_proto_json(body: bytes) -> _Lists:
         return _from_json(body)  # the common form, which is decoded in one pass
     except BadData:
         pass
-    try:
-        parsed = _proto_json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadData(f"the body is not a valid append request: {error}") from error
+    parsed = _decoded(lambda: _proto_json.decode(body))
+    return _proto_request(parsed, *_proto_columns(0, parsed.records or ()))
+
+
+def _proto_columns(first: int, records: Sequence[_ProtoRecord]) -> tuple[list[bytes], list[bytes]]:
+    """Keys and values of records, of which the first is records[first] of the body."""
     keys, values = [], []
-    for i, record in enumerate(parsed.records or ()):
+    for i, record in enumerate(records, first):
         text = record.key.value or "" if isinstance(record.key, _ProtoKey) else record.key
         if text is None:
             raise BadData(f"`$.records[{i}].key` is missing")
         keys.append(_base64(text, f"$.records[{i}].key"))
         values.append(_base64(record.value or "", f"$.records[{i}].value"))
+    return keys, values
+
+
+def _proto_request(parsed: _ProtoAppend, keys: list[bytes], values: list[bytes]) -> _Lists:
     producer = parsed.producer_id or parsed.producer_id_ or ""
     given = parsed.producer_seq if parsed.producer_seq is not None else parsed.producer_seq_
     seq = _producer_seq(producer, _integer(given))
     return _Lists(keys, values, bool(parsed.await_durable or parsed.await_durable_), producer, seq)
+
+
+def _from_sliced_json(body: bytes, settings: Settings) -> _Lists:
+    large = LargeObject(body, {"records": settings.log_records_max})
+    parsed = _decoded(lambda: _json.decode(large.rest))
+    return _request(parsed, *_gathered(_columns(records) for _, records in _sliced(large, settings, _json_records)))
+
+
+def _from_sliced_proto_json(body: bytes, settings: Settings) -> _Lists:
+    try:
+        return _from_sliced_json(body, settings)
+    except BadData:
+        pass
+    large = LargeObject(body, {"records": settings.log_records_max})
+    parsed = _decoded(lambda: _proto_json.decode(large.rest))
+    pieces = _sliced(large, settings, _proto_json_records)
+    return _proto_request(parsed, *_gathered(_proto_columns(*piece) for piece in pieces))
+
+
+def _gathered(pieces: Iterable[tuple[list[bytes], list[bytes]]]) -> tuple[list[bytes], list[bytes]]:
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    for piece_keys, piece_values in pieces:
+        keys += piece_keys
+        values += piece_values
+    return keys, values
+
+
+def _sliced(
+    large: LargeObject, settings: Settings, decoder: msgspec.json.Decoder[list[T]]
+) -> Iterator[tuple[int, list[T]]]:
+    """(position of the first, records) of each slice of the body."""
+    if (records := large.lists.get("records")) is not None:
+        _require_few(records, settings, 4 / 3)
+        for first, text in records:
+            yield first, _decoded(partial(records.decode, first, text, decoder))
+
+
+def _require_few(records: Slices, settings: Settings, growth: float) -> None:
+    """Raises BadData for too many records, TooLarge for one whose key and value must be too large, as they are encoded
+    in `growth` times their size."""
+    _check_count(records.count, settings)
+    most = growth * (KEY_BYTES_MAX + settings.log_record_bytes_max)
+    records.require_elements_within(int(most) + ENCODED_BESIDE_BYTES_MAX)
 
 
 def _integer(value: int | str | None) -> int | None:
@@ -229,18 +312,37 @@ def _base64(text: str, where: str) -> bytes:
 
 
 def _from_protobuf(body: bytes) -> _Lists:
+    parsed = _message(body)
+    return _proto_message(parsed, *_message_columns(0, parsed))
+
+
+def _message(body: bytes) -> log_pb2.AppendRequest:
     try:
-        parsed = log_pb2.AppendRequest.FromString(body)
+        return log_pb2.AppendRequest.FromString(body)
     except DecodeError as error:
         raise BadData(f"the body is not a protobuf AppendRequest: {error}") from error
+
+
+def _message_columns(first: int, parsed: log_pb2.AppendRequest) -> tuple[list[bytes], list[bytes]]:
+    """Keys and values of a message's records, of which the first is records[first] of the body."""
     keys = [record.key.value for record in parsed.records]
     if b"" in keys:
-        for i, record in enumerate(parsed.records):
+        for i, record in enumerate(parsed.records, first):
             if not record.HasField("key"):
                 raise BadData(f"`records[{i}].key` is missing")
+    return keys, [record.value for record in parsed.records]
+
+
+def _proto_message(parsed: log_pb2.AppendRequest, keys: list[bytes], values: list[bytes]) -> _Lists:
     seq = _producer_seq(parsed.producer_id, _integer(parsed.producer_seq) if parsed.producer_id else None)
-    values = [record.value for record in parsed.records]
     return _Lists(keys, values, parsed.await_durable, parsed.producer_id, seq)
+
+
+def _from_sliced_protobuf(body: bytes, settings: Settings) -> _Lists:
+    large = LargeMessage(body, log_pb2.AppendRequest.RECORDS_FIELD_NUMBER, "records", settings.log_records_max)
+    _require_few(large.list, settings, 1)
+    columns = _gathered(_message_columns(first, _message(text)) for first, text in large.list)
+    return _proto_message(_message(large.rest), *columns)
 
 
 def _producer_seq(producer: str, seq: int | None) -> int:
@@ -258,6 +360,11 @@ _READERS: dict[str, Callable[[bytes], _Lists]] = {
     PROTOBUF_JSON: _from_proto_json,
     PROTOBUF: _from_protobuf,
 }
+_SLICED_READERS: dict[str, Callable[[bytes, Settings], _Lists]] = {
+    JSON: _from_sliced_json,
+    PROTOBUF_JSON: _from_sliced_proto_json,
+    PROTOBUF: _from_sliced_protobuf,
+}
 _WALKS: dict[str, Callable[[bytes, Settings], Append | None]] = {
     JSON: _walked_json,
     PROTOBUF_JSON: _walked_json,
@@ -268,8 +375,7 @@ _WALKS: dict[str, Callable[[bytes, Settings], Append | None]] = {
 def _check(append: _Lists, settings: Settings) -> None:
     if not append.keys:
         raise BadData("`records` is empty; it must hold at least one record")
-    if len(append.keys) > settings.log_records_max:
-        raise BadData(f"`records` holds {len(append.keys)} records; it may hold at most {settings.log_records_max}")
+    _check_count(len(append.keys), settings)
     _check_sizes(append.keys, KEY_BYTES_MAX, "key")
     _check_sizes(append.values, settings.log_record_bytes_max, "value")
     size_bytes = sum(map(len, append.keys)) + sum(map(len, append.values))
@@ -277,6 +383,11 @@ def _check(append: _Lists, settings: Settings) -> None:
         raise TooLarge(
             f"`records` holds {size_bytes} bytes of keys and values; it may hold at most {settings.log_batch_bytes_max}"
         )
+
+
+def _check_count(count: int, settings: Settings) -> None:
+    if count > settings.log_records_max:
+        raise BadData(f"`records` holds {count} records; it may hold at most {settings.log_records_max}")
 
 
 def _check_sizes(items: Sequence[bytes], most: int, name: str) -> None:

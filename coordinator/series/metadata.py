@@ -25,6 +25,8 @@ from shared.xxh64 import Bytes
 METADATA_MAX = 10_000
 """Metadata messages of one request, at a microsecond of interpreted code each; senders put 500 to 2,000 into one."""
 TEXT_BYTES_MAX = {"name": 1024, "help": 4096, "unit": 256}
+MESSAGE_BYTES_MAX = 16 << 10
+"""One message with all its texts and unknown fields."""
 TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset")
 """By their number in the protocol; a number beyond is unknown too."""
 
@@ -45,8 +47,7 @@ def _fill_spans(body: np.ndarray, spans: np.ndarray) -> None:
 
 
 def messages(body: NDArray[np.uint8], count: int) -> list[bytes]:
-    """The `count` metadata messages of a body that has been walked. Raises TooLarge past METADATA_MAX."""
-    check_count(count)
+    """The `count` metadata messages of a body that has been walked."""
     spans = np.empty((count, 2), dtype=np.int64)
     _fill_spans(body, spans)
     return [body[start:end].tobytes() for start, end in spans.tolist()]
@@ -61,6 +62,9 @@ def read(encoded: Iterable[bytes], refuse: Callable[[str], None]) -> list[Family
     """The valid messages, each once, in their order; `refuse` is called with the reason for each of the others."""
     entries: dict[FamilyMetadata, None] = {}
     for number, data in enumerate(encoded):
+        if len(data) > MESSAGE_BYTES_MAX:
+            refuse(f"metadata {number} has {len(data)} bytes; the limit is {MESSAGE_BYTES_MAX}")
+            continue
         try:
             message = remote_write_pb2.MetricMetadata.FromString(data)
         except DecodeError as error:

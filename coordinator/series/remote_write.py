@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import cramjam
 import numpy as np
 import snappy
 from google.protobuf.message import DecodeError
@@ -42,6 +43,11 @@ SERIES_MAX = 1 << 20
 """Series of one request: its walk takes 48 bytes for each of them, however little the body spends on one."""
 ODD_SERIES_MAX = 100_000
 """Series of one request that are not plain: some 10 µs of interpreted code each."""
+ODD_FIELDS_MAX = 1 << 20
+"""Fields of all series of one request that are not plain, which the protobuf library takes apart at some 50 bytes each:
+samples, exemplars and unknown ones; its labels are bounded by their own limit."""
+SAMPLES_MAX = 1 << 22
+"""Samples of one request: the frames take 16 bytes for each, however little the body spends on one."""
 ODD_BODY_BYTES_MAX = 16 << 20
 """Largest body with unknown top-level fields, which the protobuf library must take apart at 8 bytes a byte."""
 REFUSED_SHOWN_MAX = 5
@@ -50,10 +56,17 @@ LABELS_SHOWN_MAX = 200
 SNAPPY_RATIO_MAX = 22
 """Snappy's densest element writes 64 bytes for 3: a header that announces more lies, and is found out before the
 memory is taken."""
+INTO_BYTES_MIN = 512 << 10
+"""From here on a body is decompressed into its place, without a copy and without the interpreter lock."""
 SNAPPY_LENGTH_BYTES_MAX = 5
 """Of the varint that a snappy body begins with."""
 
+ODD_LABELS_MIN = 10_000
+"""Labels of a series that is not plain, up to which it is refused alone, and the others of the request are stored."""
+
 _TIMESERIES_FIELD = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
+_METADATA_FIELD = remote_write_pb2.RawWriteRequest.METADATA_FIELD_NUMBER
+_LABELS_FIELD = remote_write_pb2.RawTimeSeries.LABELS_FIELD_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +127,32 @@ def decompressed_size(raw: bytes) -> int:
     return size
 
 
-def decompress(raw: bytes, bytes_max: int) -> bytes:
+def decompress(raw: bytes, bytes_max: int) -> Frame:
     """Raw snappy → bytes. Raises TooLarge if they would be more than `bytes_max`, BadData if `raw` is not snappy."""
     size = decompressed_size(raw)
     if size > bytes_max:
         raise TooLarge(f"the body decompresses to {size} bytes; the limit is {bytes_max}")
     if size > SNAPPY_RATIO_MAX * len(raw):
         raise BadData(f"the body is not snappy: {len(raw)} bytes cannot hold the {size} they announce")
+    if size >= INTO_BYTES_MIN:
+        return _decompressed_into_place(raw, size)
     try:
         body = snappy.uncompress(raw)
     except snappy.UncompressError as error:
         raise BadData(f"the body is not snappy in block format: {error.__cause__}") from error
     if len(body) != size:
         raise BadData(f"the body is not snappy: it announces {size} bytes and holds {len(body)}")
+    return body
+
+
+def _decompressed_into_place(raw: bytes, size: int) -> Frame:
+    body = np.empty(size, np.uint8).data
+    try:
+        written = cramjam.snappy.decompress_raw_into(raw, body)
+    except cramjam.DecompressionError as error:
+        raise BadData(f"the body is not snappy in block format: {error}") from error
+    if written != size:
+        raise BadData(f"the body is not snappy: it announces {size} bytes and holds {written}")
     return body
 
 
@@ -160,21 +186,21 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
     if walked is None:
         if len(body) > ODD_BODY_BYTES_MAX:
             raise TooLarge(f"a body of {len(body)} bytes has unknown fields; the limit of such is {ODD_BODY_BYTES_MAX}")
+        _check_odd_counts(*(_count_fields(body, number) for number in (_TIMESERIES_FIELD, _METADATA_FIELD)))
         try:
             request = remote_write_pb2.RawWriteRequest.FromString(bytes(body))
         except DecodeError as error:
             raise BadData(f"the body is not a protobuf WriteRequest: {error}") from error
-        metadata.check_count(len(request.metadata))
         metadata_messages: Sequence[bytes] = request.metadata
         odd = list(enumerate(request.timeseries))
     else:
         pieces.append(walked)
         rows = np.flatnonzero(walked.table[:, STATUS] != PLAIN).tolist()
+        _check_odd_counts(len(rows), int(walked.counts[METADATA]))
         odd = [(row, walked.body[walked.table[row, LABELS] : walked.table[row, END]].tobytes()) for row in rows]
         metadata_messages = metadata.messages(walked.body, int(walked.counts[METADATA]))
-    if len(odd) > ODD_SERIES_MAX:
-        raise TooLarge(f"{len(odd)} series are not in canonical form; the limit is {ODD_SERIES_MAX} a request")
     if odd:
+        _check_odd_fields(odd, limits)
         rewritten = walk(b"".join(_exact(number, data, limits, answer) for number, data in odd), limits)
         assert rewritten is not None and not rewritten.table[:, STATUS].any()
         pieces.append(rewritten)
@@ -183,8 +209,36 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
     return answer
 
 
+def _count_fields(body: Frame, number: int) -> int:
+    """How many length-delimited fields of this number the message has; 0 for what is no message."""
+    counts = np.zeros(2, np.int64)
+    kernels.count_fields(np.frombuffer(body, np.uint8), number, counts)
+    return int(counts[0])
+
+
+def _check_odd_counts(series: int, metadata_messages: int) -> None:
+    if series > ODD_SERIES_MAX:
+        raise TooLarge(f"{series} series are not in canonical form; the limit is {ODD_SERIES_MAX} a request")
+    metadata.check_count(metadata_messages)
+
+
+def _check_odd_fields(odd: Sequence[tuple[int, bytes]], limits: Limits) -> None:
+    """Raises TooLarge for series that the protobuf library would make too many objects of."""
+    labels_max = max(limits.labels, ODD_LABELS_MIN)
+    counts = np.zeros(2, np.int64)
+    for number, data in odd:
+        counts[0] = 0
+        kernels.count_fields(np.frombuffer(data, np.uint8), _LABELS_FIELD, counts)
+        if counts[0] > labels_max:
+            raise TooLarge(f"series {number} has {counts[0]} labels; the limit is {limits.labels}")
+    if counts[1] > ODD_FIELDS_MAX:
+        raise TooLarge(
+            f"series not in canonical form have {counts[1]} fields together; the limit is {ODD_FIELDS_MAX} a request"
+        )
+
+
 def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
-    """Fill `answer.parts` from the plain series of the walks."""
+    """Fill `answer.parts` from the plain series of the walks. Raises TooLarge past SAMPLES_MAX."""
     per_shard: dict[int, list[Frame]] = {}
     for piece in pieces:
         answer.exemplars += int(piece.counts[EXEMPLARS])
@@ -193,6 +247,10 @@ def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
         if not len(rows):
             continue
         answer.samples += int(piece.table[rows, SAMPLES].sum())
+        if answer.samples > SAMPLES_MAX:
+            raise TooLarge(
+                f"the request has {answer.samples} samples; the limit is {SAMPLES_MAX}, send fewer at a time"
+            )
         for shard, frame in division.divide(piece.body, piece.table, piece.hashes, rows, shards):
             per_shard.setdefault(shard, []).append(frame)
     answer.parts.update(per_shard)

@@ -14,7 +14,7 @@ import numpy as np
 from numba import types
 
 from shared.kernels import kernel
-from shared.protobuf_fields import field_length, integer
+from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, field_length, integer, past_field
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import Bytes, load64, xxh64
 
@@ -205,6 +205,25 @@ def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.nd
     row[STATUS] = PLAIN
     counts[EXEMPLARS] += exemplars
     counts[HISTOGRAMS] += histograms
+
+
+@kernel(types.void(Bytes, types.int64, _INTS), first=True)
+def count_fields(body: np.ndarray, number: int, counts: np.ndarray) -> None:
+    """Add to `counts` how many length-delimited fields of this number a message has, and how many fields in all, up to
+    one that is not whole."""
+    at, end = 0, len(body)
+    while at >= 0 and at < end:
+        tag, at = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+        if at < 0:
+            return
+        if tag & 7 == DELIMITED:
+            length, at = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+            if at >= 0:
+                at += length
+        else:
+            at = past_field(body, at, end, tag & 7)
+        counts[0] += np.int64(tag == number << 3 | DELIMITED)
+        counts[1] += 1
 
 
 @kernel(types.int64(Bytes), first=True)

@@ -40,6 +40,7 @@ from shared.telemetry import event
 THREAD_NUMBERS_MIN = (
     64_000  # a write of this many components is checked and cut in a thread: it would block the event loop for 1 ms
 )
+THREAD_IDS_MIN = 1000  # the same for ids, at a microsecond each
 
 
 @dataclass(slots=True)
@@ -146,7 +147,7 @@ class VectorArea:
         have stored their part, and it is safe to send the whole request again.
         """
         collection = await self._for_write(upserts)
-        if len(upserts.flat) < THREAD_NUMBERS_MIN:
+        if len(upserts.flat) < THREAD_NUMBERS_MIN and len(upserts.ids) < THREAD_IDS_MIN:
             parts = self._parts(upserts, collection)
         else:
             parts = await asyncio.to_thread(self._parts, upserts, collection)
@@ -174,10 +175,11 @@ class VectorArea:
         await self._collections.settle()
         if collection is None or not ids:
             return 0
+        parts = self._id_parts(ids) if len(ids) < THREAD_IDS_MIN else await asyncio.to_thread(self._id_parts, ids)
         replies = await self._links.call(
             "vector.delete",
             body=wire.pack(IdsBody(collection)),
-            parts=self._id_parts(ids),
+            parts=parts,
             timeout_s=self._write_timeout_s,
         )
         return sum(wire.unpack(reply.message.body, VectorCountReply).count for reply in replies)

@@ -1,33 +1,45 @@
 """Decodes bodies of vector requests. A write becomes columns, which are checked whole before anything is applied.
 
 JSON is ProtoJSON with attributes flattened (`{"vector": […], "colour": "red"}`); field names are in camelCase or as in
-the .proto. Binary protobuf is `proto/vector.proto`. Every error is a BadData or TooLarge that names the vector and
-field.
+the .proto. Binary protobuf is for `coordinator.vectors.decode_protobuf`, large bodies are read in slices
+(`coordinator.large_bodies`). Every error is a BadData or TooLarge that names the vector and field.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from coordinator.vectors.numbers import Buffer, find_unusable, parse_arrays
-from coordinator.vectors.values import id_bytes, pack_attributes, protobuf_attributes, shown
-from coordinator.vectors.walk import walk_write
-from proto import vector_pb2
+from coordinator.large_bodies import SLICE_BYTES, SLICED_BYTES_MIN, LargeObject, Slices, members
+from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX, Buffer, find_unusable, joined, parse_arrays
+from coordinator.vectors.values import (
+    TEXT_BYTES_MAX,
+    id_bytes,
+    pack_attributes,
+    shown,
+)
 from shared.errors import BadData, TooLarge
 from shared.messages.vectors import DIMENSION_MAX, K_MAX, VECTOR_FIELD, Collection, Floats
 
 VECTORS_MAX = 10_000
 IDS_MAX = 100_000
-DIAGNOSED_BYTES_MAX = 4 << 20  # largest invalid body that is decoded again, slowly, to locate the error
+DIAGNOSED_BYTES_MAX = 512 << 10  # largest invalid body that is decoded again, slowly, to locate the error
+VECTOR_BYTES_MAX = 8 << 20
+"""One vector in a body as it is encoded: 16,384 components take 0.4 MB as JSON, the rest is for its attributes."""
+ODD_ATTRIBUTES_MAX = 1024
+"""Attributes of a vector as they are encoded, where later ones may replace earlier ones."""
+TEXT_ENCODED_BYTES_MAX = 6 * TEXT_BYTES_MAX + 2
+"""The longest text of an attribute in JSON, all of it as escapes."""
+FIELDS_MAX = 10_000
+"""Names of the fields that a read includes."""
 
 T = TypeVar("T")
 
@@ -126,10 +138,18 @@ class CollectionSettings(msgspec.Struct, forbid_unknown_fields=True):
     textFields: list[str] = []
 
 
+_VECTORS = msgspec.json.Decoder(list[_Vector])
+_TEXTS = msgspec.json.Decoder(list[str])
+
+
 def decode_json(body: Buffer, kind: type[T]) -> T:
     """The body as a `kind`. Raises BadData that says where the body is not valid."""
+    return _decoded(lambda: msgspec.json.decode(body, type=kind), body)
+
+
+def _decoded(decode: Callable[[], T], body: Buffer) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decode()
     except msgspec.ValidationError as error:
         raise BadData(f"the body is not right: {_plain(error)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -174,16 +194,77 @@ def _has_not_a_number(value: Any) -> bool:
 
 
 def write_from_json(body: bytes) -> Upserts:
-    if b'"upsert_vectors"' in body[:256]:
-        named = decode_json(body, _WriteProtoNames)
-        vectors, collection = named.upsert_vectors, named.collection
+    named = b'"upsert_vectors"' in body[:256]
+    if len(body) >= SLICED_BYTES_MIN:
+        return _write_from_slices(body, named)
+    if named:
+        request = decode_json(body, _WriteProtoNames)
+        vectors, collection = request.upsert_vectors, request.collection
     else:
-        request = decode_json(body, _Write)
-        vectors, collection = request.upsertVectors, request.collection
-    _check_count("upsertVectors", len(vectors), VECTORS_MAX, 1)
-    ids = [id_bytes(vector.id, "upsertVectors") for vector in vectors]
-    arrays = []
-    attributes = []
+        plain = decode_json(body, _Write)
+        vectors, collection = plain.upsertVectors, plain.collection
+    check_count("upsertVectors", len(vectors), VECTORS_MAX, 1)
+    return _upserts(collection, [vectors])
+
+
+def _write_from_slices(body: bytes, named: bool) -> Upserts:
+    name = "upsert_vectors" if named else "upsertVectors"
+    large = LargeObject(body, {name: VECTORS_MAX})
+    rest = decode_json(large.rest, _WriteProtoNames) if named else decode_json(large.rest, _Write)
+    vectors = large.lists.get(name)
+    if vectors is None:
+        raise BadData(f"{name} is not an array")
+    check_count("upsertVectors", vectors.count, VECTORS_MAX, 1)
+    vectors.require_elements_within(VECTOR_BYTES_MAX)
+    return _upserts(rest.collection, (_vectors_of(vectors, first, text) for first, text in vectors))
+
+
+def _vectors_of(vectors: Slices, first: int, text: bytes) -> list[_Vector]:
+    if len(text) > SLICE_BYTES:
+        _check_large_vector(text, f"upsertVectors[{first}], field attributes")
+    return _decoded(partial(vectors.decode, first, text, _VECTORS), b'{"upsertVectors":[%s]}' % text)
+
+
+def _check_large_vector(text: bytes, where: str) -> None:
+    """Raises BadData for a vector of which decoding would make more than its attributes may have."""
+    octets = np.frombuffer(text, np.uint8)
+    for name, name_end, begin, end in members(octets):
+        if text[name:name_end] != b'"attributes"' or text[begin : begin + 1] != b"{":
+            continue
+        for label, label_end, value, value_end in members(octets[begin:end], ODD_ATTRIBUTES_MAX):
+            is_list = text[begin + value : begin + value + 1] == b"["
+            most = COMPONENTS_BYTES_MAX if is_list else TEXT_ENCODED_BYTES_MAX
+            if value_end - value > most:
+                shown_name = shown(text[begin + label : begin + label_end].decode(errors="replace"))
+                raise BadData(f"{where}.{shown_name} has {value_end - value} bytes; it may have at most {most}")
+
+
+def _upserts(collection: str, pieces: Iterable[list[_Vector]]) -> Upserts:
+    """The vectors of a request that come in pieces, each of which is let go before the next."""
+    ids: list[bytes] = []
+    attributes: list[bytes] = []
+    flats: list[Floats] = []
+    counts: list[NDArray[np.int64]] = []
+    for vectors in pieces:
+        ids += [id_bytes(vector.id, "upsertVectors") for vector in vectors]
+        arrays, packed = _attributes(vectors)
+        flat, lengths = numbers(arrays, partial(_vector_label, vectors))
+        flats.append(flat)
+        counts.append(lengths)
+        attributes += packed
+    if len(flats) == 1:
+        return Upserts(collection, ids, flats[0], counts[0], attributes)
+    return Upserts(collection, ids, joined(flats), np.concatenate(counts), attributes)
+
+
+def _vector_label(vectors: Sequence[_Vector], place: int) -> str:
+    return f"upsertVectors: vector {shown(vectors[place].id)}, field attributes.{VECTOR_FIELD}"
+
+
+def _attributes(vectors: Sequence[_Vector]) -> tuple[list[Buffer], list[bytes]]:
+    """(the vectors themselves as they are encoded, their other attributes packed)."""
+    arrays: list[Buffer] = []
+    packed = []
     for vector in vectors:
         entries = vector.attributes
         array = entries.pop(VECTOR_FIELD, None)
@@ -191,15 +272,18 @@ def write_from_json(body: bytes) -> Upserts:
             raise BadData(f"upsertVectors: vector {shown(vector.id)}, field attributes.{VECTOR_FIELD} is missing")
         arrays.append(array)
         if not entries:
-            attributes.append(b"")
+            packed.append(b"")
             continue
         where = f"upsertVectors: vector {shown(vector.id)}, field attributes"
-        attributes.append(pack_attributes({name: _plain_value(raw) for name, raw in entries.items()}, where))
-    flat, counts = numbers(arrays, lambda i: f"upsertVectors: vector {shown(vectors[i].id)}, field attributes.vector")
-    return Upserts(collection, ids, flat, counts, attributes)
+        packed.append(pack_attributes({name: _plain_value(raw) for name, raw in entries.items()}, where))
+    return arrays, packed
 
 
 def _plain_value(raw: msgspec.Raw) -> Any:
+    # Whatever an array or an object holds, it cannot be a value.
+    kind = memoryview(raw)[:1].tobytes()
+    if kind in (b"[", b"{"):
+        return [] if kind == b"[" else {}
     # The decoder refuses a number beyond the range of a double. As infinity, it gets the error of our own check.
     try:
         return msgspec.json.decode(raw)
@@ -214,6 +298,9 @@ def numbers(arrays: Sequence[Buffer], label: Any) -> tuple[Floats, NDArray[np.in
     except (msgspec.MsgspecError, OverflowError):
         pass
     for place, array in enumerate(arrays):
+        size = len(memoryview(array))
+        if size > COMPONENTS_BYTES_MAX:
+            raise BadData(f"{label(place)} has {size} bytes; it may have at most {COMPONENTS_BYTES_MAX}")
         try:
             content = msgspec.json.decode(array)
         except msgspec.MsgspecError as error:
@@ -230,108 +317,78 @@ def numbers(arrays: Sequence[Buffer], label: Any) -> tuple[Floats, NDArray[np.in
 
 def ids_from_json(body: bytes) -> tuple[str, list[bytes]]:
     """(collection, ids) of a delete."""
-    request = decode_json(body, _Ids)
-    return request.collection, check_ids(request.ids)
+    if len(body) < SLICED_BYTES_MIN:
+        request = decode_json(body, _Ids)
+        return request.collection, check_ids(request.ids)
+    large = LargeObject(body, {"ids": IDS_MAX})
+    request = decode_json(large.rest, _Ids)
+    return request.collection, check_ids(_texts(large, "ids", check_id_count) or [])
 
 
 def get_from_json(body: bytes) -> tuple[str, list[bytes], tuple[str, ...] | None]:
     """(collection, ids, names of the fields to include; None for all) of a read."""
-    request = decode_json(body, _Get)
+    if len(body) < SLICED_BYTES_MIN:
+        request = decode_json(body, _Get)
+    else:
+        large = LargeObject(body, {"ids": K_MAX, "includeFields": FIELDS_MAX, "include_fields": FIELDS_MAX})
+        request = decode_json(large.rest, _Get)
+        request.ids = _texts(large, "ids", check_read_count) or []
+        for name in ("includeFields", "include_fields"):
+            setattr(request, name, _texts(large, name, _check_fields))
     fields = request.includeFields if request.includeFields is not None else request.include_fields
-    return request.collection, _ids_to_read(request.ids), None if fields is None else tuple(fields)
+    return request.collection, ids_to_read(request.ids), included(fields)
+
+
+def _texts(large: LargeObject, name: str, check_count: Callable[[int], None]) -> list[str] | None:
+    """The list of texts in a large body; None where there is none."""
+    slices = large.lists.get(name)
+    if slices is None:
+        return None
+    check_count(slices.count)
+    slices.require_elements_within(SLICE_BYTES)
+    texts: list[str] = []
+    for first, text in slices:
+        texts += _decoded(partial(slices.decode, first, text, _TEXTS), b"")
+    return texts
+
+
+def included(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    _check_fields(len(names))
+    return tuple(names)
+
+
+def _check_fields(count: int) -> None:
+    if count > FIELDS_MAX:
+        raise BadData(f"includeFields has {count} entries; at most {FIELDS_MAX} are allowed")
 
 
 def settings_from_json(body: bytes) -> CollectionSettings:
     return decode_json(body, CollectionSettings)
 
 
-def _ids_to_read(ids: Sequence[str]) -> list[bytes]:
-    if len(ids) > K_MAX:
-        raise BadData(f"ids has {len(ids)} entries; at most {K_MAX} are read at once")
+def ids_to_read(ids: Sequence[str]) -> list[bytes]:
+    check_read_count(len(ids))
     return check_ids(ids)
 
 
+def check_read_count(count: int) -> None:
+    if count > K_MAX:
+        raise BadData(f"ids has {count} entries; at most {K_MAX} are read at once")
+
+
 def check_ids(ids: Sequence[str]) -> list[bytes]:
-    _check_count("ids", len(ids), IDS_MAX, 0)
+    check_id_count(len(ids))
     return [id_bytes(name, "ids") for name in ids]
 
 
-def _check_count(field: str, count: int, most: int, least: int) -> None:
+def check_id_count(count: int) -> None:
+    check_count("ids", count, IDS_MAX, 0)
+
+
+def check_count(field: str, count: int, most: int, least: int) -> None:
     if count < least:
         raise BadData(f"{field} is empty; it must have at least one entry")
     if count > most:
         raise TooLarge(f"{field} has {count} entries; a request may have at most {most}")
-
-
-# Protobuf
-
-
-def parse_protobuf(body: bytes, message: Any) -> Any:
-    """Parse `body` into `message` and return it. Raises BadData for bytes that are not such a message."""
-    try:
-        message.ParseFromString(body)
-    except (DecodeError, ValueError) as error:
-        raise BadData(f"the body is not a protobuf {message.DESCRIPTOR.full_name}: {error}") from error
-    return message
-
-
-def write_from_protobuf(body: bytes) -> Upserts:
-    usual = walk_write(body, VECTORS_MAX)
-    if usual is None:
-        return _write_from_message(parse_protobuf(body, vector_pb2.WriteRequest()))
-    rows, (first, last) = usual
-    _check_count("upsertVectors", len(rows), VECTORS_MAX, 1)
-    ids: list[bytes] = []
-    pieces: list[bytes] = []
-    attributes: list[bytes] = []
-    for start, end, id_start, id_end, floats_start, floats_end, others in rows.tolist():
-        name = _utf8(body[id_start:id_end], "upsertVectors")
-        ids.append(id_bytes(name, "upsertVectors"))
-        if floats_end == floats_start:
-            raise BadData(f"upsertVectors: vector {shown(name)}, field attributes.{VECTOR_FIELD} is missing or empty")
-        pieces.append(body[floats_start:floats_end])
-        if others:
-            vector = parse_protobuf(body[start:end], vector_pb2.Vector())
-            where = f"upsertVectors: vector {shown(name)}, field attributes"
-            attributes.append(protobuf_attributes(vector, where))
-        else:
-            attributes.append(b"")
-    flat = np.frombuffer(b"".join(pieces), dtype=np.float32)
-    counts = (rows[:, 5] - rows[:, 4]) // 4
-    return Upserts(_utf8(body[first:last], "collection"), ids, flat, counts, attributes)
-
-
-def _utf8(text: bytes, field: str) -> str:
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        raise BadData(f"{field}: {shown(text)} is not UTF-8 text") from None
-
-
-def _write_from_message(request: vector_pb2.WriteRequest) -> Upserts:
-    vectors = request.upsert_vectors
-    _check_count("upsertVectors", len(vectors), VECTORS_MAX, 1)
-    ids = [id_bytes(vector.id, "upsertVectors") for vector in vectors]
-    pieces = []
-    attributes = []
-    for vector in vectors:
-        where = f"upsertVectors: vector {shown(vector.id)}, field attributes"
-        if VECTOR_FIELD not in vector.attributes:
-            raise BadData(f"{where}.{VECTOR_FIELD} is missing")
-        value = vector.attributes[VECTOR_FIELD]
-        if value.WhichOneof("value") != "vector_value":
-            raise BadData(f"{where}.{VECTOR_FIELD} is {shown(str(value).strip())}; it must be a vector_value")
-        pieces.append(np.array(value.vector_value.values, dtype=np.float32))
-        attributes.append(protobuf_attributes(vector, where))
-    counts = np.array([len(piece) for piece in pieces], dtype=np.int64)
-    return Upserts(request.collection, ids, np.concatenate(pieces), counts, attributes)
-
-
-def ids_from_protobuf(body: bytes) -> tuple[str, list[bytes]]:
-    request = parse_protobuf(body, vector_pb2.DeleteRequest())
-    return request.collection, check_ids(request.ids)
-
-
-def get_from_protobuf(body: bytes) -> tuple[str, list[bytes], tuple[str, ...] | None]:
-    request = parse_protobuf(body, vector_pb2.GetRequest())
-    return request.collection, _ids_to_read(request.ids), tuple(request.include_fields) or None

@@ -19,6 +19,8 @@ _INTS = types.Array(types.int64, 1, "C", readonly=True)
 _TABLE = types.Array(types.float32, 2, "C", readonly=True)
 
 _POWERS = np.array([float(f"1e{n}") for n in range(23)])
+COMPONENTS_BYTES_MAX = 1 << 20
+"""The longest array that is decoded to objects when the kernels leave it; 16,384 components take some 0.4 MB."""
 SIGNIFICANT_MAX = 18  # so many digits are less than 2^63
 UNUSUAL = -1
 """What the kernels answer for input they leave to the general parser: anything rare, and anything wrong."""
@@ -152,8 +154,8 @@ def _parse(text, lengths, out, counts):  # type: ignore[no-untyped-def]
 def parse_arrays(arrays: Sequence[Buffer]) -> tuple[Floats, NDArray[np.int64]]:
     """JSON texts of arrays of numbers → (their numbers one after the other, float32[n]; how many each has).
 
-    Raises msgspec.ValidationError or OverflowError for one that is not such an array. Numbers past float32 become
-    infinite.
+    Raises msgspec.ValidationError or OverflowError for one that is not such an array, or too long to tell. Numbers past
+    float32 become infinite.
     """
     text = np.frombuffer(b"".join(arrays), dtype=np.uint8)
     lengths = np.array([len(memoryview(array)) for array in arrays], dtype=np.int64)
@@ -161,7 +163,8 @@ def parse_arrays(arrays: Sequence[Buffer]) -> tuple[Floats, NDArray[np.int64]]:
     counts = np.empty(len(arrays), dtype=np.int64)
     total, rare = _parse(text, lengths, out, counts)
     if not rare:
-        return out[:total], counts
+        out.resize(total, refcheck=False)  # a view would keep the memory of all of it
+        return out, counts
     return _with_unusual(arrays, out[:total], counts, np.flatnonzero(counts == UNUSUAL))
 
 
@@ -174,6 +177,8 @@ def _with_unusual(
     rare = set(unusual.tolist())
     for i, array in enumerate(arrays):
         if i in rare:
+            if len(memoryview(array)) > COMPONENTS_BYTES_MAX:
+                raise OverflowError(i)
             numbers = msgspec.json.decode(array, type=list[float])
             with np.errstate(over="ignore"):
                 pieces.append(np.array(numbers, dtype=np.float64).astype(np.float32))
@@ -182,6 +187,17 @@ def _with_unusual(
             pieces.append(parsed[at : at + int(counts[i])])
             at += int(counts[i])
     return np.concatenate(pieces), counts
+
+
+def joined(pieces: list[Floats]) -> Floats:
+    """The pieces one after the other. Each is taken from the list and let go once it is copied."""
+    out = np.empty(sum(map(len, pieces)), np.float32)
+    at = len(out)
+    while pieces:
+        piece = pieces.pop()
+        at -= len(piece)
+        out[at : at + len(piece)] = piece
+    return out
 
 
 @kernel(types.UniTuple(types.int64, 2)(_TABLE, types.boolean), error_model="numpy")

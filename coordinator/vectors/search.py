@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject
 from coordinator.vectors import filters
-from coordinator.vectors.decode import check_components, decode_json, numbers, parse_protobuf
+from coordinator.vectors.decode import check_components, decode_json, numbers
+from coordinator.vectors.decode_protobuf import parse_protobuf
+from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX
 from coordinator.vectors.values import shown
 from proto import vector_pb2
 from shared.errors import BadData
-from shared.messages.vectors import K_MAX, Collection, Condition, Floats, SearchBody
+from shared.messages.vectors import DIMENSION_MAX, K_MAX, Collection, Condition, Floats, SearchBody
 
 K_DEFAULT = 10
 EXPANSION_MAX = 10_000
@@ -22,6 +26,11 @@ RESULTS_MAX = 100_000  # for all queries of a request together
 FIELDS_MAX = 256
 TEXT_QUERY_CHARS_MAX = 4096
 FUSION_DEPTH = 100
+REST_BYTES_MAX = 3 << 20
+"""Of a request beside `vectors`: a vector of 16,384 components takes some 0.4 MB as JSON, the rest is its filter's."""
+
+_VECTORS_FIELD = vector_pb2.SearchRequest.VECTORS_FIELD_NUMBER
+_RAW_VALUES = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @dataclass(slots=True)
@@ -102,7 +111,7 @@ class _Search(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def from_json(body: bytes) -> SearchRequest:
-    request = decode_json(body, _Search)
+    request = _decoded(body)
     single, several = request.vector is not msgspec.UNSET, request.vectors is not None
     arrays: list[Any] = [request.vector] if single else request.vectors or []
     _check_shape(single, several, len(arrays), request.text is not None)
@@ -132,15 +141,33 @@ def from_json(body: bytes) -> SearchRequest:
     )
 
 
+def _decoded(body: bytes) -> _Search:
+    if len(body) < SLICED_BYTES_MIN:
+        return decode_json(body, _Search)
+    large = LargeObject(body, {"vectors": QUERIES_MAX}, REST_BYTES_MAX)
+    request = decode_json(large.rest, _Search)
+    slices = large.lists.get("vectors")
+    if slices is not None:
+        _check_queries(slices.count)
+        slices.require_elements_within(COMPONENTS_BYTES_MAX)
+        request.vectors = [
+            # A copy, since a raw value keeps the memory of the slice around it.
+            msgspec.Raw(bytes(raw))
+            for first, text in slices
+            for raw in slices.decode(first, text, _RAW_VALUES)
+        ]
+    return request
+
+
 def from_protobuf(body: bytes) -> SearchRequest:
-    request = parse_protobuf(body, vector_pb2.SearchRequest())
-    single, several, text = bool(request.vector), bool(request.vectors), request.HasField("text")
-    arrays = [request.vector] if single else [vector.values for vector in request.vectors]
+    request, vectors = _parsed(body)
+    single, several, text = bool(request.vector), bool(vectors), request.HasField("text")
+    arrays = [_components(request.vector, "vector")] if single else vectors
     _check_shape(single, several, len(arrays), text)
     return _checked(
         SearchRequest(
             request.collection,
-            np.concatenate([np.zeros(0, np.float32), *(np.array(a, dtype=np.float32) for a in arrays)]),
+            np.concatenate([np.zeros(0, np.float32), *arrays]),
             [len(array) for array in arrays],
             several,
             request.k,
@@ -154,6 +181,35 @@ def from_protobuf(body: bytes) -> SearchRequest:
     )
 
 
+def _parsed(body: bytes) -> tuple[vector_pb2.SearchRequest, list[Floats]]:
+    """(the request, of which a large one lacks its `vectors`; the components of these)."""
+    if len(body) < SLICED_BYTES_MIN:
+        request = parse_protobuf(body, vector_pb2.SearchRequest())
+        requests: Iterable[vector_pb2.SearchRequest] = [request]
+        _check_queries(len(request.vectors))
+    else:
+        large = LargeMessage(body, _VECTORS_FIELD, "vectors", QUERIES_MAX, REST_BYTES_MAX)
+        _check_queries(large.list.count)
+        large.list.require_elements_within(COMPONENTS_BYTES_MAX)
+        request = parse_protobuf(large.rest, vector_pb2.SearchRequest())
+        requests = (parse_protobuf(text, vector_pb2.SearchRequest()) for _, text in large.list)
+    vectors: list[Floats] = []
+    for piece in requests:
+        vectors += [_components(vector.values, f"vectors[{len(vectors)}]") for vector in piece.vectors]
+    return request, vectors
+
+
+def _components(values: Sequence[float], label: str) -> Floats:
+    if len(values) > DIMENSION_MAX:
+        raise BadData(f"{label} has {len(values)} components; it may have at most {DIMENSION_MAX}")
+    return np.array(values, dtype=np.float32)
+
+
+def _check_queries(count: int) -> None:
+    if count > QUERIES_MAX:
+        raise BadData(f"vectors has {count} entries; at most {QUERIES_MAX} are searched at once")
+
+
 def _check_shape(single: bool, several: bool, count: int, text: bool) -> None:
     if single and several:
         raise BadData("vector and vectors are both given; a search has one of them")
@@ -162,8 +218,7 @@ def _check_shape(single: bool, several: bool, count: int, text: bool) -> None:
         raise BadData(f"{field_name}; a search needs a vector, vectors or text")
     if several and text:
         raise BadData("vectors and text are both given; a hybrid search has one vector")
-    if count > QUERIES_MAX:
-        raise BadData(f"vectors has {count} entries; at most {QUERIES_MAX} are searched at once")
+    _check_queries(count)
 
 
 def _checked(request: SearchRequest) -> SearchRequest:

@@ -10,10 +10,20 @@ from numba import types
 from numpy.typing import NDArray
 
 from shared.kernels import kernel
-from shared.protobuf_fields import delimited_field
-from shared.xxh64 import Bytes
+from shared.messages.vectors import Floats
+from shared.protobuf_fields import LENGTH_BYTES_MAX, delimited_field, integer, past_field
+from shared.xxh64 import Bytes, copy_bytes
 
 UNUSUAL = -1
+
+
+@kernel(types.boolean(Bytes, types.int64, types.int64))
+def _one_field(body, at, end):  # type: ignore[no-untyped-def]
+    """Whether body[at:end] is one field, so that parsing it makes one value; or nothing, which is for the library."""
+    if at == end:
+        return True
+    tag, content = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+    return content >= 0 and past_field(body, content, end, tag & 7) == end
 
 
 @kernel(types.int64(Bytes, types.int64[:, ::1], types.int64[::1]))
@@ -48,6 +58,8 @@ def _walk(body, rows, collection):  # type: ignore[no-untyped-def]
             number, value, value_end = delimited_field(body, key_end, inner)
             if number != 2 or value_end != inner:
                 return UNUSUAL
+            if not _one_field(body, value, value_end):
+                return UNUSUAL
             name = body[key:key_end]
             if len(name) == 6 and name[0] == 118 and name[1] == 101 and name[2] == 99 and name[3] == 116:
                 if name[4] != 111 or name[5] != 114:
@@ -63,6 +75,23 @@ def _walk(body, rows, collection):  # type: ignore[no-untyped-def]
             else:
                 row[6] += 1
     return count
+
+
+@kernel(types.void(Bytes, types.Array(types.int64, 2, "C", readonly=True), types.Array(types.uint8, 1, "C")))
+def _gather(body, rows, out):  # type: ignore[no-untyped-def]
+    at = 0
+    for i in range(len(rows)):
+        size = rows[i, 5] - rows[i, 4]
+        copy_bytes(out, at, body, rows[i, 4], size)
+        at += size
+
+
+def gather(body: bytes, rows: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
+    """(the packed floats of the vectors one after the other, how many each has), given what `walk_write` found."""
+    counts = (rows[:, 5] - rows[:, 4]) // 4
+    flat = np.empty(int(counts.sum()), np.float32)
+    _gather(np.frombuffer(body, np.uint8), rows, flat.view(np.uint8))
+    return flat, counts
 
 
 def walk_write(body: bytes, most: int) -> tuple[NDArray[np.int64], tuple[int, int]] | None:

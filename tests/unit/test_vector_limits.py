@@ -19,8 +19,8 @@ from coordinator.vectors.decode import (
     check_ids,
     ids_from_json,
     write_from_json,
-    write_from_protobuf,
 )
+from coordinator.vectors.decode_protobuf import write_from_protobuf
 from coordinator.vectors.filters import DEPTH_MAX, NODES_MAX, VALUES_MAX
 from coordinator.vectors.merging import Hits, fuse
 from coordinator.vectors.numbers import find_unusable, parse_arrays

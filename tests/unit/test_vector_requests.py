@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from coordinator.vectors import decode, search
 from coordinator.vectors import filters as vector_filters
 from coordinator.vectors.catalogue import Catalogue
-from coordinator.vectors.decode import Upserts, decode_json, write_from_json, write_from_protobuf
+from coordinator.vectors.decode import Upserts, decode_json, write_from_json
+from coordinator.vectors.decode_protobuf import write_from_protobuf
 from coordinator.vectors.numbers import parse_arrays
 from proto import vector_pb2
 from shared.config import Settings

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -12,6 +14,7 @@ from coordinator.api.log import log_parameters
 from coordinator.bodies import read_body
 from coordinator.calls import WorkerReply
 from coordinator.context import CONTEXT
+from coordinator.large_bodies import SLICED_BYTES_MIN, LargeObject
 from coordinator.responses import json_answer
 from shared.errors import BadData
 from shared.hashing import shard_of
@@ -38,6 +41,7 @@ class _Put(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decoder = msgspec.json.Decoder(_Put)
+_list_decoder = msgspec.json.Decoder(list[_Position])
 
 
 async def get(request: web.Request) -> web.Response:
@@ -55,12 +59,46 @@ async def get(request: web.Request) -> web.Response:
 async def put(request: web.Request) -> web.Response:
     """Set positions, all or none: 409 when one is not as `expected`. Answered when they are on the disk."""
     body = await read_body(request, BODY_BYTES_MAX)
+    if len(body) < SLICED_BYTES_MIN:
+        moves = _moves(_positions(body))
+    else:
+        moves = await request.app[CONTEXT].decodings.run(len(body), lambda: _moves(_sliced_positions(body)))
+    await _ask(request, "log.cursor_put", CursorBody(_name(request), moves))
+    return json_answer({"status": "success", "positionsSet": len(moves)})
+
+
+def _positions(body: bytes) -> list[_Position]:
+    return _decoded(lambda: _decoder.decode(body).positions)
+
+
+def _sliced_positions(body: bytes) -> list[_Position]:
+    """As `_positions`, for a large body."""
+    large = LargeObject(body, {"positions": MOVES_MAX})
+    _positions(large.rest)
+    positions: list[_Position] = []
+    if (slices := large.lists.get("positions")) is not None:
+        _check_count(slices.count)
+        slices.require_elements_within(2 * KEY_BYTES_MAX)
+        for first, text in slices:
+            positions += _decoded(partial(slices.decode, first, text, _list_decoder))
+    return positions
+
+
+def _decoded(decode: Callable[[], list[_Position]]) -> list[_Position]:
     try:
-        positions = _decoder.decode(body).positions
+        return decode()
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadData(f"the body is not a valid list of positions: {error}") from error
-    if not 0 < len(positions) <= MOVES_MAX:
-        raise BadData(f"`positions` holds {len(positions)} entries; it must hold 1 to {MOVES_MAX}")
+
+
+def _check_count(count: int) -> None:
+    if not 0 < count <= MOVES_MAX:
+        raise BadData(f"`positions` holds {count} entries; it must hold 1 to {MOVES_MAX}")
+
+
+def _moves(positions: list[_Position]) -> list[CursorMove]:
+    """What the worker is asked to do. Raises BadData."""
+    _check_count(len(positions))
     moves = []
     for i, position in enumerate(positions):
         if len(position.key) > KEY_BYTES_MAX:
@@ -68,8 +106,7 @@ async def put(request: web.Request) -> web.Response:
         expected = position.expected
         expected_sequence = None if expected is msgspec.UNSET else -1 if expected is None else expected
         moves.append(CursorMove(position.key, position.sequence, expected_sequence))  # type: ignore[arg-type]
-    await _ask(request, "log.cursor_put", CursorBody(_name(request), moves))
-    return json_answer({"status": "success", "positionsSet": len(moves)})
+    return moves
 
 
 async def delete(request: web.Request) -> web.Response:

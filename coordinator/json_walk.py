@@ -1,0 +1,166 @@
+"""Kernels that find the members of a JSON object and the elements of a JSON array, without an object for any of them.
+
+They check only how texts, brackets, colons and commas nest and follow one another at the level they look at. What
+stands between them is for a decoder to check. Every read is checked against the end of the text.
+"""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from shared.kernels import kernel
+from shared.xxh64 import Bytes
+
+BROKEN, TOO_DEEP, TOO_MANY = -1, -2, -3
+"""What the kernels answer, as the first of their results, for what is no JSON or beyond a limit."""
+DEPTH_MAX = 128
+"""Of brackets within one value. A filter of the deepest kind has 97."""
+
+NAME, NAME_END, VALUE, VALUE_END = range(4)
+"""Columns of a table of members; a name has its quotes."""
+BEGIN, END, FIRST = range(3)
+"""Columns of a table of slices: where it begins and ends, and the position of its first element in the array."""
+
+_QUOTE, _BACKSLASH, _SLASH, _COMMA, _COLON = (ord(c) for c in '"\\/,:')
+_OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = (ord(c) for c in "{}[]")
+
+_PAIR = types.UniTuple(types.int64, 2)
+_TABLE = types.Array(types.int64, 2, "C")
+
+
+@kernel(types.int64(Bytes, types.int64, types.int64))
+def past_space(text: np.ndarray, at: int, end: int) -> int:
+    """The first position from `at` on that has no white space."""
+    while at < end and text[at] <= 32 and text[at] in (32, 9, 10, 13):
+        at += 1
+    return at
+
+
+@kernel(types.int64(Bytes, types.int64, types.int64))
+def _past_text(text: np.ndarray, at: int, end: int) -> int:
+    """Behind the text whose first quote is at `at`; BROKEN if it has no end."""
+    at += 1
+    while at < end:
+        if text[at] == _QUOTE:
+            return at + 1
+        at += 2 if text[at] == _BACKSLASH else 1
+    return BROKEN
+
+
+@kernel(types.int64(Bytes, types.int64, types.int64))
+def _past_value(text: np.ndarray, at: int, end: int) -> int:
+    """Behind the value at `at`, where no white space is; BROKEN, or TOO_DEEP past DEPTH_MAX."""
+    begin, depth = at, 0
+    while at < end:
+        byte = text[at]
+        if byte == _QUOTE:
+            at = _past_text(text, at, end)
+            if at < 0 or depth == 0:
+                return at
+            continue
+        if byte in (_OPEN_OBJECT, _OPEN_ARRAY):
+            depth += 1
+            if depth > DEPTH_MAX:
+                return TOO_DEEP
+        elif byte in (_CLOSE_OBJECT, _CLOSE_ARRAY):
+            depth -= 1
+            if depth == 0:
+                return at + 1
+        if depth <= 0 and (depth < 0 or byte == _COMMA or byte <= 32):
+            break
+        at += 1
+    return at if depth <= 0 and at > begin else BROKEN
+
+
+@kernel(_PAIR(Bytes, types.int64, types.int64, _TABLE))
+def members(text: np.ndarray, at: int, end: int, table: np.ndarray) -> tuple[int, int]:
+    """The members of the object at `at`, described in `table` (int64[…, 4]): (how many, where the object ends)."""
+    at = past_space(text, at, end)
+    if at >= end or text[at] != _OPEN_OBJECT:
+        return BROKEN, at
+    at = past_space(text, at + 1, end)
+    if at < end and text[at] == _CLOSE_OBJECT:
+        return 0, at + 1
+    count = 0
+    while at < end and text[at] == _QUOTE:
+        if count == len(table):
+            return TOO_MANY, at
+        name_end = _past_text(text, at, end)
+        if name_end < 0:
+            return BROKEN, at
+        colon = past_space(text, name_end, end)
+        if colon >= end or text[colon] != _COLON:
+            return BROKEN, at
+        value = past_space(text, colon + 1, end)
+        value_end = _past_value(text, value, end)
+        if value_end < 0:
+            return value_end, value
+        row = table[count]
+        row[NAME], row[NAME_END], row[VALUE], row[VALUE_END] = at, name_end, value, value_end
+        count += 1
+        at = past_space(text, value_end, end)
+        if at >= end:
+            break
+        if text[at] == _CLOSE_OBJECT:
+            return count, at + 1
+        if text[at] != _COMMA:
+            break
+        at = past_space(text, at + 1, end)
+    return BROKEN, at
+
+
+@kernel(_PAIR(Bytes, types.int64, types.int64, types.int64, types.int64, _TABLE))
+def slices(text: np.ndarray, at: int, end: int, most: int, slice_bytes: int, table: np.ndarray) -> tuple[int, int]:
+    """The elements of the array text[at:end]: (how many, in how many slices).
+
+    A slice is neighbouring elements with the commas between them, of `slice_bytes` at most or one element. `table`
+    (int64[…, 3]) has room for 2 + 2 * (end - at) // slice_bytes of them. Of the elements beyond `most` only the number
+    is told.
+    """
+    if at >= end or text[at] != _OPEN_ARRAY:
+        return BROKEN, 0
+    last = end - 1
+    at = past_space(text, at + 1, last)
+    if at == last:
+        return 0, 0
+    count, made, begin, before = 0, 0, at, at
+    while True:
+        behind = _past_value(text, at, last)
+        if behind < 0:
+            return behind, at
+        if count < most:
+            if count > 0 and behind - begin > slice_bytes:
+                table[made, END] = before
+                made += 1
+                begin = at
+            if begin == at:
+                table[made, BEGIN], table[made, FIRST] = at, count
+            before = behind
+        count += 1
+        at = past_space(text, behind, last)
+        if at == last:
+            table[made, END] = before
+            return count, made + 1
+        if text[at] != _COMMA:
+            return BROKEN, at
+        at = past_space(text, at + 1, last)
+
+
+@kernel(types.int64(Bytes, types.Array(types.uint8, 1, "C")))
+def without_slash_escapes(text: np.ndarray, out: np.ndarray) -> int:
+    """Copy `text` to `out`, which is as long, with / for every \\/, as some encoders write it; returns its length."""
+    at, place = 0, 0
+    while at < len(text):
+        if text[at] == _BACKSLASH and at + 1 < len(text):
+            if text[at + 1] != _SLASH:
+                out[place] = _BACKSLASH
+                place += 1
+            at += 1
+        out[place] = text[at]
+        place += 1
+        at += 1
+    return place

@@ -1,0 +1,181 @@
+"""`python -m loadtest.bench.decoders`: what the worst bodies cost a decoder, printed as a table.
+
+For each: the time in all, the longest time that other threads had to wait for the interpreter lock, the longest time
+that the event loop stood still, and the memory taken at most. Each body has a process of its own, in which the handler
+of its path is called with a request that has arrived whole; what comes behind the decoder fails at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psutil
+from aiohttp import streams, web
+from aiohttp.test_utils import make_mocked_request
+
+from coordinator.app import build
+from coordinator.context import Context
+from coordinator.dispatch import Dispatcher, _answered
+from coordinator.telemetry import Telemetry
+from loadtest.harness.worst_bodies import WORST
+from shared.config import Settings
+from shared.errors import Unavailable
+from shared.interpreter import collect_seldom, switch_often
+from shared.kernels import compile_all
+
+SIZE_BYTES = 63 << 20
+TICK_S = 0.001
+WITHIN_S = 120.0
+
+
+class Ticker(threading.Thread):
+    """Notes the longest time between two of its turns, in seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.longest = 0.0
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        last = time.perf_counter()
+        while not self._ended.is_set():
+            time.sleep(TICK_S)
+            now = time.perf_counter()
+            self.longest = max(self.longest, now - last)
+            last = now
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+async def _ticks(longest: list[float]) -> None:
+    last = time.perf_counter()
+    while True:
+        await asyncio.sleep(TICK_S)
+        now = time.perf_counter()
+        longest.append(now - last)
+        last = now
+
+
+def _context() -> Context:
+    """A context whose areas store nothing."""
+    links = mock.MagicMock(shards=8)
+    areas = [mock.AsyncMock(), mock.AsyncMock(), mock.AsyncMock()]
+    areas[0].append.side_effect = lambda append: _nothing(append.take_blocks(8))
+    for area in (*areas[1:], links):
+        for name in ("write", "delete", "get", "search", "create", "call", "fan_out"):
+            setattr(area, name, mock.AsyncMock(side_effect=Unavailable("nothing is stored here")))
+    return Context(Settings(), links, mock.MagicMock(spec=Telemetry), *areas)
+
+
+def _nothing(_: object) -> tuple[int, int]:
+    raise Unavailable("nothing is stored here")
+
+
+def dispatcher() -> Dispatcher:
+    """The handlers of all paths, with nothing behind them."""
+    return Dispatcher(build(_context()))
+
+
+async def answer(handlers: Dispatcher, body: bytes, path: str, content_type: str) -> tuple[int, str]:
+    """(status, text) of what the handlers answer to this body."""
+    method = "PUT" if "/cursors/" in path or "/collections/" in path else "POST"
+    protocol = mock.Mock(_reading_paused=False)
+    payload = streams.StreamReader(protocol, limit=1 << 30, loop=asyncio.get_running_loop())
+    payload.feed_data(body)
+    payload.feed_eof()
+    del body
+    headers = {"Content-Type": content_type, "Content-Encoding": "snappy" if path == "/api/v1/write" else "identity"}
+    mocked = make_mocked_request(method, path, headers, payload=payload)
+    request = handlers._request(mocked._message, payload, protocol, mocked._payload_writer, mock.Mock())
+    match = handlers._plain.get((method, path)) or handlers._own(await handlers._app.router.resolve(request))
+    request.match = match
+    response = await _answered(request, match.handler)
+    assert isinstance(response, web.Response)
+    return response.status, (response.text or "")[:300]
+
+
+def _reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_bytes() -> int:
+    """The most memory of this process since `_reset_peak`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+
+
+async def measure(name: str, size_bytes: int) -> dict[str, Any]:
+    path, content_type, make = WORST[name]
+    body = make(size_bytes)
+    process = psutil.Process()
+    handlers = dispatcher()
+    before = process.memory_info().rss
+    _reset_peak()
+    blocks: list[float] = [0.0]
+    ticks = asyncio.create_task(_ticks(blocks))
+    ticker = Ticker()
+    ticker.start()
+    await asyncio.sleep(0.02)
+    ticker.longest, blocks[:] = 0.0, [0.0]
+    started = time.perf_counter()
+    status, text = await answer(handlers, body, path, content_type)
+    took = time.perf_counter() - started
+    await asyncio.sleep(2 * TICK_S)
+    ticks.cancel()
+    ticker.stop()
+    return {
+        "body": len(body),
+        "s": took,
+        "lock_ms": ticker.longest * 1000,
+        "loop_ms": max(blocks) * 1000,
+        "peak_mb": (_peak_bytes() - before) / 1e6,
+        "status": status,
+        "text": text,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bytes", type=int, default=SIZE_BYTES)
+    parser.add_argument("--only", default="", help="how the names of the bodies to measure begin")
+    parser.add_argument("--one", default="", help="measure this one here, and print JSON")
+    options = parser.parse_args()
+    if options.one:
+        compile_all()
+        collect_seldom()
+        switch_often()
+        print(json.dumps(asyncio.run(measure(options.one, options.bytes))))
+        return
+    print(f"{'body':34}{'MB':>6}{'s':>8}{'lock ms':>9}{'loop ms':>9}{'peak MB':>9}  answer")
+    for name in WORST:
+        if not name.startswith(options.only):
+            continue
+        command = [sys.executable, "-m", __spec__.name, "--one", name, "--bytes", str(options.bytes)]
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S)
+        except subprocess.TimeoutExpired:
+            print(f"{name:34} did not end within {WITHIN_S:g} s", flush=True)
+            continue
+        if ended.returncode:
+            print(f"{name:34} ended with {ended.returncode}: {ended.stderr[-300:]}", flush=True)
+            continue
+        row = json.loads(ended.stdout.splitlines()[-1])
+        figures = (
+            f"{row['body'] / 1e6:6.1f}{row['s']:8.2f}{row['lock_ms']:9.1f}{row['loop_ms']:9.1f}{row['peak_mb']:9.0f}"
+        )
+        print(f"{name:34}{figures}  {row['status']} {row['text'][:110]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Bodies of requests that cost a decoder the most for their size: tiny things by the million, deep nesting, long texts.
+
+Each function makes one body of about `size_bytes`. `WORST` lists them by endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import snappy
+
+from coordinator.negotiation import FORM, JSON, PROTOBUF, PROTOBUF_JSON, REMOTE_WRITE
+from shared.protobuf_fields import delimited_head
+
+Make = Callable[[int], bytes]
+
+SNAPPY_RATIO = 4
+"""How many bytes a body of remote write has decompressed, for one that it is sent with; snappy's most is 21."""
+
+
+def repeated(unit: bytes, before: bytes = b"", after: bytes = b"", between: bytes = b"") -> Make:
+    """`before`, as many `unit` as fit with `between` them, `after`."""
+
+    def make(size_bytes: int) -> bytes:
+        count = (size_bytes - len(before) - len(after) - len(unit)) // (len(unit) + len(between))
+        return b"".join((before, (unit + between) * count, unit, after))
+
+    return make
+
+
+def listed(unit: bytes, name: str, after: str = "]}") -> Make:
+    """A JSON object with one array of this name."""
+    return repeated(unit, b'{"%s":[' % name.encode(), after.encode(), b",")
+
+
+def within(*numbers: int) -> Callable[[Make], Make]:
+    """A message as the content of fields with these numbers, the outermost first."""
+
+    def wrap(inner: Make) -> Make:
+        def make(size_bytes: int) -> bytes:
+            body = inner(size_bytes - 6 * len(numbers))
+            for number in reversed(numbers):
+                body = delimited_head(number, len(body)) + body
+            return body
+
+        return make
+
+    return wrap
+
+
+def compressed(inner: Make) -> Make:
+    """Snappy of a message SNAPPY_RATIO times as large: nothing but repetitions, so it is smaller still."""
+    return lambda size_bytes: bytes(snappy.compress(inner(SNAPPY_RATIO * size_bytes)))
+
+
+def one(body: bytes) -> bytes:
+    """A length-delimited field 1 with this content."""
+    return delimited_head(1, len(body)) + body
+
+
+_MANY_VECTOR = b'{"id":"a","attributes":{"vector":[1]}}'
+_COUNTER = one(one(b"__name__") + b"\x12\x01a")
+
+APPEND, CURSORS = "/api/v1/log/append", "/api/v1/log/cursors/worst"
+UPSERT, DELETE, GET, SEARCH = (f"/api/v1/vector/{name}" for name in ("write", "delete", "get", "search"))
+COLLECTION, WRITE, QUERY = "/api/v1/vector/collections/worst", "/api/v1/write", "/api/v1/query"
+
+WORST: dict[str, tuple[str, str, Make]] = {
+    # Log
+    "append, tiny records": (APPEND, JSON, listed(b'{"key":"","value":""}', "records")),
+    "append, tiny keys as objects": (APPEND, PROTOBUF_JSON, listed(b'{"key":{"value":""}}', "records")),
+    "append, empty objects": (APPEND, PROTOBUF_JSON, listed(b"{}", "records")),
+    "append, empty arrays": (APPEND, JSON, repeated(b"[]", b"[", b"]", b",")),
+    "append, deep": (APPEND, JSON, repeated(b"[", b'{"records":[{"key":', b"]}")),
+    "append, one text": (APPEND, JSON, repeated(b"A", b'{"records":[{"key":"","value":"', b'"}]}')),
+    "append, one escaped text": (APPEND, JSON, repeated(b"\\/", b'{"records":[{"key":"","value":"', b'"}]}')),
+    "append, escaped texts": (APPEND, PROTOBUF_JSON, listed(b'{"key":"","value":"%s"}' % (b"\\/" * 5000), "records")),
+    "append, spaces": (APPEND, JSON, repeated(b" ", b'{"records":', b'[{"key":"","value":""}]}')),
+    "append, duplicate members": (APPEND, JSON, repeated(b'"awaitDurable":true', b"{", b',"records":[]}', b",")),
+    "append, duplicate lists": (APPEND, JSON, repeated(b'"records":[]', b"{", b"}", b",")),
+    "append, not closed": (APPEND, JSON, listed(b'{"key":"","value":""}', "records", "")),
+    "append, empty messages": (APPEND, PROTOBUF, repeated(b"\x0a\x00")),
+    "append, empty keys": (APPEND, PROTOBUF, repeated(b"\x0a\x02\x0a\x00")),
+    "append, one record of keys": (APPEND, PROTOBUF, within(1)(repeated(b"\x0a\x00"))),
+    "append, scalars": (APPEND, PROTOBUF, repeated(b"\x10\x00")),
+    "append, unknown fields": (APPEND, PROTOBUF, repeated(b"\x7a\x00")),
+    "cursors, tiny positions": (CURSORS, JSON, listed(b'{"key":"","sequence":0}', "positions")),
+    # Vectors
+    "upsert, empty objects": (UPSERT, PROTOBUF_JSON, listed(b"{}", "upsertVectors")),
+    "upsert, empty arrays": (UPSERT, PROTOBUF_JSON, repeated(b"[]", b"[", b"]", b",")),
+    "upsert, tiny vectors": (UPSERT, PROTOBUF_JSON, listed(_MANY_VECTOR, "upsertVectors")),
+    "upsert, tiny components": (
+        UPSERT,
+        PROTOBUF_JSON,
+        repeated(b"0", b'{"upsertVectors":[{"id":"a","attributes":{"vector":[', b"]}}]}", b","),
+    ),
+    "upsert, large vectors": (
+        UPSERT,
+        PROTOBUF_JSON,
+        listed(b'{"id":"a","attributes":{"vector":[%s1]}}' % (b"0," * 3000), "upsertVectors"),
+    ),
+    "upsert, a list as attribute": (
+        UPSERT,
+        PROTOBUF_JSON,
+        repeated(b"[]", b'{"upsertVectors":[{"id":"a","attributes":{"vector":[1],"a":[', b"]}}]}", b","),
+    ),
+    "upsert, many attributes": (
+        UPSERT,
+        PROTOBUF_JSON,
+        repeated(b'"a":1', b'{"upsertVectors":[{"id":"a","attributes":{"vector":[1],', b"}}]}", b","),
+    ),
+    "upsert, deep": (UPSERT, PROTOBUF_JSON, repeated(b"[", b'{"upsertVectors":[{"attributes":{"vector":', b"]}")),
+    "upsert, one text": (
+        UPSERT,
+        PROTOBUF_JSON,
+        repeated(b"\\/", b'{"upsertVectors":[{"id":"a","attributes":{"vector":[1],"a":"', b'"}}]}'),
+    ),
+    "upsert, empty messages": (UPSERT, PROTOBUF, repeated(b"\x0a\x00")),
+    "upsert, empty attributes": (UPSERT, PROTOBUF, within(1)(repeated(b"\x1a\x00"))),
+    "upsert, empty values": (UPSERT, PROTOBUF, within(1, 3, 2)(repeated(b"\x2a\x00"))),
+    "upsert, unpacked components": (UPSERT, PROTOBUF, within(1, 3, 2, 5)(repeated(b"\x0d\x00\x00\x00\x00"))),
+    "delete, empty ids": (DELETE, PROTOBUF_JSON, listed(b'""', "ids")),
+    "delete, empty ids, protobuf": (DELETE, PROTOBUF, repeated(b"\x0a\x00")),
+    "get, fields": (GET, PROTOBUF_JSON, listed(b'""', "includeFields", '],"ids":[]}')),
+    "get, fields, protobuf": (GET, PROTOBUF, repeated(b"\x12\x00")),
+    "search, components": (SEARCH, PROTOBUF_JSON, listed(b"0", "vector")),
+    "search, vectors": (SEARCH, PROTOBUF_JSON, listed(b"[]", "vectors")),
+    "search, values of a filter": (
+        SEARCH,
+        PROTOBUF_JSON,
+        repeated(b"0", b'{"vector":[1],"filter":{"in":{"field":"a","values":[', b"]}}}", b","),
+    ),
+    "search, deep filter": (SEARCH, PROTOBUF_JSON, repeated(b'{"not":', b'{"vector":[1],"filter":', b"}}")),
+    "search, wide filter": (SEARCH, PROTOBUF_JSON, repeated(b"{}", b'{"vector":[1],"filter":{"and":[', b"]}}", b",")),
+    "search, packed components": (SEARCH, PROTOBUF, within(1)(repeated(bytes(4)))),
+    "search, unpacked components": (SEARCH, PROTOBUF, repeated(b"\x0d\x00\x00\x00\x00")),
+    "search, empty vectors": (SEARCH, PROTOBUF, repeated(b"\x32\x00")),
+    "search, filter, protobuf": (SEARCH, PROTOBUF, within(4, 3)(repeated(b"\x12\x02\x10\x00"))),
+    "search, wide filter, protobuf": (SEARCH, PROTOBUF, within(4, 8)(repeated(b"\x0a\x00"))),
+    "collection, text fields": (COLLECTION, JSON, listed(b'""', "textFields", '],"dimension":2}')),
+    # Metrics
+    "write, zeros": (WRITE, REMOTE_WRITE, compressed(bytes)),
+    "write, empty series": (WRITE, REMOTE_WRITE, compressed(repeated(b"\x0a\x00"))),
+    "write, odd series": (WRITE, REMOTE_WRITE, compressed(repeated(b"\x0a\x02\x0a\x00"))),
+    "write, empty samples": (WRITE, REMOTE_WRITE, compressed(within(1)(repeated(b"\x12\x00", _COUNTER)))),
+    "write, empty labels": (WRITE, REMOTE_WRITE, compressed(within(1)(repeated(b"\x0a\x00")))),
+    "write, exemplars": (WRITE, REMOTE_WRITE, compressed(within(1)(repeated(b"\x1a\x00")))),
+    "write, odd samples": (WRITE, REMOTE_WRITE, compressed(within(1)(repeated(b"\x12\x00", b"\x0a\x00" + _COUNTER)))),
+    "write, empty metadata": (WRITE, REMOTE_WRITE, compressed(repeated(b"\x1a\x00"))),
+    "write, one metadata": (WRITE, REMOTE_WRITE, compressed(within(3)(repeated(b"\x08\x00")))),
+    "write, unknown fields": (WRITE, REMOTE_WRITE, compressed(repeated(b"\x7a\x00"))),
+    "write, unknown and empty": (
+        WRITE,
+        REMOTE_WRITE,
+        lambda size: bytes(snappy.compress(repeated(b"\x0a\x00", b"\x7a\x00")(min(size, 16 << 20)))),
+    ),
+    # Queries
+    "query, plain": (QUERY, FORM, repeated(b"a", b"query=")),
+    "query, escapes": (QUERY, FORM, repeated(b"%41", b"query=")),
+    "query, escaped UTF-8": (QUERY, FORM, repeated(b"%C3%A9", b"query=")),
+    "query, fields": (QUERY, FORM, repeated(b"a=b", between=b"&")),
+    "query, separators": (QUERY, FORM, repeated(b"&", b"query=1")),
+    "query, plus": (QUERY, FORM, repeated(b"+", b"query=1")),
+}
+"""What it is → (path, Content-Type, what makes the body)."""
