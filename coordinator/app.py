@@ -13,6 +13,7 @@ from aiohttp import web
 from coordinator import warm
 from coordinator.api import admin, metadata, query, series, status, vector, write
 from coordinator.api.log import append, contents, cursors, scan
+from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
 from coordinator.links import Links
@@ -21,6 +22,7 @@ from coordinator.log.sequencer import DIRECTORY as SEQUENCER
 from coordinator.series.groups import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
+from shared import open_files
 from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
 from shared.control import Control
@@ -69,6 +71,8 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         max_line_size=LINE_BYTES_MAX,
         max_field_size=LINE_BYTES_MAX,
     )
+    _say_limits(context.connections, settings)
+    context.connections.start()
     runner = web.ServerRunner(server, shutdown_timeout=STOP_GRACE_S)
     await runner.setup()
     try:
@@ -76,6 +80,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         warm.start()
         await _stop_signal()
     finally:
+        context.connections.stop()
         await runner.cleanup()
         await context.vectors.stop()
         await context.log.stop()
@@ -83,10 +88,21 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     event(logging.INFO, "coordinator stopped")
 
 
+def _say_limits(connections: Connections, settings: Settings) -> None:
+    if connections.limit < settings.connections_max:
+        event(
+            logging.WARNING,
+            "the limit of open files leaves room for fewer connections than TRIPTYCH_CONNECTIONS_MAX",
+            open_files=open_files.limit(),
+            connections=connections.limit,
+            wanted=settings.connections_max,
+        )
+
+
 async def _listen(runner: web.ServerRunner, settings: Settings) -> None:
     host, port = settings.address()
     try:
-        await web.TCPSite(runner, host, port, backlog=1024).start()
+        await web.TCPSite(runner, host, port, backlog=backlog()).start()
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}") from error

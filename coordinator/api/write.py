@@ -9,7 +9,7 @@ from collections import Counter
 
 from aiohttp import web
 
-from coordinator.bodies import read_body
+from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT
 from coordinator.negotiation import REMOTE_WRITE, content_type
 from coordinator.series import metadata, remote_write
@@ -53,7 +53,9 @@ async def write(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     _check_type(request)
     raw = await read_body(request, context.settings.body_bytes_max, encoding="snappy")
-    if remote_write.decompressed_size(raw) <= INLINE_BYTES_MAX:
+    decompressed_bytes = remote_write.decompressed_size(raw)
+    hold(request, min(decompressed_bytes, context.settings.decompressed_bytes_max))  # more is refused before it is made
+    if decompressed_bytes <= INLINE_BYTES_MAX:
         cut = _cut(raw, context.settings)
     else:
         cut = await asyncio.to_thread(_cut, raw, context.settings)
