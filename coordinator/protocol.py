@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 import socket
+import struct
 from contextlib import suppress
 from typing import Any, cast
 
@@ -93,8 +94,11 @@ class Connection(RequestHandler):
             self._connections.rested(self)
 
     def end(self) -> None:
-        if self._wire is not None:
-            self._wire.abort()
+        if self._wire is None:
+            return
+        if self.writing_paused:
+            _drop_unsent(self._wire.get_extra_info("socket"))
+        self._wire.abort()
 
     def unsent_bytes(self) -> int:
         return 0 if self._wire is None else self._wire.get_write_buffer_size()
@@ -207,6 +211,14 @@ def _bound_kernel_buffers(connection: socket.socket | None, reader_timeout_s: fl
             connection.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_KERNEL_BYTES)
         if TCP_USER_TIMEOUT is not None:
             connection.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, round(2000 * reader_timeout_s))
+
+
+def _drop_unsent(connection: socket.socket | None) -> None:
+    """Have the kernel drop what it holds when the connection is closed. Otherwise it would offer it to a client that
+    takes nothing for minutes more."""
+    if connection is not None:
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _reason(error: http_exceptions.HttpProcessingError) -> str:

@@ -264,3 +264,14 @@ def test_a_client_is_forgotten_with_its_last_connection() -> None:
     clients.left(first)
     clients.left(first)
     assert clients.joined("a") is not first
+
+
+@pytest.mark.parametrize(
+    ("open_files", "connections", "waiting"), [(1024, 512, 256), (20_000, 12_000, 1024), (8, 1, 2)]
+)
+def test_connections_leave_files_for_the_process_itself(
+    monkeypatch: pytest.MonkeyPatch, open_files: int, connections: int, waiting: int
+) -> None:
+    monkeypatch.setattr(module.open_files, "limit", lambda: open_files)
+    assert module.connections_max(Settings()) == connections
+    assert module.backlog() == waiting
