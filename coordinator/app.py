@@ -17,6 +17,7 @@ from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
 from coordinator.links import Links
+from coordinator.listening import Listener
 from coordinator.log.area import LogArea
 from coordinator.log.sequencer import DIRECTORY as SEQUENCER
 from coordinator.series.groups import SampleWrites
@@ -75,11 +76,13 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     context.connections.start()
     runner = web.ServerRunner(server, shutdown_timeout=STOP_GRACE_S)
     await runner.setup()
+    listener = Listener(server)
     try:
-        await _listen(runner, settings)
+        await _listen(listener, settings)
         warm.start()
         await _stop_signal()
     finally:
+        listener.close()
         context.connections.stop()
         await runner.cleanup()
         await context.vectors.stop()
@@ -99,14 +102,13 @@ def _say_limits(connections: Connections, settings: Settings) -> None:
         )
 
 
-async def _listen(runner: web.ServerRunner, settings: Settings) -> None:
+async def _listen(listener: Listener, settings: Settings) -> None:
     host, port = settings.address()
     try:
-        await web.TCPSite(runner, host, port, backlog=backlog()).start()
+        bound = await listener.open(host, port, backlog())
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}") from error
-    bound = runner.addresses[0][1]
     event(logging.INFO, "listening", url=f"http://{host}:{bound}", data=settings.data, shards=settings.shards)
     if host not in ("127.0.0.1", "localhost", "::1"):
         event(logging.WARNING, "listening beyond this host without authentication or TLS", listen=settings.listen)

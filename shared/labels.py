@@ -21,10 +21,6 @@ Codes = NDArray[np.int32]
 Rows = NDArray[np.int64]
 
 
-def from_mapping(labels: Mapping[str, str]) -> Labels:
-    return tuple(sorted((name, value) for name, value in labels.items() if value))
-
-
 def encode(labels: Labels) -> bytes:
     """Canonical bytes of a label set. Their hash decides the shard of a series, and comparing them identifies it.
 

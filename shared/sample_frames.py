@@ -35,7 +35,7 @@ def frame_words(series: int, samples: int, label_bytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class SampleColumns:
     """Run i is counts[i] samples of the series with canonical label bytes data[starts[i]:ends[i]] and xxh64 hashes[i];
     `times_ms` int64[samples] and `values` float64[samples] are the runs' one after another."""
 
@@ -48,7 +48,7 @@ class Arrival:
     values: NDArray[np.float64]
 
 
-def parse(frame: Frame) -> Arrival:
+def parse(frame: Frame) -> SampleColumns:
     """A frame that was written for one shard. Raises Internal if it is anything else."""
     size = memoryview(frame).nbytes
     if size % 8 == 0 and size >= 8 * HEADER_WORDS:
@@ -62,7 +62,7 @@ def parse(frame: Frame) -> Arrival:
             values = times + samples
             labels = values + samples
             if words[offsets] == 0 and words[counts - 1] == label_bytes:
-                return Arrival(
+                return SampleColumns(
                     words[labels:].view(np.uint8),
                     words[offsets : counts - 1],
                     words[offsets + 1 : counts],
@@ -74,15 +74,15 @@ def parse(frame: Frame) -> Arrival:
     raise Internal(f"a frame of {size} bytes for series.write is not in the form of {__name__}")
 
 
-def joined(arrivals: Sequence[Arrival]) -> Arrival:
-    """The runs of all, one arrival after the other."""
-    shifts = np.cumsum([0, *(len(arrival.data) for arrival in arrivals)]).tolist()
-    return Arrival(
-        np.concatenate([arrival.data for arrival in arrivals]),
-        np.concatenate([arrival.starts + shift for arrival, shift in zip(arrivals, shifts, strict=False)]),
-        np.concatenate([arrival.ends + shift for arrival, shift in zip(arrivals, shifts, strict=False)]),
-        np.concatenate([arrival.hashes for arrival in arrivals]),
-        np.concatenate([arrival.counts for arrival in arrivals]),
-        np.concatenate([arrival.times_ms for arrival in arrivals]),
-        np.concatenate([arrival.values for arrival in arrivals]),
+def joined(parts: Sequence[SampleColumns]) -> SampleColumns:
+    """The runs of all, one part after the other."""
+    shifts = np.cumsum([0, *(len(part.data) for part in parts)]).tolist()
+    return SampleColumns(
+        np.concatenate([part.data for part in parts]),
+        np.concatenate([part.starts + shift for part, shift in zip(parts, shifts, strict=False)]),
+        np.concatenate([part.ends + shift for part, shift in zip(parts, shifts, strict=False)]),
+        np.concatenate([part.hashes for part in parts]),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.times_ms for part in parts]),
+        np.concatenate([part.values for part in parts]),
     )

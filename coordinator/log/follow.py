@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.log.columns import Columns
+from coordinator.log.columns import BatchRecords
 from coordinator.log.frontier import Frontier, Group
-from coordinator.log.reads import Reader, Selection, Warnings
+from coordinator.log.reads import KeySelection, Reader, Warnings
 from shared.errors import Overloaded
 from shared.hashing import hash64
 from shared.messages import log
@@ -23,8 +23,11 @@ from shared.messages import log
 QUEUE_RECORDS_MAX = 1000
 QUEUE_BYTES_MAX = 256 << 10
 """Records and bytes in one follower's queue; with more, the follower reads from the store."""
-CATCH_UP_BYTES = 256 << 10
+CATCH_UP_BYTES = 64 << 10
 """A follower that reads from the store asks for about so many bytes at once, going by the records of its last page."""
+FIRST_PAGE_RECORDS = 100
+CATCHING_UP_MAX = 8
+"""Pages read from the store at once for followers; other requests wait for no more than these."""
 
 Row = tuple[int, bytes, bytes]
 """(sequence number, key, value)."""
@@ -35,11 +38,11 @@ class Follower:
 
     __slots__ = ("_bytes", "_queue", "lagging", "page_records", "position", "selection", "wake", "warnings")
 
-    def __init__(self, selection: Selection, position: int) -> None:
+    def __init__(self, selection: KeySelection, position: int) -> None:
         self.selection = selection
         self.position = position
         self.lagging = True
-        self.page_records = QUEUE_RECORDS_MAX
+        self.page_records = FIRST_PAGE_RECORDS
         self.warnings = Warnings()
         self.wake = asyncio.Event()
         self.wake.set()
@@ -83,12 +86,13 @@ class Followers:
         self._frontier = frontier
         self._reader = reader
         self._count = 0
+        self._turns = asyncio.Semaphore(CATCHING_UP_MAX)
         self._by_key: dict[bytes, set[Follower]] = {}
         self._by_prefix: set[Follower] = set()
         self._hashes: NDArray[np.uint64] | None = None  # of the keys that are followed, ascending; None: out of date
 
     @contextmanager
-    def following(self, selection: Selection, position: int) -> Iterator[Follower]:
+    def following(self, selection: KeySelection, position: int) -> Iterator[Follower]:
         """A follower from `position` on, for as long as the context lasts. Raises Overloaded at the limit of
         followers."""
         if self._count >= self._max:
@@ -116,7 +120,8 @@ class Followers:
         was read from the store holds none. The caller sets the deadline."""
         await follower.wake.wait()
         if follower.lagging:
-            return await self._catch_up(follower, limit)
+            async with self._turns:
+                return await self._catch_up(follower, limit)
         rows = follower.take(limit)
         if not follower._queue and not follower.lagging:
             follower.wake.clear()
@@ -164,7 +169,7 @@ class Followers:
         for follower in self._all():
             follower.lag()
 
-    def _publish_by_key(self, start: int, records: Columns) -> None:
+    def _publish_by_key(self, start: int, records: BatchRecords) -> None:
         if self._hashes is None:
             self._hashes = np.sort(np.fromiter(map(hash64, self._by_key), np.uint64, len(self._by_key)))
         for at in records.among(self._hashes):
@@ -180,7 +185,7 @@ class Followers:
             yield from followers
 
 
-def _offer(follower: Follower, start: int, records: Columns, places: Sequence[int], rows: dict[int, Row]) -> None:
+def _offer(follower: Follower, start: int, records: BatchRecords, places: Sequence[int], rows: dict[int, Row]) -> None:
     """Offer the records at these places. `rows` has those that another follower was offered: their bytes are shared."""
     if len(places) > QUEUE_RECORDS_MAX:
         follower.lag()
@@ -192,7 +197,7 @@ def _offer(follower: Follower, start: int, records: Columns, places: Sequence[in
         follower.offer(row)
 
 
-def rows_of(records: log.Records, selection: Selection) -> Iterator[Row]:
+def rows_of(records: log.Records, selection: KeySelection) -> Iterator[Row]:
     numbers: list[int] = np.asarray(records.sequences).tolist()
     keys = records.key_list() if selection.key is None else [selection.key] * len(numbers)
     return zip(numbers, keys, records.value_list(), strict=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shared.hashing import hash64
 from shared.labels import LabelFrame, Symbols, concat, distinct
-from shared.messages.query import Remark, Shape
+from shared.messages.sub_queries import Remark, Shape
 from shared.promql.engine.partial import Partial
 from shared.promql.model import Annotation, Annotations, Bool, Float, Int, Matrix, RangeVector, Samples
 from shared.promql.rendering.series import Text

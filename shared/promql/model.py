@@ -59,7 +59,7 @@ class Samples:
     start_timestamps_ms: Int | None = None
 
 
-class Selection(Protocol):
+class SeriesSelection(Protocol):
     """The series that matched a selector; samples are read in batches of series so that memory has a bound."""
 
     @property
@@ -73,7 +73,7 @@ class Selection(Protocol):
 class Source(Protocol):
     """Where an evaluation's samples come from: a worker's shards, or memory in tests."""
 
-    def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> Selection:
+    def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> SeriesSelection:
         """Series matching all `matchers` that may have samples with start_ms ≤ t ≤ end_ms.
 
         Label codes of the selection are codes of `symbols`. Raises BadData for a regular expression RE2 refuses.

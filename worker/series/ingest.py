@@ -18,7 +18,7 @@ from threading import Condition, Lock
 from typing import Generic, Protocol, TypeVar
 
 from shared.errors import DeadlineExceeded, Internal
-from shared.sample_frames import Arrival
+from shared.sample_frames import SampleColumns
 from worker.series.journal import PendingRecord
 from worker.storage.faces import WorkerJournal
 
@@ -61,7 +61,7 @@ class Committed(Protocol[Staged]):
     @property
     def turn(self) -> Turn: ...
 
-    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Staged, PendingRecord]:
+    def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[Staged, PendingRecord]:
         """(the samples, their record for the log). New series are put into the store, but not synced yet."""
 
     @property
@@ -84,7 +84,7 @@ class Committed(Protocol[Staged]):
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Staged]):
-    arrivals: Mapping[Committed[Staged], Sequence[Arrival]]
+    arrivals: Mapping[Committed[Staged], Sequence[SampleColumns]]
     deadline: float
     done: bool = False
     error: Exception | None = None
@@ -113,7 +113,7 @@ class Rounds(Generic[Staged]):
                 self._coming -= 1
 
     def add(
-        self, arrivals: Mapping[Committed[Staged], Sequence[Arrival]], timeout_s: float, delay_s: float = 0.0
+        self, arrivals: Mapping[Committed[Staged], Sequence[SampleColumns]], timeout_s: float, delay_s: float = 0.0
     ) -> None:
         """Return when these arrivals are durable and visible. The round may wait up to `delay_s` for requests that are
         `coming`. Raises DeadlineExceeded if a turn was not free in time, or what a shard raised; the arrivals of other
@@ -156,7 +156,7 @@ class Rounds(Generic[Staged]):
 
     def _commit(self, group: Sequence[_Waiting[Staged]]) -> dict[Committed[Staged], Exception]:
         """Run one round for these requests. Returns shard → the error with which it failed."""
-        shards: dict[Committed[Staged], list[Arrival]] = {}
+        shards: dict[Committed[Staged], list[SampleColumns]] = {}
         deadlines: dict[Committed[Staged], float] = {}
         for waiting in group:
             for shard, arrivals in waiting.arrivals.items():

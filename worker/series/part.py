@@ -14,7 +14,7 @@ from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
-from shared.sample_frames import Arrival, joined, parse
+from shared.sample_frames import SampleColumns, joined, parse
 from shared.wire import Frame
 from worker.damage import DamageReport
 from worker.series.blocks.archive import Archive
@@ -263,7 +263,7 @@ class SeriesPart:
     def has_new_series(self) -> bool:
         return self._series_staged > self._series_saved
 
-    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Written, PendingRecord]:
+    def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[Written, PendingRecord]:
         """(the samples, their record). `Rounds` writes, syncs and shows them in this order: so visible samples are
         durable, and among equal times the last one in the journal wins. Raises Unavailable when the head grows faster
         than it is sealed, or the store refuses writes.
@@ -273,9 +273,9 @@ class SeriesPart:
         """
         contents = self.contents
         self._refuse_overrun()
-        arrival = arrivals[0] if len(arrivals) == 1 else joined(arrivals)
+        samples = arrivals[0] if len(arrivals) == 1 else joined(arrivals)
         with contents.lock:
-            ids = contents.index.resolve(arrival.data, arrival.starts, arrival.ends, arrival.hashes)
+            ids = contents.index.resolve(samples.data, samples.starts, samples.ends, samples.hashes)
             series = len(contents.index)
             if series > len(contents.permanent):
                 contents.head.extend(series)
@@ -287,7 +287,7 @@ class SeriesPart:
             self._registry.put(batch, *new)
             self._store.write(batch)
             self._series_staged = series
-        written = Written(ids, arrival.counts, arrival.times_ms, arrival.values)
+        written = Written(ids, samples.counts, samples.times_ms, samples.values)
         return written, self.journal.entry(written.of(contents.permanent.data[ids]))
 
     def sync(self) -> None:
@@ -319,7 +319,7 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int
     Writing them again changes nothing, so the whole of a failed write should be repeated.
     """
     rounds = next(iter(bodies)).services.rounds
-    arrivals: dict[Committed[Written], list[Arrival]] = {}
+    arrivals: dict[Committed[Written], list[SampleColumns]] = {}
     with rounds.coming():
         for part, frames in bodies.items():
             arrivals[part] = [parse(frame) for frame in frames]
@@ -328,4 +328,4 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int
         part.hold_up(give_up_s)
     delay_s = max((part.commit_delay_s for part in bodies), default=0.0)
     rounds.add(arrivals, timeout_s, delay_s)
-    return sum(len(arrival.times_ms) for part_arrivals in arrivals.values() for arrival in part_arrivals)
+    return sum(len(samples.times_ms) for part_arrivals in arrivals.values() for samples in part_arrivals)

@@ -21,7 +21,7 @@ from shared.promql.ast import (
     VectorSelector,
 )
 from shared.promql.engine import partial
-from shared.promql.engine.context import Batch, EvalContext
+from shared.promql.engine.context import EvalContext, SeriesBatch
 from shared.promql.engine.partial import Partial
 from shared.promql.engine.range_functions import range_argument
 from shared.promql.functions import FUNCTIONS, Scope
@@ -61,7 +61,7 @@ def partials(
         return
     steps = max(grid.steps, 1)
     cells = 0
-    batch = Batch(selector, size=max(1, min(BATCH_SERIES, BATCH_CELLS // steps)))
+    batch = SeriesBatch(selector, size=max(1, min(BATCH_SERIES, BATCH_CELLS // steps)))
     while batch.first == 0 or batch.first < batch.total:
         with _restricted(batch, context):
             value = evaluate_vector(node.expr, grid, context)
@@ -74,7 +74,7 @@ def partials(
 
 
 @contextmanager
-def _restricted(batch: Batch, context: EvalContext) -> Iterator[None]:
+def _restricted(batch: SeriesBatch, context: EvalContext) -> Iterator[None]:
     outer, context.batch = context.batch, batch
     try:
         yield

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from shared.errors import DeadlineExceeded, Internal, NotExecutable
 from shared.labels import Symbols
 from shared.promql.ast import At, Duration, Expr, VectorSelector
-from shared.promql.model import Annotations, Grid, Selection, Source, Value
+from shared.promql.model import Annotations, Grid, SeriesSelection, Source, Value
 
 LOOKBACK_MS = 300_000
 """How far an instant selector looks back for a sample: Prometheus's default of five minutes."""
@@ -33,7 +33,7 @@ def resolved(duration: Duration) -> int:
 
 
 @dataclass(slots=True)
-class Batch:
+class SeriesBatch:
     """Restricts one selector to the series [first, first + size) while a batch of series is evaluated.
 
     The scan of that selector makes `selection` when it first meets it, and remembers in `read_size` how many series
@@ -43,7 +43,7 @@ class Batch:
     selector: VectorSelector
     size: int
     first: int = 0
-    selection: Selection | None = None
+    selection: SeriesSelection | None = None
     read_size: int = 0
 
     @property
@@ -69,7 +69,7 @@ class EvalContext:
     remote: Sequence[Value] = ()
     cancelled: Callable[[], bool] = _never
     samples_read: int = 0
-    batch: Batch | None = None
+    batch: SeriesBatch | None = None
     invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     """Memo of `invariance.step_invariant`: id of a node → (the node, so that no other gets its id; the answer)."""
 

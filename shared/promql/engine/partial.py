@@ -16,7 +16,7 @@ import numpy as np
 
 from shared.labels import LabelFrame, Rows, concat, row_ids
 from shared.promql.ast import Aggregate
-from shared.promql.engine import parameters, selection
+from shared.promql.engine import aggregation_parameters, selection
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.kernels import aggregation
 from shared.promql.engine.rows import in_order, stack, united, without_empty
@@ -59,7 +59,9 @@ def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, con
         return Partial(matrix.labels, {"value": matrix.values}, matrix.present, matrix.drop_name)
     value = without_empty(value)
     if node.op == "count_values":
-        groups, counts, drop_name = selection.value_counts(node, value, parameters.label_name(param), context)
+        groups, counts, drop_name = selection.value_counts(
+            node, value, aggregation_parameters.label_name(param), context
+        )
         return Partial(groups, {"count": counts}, counts > 0, drop_name)
     reduction = _REDUCTIONS[node.op]
     ids, groups = selection.grouped(value.labels, node)
@@ -106,7 +108,7 @@ def merge(
         chosen = without_empty(_series(whole))
         return selection.by_value(node, chosen) if grid.steps == 1 else chosen
     if node.op == "quantile":
-        q = parameters.scalar_of(param)
+        q = aggregation_parameters.scalar_of(param)
         series = without_empty(_series(whole))
         groups, ids, values, present = selection.quantiles(node, series, q)
         return without_empty(Matrix(groups, values, present, _any_of(series.drop_name, ids, groups.size)))
@@ -124,11 +126,13 @@ def _series(part: Partial) -> Matrix:
 def _candidates(node: Aggregate, value: Matrix, param: Value | None, context: EvalContext) -> Matrix:
     """The series that may be in the answer when others join these."""
     if node.op == "quantile":
-        parameters.warn_of_quantiles(parameters.scalar_of(param), _parameter_offset(node), context)
+        aggregation_parameters.warn_of_quantiles(
+            aggregation_parameters.scalar_of(param), _parameter_offset(node), context
+        )
         return value
     if node.op == "limit_ratio":
-        return selection.sampled_by_hash(value, parameters.ratios(param, _parameter_offset(node), context))
-    k = parameters.limits(param)
+        return selection.sampled_by_hash(value, aggregation_parameters.ratios(param, _parameter_offset(node), context))
+    k = aggregation_parameters.limits(param)
     if node.op == "limitk":
         return selection.first_by_hash(node, value, k)
     return selection.extremes(node, value, k)

@@ -16,10 +16,10 @@ from shared.labels import METRIC_NAME, LabelFrame
 from shared.promql import types
 from shared.promql.ast import Call, Expr, MatrixSelector, Subquery, without_parens
 from shared.promql.engine import scan
+from shared.promql.engine.aggregation_parameters import quantile_remark
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.vectors import absent_labels
 from shared.promql.engine.kernels import counters, extended, extremes, moments, order_statistics, tallies, trends
-from shared.promql.engine.parameters import quantile_remark
 from shared.promql.engine.range_vectors import RangeSeries
 from shared.promql.engine.scan import NO_FLAGS, Windows
 from shared.promql.functions import FUNCTIONS

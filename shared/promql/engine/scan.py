@@ -17,7 +17,7 @@ from shared.promql.ast import VectorSelector
 from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.kernels.extended import smoothed_at
 from shared.promql.engine.kernels.windows import last_in_window
-from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, Selection
+from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, SeriesSelection
 
 READ_SERIES = 256
 """Series in a selector's first read, before it is known how many samples a series has."""
@@ -62,7 +62,7 @@ class Scan:
     """The series of a selector that are evaluated now: [first, first + labels.size) of its selection."""
 
     labels: LabelFrame
-    selection: Selection
+    selection: SeriesSelection
     first: int
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from shared.errors import NotExecutable
 from shared.labels import METRIC_NAME, LabelFrame, Rows
 from shared.promql.ast import Call
+from shared.promql.engine.aggregation_parameters import REMARKS_MAX, is_label_name, warn_of_quantiles
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.arguments import Function, offset, scalar, text, vector
 from shared.promql.engine.kernels.histogram import bucket_fractions, bucket_quantiles
 from shared.promql.engine.numbers import general
-from shared.promql.engine.parameters import REMARKS_MAX, is_label_name, warn_of_quantiles
 from shared.promql.engine.rows import no_series, stack, united, without_empty
 from shared.promql.model import Bool, Float, Grid, Matrix, Value
 

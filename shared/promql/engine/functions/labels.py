@@ -14,9 +14,9 @@ import re2
 from shared.errors import NotExecutable
 from shared.labels import METRIC_NAME, row_ids
 from shared.promql.ast import Call
+from shared.promql.engine.aggregation_parameters import is_label_name
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.arguments import Function, text, vector
-from shared.promql.engine.parameters import is_label_name
 from shared.promql.engine.rows import united
 from shared.promql.model import Bool, Grid, Matrix, Value
 
