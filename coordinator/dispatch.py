@@ -76,20 +76,17 @@ class Dispatcher:
 
     async def _handle(self, request: Request) -> web.StreamResponse:
         try:
-            return await self._matched(request)
+            match = self._plain.get((request.method, request.path))
+            if match is None:
+                match = self._own(await self._app.router.resolve(request))
+            request.match = match
+            try:
+                await self._check(request)
+            except Malformed as error:
+                return _refused(request, error)
+            return await _served(request, match.handler)
         finally:
             connection_of(request).rested()
-
-    async def _matched(self, request: Request) -> web.StreamResponse:
-        match = self._plain.get((request.method, request.path))
-        if match is None:
-            match = self._own(await self._app.router.resolve(request))
-        request.match = match
-        try:
-            await self._check(request)
-        except Malformed as error:
-            return _refused(request, error)
-        return await _served(request, match.handler)
 
     async def _check(self, request: Request) -> None:
         """Raises Malformed for what the parser lets through."""

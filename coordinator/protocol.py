@@ -35,7 +35,7 @@ PIPELINED_MAX = 2
 """Complete requests that wait behind the one being served; reading stops at this number."""
 UNSENT_BYTES_PAUSE = 16 << 10
 """With more than this that the kernel does not take, a client counts as slow and nothing more is written to it."""
-UNSENT_KERNEL_BYTES = 128 << 10
+UNSENT_KERNEL_BYTES = 64 << 10
 """The kernel takes so much beyond what the client's window admits; by itself it would take up to 4 MB."""
 TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
@@ -53,7 +53,7 @@ class Connection(RequestHandler):
     def __init__(self, server: Server, **options: Any) -> None:
         super().__init__(server, **options)
         self._max_msg_queue_size, self._msg_queue_resume_size = PIPELINED_MAX, PIPELINED_MAX - 1
-        self._connections = server.told
+        self._connections = server.registry
         self._wire: asyncio.Transport | None = None
         """The transport until the connection is lost; aiohttp forgets it as soon as it has begun to close it."""
         self._body: StreamReader = EMPTY_PAYLOAD
@@ -191,11 +191,11 @@ def connection_of(request: web.BaseRequest) -> Connection:
 
 
 class Server(web.Server):
-    """Creates a `Connection` for each accepted connection, which tells `told` what it waits for."""
+    """Creates a `Connection` for each accepted connection, which tells the registry what it waits for."""
 
-    def __init__(self, handler: Any, told: Connections, **options: Any) -> None:
+    def __init__(self, handler: Any, registry: Connections, **options: Any) -> None:
         super().__init__(handler, **options)
-        self.told = told
+        self.registry = registry
 
     def __call__(self) -> RequestHandler:
         return Connection(self, loop=self._loop, **self._kwargs)

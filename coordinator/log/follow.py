@@ -23,9 +23,11 @@ from shared.messages import log
 QUEUE_RECORDS_MAX = 1000
 QUEUE_BYTES_MAX = 256 << 10
 """Records and bytes in one follower's queue; with more, the follower reads from the store."""
-CATCH_UP_BYTES = 64 << 10
-"""A follower that reads from the store asks for about so many bytes at once, going by the records of its last page."""
-FIRST_PAGE_RECORDS = 100
+PAGE_BYTES_FIRST, PAGE_BYTES_MAX = 16 << 10, 256 << 10
+"""About so many bytes are read from the store at once for a follower that lags: few at first, and twice as many each
+time it comes back for more. A follower that does not take what it is sent holds a small page."""
+ROW_BYTES, VALUE_BYTES_USUAL = 128, 128
+"""What a row takes beside its value; and values until a page has shown how long they are."""
 CATCHING_UP_MAX = 8
 """Pages read from the store at once for followers; other requests wait for no more than these."""
 
@@ -36,13 +38,14 @@ Row = tuple[int, bytes, bytes]
 class Follower:
     """One reader and its position: every selected record below `position` has been given to it."""
 
-    __slots__ = ("_bytes", "_queue", "lagging", "page_records", "position", "selection", "wake", "warnings")
+    __slots__ = ("_bytes", "_queue", "lagging", "page_bytes", "position", "row_bytes", "selection", "wake", "warnings")
 
     def __init__(self, selection: KeySelection, position: int) -> None:
         self.selection = selection
         self.position = position
         self.lagging = True
-        self.page_records = FIRST_PAGE_RECORDS
+        self.page_bytes = PAGE_BYTES_FIRST
+        self.row_bytes = ROW_BYTES + VALUE_BYTES_USUAL
         self.warnings = Warnings()
         self.wake = asyncio.Event()
         self.wake.set()
@@ -52,6 +55,7 @@ class Follower:
     def lag(self) -> None:
         """Empty the queue: the follower reads the next records from the store."""
         self.lagging = True
+        self.page_bytes = PAGE_BYTES_FIRST
         self._queue.clear()
         self._bytes = 0
         self.wake.set()
@@ -136,17 +140,18 @@ class Followers:
         follower.lagging = False
         upto = self._frontier.visible
         try:
-            most = min(limit, follower.page_records)
+            most = min(limit, 1 + follower.page_bytes // follower.row_bytes)
             page = await self._reader.page(selection, follower.position, upto, most, warnings=follower.warnings)
         except BaseException:
             follower.lag()
             raise
+        page_bytes = follower.page_bytes
         if not page.done:
             follower.lag()
         rows = list(rows_of(page.records, selection))
         if rows:
-            mean_bytes = 1 + sum(len(row[2]) for row in rows) // len(rows)
-            follower.page_records = min(QUEUE_RECORDS_MAX, 1 + CATCH_UP_BYTES // mean_bytes)
+            follower.row_bytes = ROW_BYTES + sum(len(row[2]) for row in rows) // len(rows)
+        follower.page_bytes = min(PAGE_BYTES_MAX, 2 * page_bytes)
         follower.position = max(follower.position, page.next)
         if not follower._queue and not follower.lagging:
             follower.wake.clear()
