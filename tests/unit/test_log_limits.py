@@ -310,7 +310,7 @@ def test_a_queue_of_exactly_so_many_records_does_not_lag() -> None:
 
 
 def test_a_queue_takes_one_record_past_its_bytes_and_then_lags() -> None:
-    follower = caught_up()
+    follower = caught_up(MIDDLE)
     follower.offer((0, b"k", bytes(QUEUE_BYTES_MAX - 1)))
     follower.offer((1, b"k", b"x"))
     assert not follower.lagging
@@ -319,6 +319,14 @@ def test_a_queue_takes_one_record_past_its_bytes_and_then_lags() -> None:
     follower.offer((3, b"k", b"x"))
     assert not follower.lagging
     follower.offer((4, b"k", b""))
+    assert follower.lagging
+
+
+def test_keys_count_in_the_queue_of_who_follows_many() -> None:
+    follower = caught_up()
+    follower.offer((0, bytes(QUEUE_BYTES_MAX - 1), b"v"))
+    assert not follower.lagging
+    follower.offer((1, b"", b""))
     assert follower.lagging
 
 
