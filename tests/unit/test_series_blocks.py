@@ -2,80 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.promql.ast import Matcher
 from shared.promql.model import STALE_NAN_BITS
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
-from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, Shard, m
+from tests.unit.series_shard import EVERYTHING, FAR_MS, TIMEOUT_S, WINDOW_MS, A, B, Quiet, m
 from worker.series.blocks import chunks
 from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
 from worker.series.head import NEVER
-from worker.series.index.texts import TextTable
-from worker.series.part import SeriesPart
 from worker.series.pieces import join
-from worker.series.services import SeriesServices
 from worker.storage.objects import LocalObjects
-from worker.storage.rows.store import Store
 from worker.storage.wal import record
-from worker.storage.wal.log import SERIES, WriteAheadLog
-
-WINDOW_MS = 1000
-FAR_MS = 1 << 60
-
-
-class Quiet(Shard):
-    """A shard whose background work is done when the test says so."""
-
-    options: ClassVar[dict[str, int]] = {}
-
-    def open(self) -> None:
-        self.store = Store(self.path / "store")
-        self.log = WriteAheadLog(self.path / "wal").open()
-        self.symbols = TextTable()
-        own = dataclasses.replace(Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, **self.options)
-        self.part = SeriesPart(
-            self.store,
-            SeriesServices(own, self.symbols),
-            LocalObjects(self.path / "blocks"),
-            self.log.stream(0, SERIES),
-        )
-        self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
-        self.part._upkeep._tend = lambda now_ms: None  # type: ignore[method-assign]
-        self.part.load()
-
-    def seal(self, before_ms: int = NEVER) -> None:
-        self.part._upkeep._seal(before_ms)
-
-    def compact(self, now_ms: int = FAR_MS) -> int:
-        done = 0
-        while self.part._upkeep._compact(now_ms):
-            done += 1
-        self.part._upkeep._bury()
-        return done
-
-    def journal(self) -> int:
-        return len(self.part.journal._latest)
-
-    def files_of_log(self) -> list[Path]:
-        return sorted((self.path / "wal").glob("*.wal"))
-
-    def files(self) -> list[Path]:
-        return sorted((self.path / "blocks").iterdir())
 
 
 @pytest.fixture
@@ -83,10 +32,6 @@ def shard(tmp_path: Path) -> Iterator[Quiet]:
     opened = Quiet(tmp_path)
     yield opened
     opened.close()
-
-
-A = (("__name__", "m"), ("job", "a"))
-B = (("__name__", "m"), ("job", "b"))
 
 
 def test_sealed_samples_are_read_back_and_the_journal_is_cut(shard: Quiet) -> None:

@@ -17,8 +17,8 @@ import pytest
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.promql.ast import Matcher
-from tests.unit.test_series_blocks import FAR_MS, WINDOW_MS, A, Quiet
-from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
+from tests.unit.series_shard import EVERYTHING, FAR_MS, TIMEOUT_S, WINDOW_MS, Quiet, m
+from tests.unit.test_series_blocks import A
 from worker.damage import DamageReport
 from worker.series import part as part_module
 from worker.series import upkeep
