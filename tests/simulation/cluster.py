@@ -53,7 +53,7 @@ class Coordinator:
     def _loop(self) -> Any:
         from tests.simulation.event_loop import Loop
 
-        return Loop(self.cluster.world, self.process)
+        return Loop(self.cluster.world, self.process)  # type: ignore[abstract]  # asyncio's primitives ask no more
 
     def _begin(self) -> None:
         self._starting = asyncio.ensure_future(self._start())
@@ -63,7 +63,7 @@ class Coordinator:
         self.links = Links(settings, CLUSTER_ID, "")
         self.links._socket, self.links._loop = self.endpoint, self.loop
         self.links._sweeper = asyncio.create_task(self.links._sweep())
-        self.area = LogArea(settings, self.links, FilesControl(self.cluster.files, "/sequencer"))
+        self.area = LogArea(settings, self.links, FilesControl(self.cluster.files, "/sequencer"))  # type: ignore[arg-type]
         try:
             await self.area.start()
         except ConfigError as error:
@@ -327,7 +327,8 @@ class Cluster:
         for worker in list(self.workers):
             self.kill_worker(worker, "no power")
         self.kill_coordinator(why="no power")
-        for lasting in (*self.wal_disks, *self.store_disks, self.files):
+        lasting_disks: list[WalDisk | StoreDisk | Files] = [*self.wal_disks, *self.store_disks, self.files]
+        for lasting in lasting_disks:
             lasting.lose_power()
 
     def heal(self) -> None:
