@@ -18,7 +18,7 @@ from shared.wire import CANCEL, REGISTER, REPLY, REQUEST
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster import Coordinator, Worker
+    from tests.simulation.processes import Coordinator, Worker
 
 PACKET_BYTES = 64
 
