@@ -32,6 +32,8 @@ from worker.storage.faces import NotOpened, Objects
 
 SUFFIX = ".block"
 """A block is the object of its row's name with this at the end."""
+ID_MAX = int(np.iinfo(np.int32).max)
+"""The directory has ids as int32."""
 
 
 class CorruptBlock(Exception):
@@ -103,6 +105,11 @@ _DIRECTORY = struct.Struct("<7I")
 
 
 def _encode_directory(columns: dict[str, NDArray]) -> bytes:
+    runs, chunk_count = len(columns["ids"]), len(columns["chunk_hashes"])
+    assert runs == len(columns["counts"]) == len(columns["earliest"]) == len(columns["latest"])
+    assert chunk_count == len(columns["chunk_runs"]) - 1 == len(columns["chunk_at"]) - 1
+    assert columns["chunk_runs"][-1] == runs
+    assert (columns["latest"] >= columns["earliest"]).all()
     # The end of a run is near its start: their difference is small.
     columns = {**columns, "latest": columns["latest"] - columns["earliest"]}
     packed = [standalone.simple_compress(columns[name], ChunkConfig()) for name in _COLUMNS]
@@ -231,6 +238,7 @@ class Block:
 
     def chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """(times_ms, values) of all runs of a chunk. Raises CorruptBlock."""
+        assert 0 <= number < len(directory.chunk_hashes)
         key = (self.row.name, number)
         decoded = self._cache.get(key)
         if decoded is None:
@@ -299,6 +307,7 @@ class BlockWriter:
         values: NDArray[np.float64],
     ) -> None:
         """counts[i] ≥ 1 samples of series ids[i], run after run, ascending in time. Raises OSError."""
+        assert len(ids) == len(counts) and len(times_ms) == len(values)
         self._ids.append(ids)
         self._counts.append(counts)
         self._times.append(times_ms)
@@ -322,6 +331,7 @@ class BlockWriter:
         """The block's row; when this returns, the object's content is on the disk. Raises OSError."""
         if self._buffered:
             self._flush(self._buffered)
+        assert not self._buffered
         columns = {name: np.concatenate(arrays) for name, arrays in self._columns.items()}
         packed = _encode_directory(
             {
@@ -357,6 +367,7 @@ class BlockWriter:
         ids, counts = np.concatenate(self._ids), np.concatenate(self._counts)
         times, values = np.concatenate(self._times), np.concatenate(self._values)
         ends = np.cumsum(counts)
+        assert 0 < samples <= self._buffered == ends[-1] == len(times) == len(values)
         edges = np.append(np.arange(CHUNK_SAMPLES, samples, CHUNK_SAMPLES), samples)
         bounds = np.union1d(ends, edges)
         owner = ids[np.searchsorted(ends, bounds, side="left")]
@@ -372,6 +383,7 @@ class BlockWriter:
         self._buffered = len(times) - samples
 
     def _write_chunk(self, ids: NDArray, counts: NDArray, times: NDArray, values: NDArray) -> None:
+        assert 0 <= int(ids.min()) <= int(ids.max()) <= ID_MAX, "a permanent id that int32 would change"
         data = chunks.encode(counts, times, values)
         ends = np.cumsum(counts)
         self._columns["ids"].append(ids.astype(np.int32))

@@ -115,12 +115,14 @@ class Files:
 
     def left(self, file: File, end: int) -> None:
         """The file's records end here, and all of them are on the disk."""
+        assert end >= record.FILE_HEADER_BYTES and end % record.ALIGNMENT == 0
         self._register.note(file.number, end)
         self._work.set()
 
     def give_back(self, files: Iterable[File]) -> None:
         """What is in these files is not needed any more."""
         files = list(files)
+        assert all(file.descriptor < 0 for file in files), "a file that is still written"
         try:
             self._register.change(removed=tuple(file.number for file in files))
         except OSError as error:
