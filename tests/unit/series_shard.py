@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from coordinator.series import remote_write
-from coordinator.series.remote_write import UNLIMITED
-from loadtest.harness.remote_write_bodies import Series, body
+from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body
 from shared.config import Settings
 from shared.labels import Labels, Symbols
 from shared.promql.ast import Matcher

@@ -15,7 +15,7 @@ from coordinator.log import producers as producers_module
 from coordinator.log.columns import columns_of
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.producers import Producers
-from coordinator.log.reads import WARNINGS_MAX, Reader, Selection, Warnings
+from coordinator.log.reads import WARNINGS_MAX, KeySelection, Reader, Warnings
 from coordinator.log.records import Append
 from coordinator.log.sequencer import Segment
 from coordinator.log.waiting import FEW_BATCHES, SMALL_BYTES, SMALL_RECORDS, Queue, Waiting
@@ -23,8 +23,8 @@ from shared.config import Settings
 from shared.messages.log import NO_NUMBERS, SEQUENCE_MAX
 from shared.wire import Reply
 
-MIDDLE = Selection(b"k")
-EVERY = Selection(None, b"")
+MIDDLE = KeySelection(b"k")
+EVERY = KeySelection(None, b"")
 
 
 # What waits

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.log.frontier import Frontier, Group
-from coordinator.log.reads import Selection
+from coordinator.log.reads import KeySelection
 from coordinator.log.sequencer import RESERVE_AHEAD, Sequencer
 from shared.config import Settings
 from shared.control import LocalControl
@@ -147,7 +147,7 @@ async def test_a_batch_in_doubt_stays_so_over_further_starts(log: Log) -> None:
         async with log.running(crash=crash) as area:
             await area.append(batch((key_on(0), b"later"), durable=True))
             await area._appender.sync()
-            assert await values(area, Selection(key_on(0))) == []
+            assert await values(area, KeySelection(key_on(0))) == []
             assert area.frontier.settled <= 1
     log.links.down.clear()
     async with log.running() as area:

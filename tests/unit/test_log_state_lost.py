@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.log.reads import Selection
+from coordinator.log.reads import KeySelection
 from coordinator.log.recovery import LOST_AHEAD
 from coordinator.log.sequencer import RESERVE_AHEAD, Sequencer
 from shared.config import Settings
@@ -52,8 +52,8 @@ async def test_a_lost_state_waits_for_every_shard_also_at_the_start_after(
         async with log.running(crash=True) as area:
             for refused in (
                 area.append(batch((key_on(0), b"too early"))),
-                read(area, Selection(key_on(0))),
-                area.reader.count(Selection(key_on(0)), 0, SEQUENCE_MAX),
+                read(area, KeySelection(key_on(0))),
+                area.reader.count(KeySelection(key_on(0)), 0, SEQUENCE_MAX),
                 area.wait_for_state(),
             ):
                 with pytest.raises(Unavailable):
