@@ -182,16 +182,18 @@ class Worker:
         if method is None:
             raise NotFound(request.method)
         self._accepted[packet.id] = request
-        lane = self._lanes[method.lane]
+        lane_name = method.lane(request)
+        lane = self._lanes[lane_name]
         work = packet.id, request, method, asker
         if lane.running < lane.threads:
             lane.running += 1
             Thread(self._serve, request.method, args=work, process=self.process).start()
         else:
-            self._waiting[method.lane].append(work)
+            self._waiting[lane_name].append(work)
 
     def _serve(self, request_id: bytes, request: Any, method: Method, asker: Coordinator) -> None:
         world = self.cluster.world
+        lane_name = method.lane(request)
         while True:
             world.pause()
             if world.tracing:
@@ -204,10 +206,10 @@ class Worker:
             world.pause()
             self._accepted.pop(request_id, None)
             self._send(packet, asker)
-            if not self._waiting[method.lane]:
-                self._lanes[method.lane].running -= 1
+            if not self._waiting[lane_name]:
+                self._lanes[lane_name].running -= 1
                 return
-            request_id, request, method, asker = self._waiting[method.lane].popleft()
+            request_id, request, method, asker = self._waiting[lane_name].popleft()
 
     def close(self) -> None:
         """An orderly stop, without waiting for anything."""
