@@ -334,6 +334,7 @@ class Shape(LoadTestShape):
 
     def _saturated(self) -> bool:
         """Whether the last step was too much; what it reached is shown."""
+        assert self.runner is not None
         total = self.runner.stats.total
         p95_ms = total.get_current_response_time_percentile(0.95) or 0
         sys.stdout.write(f"{self._shown} users: {total.current_rps:.0f} requests/s, p95 {p95_ms:.0f} ms\n")

@@ -105,6 +105,7 @@ class Reply:
 
 def encode_request(request_id: bytes, request: Request) -> list[Frame]:
     parts = request.parts
+    assert len(parts) <= len(request.shards), "frames of shards that are not part of the call"
     frames = [request.body, *request.frames]
     for part_frames in parts.values():
         frames += part_frames
@@ -129,10 +130,12 @@ def decode_request(message: Sequence[Frame]) -> tuple[bytes, Request]:
     """Inverse of `encode_request`: (request id, request). If sender and receiver share a clock, the deadline is at most
     the sender's; otherwise it is computed from the time that was left when the request was sent."""
     first = bytes(message[0])
+    assert first[:1] == REQUEST
     end = _HEADER_AT + int.from_bytes(first[_ID_END:_HEADER_AT], "little")
     header = cluster_pb2.RequestHeader.FromString(first[_HEADER_AT:end])
     frames = _frames_of(message, end, header.sizes)
     at = header.body_frames
+    assert at >= 1, "the body is a frame, if an empty one"
     parts = {}
     for shard, count in zip(header.part_shards, header.part_frames, strict=True):
         parts[shard] = frames[at : at + count]
@@ -169,6 +172,7 @@ def encode_reply(request_id: bytes, reply: Reply) -> list[Frame]:
 
 def decode_reply(message: Sequence[Frame]) -> tuple[bytes, Reply]:
     first = bytes(message[0])
+    assert first[:1] == REPLY
     end = _HEADER_AT + int.from_bytes(first[_ID_END:_HEADER_AT], "little")
     header = cluster_pb2.ReplyHeader.FromString(first[_HEADER_AT:end])
     frames = _frames_of(message, end, header.sizes)
@@ -188,7 +192,8 @@ def decode_reply(message: Sequence[Frame]) -> tuple[bytes, Reply]:
 
 def _laid_out(start: bytes, header: bytes, frames: Sequence[Frame], sizes: Sequence[int]) -> list[Frame]:
     """The message: its first frame, which holds all small frames, then the larger ones."""
-    assert len(frames) <= FRAMES_MAX
+    assert len(start) == _ID_END, f"a request id has {_ID_END - 1} bytes"
+    assert 1 <= len(frames) <= FRAMES_MAX
     first: list[Frame] = [start, len(header).to_bytes(4, "little"), header, _PADDING[-(_HEADER_AT + len(header)) & 7]]
     apart: list[Frame] = []
     for frame, size in zip(frames, sizes, strict=True):
@@ -214,6 +219,7 @@ def _frames_of(message: Sequence[Frame], header_end: int, sizes: Sequence[int]) 
             frames.append(together[at : at + size])
             at += size + (-size & 7)
     assert apart == len(message), f"a message announces {apart} parts and has {len(message)}"
+    assert at == len(together), f"a first frame announces {at} bytes and has {len(together)}"
     return frames
 
 

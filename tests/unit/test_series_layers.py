@@ -21,8 +21,7 @@ from shared.messages import series as messages
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
 from shared.wire import Reply, Request
-from tests.unit.test_series_blocks import A, B, Quiet
-from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
+from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, B, Quiet, m
 from worker.methods import series as methods
 from worker.series import journal, upkeep
 from worker.series.blocks.block import CorruptBlock
