@@ -164,7 +164,8 @@ def test_label_replace_sets_a_label_where_the_whole_value_matches():
 
 
 def test_templates_are_those_of_regexp_expand():
-    assert _template("a$1b${1}b$$ $ $9", {}, 1) == ["a", None, "", 1, "b", "$", " $ ", None, ""]
+    assert _template("a$1b${1}b$$ $ $9", {}, 1) == [b"a", 1, b"b", b"$", b" $ "]
+    assert _template("$0${name}", {"name": 2}, 2) == [0, 2]
 
 
 def test_a_name_set_by_label_replace_is_not_dropped():
