@@ -20,6 +20,7 @@ from shared.promql.ast import ValueType
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid
 from shared.promql.positions import line_column
+from shared.promql.regex import is_instant
 from shared.wire import pack, unpack
 
 T = TypeVar("T")
@@ -27,7 +28,8 @@ T = TypeVar("T")
 THREADS = 4
 """Merges and renderings at the same time: their hot parts run outside the interpreter lock."""
 INLINE_TEXT_MAX = 500
-"""Characters of a query that may be parsed on the event loop; longer ones are parsed in a thread."""
+"""Characters of a query that may be parsed on the event loop. Longer ones, and those with a regular expression that may
+take long to compile, are parsed in a thread."""
 SHARDS_SHARE = 0.9
 """The share of a query's time that the workers get; the rest is for answering without those that are late."""
 REMARKS_MAX = 10
@@ -101,9 +103,14 @@ class Conclusion:
 async def planned(question: Question, *, relabel: bool = True) -> Plan:
     """The plan; without `relabel`, workers are asked for series before labels change. Raises ParseError, BadData,
     NotExecutable."""
-    if len(question.text) <= INLINE_TEXT_MAX:
+    if is_quickly_parsed(question.text):
         return plan(question.text, question.grid, relabel=relabel)
     return await in_thread(lambda: plan(question.text, question.grid, relabel=relabel), question)
+
+
+def is_quickly_parsed(text: str) -> bool:
+    """Whether the event loop may parse the query."""
+    return len(text) <= INLINE_TEXT_MAX and is_instant(text)
 
 
 async def ask(question: Question, query_plan: Plan, links: Links, *, careful: bool = False) -> Replies:

@@ -8,10 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import re2
+from multidict import MultiDict
 
+from coordinator.api.selectors import selectors
+from coordinator.queries.evaluation import is_quickly_parsed
 from shared.errors import BadData, DeadlineExceeded, NotExecutable
 from shared.labels import Symbols
-from shared.promql import regex
+from shared.promql import parser, regex
 from shared.promql.regex import Regex, unchecked
 from worker.series.index.patterns import Pattern
 
@@ -64,8 +67,9 @@ def test_a_costly_pattern_is_refused_with_its_size_and_the_bound_at_once(name: s
         Regex(pattern, captures=True)
 
 
-NEAR_LITERALS = ["", *"a a|b (a|b) (?:a|) a.* .*a .+a a.+ .*a.* .+a.+ .*é.* .+é é.+ .* .+ .+.+ .*.+ .+.* .".split()]
-NEAR_LITERALS += [r"a\.b", r"a\|b", r"(\(a\)|b)", r"a\\", r".*\..*", "(a)|b", "(a", "a)", "*", "a\\"]
+NEAR_LITERALS = ["", "a", "a|b", "(a|b)", "(?:a|)", "a.*", ".*a", ".+a", "a.+", ".*a.*", ".+a.+", ".*é.*", ".+é", "é.+"]
+NEAR_LITERALS += [".*", ".+", ".+.+", ".*.+", ".+.*", ".", "(a)|b", "(a", "a)", "*", "a\\"]
+NEAR_LITERALS += [r"a\.b", r"a\|b", r"(\(a\)|b)", r"a\\", r".*\..*"]
 
 
 @pytest.mark.parametrize("pattern", NEAR_LITERALS)
@@ -132,3 +136,28 @@ def test_what_was_matched_before_the_deadline_is_remembered() -> None:
 def test_an_invalid_expression_is_the_users_mistake() -> None:
     with pytest.raises(BadData, match="invalid regular expression"):
         Pattern("a?" * 20_000)
+
+
+def test_the_patterns_of_one_query_weigh_no_more_than_the_bound_together() -> None:
+    def query(count: int) -> str:
+        return " or ".join(f'm{{a=~"x{{1,999}}{i}"}}' for i in range(count))
+
+    parser.parse(query(20))
+    with pytest.raises(NotExecutable, match="weigh more than 20000 together"):
+        parser.parse(query(21))
+
+
+def test_only_patterns_that_compile_at_once_are_compiled_on_the_event_loop() -> None:
+    assert is_quickly_parsed('sum(rate(http_total{job=~"a|b.*",path!~"/api/.+"}[5m])) by (job) * 2')
+    assert not is_quickly_parsed('m{a=~".{0,1000}"}')
+    assert not is_quickly_parsed(r'm{a=~".\x7b0,1000}"}'), "the brace is hidden"
+    assert not is_quickly_parsed(r'm{a=~"\\pL\\pL"}')
+
+
+async def test_the_patterns_of_a_list_weigh_no_more_than_the_bound_together() -> None:
+    def fields(count: int) -> MultiDict[str]:
+        return MultiDict(("match[]", f'm{{a=~"x{{1,999}}{i}"}}') for i in range(count))
+
+    assert len(await selectors(fields(20))) == 20
+    with pytest.raises(NotExecutable, match=r"'match\[\]' weigh more than 20000 together"):
+        await selectors(fields(21))
