@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from coordinator.calls import Call, FanOut, Worker, WorkerCall, WorkerReply
+from coordinator.calls import FanOut, MethodCall, Worker, WorkerCall, WorkerReply
 from proto import cluster_pb2
 from shared import errors, wire
 from shared.config import Settings
@@ -166,7 +166,7 @@ class Links:
         error."""
         ready = tuple(n for n in numbers if n not in missing) if missing else numbers
         asked_at = time.monotonic()
-        call = Call(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future())
+        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future())
         messages: list[tuple[WorkerCall, list[Frame]]] = []
         for worker, owned in self._owners_of(ready):
             owned_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}

@@ -15,7 +15,7 @@ from coordinator.links import Links
 from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, Unavailable
-from shared.messages.query import Evaluated, Form
+from shared.messages.sub_queries import EvaluateReply, Form
 from shared.promql.ast import ValueType
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid
@@ -39,7 +39,7 @@ _THREADS = ThreadPoolExecutor(THREADS, thread_name_prefix="query")
 
 
 @dataclass(slots=True)
-class Question:
+class Query:
     """A query and its parameters. `limit`: the most series that are shown, 0 for all; `asked_at` is of
     `time.perf_counter()`."""
 
@@ -69,7 +69,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """What the workers replied to a question; the times are of `time.perf_counter()`."""
+    """What the workers replied to a query; the times are of `time.perf_counter()`."""
 
     plan: Plan
     terms: Terms
@@ -86,7 +86,7 @@ class WorkerShare:
     shards: tuple[int, ...]
     elapsed_ms: float
     timings_ms: Mapping[str, float]
-    evaluated: Evaluated
+    evaluated: EvaluateReply
 
 
 @dataclass(slots=True)
@@ -100,12 +100,12 @@ class Conclusion:
     timings_s: dict[str, float]
 
 
-async def planned(question: Question, *, relabel: bool = True) -> Plan:
+async def planned(query: Query, *, relabel: bool = True) -> Plan:
     """The plan; without `relabel`, workers are asked for series before labels change. Raises ParseError, BadData,
     NotExecutable."""
-    if is_quickly_parsed(question.text):
-        return plan(question.text, question.grid, relabel=relabel)
-    return await in_thread(lambda: plan(question.text, question.grid, relabel=relabel), question)
+    if is_quickly_parsed(query.text):
+        return plan(query.text, query.grid, relabel=relabel)
+    return await in_thread(lambda: plan(query.text, query.grid, relabel=relabel), query)
 
 
 def is_quickly_parsed(text: str) -> bool:
@@ -113,21 +113,21 @@ def is_quickly_parsed(text: str) -> bool:
     return len(text) <= INLINE_TEXT_MAX and is_instant(text)
 
 
-async def ask(question: Question, query_plan: Plan, links: Links, *, careful: bool = False) -> Replies:
+async def ask(query: Query, query_plan: Plan, links: Links, *, careful: bool = False) -> Replies:
     """Ask the workers for the leaves of the plan.
 
     `careful`: workers do nothing that relies on their series being different from those of other workers.
 
     Raises DeadlineExceeded when the timeout has elapsed; Unavailable when no shard answers, or one does not and the
-    question asks for all.
+    query asks for all.
     """
-    terms = question.terms("arrays" if careful else question.form(query_plan))
+    terms = query.terms("arrays" if careful else query.form(query_plan))
     asked_at = time.perf_counter()
-    fan_out = await _ask(question, query_plan, terms, links)
+    fan_out = await _ask(query, query_plan, terms, links)
     return Replies(query_plan, terms, fan_out, asked_at, time.perf_counter())
 
 
-def merge(question: Question, replies: Replies) -> Conclusion:
+def merge(query: Query, replies: Replies) -> Conclusion:
     """Evaluate the plan over the workers' replies: work for a thread, see `in_thread`.
 
     Raises NotExecutable, BadData, DeadlineExceeded; SeriesBecameEqual when the workers must be asked carefully, with a
@@ -137,13 +137,13 @@ def merge(question: Question, replies: Replies) -> Conclusion:
     shares = [
         WorkerShare(reply.worker, tuple(reply.shards), reply.elapsed_ms, reply.message.timings_ms, evaluated)
         for reply in replies.fan_out.replies
-        for evaluated in (unpack(reply.message.body, Evaluated),)
+        for evaluated in (unpack(reply.message.body, EvaluateReply),)
     ]
     frames = [reply.message.frames for reply in replies.fan_out.replies]
     answers = [(share.evaluated, own) for share, own in zip(shares, frames, strict=True)]
     merged = evaluate_plan(replies.plan, answers, replies.terms)
     timings = {
-        "queryPreparationTime": replies.asked_at - question.asked_at,
+        "queryPreparationTime": replies.asked_at - query.asked_at,
         "shardsTime": replies.replied_at - replies.asked_at,
         "execQueueTime": started_at - replies.replied_at,
         "mergeTime": time.perf_counter() - started_at,
@@ -151,7 +151,7 @@ def merge(question: Question, replies: Replies) -> Conclusion:
     return Conclusion(replies.plan, merged, replies.fan_out.warnings(), shares, timings)
 
 
-async def _ask(question: Question, query_plan: Plan, terms: Terms, links: Links) -> FanOut:
+async def _ask(query: Query, query_plan: Plan, terms: Terms, links: Links) -> FanOut:
     if not query_plan.leaves:
         return FanOut([], {})
     left_s = terms.deadline - time.monotonic()
@@ -167,18 +167,18 @@ async def _ask(question: Question, query_plan: Plan, terms: Terms, links: Links)
         if time.monotonic() >= give_up_at:
             raise DeadlineExceeded(TIMED_OUT) from error
         raise
-    if not question.partial_response:
+    if not query.partial_response:
         require_whole(fan_out.warnings())
     return fan_out
 
 
-async def in_thread(call: Callable[[], T], question: Question) -> T:
+async def in_thread(call: Callable[[], T], query: Query) -> T:
     """The result of `call`, run in a thread. If the wait is cancelled, the evaluation stops when it next checks its
     deadline."""
     try:
         return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
     except asyncio.CancelledError:
-        question.cancelled.set()
+        query.cancelled.set()
         raise
 
 

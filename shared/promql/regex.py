@@ -21,7 +21,7 @@ from shared.errors import NotExecutable
 from shared.promql.ast import Matcher
 
 PATTERN_BYTES_MAX: Final = 64 << 10
-"""Room for 10,000 alternatives of a few characters."""
+"""Enough for 10,000 alternatives of a few characters."""
 
 WEIGHT_MAX: Final = 2_000
 """The highest `weight` of a pattern: one unit takes RE2 some 10 µs to compile."""
@@ -73,7 +73,7 @@ def weight(pattern: str) -> int:
 
 
 def _repetitions(match: re.Match[str]) -> int:
-    """RE2 itself refuses counts above 1,000."""
+    """How many repetitions a quantifier counts as. RE2 itself refuses counts above 1,000."""
     counts = [min(int(count[:5]), 1_000) for count in match.groups() if count]
     return max(counts, default=1)
 
@@ -203,7 +203,7 @@ def _simple_test(pattern: str, literals: Sequence[str] | None) -> Callable[[byte
 
 def regex_error(pattern: str) -> str | None:
     """Why a pattern cannot be used, or None."""
-    return _known(pattern)[0]
+    return _checked(pattern)[0]
 
 
 def matches_empty(matcher: Matcher) -> bool:
@@ -214,21 +214,21 @@ def matches_empty(matcher: Matcher) -> bool:
         case "!=":
             return matcher.value != ""
         case "=~":
-            return _known(matcher.value)[1]
+            return _checked(matcher.value)[1]
         case _:
-            return not _known(matcher.value)[1]
+            return not _checked(matcher.value)[1]
 
 
-def _known(pattern: str) -> tuple[str | None, bool]:
-    """(why it cannot be used, whether it matches the empty string)."""
-    return _known_cached(pattern) if len(pattern) <= CACHED_LENGTH_MAX else _known_anew(pattern)
+def _checked(pattern: str) -> tuple[str | None, bool]:
+    """(why the pattern cannot be used, or None; whether it matches the empty string)."""
+    return _checked_cached(pattern) if len(pattern) <= CACHED_LENGTH_MAX else _check(pattern)
 
 
-def _known_anew(pattern: str) -> tuple[str | None, bool]:
+def _check(pattern: str) -> tuple[str | None, bool]:
     try:
         return None, Regex(pattern).matches("")
     except ValueError as error:
         return str(error), False
 
 
-_known_cached = lru_cache(maxsize=1024)(_known_anew)
+_checked_cached = lru_cache(maxsize=1024)(_check)

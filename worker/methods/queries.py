@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from shared.errors import DeadlineExceeded
 from shared.labels import Symbols
-from shared.messages.query import Evaluate
+from shared.messages.sub_queries import EvaluateBody
 from shared.promql.engine.context import TIMED_OUT
 from shared.wire import Reply, Request, pack, unpack
 from worker.methods.method import Method
@@ -19,7 +19,7 @@ from worker.shard import Shard
 def run(shards: Mapping[int, Shard], request: Request) -> Reply:
     """Evaluate the sub-queries. Raises what the engine raises, and DeadlineExceeded when the time is up or the request
     is cancelled."""
-    message = unpack(request.body, Evaluate)
+    message = unpack(request.body, EvaluateBody)
     started = time.perf_counter()
     parts = [shard.series for shard in shards.values()]
 

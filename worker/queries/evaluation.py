@@ -10,7 +10,7 @@ import numpy as np
 from shared.errors import Internal
 from shared.labels import Symbols
 from shared.messages import exchange
-from shared.messages.query import Evaluate, Evaluated, Form, Shape, SubAnswer, SubQuery
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, SubQuery, SubQueryReply
 from shared.promql import parser
 from shared.promql.ast import Aggregate, Expr, MatrixSelector, without_parens
 from shared.promql.engine import partial
@@ -36,10 +36,10 @@ far below `wire.FRAMES_MAX`."""
 
 
 def answer(
-    message: Evaluate, source: Source, symbols: Symbols, *, deadline: float, cancelled: Callable[[], bool]
-) -> tuple[Evaluated, list[Frame]]:
+    message: EvaluateBody, source: Source, symbols: Symbols, *, deadline: float, cancelled: Callable[[], bool]
+) -> tuple[EvaluateReply, list[Frame]]:
     """The answers of all sub-queries, in order, and their frames. The sample budget is one for all of them."""
-    answers: list[SubAnswer] = []
+    answers: list[SubQueryReply] = []
     frames: list[Frame] = []
     left = message.samples_max
     for subquery in message.subqueries:
@@ -56,9 +56,9 @@ def answer(
         shape, answer_frames = _answer(subquery, message.form, context)
         left = context.samples_left
         elapsed_ms = (time.perf_counter() - started) * 1000
-        answers.append(SubAnswer(shape, exchange.remarks(context.annotations), context.samples_read, elapsed_ms))
+        answers.append(SubQueryReply(shape, exchange.remarks(context.annotations), context.samples_read, elapsed_ms))
         frames += answer_frames
-    return Evaluated(tuple(answers)), frames
+    return EvaluateReply(tuple(answers)), frames
 
 
 def _answer(subquery: SubQuery, form: Form, context: EvalContext) -> tuple[Shape, list[Frame]]:

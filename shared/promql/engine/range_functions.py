@@ -1,7 +1,7 @@
 """Functions of range vectors.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/functions/. The kernels do the arithmetic; this module
-says which kernel computes which function, and adds the remarks.
+decides which kernel computes which function, and adds the annotations.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from shared.labels import METRIC_NAME, LabelFrame
 from shared.promql import types
 from shared.promql.ast import Call, Expr, MatrixSelector, Subquery, without_parens
 from shared.promql.engine import scan
+from shared.promql.engine.aggregation_parameters import quantile_remark
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.vectors import absent_labels
 from shared.promql.engine.kernels import counters, extended, extremes, moments, order_statistics, tallies, trends
-from shared.promql.engine.parameters import quantile_remark
 from shared.promql.engine.range_vectors import RangeSeries
 from shared.promql.engine.scan import NO_FLAGS, Windows
 from shared.promql.functions import FUNCTIONS
@@ -142,7 +142,8 @@ RANGE_FUNCTIONS: dict[str, Callable[[Reading], None]] = {
 
 
 def range_argument(node: Call) -> tuple[int, MatrixSelector | Subquery]:
-    """Which argument of a range function is the range vector, without its parentheses."""
+    """(index, expression) of the argument that is a range vector, without its parentheses. Raises NotExecutable if
+    there is none."""
     for index, argument in enumerate(node.args):
         ranged = without_parens(argument)
         if isinstance(ranged, MatrixSelector | Subquery):
@@ -202,7 +203,7 @@ def _run(function: Callable[[Reading], None], reading: Reading, context: EvalCon
 
 
 def _parts(reading: Reading) -> Iterator[Reading]:
-    """The reading cut into single series, and each series into runs of steps."""
+    """The reading, split into single series, and each series into parts of its steps."""
     offsets = reading.samples.offsets
     for row in range(len(offsets) - 1):
         begin, end = int(offsets[row]), int(offsets[row + 1])
@@ -251,7 +252,8 @@ def _refuse_extension(func: str, ranged: MatrixSelector | Subquery) -> None:
 def _remark(
     node: Call, ranged: Expr, matrix: Matrix, parameters: list[Float], overlapping: LabelFrame, context: EvalContext
 ) -> None:
-    """Prometheus's remarks on a range function's arguments. Raises NotExecutable for factors it refuses."""
+    """Add Prometheus's annotations on a range function's arguments. Raises NotExecutable for factors that it
+    refuses."""
     annotations = context.annotations
     if node.func in ("rate", "increase"):
         for name in _names(matrix.labels):

@@ -27,7 +27,7 @@ class SubQuery(msgspec.Struct, array_like=True, frozen=True):
     step_ms: int
 
 
-class Evaluate(msgspec.Struct, array_like=True, frozen=True):
+class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
     """The request. The grid is that of the whole query: `start()`, `end()`, `step()` and `range()` refer to it."""
 
     start_ms: int
@@ -63,7 +63,7 @@ class Remark(msgspec.Struct, array_like=True, frozen=True):
     offset: int | None
 
 
-class SubAnswer(msgspec.Struct, array_like=True, frozen=True):
+class SubQueryReply(msgspec.Struct, array_like=True, frozen=True):
     """One sub-query's answer; its frames follow those of the sub-queries before it."""
 
     shape: Shape
@@ -72,5 +72,5 @@ class SubAnswer(msgspec.Struct, array_like=True, frozen=True):
     elapsed_ms: float
 
 
-class Evaluated(msgspec.Struct, array_like=True, frozen=True):
-    answers: tuple[SubAnswer, ...]
+class EvaluateReply(msgspec.Struct, array_like=True, frozen=True):
+    answers: tuple[SubQueryReply, ...]
