@@ -78,8 +78,10 @@ def _repetitions(match: re.Match[str]) -> int:
     return max(counts, default=1)
 
 
+@lru_cache(maxsize=1024)
 def is_instant(query: str) -> bool:
-    """Whether all patterns in the text of a query together compile within a millisecond."""
+    """Whether all patterns in the text of a query together compile within a millisecond. For short queries: they are
+    remembered."""
     return weight(query) <= WEIGHT_INSTANT and _HIDING.search(query) is None
 
 
@@ -91,9 +93,7 @@ class Regex:
     """
 
     def __init__(self, pattern: str, *, captures: bool = False) -> None:
-        size = len(pattern.encode())
-        if size > PATTERN_BYTES_MAX:
-            raise ValueError(f"the pattern is {size} bytes long, at most {PATTERN_BYTES_MAX} are allowed")
+        _require(_size_error(pattern))
         self.literals = None if captures else _literals(pattern)
         self._test = None if captures else _simple_test(pattern, self.literals)
         self._compiled: Any = None if self._test is not None else _compiled(pattern, captures)
@@ -147,14 +147,36 @@ def unchecked() -> None:
     """The `check` of work that nothing ends early."""
 
 
+def bound_error(pattern: str) -> str | None:
+    """Why a pattern that captures is too costly to be compiled, as far as that is known without compiling it."""
+    return _size_error(pattern) or _weight_error(pattern)
+
+
+def _size_error(pattern: str) -> str | None:
+    size = len(pattern.encode())
+    if size <= PATTERN_BYTES_MAX:
+        return None
+    return f"the pattern is {size} bytes long, at most {PATTERN_BYTES_MAX} are allowed"
+
+
+def _weight_error(pattern: str) -> str | None:
+    pattern_weight = weight(pattern)
+    if pattern_weight <= WEIGHT_MAX:
+        return None
+    return (
+        f"the pattern weighs {pattern_weight}, at most {WEIGHT_MAX} is allowed: a repetition weighs 1, x{{1,1000}} "
+        rf"weighs 1,000, a Unicode class such as \pL {_UNICODE_CLASS_WEIGHT}, {_SMALL_PARTS} alternatives or other "
+        f"classes 1, {_BYTES} bytes 1"
+    )
+
+
+def _require(error: str | None) -> None:
+    if error is not None:
+        raise ValueError(error)
+
+
 def _compiled(pattern: str, captures: bool) -> Any:
-    heavy = weight(pattern)
-    if heavy > WEIGHT_MAX:
-        raise ValueError(
-            f"the pattern weighs {heavy}, at most {WEIGHT_MAX} is allowed: a repetition weighs 1, x{{1,1000}} weighs "
-            rf"1,000, a Unicode class such as \pL {_UNICODE_CLASS_WEIGHT}, {_SMALL_PARTS} alternatives or other "
-            f"classes 1, {_BYTES} bytes 1"
-        )
+    _require(_weight_error(pattern))
     options = re2.Options()
     options.log_errors = False
     options.dot_nl = True

@@ -161,3 +161,10 @@ async def test_the_patterns_of_a_list_weigh_no_more_than_the_bound_together() ->
     assert len(await selectors(fields(20))) == 20
     with pytest.raises(NotExecutable, match=r"'match\[\]' weigh more than 20000 together"):
         await selectors(fields(21))
+
+
+def test_a_costly_pattern_of_label_replace_is_refused_before_anything_is_evaluated() -> None:
+    with pytest.raises(NotExecutable, match=r"1:34: .*label_replace\(\): the pattern is 160000 bytes long"):
+        parser.parse(f'label_replace(m, "x", "$1", "a", "{"a?" * 80_000}")')
+    with pytest.raises(NotExecutable, match=r"label_replace\(\): the pattern weighs 2050, at most 2000"):
+        parser.parse(f'label_replace(m, "x", "$1", "a", "{"a?" * 2_000}")')
