@@ -9,6 +9,7 @@ from aiohttp import web
 
 from coordinator.links import Links
 from coordinator.log.area import LogArea
+from coordinator.queries.gate import Gate
 from coordinator.series.groups import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
@@ -23,6 +24,7 @@ class Context:
     log: LogArea
     vectors: VectorArea
     samples: SampleWrites
+    gate: Gate
     started_at: float = field(default_factory=time.time)
     in_flight: int = 0
     body_bytes: int = 0

@@ -46,6 +46,12 @@ class Settings:
     query_timeout_ms: int = _setting(120_000, "longest timeout of a query", least=1)
     lookback_ms: int = _setting(300_000, "PromQL lookback", least=1)
     query_samples_max: int = _setting(50_000_000, "samples a query may touch", least=1)
+    query_bytes_max: int = _setting(512 << 20, "memory one query may hold, in all processes together", least=16 << 20)
+    queries_bytes_max: int = _setting(
+        0,
+        "memory all heavy queries may hold, which bounds how many run at once; 0: a quarter of the machine's",
+        least=0,
+    )
     series_limit: int = _setting(10_000, "default limit of /api/v1/series", least=1)
     label_name_bytes_max: int = _setting(1024, "longest label name", least=1)
     label_value_bytes_max: int = _setting(65_536, "longest label value", least=1)

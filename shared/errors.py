@@ -74,6 +74,11 @@ class DeadlineExceeded(Unavailable):
     """The request's timeout has passed, and work on it has been cancelled."""
 
 
+class TooHeavy(TriptychError):
+    """Work needs more processor time or memory than a light request may have. It is done again as a heavy one; no
+    client meets this error."""
+
+
 class Internal(TriptychError):
     """A defect of the program. The log has the traceback; the client gets one line."""
 
@@ -95,6 +100,7 @@ _BY_NAME: dict[str, type[TriptychError]] = {
         Overloaded,
         Unavailable,
         DeadlineExceeded,
+        TooHeavy,
         Internal,
     )
 }

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from shared.errors import DeadlineExceeded, Internal, NotExecutable
+from shared.errors import DeadlineExceeded, Internal, NotExecutable, TooHeavy
 from shared.labels import Symbols
 from shared.promql.ast import At, Duration, Expr, VectorSelector
 from shared.promql.model import Annotations, Grid, SeriesSelection, Source, Value
@@ -54,8 +54,9 @@ class SeriesBatch:
 class EvalContext:
     """The source, limits and annotations of one evaluation; used by one thread at a time.
 
-    `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is on the clock of
-    `time.monotonic()`; `remote[i]` is the value of the leaf `Remote(i)`; `samples_left` counts down, `samples_read` up.
+    `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
+    `processor_end` is of `time.thread_time()`: the end of what a light query may take. `remote[i]` is the value of the
+    leaf `Remote(i)`; `samples_left` counts down, `samples_read` up.
     """
 
     source: Source | None
@@ -67,6 +68,7 @@ class EvalContext:
     annotations: Annotations = field(default_factory=Annotations)
     remote: Sequence[Value] = ()
     cancelled: Callable[[], bool] = _never
+    processor_end: float = float("inf")
     samples_read: int = 0
     batch: SeriesBatch | None = None
     invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
@@ -74,12 +76,14 @@ class EvalContext:
     result)."""
 
     def check(self) -> None:
-        """Call this between batches and nodes. Raises DeadlineExceeded past the deadline or when the query is
-        cancelled."""
+        """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled, TooHeavy when
+        a light query has had its processor time."""
         if self.cancelled():
             raise DeadlineExceeded("query was cancelled before it was done")
         if time.monotonic() > self.deadline:
             raise DeadlineExceeded(TIMED_OUT)
+        if time.thread_time() > self.processor_end:
+            raise TooHeavy("the query has had the processor time of a light one")
 
     def charge(self, samples: int) -> None:
         """Count samples read from the source. Raises NotExecutable when the query's budget is spent."""

@@ -24,6 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 from pcodec import ChunkConfig, standalone
 
+from shared.array_memory import uncounted
 from shared.errors import Unavailable
 from worker.series.blocks import chunks
 from worker.series.blocks.cache import DecodedCache
@@ -146,13 +147,18 @@ class Block:
         """The decoded directory. Raises CorruptBlock, Unavailable."""
         decoded = self._cache.get(self.row.name)
         if decoded is None:
-            row = self.row
-            data = self._read(row.directory_at, row.size_bytes - row.directory_at, row.directory_hash, "directory")
-            try:
-                decoded = _decode_directory(data)
-            except (RuntimeError, TypeError, ValueError, struct.error) as error:
-                raise CorruptBlock(self, f"its directory cannot be decoded: {error}") from error
-            self._cache.put(row.name, decoded, decoded.size_bytes)
+            with uncounted():
+                decoded = self._read_directory()
+        return decoded
+
+    def _read_directory(self) -> Directory:
+        row = self.row
+        data = self._read(row.directory_at, row.size_bytes - row.directory_at, row.directory_hash, "directory")
+        try:
+            decoded = _decode_directory(data)
+        except (RuntimeError, TypeError, ValueError, struct.error) as error:
+            raise CorruptBlock(self, f"its directory cannot be decoded: {error}") from error
+        self._cache.put(row.name, decoded, decoded.size_bytes)
         return decoded
 
     def having(
@@ -245,15 +251,20 @@ class Block:
         key = (self.row.name, number)
         decoded = self._cache.get(key)
         if decoded is None:
-            data = self._chunk_bytes(directory, number)
-            runs = slice(*directory.chunk_runs[number : number + 2].tolist())
-            try:
-                decoded = chunks.decode(data, directory.counts[runs].astype(np.int64), directory.earliest[runs])
-            except (ValueError, struct.error) as error:
-                raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
-            for array in decoded:
-                array.flags.writeable = False
+            with uncounted():
+                decoded = self._read_chunk(directory, number)
             self._cache.put(key, decoded, decoded[0].nbytes + decoded[1].nbytes)
+        return decoded
+
+    def _read_chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        data = self._chunk_bytes(directory, number)
+        runs = slice(*directory.chunk_runs[number : number + 2].tolist())
+        try:
+            decoded = chunks.decode(data, directory.counts[runs].astype(np.int64), directory.earliest[runs])
+        except (ValueError, struct.error) as error:
+            raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
+        for array in decoded:
+            array.flags.writeable = False
         return decoded
 
     def _between(self, directory: Directory, number: int, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
