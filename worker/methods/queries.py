@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from shared.errors import DeadlineExceeded
 from shared.labels import Symbols
 from shared.messages.sub_queries import EvaluateBody
+from shared.promql.engine.context import TIMED_OUT
 from shared.wire import Reply, Request, pack, unpack
 from worker.methods.method import Method
 from worker.queries.evaluation import answer
@@ -20,7 +22,12 @@ def run(shards: Mapping[int, Shard], request: Request) -> Reply:
     message = unpack(request.body, EvaluateBody)
     started = time.perf_counter()
     parts = [shard.series for shard in shards.values()]
-    source = ShardSource(parts)
+
+    def check() -> None:
+        if request.time_left == 0:
+            raise DeadlineExceeded(TIMED_OUT)
+
+    source = ShardSource(parts, check)
     evaluated, frames = answer(
         message,
         source,
