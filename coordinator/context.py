@@ -11,6 +11,7 @@ from coordinator.admission import Admission
 from coordinator.connections import Connections, connections_max
 from coordinator.links import Links
 from coordinator.log.area import LogArea
+from coordinator.queries.gate import Gate
 from coordinator.series.groups import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
@@ -25,6 +26,7 @@ class Context:
     log: LogArea
     vectors: VectorArea
     samples: SampleWrites
+    gate: Gate
     started_at: float = field(default_factory=time.time)
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)

@@ -1,10 +1,10 @@
-"""The layout of samples on the wire: a shard's part of a remote-write request as columns in one frame.
+"""The layout of samples on the wire: a shard's part of a remote-write request, as columns in one frame.
 
-The coordinator, which has walked and checked the request, writes it (`coordinator.series.division`), so that a worker
-reads it without looking at a byte of it.
+The coordinator parses and checks the request and writes the frame (`coordinator.series.division`), so that a worker
+reads the columns without parsing anything.
 
-Words of 64 bits: mark, series n, samples m, label bytes b; n hashes; n + 1 offsets of the label bytes; n sample counts;
-m times; m values; the label bytes of all series, padded with zeros to a whole word.
+A frame consists of words of 64 bits: mark, series n, samples m, label bytes b; n hashes; n + 1 offsets of the label
+bytes; n sample counts; m times; m values; the label bytes of all series, padded with zeros to a whole word.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _HEADER = struct.Struct(f"={HEADER_WORDS}q")
 
 
 def frame_words(series: int, samples: int, label_bytes: int) -> int:
-    """How many words a frame of so many series, samples and bytes of labels has."""
+    """The number of words of a frame with this many series, samples and bytes of labels."""
     return HEADER_WORDS + 3 * series + 1 + 2 * samples + (label_bytes + 7) // 8
 
 
 @dataclass(frozen=True, slots=True)
 class SampleColumns:
-    """Run i is counts[i] samples of the series with canonical label bytes data[starts[i]:ends[i]] and xxh64 hashes[i];
-    `times_ms` int64[samples] and `values` float64[samples] are the runs' one after another."""
+    """Run i is counts[i] samples of the series with canonical label bytes data[starts[i]:ends[i]] and xxh64 hashes[i].
+    `times_ms` int64[samples] and `values` float64[samples] have the samples of all runs, one run after another."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -49,10 +49,10 @@ class SampleColumns:
 
 
 def parse(frame: Frame) -> SampleColumns:
-    """A frame that was written for one shard. Raises Internal if it is anything else."""
+    """Parse a frame that was written for one shard. Raises Internal for anything else."""
     size = memoryview(frame).nbytes
     if size % 8 == 0 and size >= 8 * HEADER_WORDS:
-        # A copy: received frames may lie at any address, and what is kept must not keep the whole message.
+        # A copy, because received frames may lie at any address, and views would keep the whole message in memory.
         words = np.frombuffer(frame, dtype=np.int64).copy()
         mark, series, samples, label_bytes = _HEADER.unpack_from(frame)
         if mark == MARK and len(words) == frame_words(series, samples, label_bytes):
@@ -75,7 +75,7 @@ def parse(frame: Frame) -> SampleColumns:
 
 
 def joined(parts: Sequence[SampleColumns]) -> SampleColumns:
-    """The runs of all, one part after the other."""
+    """The runs of all parts, one part after another."""
     shifts = np.cumsum([0, *(len(part.data) for part in parts)]).tolist()
     return SampleColumns(
         np.concatenate([part.data for part in parts]),

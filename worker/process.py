@@ -199,7 +199,7 @@ class WorkerProcess:
                 break
             except StoreDamaged as error:
                 # A read is tried again without the damaged shard. A write is not begun a second time.
-                if method.lane == "write" or all(shard.store.damage is None for shard in ready.values()):
+                if method.kind == "write" or all(shard.store.damage is None for shard in ready.values()):
                     raise Unavailable(str(error)) from error
         lacking = damage.warnings({number: shard.damage for number, shard in ready.items()}, request.method)
         if lacking:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -24,12 +23,14 @@ from coordinator.queries.evaluation import (
     Query,
     Replies,
     ask,
+    counted,
     in_thread,
     merge,
     planned,
     remark_texts,
 )
 from coordinator.queries.explain import explain, stats
+from coordinator.queries.gate import LIGHT, Place
 from coordinator.queries.joining import Joined
 from coordinator.queries.merge import SeriesBecameEqual
 from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
@@ -103,12 +104,13 @@ def _read_query(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Se
         samples_max=settings.query_samples_max,
         timeout_ms=min(timeout_ms, settings.query_timeout_ms),
         partial_response=parameters.partial_response(fields),
+        bytes_max=settings.query_bytes_max,
     )
 
 
 async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, is_range: bool) -> web.StreamResponse:
-    """Plan the query, ask the workers, merge what they reply and render it. Merging and the first piece of the
-    rendering are work for one thread; the rest is rendered while it is sent."""
+    """Plan the query; when there is a place for it, ask the workers, merge what they reply and render it. Merging and
+    the first piece of the rendering are work for one thread; the rest is rendered while it is sent."""
     context = request.app[CONTEXT]
     query = _read_query(fields, grid, is_range, context.settings)
     beside = _Beside(bool(fields.get("stats", "")), boolean(fields, "explain", False))
@@ -118,16 +120,21 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
         named = _TYPE_NAMES[query_plan.type]
         raise NotExecutable(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
 
-    def merged_and_rendered(replies: Replies) -> Body:
-        return Body(_chunks(query, merge(query, replies), beside), gzip=gzip)
+    async def merged_and_rendered(replies: Replies) -> Body:
+        def work() -> Body:
+            return Body(_chunks(query, merge(query, replies), beside), gzip=gzip)
 
-    try:
-        replies = await ask(query, query_plan, context.links)
-        body = await in_thread(partial(merged_and_rendered, replies), query)
-    except SeriesBecameEqual:
-        replies = await ask(query, await planned(query, relabel=False), context.links, careful=True)
-        body = await in_thread(partial(merged_and_rendered, replies), query)
-    return await respond(request, body, lambda call: in_thread(call, query))
+        return await in_thread(counted(work, query, replies), query, replies.place)
+
+    async def attempt(place: Place) -> Body:
+        try:
+            return await merged_and_rendered(await ask(query, query_plan, context.links, place))
+        except SeriesBecameEqual:
+            careful_plan = await planned(query, relabel=False)
+            return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))
+
+    body = await context.gate.run(request.remote, query.identity(), query.deadline, attempt)
+    return await respond(request, body, lambda call: in_thread(call, query, LIGHT))
 
 
 @dataclass(frozen=True, slots=True)

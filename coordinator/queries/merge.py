@@ -5,6 +5,7 @@ Runs in a thread, never on the event loop.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,8 @@ from shared.wire import Frame
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The conditions of an evaluation. `deadline` is of `time.monotonic()`. `form`: the form of the workers' values,
+    """The conditions of an evaluation. `deadline` is of `time.monotonic()`. `processor_s`: what a light query may take
+    in each process, 0 for a heavy one. `bytes_max`: memory in each worker. `form`: the form of the workers' values,
     which is text only where the answer shows all series in the order of their label sets."""
 
     grid: Grid
@@ -39,6 +41,8 @@ class Terms:
     deadline: float
     cancelled: Callable[[], bool] = lambda: False
     form: Form = "arrays"
+    processor_s: float = 0.0
+    bytes_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +67,21 @@ def message(plan: Plan, terms: Terms) -> EvaluateBody:
     # Where the coordinator only joins, the workers' values are already the answer.
     form = terms.form if isinstance(plan.root, Remote) and plan.leaves[0].mode == "value" else "arrays"
     return EvaluateBody(
-        grid.start_ms, grid.end_ms, grid.step_ms, terms.lookback_ms, terms.samples_max, subqueries, form
+        grid.start_ms,
+        grid.end_ms,
+        grid.step_ms,
+        terms.lookback_ms,
+        terms.samples_max,
+        subqueries,
+        form,
+        terms.bytes_max,
     )
 
 
 def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Frame]]], terms: Terms) -> Merged:
     """The value of the whole query from what the workers answered, one pair a worker.
 
-    Raises NotExecutable (also when all workers together are past the sample budget), DeadlineExceeded,
+    Raises NotExecutable (also when all workers together are past the sample budget), DeadlineExceeded, TooHeavy,
     SeriesBecameEqual.
     """
     samples_read = sum(answer.samples_read for evaluated, _ in replies for answer in evaluated.answers)
@@ -85,6 +96,7 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
         deadline=terms.deadline,
         samples_left=terms.samples_max,
         cancelled=terms.cancelled,
+        processor_end=time.thread_time() + terms.processor_s if terms.processor_s else float("inf"),
     )
     leaves = _decoded(plan, replies, context.symbols)
     cells = sum(exchange.cells(value) for values in leaves for value in values)

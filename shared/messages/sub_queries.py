@@ -28,7 +28,8 @@ class SubQuery(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
-    """The request. The grid is that of the whole query: `start()`, `end()`, `step()` and `range()` refer to it."""
+    """The request. The grid is that of the whole query: `start()`, `end()`, `step()` and `range()` refer to it.
+    `bytes_max`: what the query's arrays may hold at a time in one worker; 0 is no bound."""
 
     start_ms: int
     end_ms: int
@@ -37,6 +38,7 @@ class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
     samples_max: int
     subqueries: tuple[SubQuery, ...]
     form: Form = "arrays"
+    bytes_max: int = 0
 
 
 class Shape(msgspec.Struct, array_like=True, frozen=True):

@@ -19,7 +19,7 @@ ANSWER = SubQueryReply(Shape("matrix", 4, 5), (Remark("info", "text", 6),), 7, 0
     ("message", "columns"),
     [
         (SUBQUERY, ["up", "value", 1, 2, 3]),
-        (EvaluateBody(1, 2, 3, 4, 5, (SUBQUERY,)), [1, 2, 3, 4, 5, [["up", "value", 1, 2, 3]], "arrays"]),
+        (EvaluateBody(1, 2, 3, 4, 5, (SUBQUERY,)), [1, 2, 3, 4, 5, [["up", "value", 1, 2, 3]], "arrays", 0]),
         (Shape("matrix", 1, 2), ["matrix", 1, 2, [], False, [], 0, 0]),
         (Remark("info", "text", None), ["info", "text", None]),
         (EvaluateReply((ANSWER,)), [[[["matrix", 4, 5, [], False, [], 0, 0], [["info", "text", 6]], 7, 0.5]]]),

@@ -21,12 +21,14 @@ from coordinator.queries.evaluation import (
     Conclusion,
     Query,
     ask,
+    counted,
     in_thread,
     merge,
     planned,
     remark_texts,
 )
 from coordinator.queries.explain import explain, stats
+from coordinator.queries.gate import HEAVY, Place
 from coordinator.queries.merge import SeriesBecameEqual
 from coordinator.queries.planner import plan
 from loadtest.harness.memory_source import MemorySource
@@ -57,7 +59,10 @@ class Workers:
         self.refusal: Exception | None = None
         self.asked: list[tuple[EvaluateBody, float]] = []
 
-    async def fan_out(self, method: str, *, body: bytes, timeout_s: float) -> FanOut:
+    def workers(self) -> list[MemorySource]:
+        return list(self.sources)
+
+    async def fan_out(self, method: str, *, body: bytes, timeout_s: float, processor_s: float) -> FanOut:
         assert method == "query.evaluate"
         asked = unpack(body, EvaluateBody)
         self.asked.append((asked, timeout_s))
@@ -67,7 +72,12 @@ class Workers:
         answers = []
         for number, source in enumerate(self.sources):
             evaluated, frames = answer(
-                asked, source, Symbols(), deadline=time.monotonic() + 60, cancelled=lambda: False
+                asked,
+                source,
+                Symbols(),
+                deadline=time.monotonic() + 60,
+                cancelled=lambda: False,
+                processor_s=processor_s,
             )
             reply = Reply(pack(evaluated), [bytes(frame) for frame in frames])
             reply.timings_ms = {"evaluate": 2.5}
@@ -82,8 +92,8 @@ def query(text: str, grid: Grid = INSTANT, **options: Any) -> Query:
 
 def concluded(asked: Query, workers: Workers) -> Conclusion:
     async def run() -> Conclusion:
-        replies = await ask(asked, await planned(asked), cast(Links, workers))
-        return await in_thread(lambda: merge(asked, replies), asked)
+        replies = await ask(asked, await planned(asked), cast(Links, workers), HEAVY)
+        return await in_thread(counted(lambda: merge(asked, replies), asked, replies), asked, HEAVY)
 
     return asyncio.run(run())
 
@@ -120,7 +130,7 @@ def test_the_workers_get_the_terms_of_the_query() -> None:
 
 def test_the_time_already_spent_on_a_question_is_taken_from_its_deadline() -> None:
     late = query("m", timeout_ms=10_000, asked_at=time.perf_counter() - 4)
-    assert late.terms("arrays").deadline == pytest.approx(time.monotonic() + 6, abs=0.5)
+    assert late.terms("arrays", HEAVY, 1).deadline == pytest.approx(time.monotonic() + 6, abs=0.5)
     workers = Workers(of("m"))
     concluded(late, workers)
     assert 5 * SHARDS_SHARE < workers.asked[0][1] <= 6 * SHARDS_SHARE
@@ -137,9 +147,9 @@ def test_a_long_text_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyP
     handed_over: list[str] = []
     there = evaluation.in_thread
 
-    async def noted(call: Callable[[], Any], asked: Query) -> Any:
+    async def noted(call: Callable[[], Any], asked: Query, place: Place) -> Any:
         handed_over.append(asked.text)
-        return await there(call, asked)
+        return await there(call, asked, place)
 
     monkeypatch.setattr(evaluation, "in_thread", noted)
     short, long = (f"{'m':{length}}" for length in (INLINE_TEXT_MAX, INLINE_TEXT_MAX + 1))
@@ -162,7 +172,7 @@ def test_a_question_whose_time_ends_this_moment_asks_nobody(monkeypatch: pytest.
     workers = Workers(of("m"))
     now = time.monotonic()
     monkeypatch.setattr(evaluation.time, "monotonic", lambda: now)
-    terms = replace(query("m").terms("arrays"), deadline=now)
+    terms = replace(query("m").terms("arrays", HEAVY, 1), deadline=now)
     with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
         asyncio.run(evaluation._ask(query("m"), plan("m", INSTANT), terms, cast(Links, workers)))
     assert workers.asked == []
@@ -191,11 +201,11 @@ def test_workers_may_notice_the_end_of_their_time_ten_milliseconds_early(
     monkeypatch.setattr(evaluation.time, "monotonic", lambda: clock.now)
 
     class Late(Workers):
-        async def fan_out(self, method: str, *, body: bytes, timeout_s: float) -> FanOut:
+        async def fan_out(self, method: str, *, body: bytes, timeout_s: float, processor_s: float) -> FanOut:
             clock.now += timeout_s - early_s + 1e-9 if is_timeout else timeout_s - early_s
             raise Unavailable("no answer")
 
-    terms = query("m").terms("arrays")
+    terms = query("m").terms("arrays", HEAVY, 1)
     with pytest.raises(DeadlineExceeded if is_timeout else Unavailable):
         asyncio.run(evaluation._ask(query("m"), plan("m", INSTANT), terms, cast(Links, Late())))
 
@@ -219,7 +229,7 @@ def test_a_question_that_nobody_waits_for_any_more_is_cancelled() -> None:
         return asked.cancelled.wait(5)
 
     async def run() -> None:
-        task = asyncio.create_task(in_thread(work, asked))
+        task = asyncio.create_task(in_thread(work, asked, HEAVY))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -227,7 +237,7 @@ def test_a_question_that_nobody_waits_for_any_more_is_cancelled() -> None:
 
     asyncio.run(run())
     assert asked.cancelled.is_set()
-    assert asked.terms("arrays").cancelled()
+    assert asked.terms("arrays", HEAVY, 1).cancelled()
 
 
 # What is told
@@ -262,7 +272,7 @@ def test_series_that_labels_made_equal_on_two_workers_are_asked_for_again_as_the
 
     async def carefully() -> Conclusion:
         careful_plan = await planned(asking, relabel=False)
-        return merge(asking, await ask(asking, careful_plan, cast(Links, workers), careful=True))
+        return merge(asking, await ask(asking, careful_plan, cast(Links, workers), HEAVY, careful=True))
 
     value = asyncio.run(carefully()).merged.value
     assert [asked.subqueries[0].mode for asked, _ in workers.asked] == ["relabelled", "value"]

@@ -15,8 +15,8 @@ from worker.shard import Shard
 
 
 def run(shards: Mapping[int, Shard], request: Request) -> Reply:
-    """Evaluate the sub-queries. Raises what the engine raises, and DeadlineExceeded when the time is up or the request
-    is cancelled."""
+    """EvaluateBody the sub-queries. Raises what the engine raises: TooHeavy for a light query that needs more, and
+    DeadlineExceeded when the time is up or the request is cancelled."""
     message = unpack(request.body, EvaluateBody)
     started = time.perf_counter()
     parts = [shard.series for shard in shards.values()]
@@ -27,6 +27,7 @@ def run(shards: Mapping[int, Shard], request: Request) -> Reply:
         Symbols(parts[0].symbols),
         deadline=request.deadline,
         cancelled=lambda: request.cancelled,
+        processor_s=request.processor_s,
     )
     elapsed_ms = (time.perf_counter() - started) * 1000
     damage = zip(shards, source.damage(), strict=True)

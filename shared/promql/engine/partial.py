@@ -1,8 +1,10 @@
-"""Aggregations in parts: the contribution of one batch of series or one shard, and how contributions become the answer.
+"""Aggregations in parts: the contribution of one batch of series or of one shard, and how contributions become the
+answer.
 
-A partial holds the groups' label sets and planes of float64[groups, steps]; where a group has no sample the planes hold
-what changes nothing when merged. Operators that need values instead of a reduction (quantile, topk, …) have a partial
-of series, in one plane `value`. An aggregation in one place is the merge of one partial.
+A partial has the groups' label sets and planes of float64[groups, steps]; where a group has no sample, the planes have
+neutral elements, which change nothing when merged. For operators that need values instead of a reduction (quantile,
+topk, …), a partial has series instead of groups, and one plane `value`. An aggregation that is evaluated in one place
+is the merge of one partial.
 
 Merging: compensated sums by Neumaier's addition, moments by Chan, Golub and LeVeque's formula (1979).
 """
@@ -39,8 +41,8 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """`neutral`: the planes and their neutral elements; `reduce`: series into planes, answering counts or presence;
-    `merge`: two sets of planes into one; `answer`: the aggregation's values."""
+    """`neutral`: the planes and their neutral elements. `reduce`: reduces series into planes and returns counts or
+    presence, [groups, steps]. `merge`: merges two sets of planes. `answer`: the aggregation's values."""
 
     neutral: dict[str, float]
     reduce: Callable[[Float, Bool, Rows, Planes], np.ndarray]
@@ -49,7 +51,7 @@ class _Reduction:
 
 
 SERIES_OPERATORS = frozenset({"topk", "bottomk", "limitk", "limit_ratio", "quantile"})
-"""Operators whose partial is made of series (`groups` are label sets of series)."""
+"""Operators whose partial has series instead of groups (`groups` has the label sets of series)."""
 
 
 def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, context: EvalContext) -> Partial:
@@ -73,7 +75,7 @@ def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, con
 
 
 def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, context: EvalContext) -> Partial:
-    """One partial of several, all over one grid and one symbol table; none of them is changed."""
+    """Combine several partials, over one grid and with one symbol table, into one. None of them is changed."""
     assert partials
     if len(partials) == 1:
         return partials[0]
@@ -102,7 +104,7 @@ def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, c
 def merge(
     node: Aggregate, partials: Sequence[Partial], param: Value | None, grid: Grid, context: EvalContext
 ) -> Matrix:
-    """The aggregation's answer from the contributions of batches and shards, all on one symbol table."""
+    """The aggregation's answer from the contributions of batches and shards, which share one symbol table."""
     whole = combine(node, partials, param, context)
     if node.op in ORDERING_AGGREGATORS:
         chosen = without_empty(_series(whole))
@@ -124,7 +126,7 @@ def _series(part: Partial) -> Matrix:
 
 
 def _candidates(node: Aggregate, value: Matrix, param: Value | None, context: EvalContext) -> Matrix:
-    """The series that may be in the answer when others join these."""
+    """The series that may be in the answer once others are merged with these."""
     if node.op == "quantile":
         aggregation_parameters.warn_of_quantiles(
             aggregation_parameters.scalar_of(param), _parameter_offset(node), context
@@ -173,7 +175,7 @@ def _reduce_average(values: Float, present: Bool, ids: Rows, planes: Planes) -> 
 
 
 def _merge_average(a: Planes, b: Planes) -> Planes:
-    """Sums add up, at the smaller scale where one of them has it already or where the total would overflow."""
+    """Add the sums, at the smaller scale if one of them has it already or the total would overflow."""
     scaled = (a["scaled"] > 0) | (b["scaled"] > 0) | np.isinf(a["sum"] + b["sum"])
     sums, compensations = (
         [side[name] * np.where(scaled & (side["scaled"] == 0), aggregation.SCALE, 1.0) for side in (a, b)]
