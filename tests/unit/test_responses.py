@@ -60,7 +60,7 @@ HANDLERS = {"/text": text, "/nothing": nothing, "/empty": empty, "/headed": head
 
 def context() -> Any:
     links = SimpleNamespace(states=list, workers=list)
-    return Context(Settings(), links, Telemetry(links), *[None] * 3)  # type: ignore[arg-type]
+    return Context(Settings(), links, Telemetry(links), *[None] * 4)  # type: ignore[arg-type]
 
 
 @pytest.fixture
