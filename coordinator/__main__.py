@@ -8,7 +8,7 @@ import sys
 import uvloop
 
 from coordinator.app import serve
-from shared import allocator, config, interpreter, manifest, telemetry
+from shared import allocator, array_memory, config, interpreter, manifest, telemetry
 from shared.control import LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError
@@ -27,6 +27,7 @@ def main() -> None:
         identity = manifest.open_manifest(settings, control)
         manifest.lock(control, "coordinator")
         compile_first()
+        array_memory.prepare()
         uvloop.run(serve(settings, control, identity, manifest.endpoint(settings, identity)))
     except ConfigError as error:
         sys.exit(f"triptych coordinator: {error}")

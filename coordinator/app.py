@@ -18,6 +18,7 @@ from coordinator.dispatch import Dispatcher
 from coordinator.links import Links
 from coordinator.log.area import LogArea
 from coordinator.log.sequencer import DIRECTORY as SEQUENCER
+from coordinator.queries.gate import Gate, heavy_places
 from coordinator.series.groups import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
@@ -58,6 +59,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         LogArea(settings, links, control.within(SEQUENCER)),
         VectorArea(settings, links, control.within(VECTOR)),
         SampleWrites(settings, links),
+        Gate(heavy_places(settings.query_bytes_max, settings.queries_bytes_max)),
     )
     await asyncio.to_thread(warm.build_grammar)
     await context.log.start()

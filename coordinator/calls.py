@@ -70,7 +70,7 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Call:
+class MethodCall:
     """What is asked of several workers at once, under one request id. `done` is set when every part has its outcome,
     at the deadline, or when a worker's `error` makes the other replies worthless."""
 
@@ -89,7 +89,7 @@ class Call:
 class WorkerCall:
     """One worker's part of a call. `outcome`: its reply, or why there is none; None while it is awaited."""
 
-    call: Call
+    call: MethodCall
     worker: Worker
     shards: tuple[int, ...]
     bytes: int

@@ -10,6 +10,7 @@ from aiohttp import web
 from coordinator.decoding import Decodings
 from coordinator.links import Links
 from coordinator.log.area import LogArea
+from coordinator.queries.gate import Gate
 from coordinator.series.groups import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
@@ -24,6 +25,7 @@ class Context:
     log: LogArea
     vectors: VectorArea
     samples: SampleWrites
+    gate: Gate
     started_at: float = field(default_factory=time.time)
     decodings: Decodings = field(default_factory=Decodings)
     in_flight: int = 0

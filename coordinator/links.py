@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from coordinator.calls import Call, FanOut, Worker, WorkerCall, WorkerReply
+from coordinator.calls import FanOut, MethodCall, Worker, WorkerCall, WorkerReply
 from proto import cluster_pb2
 from shared import errors, wire
 from shared.config import Settings
@@ -112,15 +112,16 @@ class Links:
         frames: Sequence[Frame] = (),
         parts: Mapping[int, Sequence[Frame]] | None = None,
         timeout_s: float,
+        processor_s: float = 0.0,
     ) -> FanOut:
         """Send a request to shards (default: those of `parts`, else all), one message per worker. Returns the replies
-        that came in time.
+        that came in time. `processor_s`: what a light query may take, see `shared.wire.Request`.
 
         Raises the worker's own error when the request is wrong or the worker has a defect, Overloaded when a worker's
         queue is full, Unavailable when no shard answered.
         """
         numbers = self._numbers(shards, parts)
-        result = await self._ask(method, numbers, self.unready(numbers), body, frames, parts, timeout_s)
+        result = await self._ask(method, numbers, self.unready(numbers), body, frames, parts, timeout_s, processor_s)
         if not result.replies:
             raise _unavailable(result.missing)
         return result
@@ -161,16 +162,17 @@ class Links:
         frames: Sequence[Frame],
         parts: Mapping[int, Sequence[Frame]] | None,
         timeout_s: float,
+        processor_s: float = 0.0,
     ) -> FanOut:
         """Send the request to those of `numbers` that are not `missing`; wait for all replies, the deadline or an
         error."""
         ready = tuple(n for n in numbers if n not in missing) if missing else numbers
         asked_at = time.monotonic()
-        call = Call(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future())
+        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future())
         messages: list[tuple[WorkerCall, list[Frame]]] = []
         for worker, owned in self._owners_of(ready):
             owned_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}
-            request = Request(method, owned, asked_at + timeout_s, body, frames, owned_parts)
+            request = Request(method, owned, asked_at + timeout_s, body, frames, owned_parts, processor_s)
             message = wire.encode_request(call.id, request)
             part = WorkerCall(call, worker, owned, sum(wire.size_of(frame) for frame in message))
             self._check_room(worker, part.bytes)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+from shared import array_memory
 from shared.kernels import compile_all
 from shared.messages.settling import settle
 from shared.promql import parser
@@ -36,6 +37,7 @@ def main() -> None:
     """Put every kernel of the coordinator into the cache on disk."""
     started = time.monotonic()
     importlib.import_module("coordinator.app")  # imports this module, and all that declare kernels
+    array_memory.prepare()
     count = compile_all()
     sys.stdout.write(f"{count} kernels of the coordinator compiled in {time.monotonic() - started:.1f} s\n")
 

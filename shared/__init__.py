@@ -1,4 +1,4 @@
-"""What coordinator and workers both need."""
+"""The modules that the coordinator and the workers share."""
 
 from shared import kernel_cache
 

@@ -1,4 +1,5 @@
-"""Which boot of the system this is: what processes wrote since it began survives their death, synced or not."""
+"""Identifies the current boot of the system: what processes have written since it began survives their death, synced or
+not."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> bytes:
-    """16 bytes that no other boot has; empty where the system does not tell."""
+    """16 bytes that no other boot has; empty if the system does not tell."""
     try:
         return uuid.UUID(BOOT_ID.read_text().strip()).bytes
     except (OSError, ValueError):

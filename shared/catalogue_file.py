@@ -1,7 +1,7 @@
-"""The list of vector collections on disk: two documents of the same content, written one after the other.
+"""The list of vector collections on disk: two documents with the same content, written one after the other.
 
-A change is made when both are on the disk. If one of them is damaged or lost, the other has every change that was
-acknowledged; if they differ, a change was under way, and the newer one counts.
+A change is complete when both documents are on disk. If one of them is damaged or lost, the other has every
+acknowledged change. If they differ, a change was interrupted, and the newer document counts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FORMAT = 1
 
 
 class CatalogueContent(msgspec.Struct, frozen=True):
-    """`next_id` is above every id ever given. `dropped` are collections that some shard may still have: those that were
-    away when it was dropped."""
+    """The list. `next_id` is above every id that was ever given. `dropped`: collections that some shard may still have,
+    because it was unavailable when they were dropped."""
 
     next_id: int
     collections: list[Collection]
@@ -32,35 +32,36 @@ class CatalogueContent(msgspec.Struct, frozen=True):
     checksum: str = ""
 
     def encode(self) -> bytes:
+        """The document, with a checksum of its own content."""
         checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
         return msgspec.json.encode(msgspec.structs.replace(self, checksum=checksum))
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A copy that cannot be used."""
+    """A copy that cannot be used, and the reason."""
 
     why: str
 
 
 def decode(content: bytes) -> CatalogueContent:
-    """Raises ValueError that says what is wrong."""
+    """Decode a document. Raises ValueError, which says what is wrong with it."""
     try:
-        found = msgspec.json.decode(content, type=CatalogueContent)
+        catalogue = msgspec.json.decode(content, type=CatalogueContent)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
-    if found.format != FORMAT:
-        raise ValueError(f"it has format {found.format}, and this program reads format {FORMAT}")
-    if found.encode() != content:
+    if catalogue.format != FORMAT:
+        raise ValueError(f"it has format {catalogue.format}, and this program reads format {FORMAT}")
+    if catalogue.encode() != content:
         raise ValueError("its checksum does not match its content")
-    given = [collection.id for collection in (*found.collections, *found.dropped)]
-    if len(set(given)) != len(given) or max(given, default=0) >= found.next_id:
-        raise ValueError(f"it has the ids {sorted(given)}, and {found.next_id} as the next one")
-    return found
+    ids = [collection.id for collection in (*catalogue.collections, *catalogue.dropped)]
+    if len(set(ids)) != len(ids) or max(ids, default=0) >= catalogue.next_id:
+        raise ValueError(f"it has the ids {sorted(ids)}, and {catalogue.next_id} as the next one")
+    return catalogue
 
 
 def copies_in(control: Control) -> dict[str, CatalogueContent | Lost]:
-    """Both copies as they are on the disk, by name. Raises OSError when one is there and cannot be read."""
+    """Both copies on disk, by name. Raises OSError if a copy exists and cannot be read."""
     copies: dict[str, CatalogueContent | Lost] = {}
     for name in NAMES:
         try:
@@ -74,12 +75,13 @@ def copies_in(control: Control) -> dict[str, CatalogueContent | Lost]:
 
 def newest(copies: Mapping[str, CatalogueContent | Lost]) -> CatalogueContent | None:
     """The content that counts; None when no copy can be used."""
-    whole = [content for content in copies.values() if not isinstance(content, Lost)]
-    return max(whole, key=lambda content: content.generation, default=None)
+    usable = [content for content in copies.values() if not isinstance(content, Lost)]
+    return max(usable, key=lambda content: content.generation, default=None)
 
 
 def write(control: Control, content: CatalogueContent) -> None:
-    """Replace both copies; on the disk when this returns. Raises OSError, and then each is the old or the new one."""
+    """Replace both copies. When this returns, they are on disk. Raises OSError; then each copy is either the old or the
+    new one."""
     control.prepare()
     for name in NAMES:
         control.replace(name, content.encode())

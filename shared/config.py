@@ -1,5 +1,5 @@
-"""Settings: one dataclass. A value comes from the environment (`TRIPTYCH_<FIELD>`), else from the TOML file named in
-`TRIPTYCH_CONFIG`, else from the default. Errors name the setting."""
+"""Settings: one dataclass. A value comes from the environment (`TRIPTYCH_<FIELD>`), or else from the TOML file that
+`TRIPTYCH_CONFIG` names, or else from the default. Errors name the setting."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Settings:
     bytes."""
 
     listen: str = _setting("127.0.0.1:9090", "host:port of the HTTP interface")
-    data: Path = _setting(Path("data"), "directory that holds everything")
-    shards: int = _setting(8, "number of shards, fixed when the data directory is made", least=1, most=SHARDS_MAX)
-    workers: int = _setting(0, "worker processes, 1 to the number of shards; 0: one a core", least=0, most=SHARDS_MAX)
+    data: Path = _setting(Path("data"), "directory of all data")
+    shards: int = _setting(8, "number of shards, fixed when the data directory is created", least=1, most=SHARDS_MAX)
+    workers: int = _setting(0, "worker processes, 1 to the number of shards; 0: one per core", least=0, most=SHARDS_MAX)
     log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}")
     remote_write: bool = _setting(True, "serve POST /api/v1/write")
 
@@ -43,31 +43,45 @@ class Settings:
     worker_bytes_max: int = _setting(512 << 20, "bytes of requests in flight to one worker", least=1 << 20)
     write_timeout_ms: int = _setting(10_000, "time a write may take", least=1)
 
-    query_timeout_ms: int = _setting(120_000, "cap of a query's timeout", least=1)
+    query_timeout_ms: int = _setting(120_000, "longest timeout of a query", least=1)
     lookback_ms: int = _setting(300_000, "PromQL lookback", least=1)
     query_samples_max: int = _setting(50_000_000, "samples a query may touch", least=1)
+    query_bytes_max: int = _setting(512 << 20, "memory one query may hold, in all processes together", least=16 << 20)
+    queries_bytes_max: int = _setting(
+        0,
+        "memory all heavy queries may hold, which bounds how many run at once; 0: a quarter of the machine's",
+        least=0,
+    )
     series_limit: int = _setting(10_000, "default limit of /api/v1/series", least=1)
     label_name_bytes_max: int = _setting(1024, "longest label name", least=1)
     label_value_bytes_max: int = _setting(65_536, "longest label value", least=1)
     labels_per_series_max: int = _setting(256, "labels of one series", least=1)
 
-    retention_ms: int = _setting(0, "samples older are dropped, a block at a time; 0: kept for ever", least=0)
-    retention_bytes: int = _setting(0, "oldest blocks of samples are dropped while all are larger; 0: kept", least=0)
-    durability: str = _setting("synced", "a write of samples is answered when synced to the disk, or when buffered")
+    retention_ms: int = _setting(0, "samples older than this are dropped, a block at a time; 0: never", least=0)
+    retention_bytes: int = _setting(
+        0, "oldest blocks are dropped while all blocks together are larger than this; 0: never", least=0
+    )
+    durability: str = _setting(
+        "synced", "a write of samples is answered once it is on disk (synced), or before that (buffered)"
+    )
     commit_delay_ms: int = _setting(
-        2, "a commit of samples waits at most so long for requests that are being read; 0: never", least=0, most=1000
+        2, "longest time a commit of samples waits for requests that are being read; 0: never", least=0, most=1000
     )
     block_window_ms: int = _setting(7_200_000, "time range of a block before compaction", least=1000)
-    block_cache_bytes: int = _setting(256 << 20, "decoded blocks kept in memory, all shards together", least=0)
-    head_bytes: int = _setting(512 << 20, "samples in memory, all shards together, that are sealed early", least=4096)
+    block_cache_bytes: int = _setting(256 << 20, "decoded blocks cached in memory, all shards together", least=0)
+    head_bytes: int = _setting(
+        512 << 20, "samples in memory, all shards together, from which on they are sealed early", least=4096
+    )
 
-    vector_dimension: int = _setting(0, "components of a vector; 0: as the first vector", least=0, most=16_384)
+    vector_dimension: int = _setting(0, "components of a vector; 0: those of the first vector", least=0, most=16_384)
     vector_metric: str = _setting("cosine", "one of cosine, l2, dot")
     vector_storage: str = _setting("f32", "components in memory, one of f32, f16, i8 (i8: cosine only)")
     vector_expansion: int = _setting(
-        0, "candidates a search keeps in each worker's index; 0: as measured on the data", least=0, most=10_000
+        0, "candidates a search keeps in each worker's index; 0: measured on the data", least=0, most=10_000
     )
-    vector_snapshot_ms: int = _setting(60_000, "least time between snapshots of a vector index by time", least=10)
+    vector_snapshot_ms: int = _setting(
+        60_000, "shortest time between two periodic snapshots of a vector index", least=10
+    )
     vector_timeout_ms: int = _setting(10_000, "time a vector search may take", least=1)
 
     log_records_max: int = _setting(10_000, "records of one append", least=1, most=100_000)
@@ -76,10 +90,14 @@ class Settings:
     log_visibility: str = _setting("memory", "memory: a read sees acknowledged records; durable: only records on disk")
     log_segment_bytes: int = _setting(1 << 30, "a segment of the log is sealed at this size", least=1024)
     log_segment_age_ms: int = _setting(86_400_000, "a segment of the log is sealed at this age", least=100)
-    log_retention_ms: int = _setting(0, "segments whose newest record is older are dropped; 0: kept", least=0)
-    log_retention_bytes: int = _setting(0, "oldest segments are dropped while the log is larger; 0: kept", least=0)
-    log_scan_timeout_ms: int = _setting(600_000, "time a scan may take; then it ends early and says so", least=1)
-    log_followers_max: int = _setting(10_000, "reads that wait for records to come", least=1)
+    log_retention_ms: int = _setting(
+        0, "segments whose newest record is older than this are dropped; 0: never", least=0
+    )
+    log_retention_bytes: int = _setting(
+        0, "oldest segments are dropped while the log is larger than this; 0: never", least=0
+    )
+    log_scan_timeout_ms: int = _setting(600_000, "time a scan may take before it ends early and says so", least=1)
+    log_followers_max: int = _setting(10_000, "reads that may wait for new records", least=1)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -110,13 +128,14 @@ class Settings:
         self.address()
 
     def address(self) -> tuple[str, int]:
-        """(host, port) of `listen`."""
+        """(host, port) of `listen`. Raises ConfigError."""
         host, colon, port = self.listen.rpartition(":")
         if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
             raise ConfigError(f"TRIPTYCH_LISTEN is {self.listen!r}; it must be host:port, such as 127.0.0.1:9090")
         return host.strip("[]") or "0.0.0.0", int(port)
 
     def worker_count(self) -> int:
+        """`workers`, or one worker per core, but at most one per shard."""
         return self.workers or min(os.cpu_count() or 1, self.shards)
 
 
@@ -158,6 +177,7 @@ _BYTE_UNITS = {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "b": 
 
 
 def _convert(name: str, hint: Any, value: Any, where: str) -> Any:
+    """The value of a setting as its type. Raises ConfigError, which says what it must be; `where` names the setting."""
     try:
         if hint is bool:
             return _boolean(value)
@@ -197,7 +217,7 @@ def _bytes(text: str) -> int:
 
 
 def table() -> str:
-    """The settings as a Markdown table, for docs/operations.md; `python -m shared.config` prints it."""
+    """The settings as a Markdown table for docs/operations.md; `python -m shared.config` prints it."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for field in dataclasses.fields(Settings):
         default: Any = field.default

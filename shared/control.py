@@ -1,9 +1,9 @@
-"""The face of storage for small documents: the manifest and its copy, identities, the list of collections, the state of
-the log's sequencer.
+"""The storage interface for small documents: the manifest and its copy, identities, the list of collections, the state
+of the log's sequencer.
 
-What decides about the data of a cluster is in documents of some kilobytes that are replaced as a whole. Everything that
-keeps such a document keeps it through `Control`; `LocalControl` has them as files. The other faces of storage are
-those of a worker: `worker.storage.faces`.
+What is essential to the data of a cluster is in documents of a few kilobytes that are replaced as a whole. All code
+that stores such a document does so through `Control`; `LocalControl` stores them as files. The other storage interfaces
+are those of a worker: `worker.storage.faces`.
 """
 
 from __future__ import annotations
@@ -27,61 +27,63 @@ class Locked(Exception):
 
 
 class Lease(Protocol):
-    """A lock that this process has. It is free when the process ends, however it does, and its children have ended or
-    closed it as well."""
+    """A lock that this process holds. It is free once this process, and all children that share the lock, have closed
+    it or ended, for whatever reason."""
 
     def close(self) -> None:
-        """This process has it no longer; another one that shares it, as a parent does with its children, still has."""
+        """Stop holding the lock in this process. Processes that share it, such as a parent and its children, still hold
+        it."""
 
 
 class Control(Protocol):
-    """Documents by name, in one place. One process or thread at a time writes a document; who that is, its owner
-    sees to, with a lock where it must."""
+    """Documents by name, in one place. Only one process or thread at a time may write a document; its owner must ensure
+    that, with a lock if necessary."""
 
     def prepare(self) -> None:
-        """Have the place there; when this returns, it still is after a loss of power. Raises OSError."""
+        """Create the place unless it exists. When this returns, it survives a loss of power. Raises OSError."""
 
     def within(self, name: str) -> Control:
-        """The place of that name in this one. It may not be there yet: see `prepare`."""
+        """The place of that name inside this one. It may not exist yet: see `prepare`."""
 
     def location(self, name: str = "") -> str:
-        """Where the document is, or this place: for messages to whoever runs the service, and for nothing else."""
+        """The path of the document, or of this place. Only for messages to operators."""
 
     def names(self) -> list[str]:
-        """Of all documents and places in this one, ascending; none if there is no such place. Raises OSError."""
+        """The names of all documents and places in this one, ascending; [] if this place does not exist. Raises
+        OSError."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is a document or a place of that name. Raises OSError where that cannot be told."""
+        """Whether a document or place of that name exists. Raises OSError if that cannot be determined."""
 
     def is_place(self, name: str) -> bool:
-        """Whether there is a place of that name."""
+        """Whether a place of that name exists."""
 
     def read(self, name: str) -> bytes:
-        """All of the document, as the last `replace` wrote it, or damaged: it carries a checksum of its own. Raises
-        FileNotFoundError, OSError."""
+        """The whole document, as the last `replace` wrote it. It may be damaged, so a document has a checksum of its
+        own. Raises FileNotFoundError, OSError."""
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write the document: when this returns, the new content is on the disk under its name. After a crash or a loss
-        of power on the way it has the old content or the new one, each whole. Raises OSError, and then it has either,
-        and only a further `replace` makes sure which."""
+        """Write the document. When this returns, the new content is on disk under its name. If a crash or a loss of
+        power interrupts this, the document has either the old or the new content, complete. If this raises OSError, it
+        has either content as well, and only another `replace` makes sure which one."""
 
     def set_aside(self, name: str) -> None:
-        """Give a damaged document a name that none ever had, one of `set_aside_names`; when this returns, it keeps that
-        after a loss of power. Raises OSError, and then it has one of both names."""
+        """Rename a damaged document to a name that no document has had, one of `set_aside_names`. When this returns,
+        the new name survives a loss of power. Raises OSError; then the document has one of the two names."""
 
     def put_aside(self, name: str, content: bytes) -> None:
-        """Write a document that stands for the lost one of that name, under a new name of `set_aside_names`; durable
-        as `replace` is. Raises OSError."""
+        """Write a document in place of the lost one of that name, under a new name of `set_aside_names`. It is as
+        durable as after `replace`. Raises OSError."""
 
     def set_aside_names(self) -> list[str]:
-        """Of what was set aside in this place, and is there until whoever runs the service removes it; ascending.
+        """The names of the documents that were set aside in this place and that no operator has removed, ascending.
         Raises OSError."""
 
     def lock(self, name: str) -> Lease:
-        """Take a lock, at once. Raises Locked while another process has it, OSError."""
+        """Take a lock without waiting. Raises Locked if another process holds it, OSError."""
 
     def locked(self, name: str) -> AbstractContextManager[None]:
-        """Have a lock for the time of a `with` block, waiting until it is free. Raises OSError."""
+        """Hold a lock for the duration of a `with` block. Waits until the lock is free. Raises OSError."""
 
 
 class LocalLease:
@@ -95,7 +97,7 @@ class LocalLease:
 
 
 class LocalControl:
-    """See `Control`. A place is a directory, a document a file, and a lock one that the kernel has on a file."""
+    """See `Control`. A place is a directory, a document is a file, and a lock is the kernel's lock on a file."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

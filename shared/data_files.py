@@ -1,4 +1,4 @@
-"""What the files of a data directory are, by their paths, and what a check of them has found."""
+"""The kinds of files in a data directory, by their paths, and the results of a check of them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _PATTERNS = {kind: re.compile(pattern) for kind, pattern in _KINDS.items()}
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing about one file or directory: `path` is relative to the data directory. `depends`: what is missing or
-    wrong because of it. `remedy`: what to do. `good`: what of the file can still be read. Without `is_damage` it is
-    only worth knowing."""
+    """One finding about a file or directory. `path` is relative to the data directory. `depends`: what is missing or
+    wrong because of it. `remedy`: what to do. `good`: what can still be read of the file. Unless `is_damage`, it is for
+    information only."""
 
     path: str
     what: str
@@ -51,8 +51,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class LogFacts(msgspec.Struct, frozen=True):
-    """What one shard holds of the log: all its records are below `above`, and in these segments; segments below
-    `dropped` have been dropped. `records`: of the store and the write-ahead log together."""
+    """What one shard has of the log. All its records are below `above` and in `segments`; segments below `dropped` have
+    been dropped. `records`: those of the store and the write-ahead log together."""
 
     shard: int
     above: int = 0
@@ -62,7 +62,8 @@ class LogFacts(msgspec.Struct, frozen=True):
 
 
 class WorkersReport(msgspec.Struct, frozen=True):
-    """What the workers' part of a check says to the coordinator's. `log` lacks shards that could not be read."""
+    """What the workers' part of a check reports to the coordinator's. `log` has no entries for shards that could not be
+    read."""
 
     findings: list[Finding]
     log: list[LogFacts]
@@ -74,12 +75,12 @@ def kind_of(path: str) -> str:
 
 
 def numbered(folder: Path) -> list[Path]:
-    """The directories in it whose names are numbers, those of shards and of logs, in order."""
+    """The directories in `folder` whose names are numbers, which are those of shards or logs, in order."""
     return sorted(path for path in folder.glob("*") if path.name.isdigit() and path.is_dir())
 
 
 def files_in(data: Path) -> Iterator[str]:
-    """Paths of all that is not a directory, in order. Raises OSError."""
+    """The relative paths of everything that is not a directory, in order. Raises OSError."""
     for path in sorted(data.rglob("*")):
         if path.is_symlink() or not path.is_dir():
             yield path.relative_to(data).as_posix()

@@ -1,4 +1,4 @@
-"""Files that are there after the loss of power, once the call that wrote them has returned."""
+"""Writes files so that they survive a loss of power once the call has returned."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
-"""What others may do with the data: nothing."""
+"""Other users have no access to the data."""
 FILE_UMASK = 0o077
 DAMAGED = ".damaged"
-"""Ends the name of what is set aside."""
+"""The suffix of a file that is set aside."""
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -22,7 +22,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """When this returns, the names of the files in it are on the disk. Raises OSError."""
+    """Sync a directory: when this returns, the names of the files in it are on disk. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -31,10 +31,8 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file: after a crash it holds the old content or the new, and when this returns the new is on disk.
-
-    Raises OSError.
-    """
+    """Replace the file. After a crash it has either the old or the new content; when this returns, the new content is
+    on disk. Raises OSError."""
     temporary = path.with_name(path.name + ".new")
     write_synced(temporary, content)
     os.replace(temporary, path)
@@ -42,13 +40,14 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Have the directory there, and those it lies in; when this returns its name is on the disk, also when a crash
-    came between the making of it and this. What is made belongs to this user alone. Raises OSError."""
+    """Create the directory and its parents unless they exist, accessible to this user only. When this returns, its name
+    is on disk, even if it exists because a crash interrupted an earlier call. Raises OSError."""
     parent = directory.parent
     if not parent.exists():
         make_directory(parent)
     directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-    # The data directory itself may lie where this user may only enter: then it was there before the first start.
+    # This user may be allowed only to enter the directory that contains the data directory. The data directory then
+    # existed before the first start.
     if os.access(parent, os.R_OK):
         sync_directory(parent)
 
@@ -60,14 +59,15 @@ def rename(source: Path, target: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file, durably, to a name of its own that ends in `.damaged`; returns it. Raises OSError."""
+    """Rename a damaged file, durably, to a new name with the suffix `.damaged`. Returns the new path. Raises
+    OSError."""
     target = damaged_name(path)
     rename(path, target)
     return target
 
 
 def damaged_name(path: Path) -> Path:
-    """The first name that is free of `path` + `.damaged`, `.damaged-2`, …."""
+    """The first name that is not taken of `path` + `.damaged`, `.damaged-2`, …."""
     target = path.with_name(path.name + DAMAGED)
     number = 1
     while target.exists():

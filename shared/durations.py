@@ -27,13 +27,13 @@ def parse_duration_ms(text: str) -> int:
 
 
 def format_duration(ms: int) -> str:
-    """The shortest text of a duration that keeps every unit whole: 5400000 → `1h30m`."""
+    """A duration as text, with a whole number of every unit: 5400000 → `1h30m`."""
     if ms == 0:
         return "0s"
     sign, ms = ("-", -ms) if ms < 0 else ("", ms)
     parts = []
     for unit, size in _UNITS_MS.items():
-        # Years and weeks only when they divide what is left: 15d reads better than 2w1d.
+        # Years and weeks are used only where they divide the rest: 15d reads better than 2w1d.
         if unit in ("y", "w") and ms % size:
             continue
         count, ms = divmod(ms, size)

@@ -1,4 +1,4 @@
-"""Every error a user can meet, each with its HTTP status and its error type in the time-series envelope."""
+"""Every error that a client can get, each with its HTTP status and its error type in the time-series envelope."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ class NotFound(TriptychError):
 
 
 class Conflict(TriptychError):
-    """A compare-and-set found another value than the expected one; the message names both."""
+    """A compare-and-set found a value other than the expected one; the message names both."""
 
     status = 409
     error_type = "bad_data"
 
 
 class MethodNotAllowed(TriptychError):
+    """The path does not support the request's HTTP method."""
+
     status = 405
     error_type = "bad_data"
 
@@ -72,8 +74,13 @@ class DeadlineExceeded(Unavailable):
     """The request's timeout has passed, and work on it has been cancelled."""
 
 
+class TooHeavy(TriptychError):
+    """Work needs more processor time or memory than a light request may have. It is done again as a heavy one; no
+    client meets this error."""
+
+
 class Internal(TriptychError):
-    """A defect of ours. The log has the traceback; the client gets one line."""
+    """A defect of the program. The log has the traceback; the client gets one line."""
 
 
 class ConfigError(Exception):
@@ -93,6 +100,7 @@ _BY_NAME: dict[str, type[TriptychError]] = {
         Overloaded,
         Unavailable,
         DeadlineExceeded,
+        TooHeavy,
         Internal,
     )
 }

@@ -10,6 +10,7 @@ import xxhash
 
 
 def hash64(key: bytes) -> int:
+    """The xxh64 hash of `key`, seed 0."""
     return xxhash.xxh64_intdigest(key)
 
 

@@ -1,5 +1,6 @@
-"""To which cluster a directory of its data belongs, and as what: a small document in it. A directory that was exchanged
-for another, or comes from another cluster's data, would answer wrongly; the start refuses it."""
+"""The identity of a shard's or a log's directory: a small document in it that says to which cluster it belongs, and as
+what. A start refuses a directory that was exchanged for another one or comes from another cluster's data, since its
+answers would be wrong."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ SHARD, LOG = "shard", "write-ahead log"
 
 
 def encode(cluster_id: str, kind: str, number: int) -> bytes:
+    """The document: a checksum and the identity."""
     text = f"{cluster_id} {kind} {number}"
     return f"{xxhash.xxh3_64_hexdigest(text.encode())} {text}\n".encode()
 
 
 def decode(content: bytes) -> tuple[str, str, int]:
-    """(cluster id, kind, number). Raises ValueError when it is damaged."""
+    """The (cluster id, kind, number) in a document. Raises ValueError if it is damaged."""
     checksum, _, text = content.rstrip(b"\n").partition(b" ")
     if xxhash.xxh3_64_hexdigest(text).encode() != checksum or content != checksum + b" " + text + b"\n":
         raise ValueError("its checksum does not match its content")
@@ -32,7 +34,8 @@ def decode(content: bytes) -> tuple[str, str, int]:
 
 
 def read(control: Control) -> tuple[str, str, int] | None:
-    """What the directory says; None when it does not. Raises ValueError when that is damaged, OSError."""
+    """The identity in the directory's document, or None if there is no document. Raises ValueError if it is damaged,
+    OSError."""
     try:
         return decode(control.read(NAME))
     except FileNotFoundError:
@@ -40,35 +43,39 @@ def read(control: Control) -> tuple[str, str, int] | None:
 
 
 def verify(directories: Mapping[int, Control], cluster_id: str, kind: str) -> None:
-    """`directories` by number. Raises ConfigError when one of them says that it is another one; OSError."""
+    """Check the identities of `directories`, which are given by number. Raises ConfigError if one of them has another
+    identity, OSError."""
     for number, control in directories.items():
         _is_claimed(control, cluster_id, kind, number)
 
 
 def claim(directories: Mapping[int, Control], cluster_id: str, kind: str) -> None:
-    """The same, and have all of them say it, on the disk when this returns."""
+    """Check as `verify` does, and write the identities that are missing or damaged. They are on disk when this
+    returns."""
     for number, control in directories.items():
         if not _is_claimed(control, cluster_id, kind, number):
             control.replace(NAME, encode(cluster_id, kind, number))
 
 
 def _is_claimed(control: Control, cluster_id: str, kind: str, number: int) -> bool:
+    """Whether the directory has this identity. False if it has none or a damaged one. Raises ConfigError if it has
+    another one."""
     try:
-        found = read(control)
+        actual = read(control)
     except ValueError as error:
         file = control.location(NAME)
-        event(logging.ERROR, "an identity is damaged and is written anew", file=file, reason=str(error))
+        event(logging.ERROR, "an identity is damaged and is rewritten", file=file, reason=str(error))
         return False
-    if found is None:
+    if actual is None:
         return False
-    wanted = cluster_id, kind, number
-    if found != wanted:
+    expected = cluster_id, kind, number
+    if actual != expected:
         raise ConfigError(
-            f"{control.location()} is {_told(*found)}, and lies where {_told(*wanted)} belongs; put each directory "
-            "back where it was, or restore them together from a copy of the data directory"
+            f"{control.location()} is {_described(*actual)}, and lies where {_described(*expected)} belongs; put each "
+            "directory back where it was, or restore them together from a copy of the data directory"
         )
     return True
 
 
-def _told(cluster_id: str, kind: str, number: int) -> str:
+def _described(cluster_id: str, kind: str, number: int) -> str:
     return f"{kind} {number} of cluster {cluster_id}"

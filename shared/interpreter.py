@@ -1,4 +1,4 @@
-"""How the interpreter of a process that serves is set: what its own defaults would cost a request."""
+"""Settings of the interpreter in processes that serve requests."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import gc
 import sys
 
 COLLECTOR_THRESHOLDS = (20_000, 20, 20)
-"""Objects made and not freed before the collector looks at the young ones; Python's own 700 is a few requests."""
+"""Objects that are allocated and not freed before the collector examines the young ones; Python's default, 700, is
+reached after a few requests."""
 SWITCH_S = 0.0005
-"""How long a thread that computes may keep the interpreter from the others. Python's own 5 ms would be added to a
-request each time it comes back from a kernel or the disk, beside one that decodes a large body."""
+"""How long a computing thread may keep the interpreter from other threads, in seconds. With Python's default of 5 ms, a
+request would wait that long each time it returns from a kernel or the disk while another thread decodes a large
+body."""
 
 
 def collect_seldom() -> None:
-    """Leave what is there now (imported modules) out of every later collection, and have those come seldom: requests
-    leave hardly a cycle, and looking for them took a twentieth of the time. Call when everything is imported; forked
-    processes share those pages, as nothing writes to them any more."""
+    """Exclude the objects that exist now (imported modules) from all later collections, and make collections rare:
+    requests leave hardly any cycles, and the search for them took a twentieth of the time. Call this when everything is
+    imported. Forked processes share these pages, as nothing writes to them any more."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
 def switch_often() -> None:
-    """Have threads take turns more often than Python's own. Forked processes inherit it."""
+    """Make threads take turns more often than by Python's default. Forked processes inherit this."""
     sys.setswitchinterval(SWITCH_S)

@@ -1,8 +1,8 @@
-"""Where compiled kernels are kept on disk: a directory named by the text of all of them.
+"""The place of compiled kernels on disk: a directory whose name is a hash of the sources of all kernels.
 
-numba recompiles a kernel when its own file changes, but not when a constant or an inlined function it takes from
-another file does, and then runs machine code that does not fit the data. A directory for each state of the sources
-makes that impossible.
+numba recompiles a kernel when its own file changes, but not when a constant or an inlined function that it takes from
+another file changes. It would then run machine code that does not fit the data. A separate directory for each state of
+the sources makes that impossible.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _IMPORT = re.compile(rb"^from ((?:shared|coordinator|worker)[\w.]*) import", re.
 
 
 def use() -> None:
-    """Point numba at the directory of these sources, unless the environment names one. Called before any kernel's
-    module is imported."""
+    """Set numba's cache to the directory of these sources, unless the environment names one. Call this before importing
+    a module with kernels."""
     if VARIABLE in os.environ:
         return
     os.environ[VARIABLE] = str(_directory())
@@ -34,14 +34,14 @@ def _directory() -> Path:
     for path, text in sorted(_sources(root).items()):
         digest.update(path.encode() + b"\0" + text + b"\0")
     name = f"kernels-{digest.hexdigest()[:16]}"
-    beside = Path(__file__).resolve().parent / "__pycache__"
-    if os.access(beside if beside.exists() else beside.parent, os.W_OK):
-        return beside / name
+    pycache = Path(__file__).resolve().parent / "__pycache__"
+    if os.access(pycache if pycache.exists() else pycache.parent, os.W_OK):
+        return pycache / name
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triptych" / name
 
 
 def _sources(root: Path) -> dict[str, bytes]:
-    """Path → text of every module with kernels, and of the modules they import from, whose constants they hold."""
+    """Path → text of every module with kernels, and of the modules that it imports, whose constants it may contain."""
     texts = {
         path.relative_to(root).as_posix(): path.read_bytes()
         for package in PACKAGES

@@ -18,12 +18,13 @@ from numba import njit, types
 from numba.extending import typeof_impl
 
 YIELD_S = 0.001
-"""Between two kernels: a lock that is taken again at once does not reach the threads that wait for it."""
+"""The pause between two kernels, in seconds: threads that wait for a lock do not get it if it is taken again at
+once."""
 
 _registry: list[Kernel] = []
 
-# One for all kernels: a lock for each could deadlock with numba's own when two threads compile kernels that call each
-# other's.
+# One lock for all kernels: with one lock each, two threads that compile kernels which call each other could deadlock
+# with numba's own lock.
 _lock = RLock()
 
 
@@ -45,12 +46,12 @@ class Kernel:
         return self.dispatcher(*arguments)
 
     def compile(self) -> None:
-        """Compile, or load from the cache on disk; nothing where that is done already."""
+        """Compile the kernel, or load it from the cache on disk, unless that is done already."""
         with _lock:
             if type(self) is not Kernel:
                 return
             self.dispatcher.compile(self.signature)
-            # Arguments that are not exactly of the signature are converted or refused, never compiled for.
+            # Arguments of other types are converted or refused; no other version is compiled for them.
             self.dispatcher.disable_compile()
             # Python looks for `__call__` in the class: with a class of its own a compiled kernel is called without a
             # Python frame in between, in 20 ns more than the dispatcher instead of 150.
@@ -59,7 +60,7 @@ class Kernel:
 
 @typeof_impl.register(Kernel)
 def _type_of_kernel(called: Kernel, _: Any) -> Any:
-    """What numba takes a kernel for that it meets in another one: its dispatcher, compiled for its own signature."""
+    """The numba type of a kernel that another kernel calls: its dispatcher, compiled for its own signature."""
     called.compile()
     return types.Dispatcher(called.dispatcher)
 
@@ -68,8 +69,8 @@ def kernel(signature: Any, *, first: bool = False, **options: Any) -> Callable[[
     """Declare a kernel, which releases the interpreter lock while it runs.
 
     Arguments that are only read are declared as arrays with `readonly=True`, to which writable ones are converted.
-    `first`: writes and other requests need it at once, so a process compiles it before it takes any. `options` go to
-    `numba.njit`.
+    `first`: requests such as writes need the kernel at once, so a process compiles it before it takes requests.
+    `options` go to `numba.njit`.
     """
 
     def declare(function: Callable[..., Any]) -> Kernel:
@@ -85,7 +86,8 @@ def inlined(function: Callable[..., Any], /) -> Any: ...
 @overload
 def inlined(**options: Any) -> Callable[[Callable[..., Any]], Any]: ...
 def inlined(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declare a piece of kernels, typed by those that call it and inlined into them; `options` go to `numba.njit`."""
+    """Declare a function that is inlined into the kernels that call it and gets its types from them; `options` go to
+    `numba.njit`."""
     decorate = njit(forceinline=True, **options)
     return decorate if function is None else decorate(function)
 

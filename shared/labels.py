@@ -21,10 +21,6 @@ Codes = NDArray[np.int32]
 Rows = NDArray[np.int64]
 
 
-def from_mapping(labels: Mapping[str, str]) -> Labels:
-    return tuple(sorted((name, value) for name, value in labels.items() if value))
-
-
 def encode(labels: Labels) -> bytes:
     """Canonical bytes of a label set. Their hash decides the shard of a series, and comparing them identifies it.
 
@@ -137,10 +133,12 @@ class Symbols:
 
 
 FEW_ROWS = 64
-"""Up to this number, a dictionary is faster than sorting in numpy. Most dashboard queries have no more results."""
+"""Up to this number of rows, a dictionary is faster than sorting in numpy. Most dashboard queries do not have more
+results."""
 
 
 def _few_row_ids(columns: Sequence[Codes]) -> tuple[Rows, Rows]:
+    """`row_ids` for few rows."""
     numbers: dict[tuple[int, ...], int] = {}
     ids: list[int] = []
     first: list[int] = []

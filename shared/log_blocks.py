@@ -1,14 +1,15 @@
-"""Records on their way to a shard, as columns: a *block* holds what one batch has for one shard.
+"""Records on their way to a shard, as columns: a *block* holds the records of one batch for one shard.
 
-A block is little-endian and whole words of 8 bytes: the number of records n, the bytes of all keys, the bytes of all
-values, 0 (uint32 each); n hashes of the keys (uint64, `shared.hashing`); n positions in the batch, ascending, n key
-lengths, n value lengths (uint32 each); zeros to a whole word; the keys, the values, zeros to a whole word.
+A block is little-endian and consists of whole words of 8 bytes: the number of records n, the number of bytes of all
+keys, the number of bytes of all values, and 0 (uint32 each); n hashes of the keys (uint64, `shared.hashing`); n
+ascending positions in the batch, n key lengths, n value lengths (uint32 each); zeros up to a whole word; the keys, the
+values, zeros up to a whole word.
 
-In memory, records are a *table* over some bytes: int64[n, 4], where the key begins and its length, where the value
-begins and its length.
+In memory, records are a *table* over some bytes: int64[n, 4], with the start and length of the key and the start and
+length of the value.
 """
 
-# In a kernel's types a numpy integer and an int are one.
+# In a kernel, a numpy integer and an int have the same type.
 # mypy: disable-error-code="assignment, return-value, arg-type"
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Octets = types.Array(types.uint8, 1, "C")
 
 @kernel(types.int64(types.int64, types.int64), first=True)
 def _words(records: int, octets: int) -> int:
-    """Words of a block with so many records, whose keys and values have so many bytes."""
+    """The number of words of a block with this many records, whose keys and values have this many bytes."""
     return HEAD_WORDS + records + (3 * records + 1) // 2 + (octets + 7) // 8
 
 
@@ -55,10 +56,11 @@ def _cut(
     octets: np.ndarray,
     ends: np.ndarray,
 ) -> None:
-    """Write each shard's block one after another into `words`, of whose memory `halves` and `octets` are views.
+    """Write the shards' blocks one after another into `words`, a memory of which `halves` and `octets` are views.
 
-    `ends` int64[shards]: where each ends, in words. `hashes` uint64[n] is filled; `places` int64[shards, 4], zeros, is
-    scratch: records, bytes of keys, bytes of values; then where the next record's hash, position, key and value go.
+    `ends` int64[shards] gets the end of each shard's block, in words, and `hashes` uint64[n] the hashes of the keys.
+    `places` int64[shards, 4], all zeros at first, is scratch space: the records, bytes of keys and bytes of values of
+    each shard, and after that the positions of the next record's hash, position, key and value.
     """
     shards = np.uint64(len(ends))
     for i in range(len(table)):
@@ -125,7 +127,7 @@ def cut(
 
 
 def block_of(records: Iterable[tuple[int, int, bytes, bytes]]) -> bytes:
-    """The block of (hash, position, key, value), for a few records: as `cut` writes it."""
+    """The block of a few records, given as (hash, position, key, value), in the form that `cut` writes."""
     rows = list(records)
     n = len(rows)
     key_bytes, value_bytes = sum(len(row[2]) for row in rows), sum(len(row[3]) for row in rows)
@@ -149,8 +151,8 @@ EMPTY = block_of(())
 
 @kernel(types.UniTuple(types.int64, 3)(Halves, types.int64, types.int64), first=True)
 def measure(halves: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
-    """(blocks, records, bytes of keys and values) between these words; (−1, …) if there is anything else than whole and
-    sound blocks."""
+    """(blocks, records, bytes of keys and values) between these words; (−1, 0, 0) unless they are complete and valid
+    blocks only."""
     blocks, records, octets = 0, 0, np.int64(0)
     while at < end:
         if at + HEAD_WORDS > end:
@@ -188,24 +190,24 @@ def index(
     hashes: np.ndarray,
     row: int,
 ) -> bool:
-    """Fill in the columns of the records in the blocks between these words, which `measure` has found sound, from
-    `row` on; block i is of the batch that begins at sequence number starts[i]. Returns whether the numbers ascend."""
+    """Fill in the columns of the records in the blocks between these words, which `measure` has checked, from `row` on.
+    Block i belongs to the batch that begins at sequence number starts[i]. Returns whether the numbers ascend."""
     ascending = True
     block = 0
     last = numbers[row - 1] if row > 0 else np.uint64(0)
     while at < end:
         n, key_bytes = np.int64(halves[2 * at]), np.int64(halves[2 * at + 1])
         value_bytes = np.int64(halves[2 * at + 2])
-        own_hashes = at + HEAD_WORDS
-        positions = 2 * (own_hashes + n)
-        key = 8 * (own_hashes + n + (3 * n + 1) // 2)
+        hashes_at = at + HEAD_WORDS
+        positions = 2 * (hashes_at + n)
+        key = 8 * (hashes_at + n + (3 * n + 1) // 2)
         value = key + key_bytes
         for i in range(n):
             number = starts[block] + np.uint64(halves[positions + i])
             ascending = ascending and (number > last or row == 0)
             last = number
             numbers[row] = number
-            hashes[row] = words[own_hashes + i]
+            hashes[row] = words[hashes_at + i]
             key_length = np.int64(halves[positions + n + i])
             value_length = np.int64(halves[positions + 2 * n + i])
             table[row, KEY], table[row, KEY_LENGTH] = key, key_length
@@ -220,7 +222,7 @@ def index(
 
 @kernel(types.void(Bytes, Table, types.int64, Ints, Octets), first=True)
 def take(data: np.ndarray, table: np.ndarray, column: int, rows: np.ndarray, out: np.ndarray) -> None:
-    """Write the keys (column KEY) or values (column VALUE) of these rows one after another."""
+    """Write the keys (column KEY) or values (column VALUE) of these rows, one after another, to `out`."""
     at = 0
     for i in range(len(rows)):
         length = table[rows[i], column + 1]
@@ -229,7 +231,7 @@ def take(data: np.ndarray, table: np.ndarray, column: int, rows: np.ndarray, out
 
 
 def taken(data: NDArray[np.uint8], table: NDArray[np.int64], column: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """uint8[…]: the keys or values of these rows one after another; see `take`."""
+    """uint8[…]: the keys or values of these rows, one after another; see `take`."""
     out = np.empty(int(table[rows, column + 1].sum()), np.uint8)
     take(data, table, column, rows, out)
     return out

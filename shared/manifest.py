@@ -1,4 +1,4 @@
-"""The data directory's identity: its manifest, its locks, and where its cluster's socket is."""
+"""The data directory's identity: its manifest, its locks, and the address of its cluster's socket."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from shared.errors import ConfigError
 from shared.telemetry import event
 
 FORMAT = 1
-"""Of everything in the data directory. Its next: docs/internals/storage.md#format-of-the-data-directory."""
+"""The format of everything in the data directory. The next format:
+docs/internals/storage.md#format-of-the-data-directory."""
 NAME = "manifest.json"
 SHARDS = "shards"
 HOLDS_DATA = (SHARDS, "wal", "sequencer", "vector", "vector-index")
-"""Directories that are made after the manifest: where one of them is, there was one."""
+"""Directories that are created after the manifest: if one of them exists, there was a manifest."""
 SOCKET_PATH_BYTES_MAX = 100
-"""A Unix socket's path has room for 107 bytes; longer data directories get a short one in the temporary directory."""
+"""A Unix socket's path has room for 107 bytes. If the data directory's path is longer, the socket is in the temporary
+directory, under a short path."""
 
 
 class NewerFormat(ValueError):
-    """The data directory is in a format that a later release has introduced."""
+    """The data directory is in a format that a later release introduced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,12 @@ class Manifest:
 
     @staticmethod
     def decode(content: bytes) -> Manifest:
-        """Raises ValueError that says what is wrong, NewerFormat."""
+        """Decode a manifest. Raises ValueError, which says what is wrong with it; NewerFormat."""
         fields: Any = json.loads(content)
         if not isinstance(fields, dict) or not isinstance(fields.get("format"), int):
             raise ValueError("it has no format")
-        # First, and the same in every format: a flipped bit must not pass for a newer one.
+        # The checksum comes first, and in every format in the same way, so that a flipped bit does not pass for a newer
+        # format.
         if fields.pop("checksum", None) != _checksum(fields):
             raise ValueError("its checksum does not match its content")
         if fields["format"] > FORMAT:
@@ -67,16 +70,17 @@ class Manifest:
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:
-    """Of all fields but the checksum itself."""
+    """The checksum of all fields except the checksum itself."""
     return xxhash.xxh3_64_hexdigest(json.dumps(fields, sort_keys=True).encode())
 
 
 def open_manifest(settings: Settings, control: Control) -> Manifest:
-    """The manifest in `control`, the data directory's, written when that is new. A copy is kept in `shards/`.
+    """The manifest in `control`, the data directory's documents. It is written if the data directory is new. A copy is
+    kept in `shards/`.
 
-    Coordinator and supervisor may both be first, so a lock is held meanwhile. Raises ConfigError when the directory
+    Coordinator and supervisor may both be first, so a lock is held meanwhile. Raises ConfigError if the directory
     cannot be used, is in a newer format, holds data without a manifest, was made with another number of shards, or has
-    the directory of another shard or cluster in a shard's place.
+    the directory of another shard or cluster in the place of a shard's directory.
     """
     try:
         control.prepare()
@@ -97,7 +101,7 @@ def open_manifest(settings: Settings, control: Control) -> Manifest:
 
 
 def copy_of(path: Path) -> Path:
-    """Where the copy of the manifest `path` lies."""
+    """The path of the copy of the manifest `path`."""
     return path.parent / SHARDS / NAME
 
 
@@ -119,7 +123,7 @@ def _read_or_write(control: Control, settings: Settings) -> Manifest:
 
 
 def _refuse_without(control: Control) -> None:
-    """Raises ConfigError when there is data whose manifest has been lost."""
+    """Raise ConfigError if there is data but its manifest has been lost."""
     present = [name for name in HOLDS_DATA if control.exists(name)]
     if present:
         raise ConfigError(
@@ -129,35 +133,34 @@ def _refuse_without(control: Control) -> None:
 
 
 def _remedy(control: Control) -> str:
+    """How an operator can restore the manifest: from its copy, or from what the shards' directories say."""
     shards = control.within(SHARDS)
     try:
         Manifest.decode(shards.read(NAME))
     except (OSError, ValueError):
         count = sum(name.isdigit() for name in shards.names())
         content = Manifest(_cluster_of(shards), count).encode().decode()
-        return (
-            f"restore it from a backup, or write it anew; from what is in {shards.location()} that would be {content}"
-        )
+        return f"restore it from a backup, or write a new one; from {shards.location()}, that would be {content}"
     return f"restore it from its copy: cp {shards.location(NAME)} {control.location(NAME)}"
 
 
 def _cluster_of(shards: Control) -> str:
-    """The cluster that a shard's directory says it belongs to; a new one when none does."""
+    """The cluster id that a shard's directory names; a new one if none does."""
     for name in shards.names():
         if name.isdigit() and shards.is_place(name):
             with suppress(OSError, ValueError):
-                if said := identity.read(shards.within(name)):
-                    return said[0]
+                if shard_identity := identity.read(shards.within(name)):
+                    return shard_identity[0]
     return uuid.uuid4().hex
 
 
 def shard_directory(data: Path, shard: int) -> Path:
-    """Where the shard's store and blocks are."""
+    """The directory of a shard's store and blocks."""
     return data / SHARDS / _shard_name(shard)
 
 
 def shard_control(control: Control, shard: int) -> Control:
-    """The documents of a shard's directory; `control` is the data directory's."""
+    """The documents of a shard's directory; `control` has those of the data directory."""
     return control.within(SHARDS).within(_shard_name(shard))
 
 
@@ -166,39 +169,39 @@ def _shard_name(shard: int) -> str:
 
 
 def shard_directories(data: Path) -> list[Path]:
-    """Those that are there, by number."""
+    """The shard directories that exist, by number."""
     return numbered(data / SHARDS)
 
 
 def _keep_copy(control: Control, manifest: Manifest) -> None:
-    """Have the copy beside the shards, whose directories are made before it: where there is a copy, a directory that is
-    not there has been lost. Raises OSError, ConfigError when one is lost, or the copy is that of another data
-    directory."""
+    """Write the manifest's copy in `shards/` unless it is there. The shards' directories are created before the copy:
+    if there is a copy, a missing directory has been lost. Raises OSError; ConfigError if a directory has been lost, or
+    the copy belongs to another data directory."""
     shards = control.within(SHARDS)
     copy = shards.location(NAME)
     missing = [name for number in range(manifest.shards) if not shards.is_place(name := _shard_name(number))]
     try:
-        kept = Manifest.decode(shards.read(NAME))
+        copied = Manifest.decode(shards.read(NAME))
     except FileNotFoundError:
         _refuse_without_shards(control)
         shards.prepare()
     except NewerFormat as error:
         raise ConfigError(f"{copy}: {error}; start the release that wrote it") from error
     except ValueError as error:
-        event(logging.ERROR, "the manifest's copy is damaged and is written anew", file=copy, reason=str(error))
+        event(logging.ERROR, "the manifest's copy is damaged and is rewritten", file=copy, reason=str(error))
     else:
-        if kept == manifest and missing:
+        if copied == manifest and missing:
             lost = shards.location(missing[0])
             raise ConfigError(
                 f"{lost} is missing, with all that its shard held; restore it from a copy of the data directory, "
-                f"or accept the loss and have it begin anew: mkdir {lost}"
+                f"or accept the loss and let it start empty: mkdir {lost}"
             )
-        if kept == manifest:
+        if copied == manifest:
             return
         raise ConfigError(
             f"{control.location(NAME)} says cluster {manifest.cluster_id} with {manifest.shards} shards, but its copy "
-            f"{copy} says {kept.cluster_id} with {kept.shards}; the one that does not belong to this directory's data "
-            "must go"
+            f"{copy} says {copied.cluster_id} with {copied.shards}; remove the one that "
+            "does not belong to this directory's data"
         )
     for name in missing:
         shards.within(name).prepare()
@@ -206,19 +209,19 @@ def _keep_copy(control: Control, manifest: Manifest) -> None:
 
 
 def _refuse_without_shards(control: Control) -> None:
-    """Raises ConfigError when there is what is made after the shards' directories, and not these."""
+    """Raise ConfigError if there are directories that are created after the shards' directories, but no `shards/`."""
     others = [name for name in HOLDS_DATA if name != SHARDS and control.exists(name)]
     if others and not control.exists(SHARDS):
         shards = control.location(SHARDS)
         raise ConfigError(
             f"{shards} is missing, with the data of all shards, but {control.location()} holds {', '.join(others)}; "
-            f"restore it from a copy of the data directory, or accept the loss and have it begin anew: mkdir {shards}"
+            f"restore it from a copy of the data directory, or accept the loss and let it start empty: mkdir {shards}"
         )
 
 
 def lock(control: Control, role: str) -> Lease:
     """Take the data directory's lock for a role ("coordinator" or "workers") until this process ends. Raises
-    ConfigError when another process has it."""
+    ConfigError if another process holds it."""
     try:
         return control.lock(f"{role}.lock")
     except Locked as error:
@@ -229,8 +232,8 @@ def lock(control: Control, role: str) -> Lease:
 
 
 def endpoint(settings: Settings, manifest: Manifest) -> str:
-    """The ZeroMQ address at which this cluster's coordinator and workers meet: a socket in a directory only the
-    owner may enter."""
+    """The ZeroMQ address at which this cluster's coordinator and workers meet: a socket in a directory that only its
+    owner may enter. Raises ConfigError if others may."""
     directory = settings.data.resolve() / "run"
     if len(os.fsencode(directory / "cluster.sock")) > SOCKET_PATH_BYTES_MAX:
         directory = Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-{manifest.cluster_id[:12]}"

@@ -1,11 +1,11 @@
-"""Fields of protobuf messages as bytes: varints and lengths, for kernels that walk a body and for Python.
+"""Fields of protobuf messages as bytes: varints and lengths, for kernels that parse a body and for Python.
 
 Encoding: https://protobuf.dev/programming-guides/encoding/. A field is a tag (a varint: number << 3 | wire type) and
-its content. What a kernel does not take, such as a length that is not in its shortest form (valid, but rare), it leaves
+its content. What a kernel does not accept, such as a length that is not in its shortest form (valid, but rare), is left
 to the protobuf library, which alone decides what is an error.
 """
 
-# In a kernel's types a numpy integer and an int are one.
+# In a kernel, a numpy integer and an int have the same type.
 # mypy: disable-error-code="assignment, return-value"
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VARINT, FIXED_64, DELIMITED, FIXED_32 = 0, 1, 2, 5
 """Wire types."""
 VARINT_BYTES_MAX = 10
 LENGTH_BYTES_MAX = 5
-"""Of a varint below 2^32."""
+"""The length of a varint below 2^32, at most."""
 
 _PAIR = types.UniTuple(types.int64, 2)
 _TRIPLE = types.UniTuple(types.int64, 3)
@@ -34,7 +34,7 @@ _TABLE = types.Array(types.int64, 2, "C")
 
 @kernel(_PAIR(Bytes, types.int64, types.int64), first=True)
 def field_length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """A minimal varint of at most four bytes: (value, position behind it), or (-1, at) for anything else."""
+    """A minimal varint of at most four bytes: (value, position after it), or (-1, at) for anything else."""
     if at < end and body[at] < 0x80:
         return np.int64(body[at]), at + 1
     value = 0
@@ -52,7 +52,7 @@ def field_length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
 
 @kernel(_PAIR(Bytes, types.int64), first=True)
 def checked_length(data: np.ndarray, at: int) -> tuple[int, int]:
-    """A varint of data that has been checked, such as canonical label bytes: (value, position behind it)."""
+    """A varint of data that has been checked, such as canonical label bytes: (value, position after it)."""
     value: Any = 0
     shift = 0
     while data[at] >= 0x80:
@@ -64,7 +64,7 @@ def checked_length(data: np.ndarray, at: int) -> tuple[int, int]:
 
 @kernel(_PAIR(Bytes, types.int64, types.int64), first=True)
 def integer(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """A varint of up to ten bytes as an int64: (value, position behind it); position -1 if it is cut off or longer."""
+    """A varint of up to ten bytes as an int64: (value, position after it); position -1 if it is cut off or longer."""
     value = np.uint64(0)
     for i in range(VARINT_BYTES_MAX):
         if at + i >= end:
@@ -78,8 +78,8 @@ def integer(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
 
 @kernel(_TRIPLE(Bytes, types.int64, types.int64), first=True)
 def delimited_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
-    """The length-delimited field at `at`: (its number, where its content begins, where it ends); the number is -1 for
-    anything else. Tag and length may have five bytes each, in any form."""
+    """The length-delimited field at `at`: (its number, the start of its content, the end of its content); the number is
+    -1 for anything else. Tag and length may have five bytes each, in any form."""
     tag, length_at = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
     if length_at < 0 or tag & 7 != DELIMITED:
         return -1, at, at
@@ -91,7 +91,8 @@ def delimited_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]
 
 @kernel(types.int64(Bytes, types.int64, types.int64, types.int64), first=True)
 def past_field(body: np.ndarray, at: int, end: int, wire_type: int) -> int:
-    """The position behind the field whose tag ends at `at`; -1 for a field that is not whole, or of another type."""
+    """The position after the field whose tag ends at `at`; -1 for a field that is incomplete, or of another wire
+    type."""
     if wire_type == VARINT:
         _, at = integer(body, at, end)
         return at
@@ -171,7 +172,7 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """(The number, the position behind it). Raises IndexError where the data ends within it."""
+    """(the number, the position after it). Raises IndexError if the data ends within it."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -183,5 +184,5 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def delimited_head(number: int, length: int) -> bytes:
-    """What stands before the content of a length-delimited field: its tag and its length."""
+    """The tag and the length that come before the content of a length-delimited field."""
     return varint(number << 3 | DELIMITED) + varint(length)

@@ -1,10 +1,10 @@
-"""The layout of samples on the wire: a shard's part of a remote-write request as columns in one frame.
+"""The layout of samples on the wire: a shard's part of a remote-write request, as columns in one frame.
 
-The coordinator, which has walked and checked the request, writes it (`coordinator.series.division`), so that a worker
-reads it without looking at a byte of it.
+The coordinator parses and checks the request and writes the frame (`coordinator.series.division`), so that a worker
+reads the columns without parsing anything.
 
-Words of 64 bits: mark, series n, samples m, label bytes b; n hashes; n + 1 offsets of the label bytes; n sample counts;
-m times; m values; the label bytes of all series, padded with zeros to a whole word.
+A frame consists of words of 64 bits: mark, series n, samples m, label bytes b; n hashes; n + 1 offsets of the label
+bytes; n sample counts; m times; m values; the label bytes of all series, padded with zeros to a whole word.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _HEADER = struct.Struct(f"={HEADER_WORDS}q")
 
 
 def frame_words(series: int, samples: int, label_bytes: int) -> int:
-    """How many words a frame of so many series, samples and bytes of labels has."""
+    """The number of words of a frame with this many series, samples and bytes of labels."""
     return HEADER_WORDS + 3 * series + 1 + 2 * samples + (label_bytes + 7) // 8
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """Run i is counts[i] samples of the series with canonical label bytes data[starts[i]:ends[i]] and xxh64 hashes[i];
-    `times_ms` int64[samples] and `values` float64[samples] are the runs' one after another."""
+class SampleColumns:
+    """Run i is counts[i] samples of the series with canonical label bytes data[starts[i]:ends[i]] and xxh64 hashes[i].
+    `times_ms` int64[samples] and `values` float64[samples] have the samples of all runs, one run after another."""
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -48,11 +48,11 @@ class Arrival:
     values: NDArray[np.float64]
 
 
-def parse(frame: Frame) -> Arrival:
-    """A frame that was written for one shard. Raises Internal if it is anything else."""
+def parse(frame: Frame) -> SampleColumns:
+    """Parse a frame that was written for one shard. Raises Internal for anything else."""
     size = memoryview(frame).nbytes
     if size % 8 == 0 and size >= 8 * HEADER_WORDS:
-        # A copy: received frames may lie at any address, and what is kept must not keep the whole message.
+        # A copy, because received frames may lie at any address, and views would keep the whole message in memory.
         words = np.frombuffer(frame, dtype=np.int64).copy()
         mark, series, samples, label_bytes = _HEADER.unpack_from(frame)
         if mark == MARK and len(words) == frame_words(series, samples, label_bytes):
@@ -62,7 +62,7 @@ def parse(frame: Frame) -> Arrival:
             values = times + samples
             labels = values + samples
             if words[offsets] == 0 and words[counts - 1] == label_bytes:
-                return Arrival(
+                return SampleColumns(
                     words[labels:].view(np.uint8),
                     words[offsets : counts - 1],
                     words[offsets + 1 : counts],
@@ -74,15 +74,15 @@ def parse(frame: Frame) -> Arrival:
     raise Internal(f"a frame of {size} bytes for series.write is not in the form of {__name__}")
 
 
-def joined(arrivals: Sequence[Arrival]) -> Arrival:
-    """The runs of all, one arrival after the other."""
-    shifts = np.cumsum([0, *(len(arrival.data) for arrival in arrivals)]).tolist()
-    return Arrival(
-        np.concatenate([arrival.data for arrival in arrivals]),
-        np.concatenate([arrival.starts + shift for arrival, shift in zip(arrivals, shifts, strict=False)]),
-        np.concatenate([arrival.ends + shift for arrival, shift in zip(arrivals, shifts, strict=False)]),
-        np.concatenate([arrival.hashes for arrival in arrivals]),
-        np.concatenate([arrival.counts for arrival in arrivals]),
-        np.concatenate([arrival.times_ms for arrival in arrivals]),
-        np.concatenate([arrival.values for arrival in arrivals]),
+def joined(parts: Sequence[SampleColumns]) -> SampleColumns:
+    """The runs of all parts, one part after another."""
+    shifts = np.cumsum([0, *(len(part.data) for part in parts)]).tolist()
+    return SampleColumns(
+        np.concatenate([part.data for part in parts]),
+        np.concatenate([part.starts + shift for part, shift in zip(parts, shifts, strict=False)]),
+        np.concatenate([part.ends + shift for part, shift in zip(parts, shifts, strict=False)]),
+        np.concatenate([part.hashes for part in parts]),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.times_ms for part in parts]),
+        np.concatenate([part.values for part in parts]),
     )

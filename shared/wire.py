@@ -71,7 +71,7 @@ class Request:
     `deadline` is on this process's `time.monotonic()` clock. On one host, the sender has the same clock, so a request
     that waited too long in a socket is past its deadline. `shards`: the shards of the call, all owned by the receiving
     worker. `body`: the method's msgpack message. `frames` are common to all shards, `parts` has frames for single
-    shards.
+    shards. `processor_s`: seconds of processor time that a light request may take; 0 is no bound.
     """
 
     method: str
@@ -80,6 +80,7 @@ class Request:
     body: Frame = b""
     frames: Sequence[Frame] = ()
     parts: Mapping[int, Sequence[Frame]] = field(default_factory=dict)
+    processor_s: float = 0.0
     cancelled: bool = False
 
     @property
@@ -116,6 +117,7 @@ def encode_request(request_id: bytes, request: Request) -> list[Frame]:
         sizes=sizes,
         deadline_ns=max(0, int(request.deadline * 1e9)),
         clock=CLOCK,
+        processor_us=int(request.processor_s * 1e6),
     )
     if parts:
         header.part_shards.extend(parts)
@@ -146,6 +148,7 @@ def decode_request(message: Sequence[Frame]) -> tuple[bytes, Request]:
         body=frames[0],
         frames=frames[1 : header.body_frames],
         parts=parts,
+        processor_s=header.processor_us / 1e6,
     )
     return first[1:_ID_END], request
 

@@ -84,7 +84,7 @@ def _round(lane: np.uint64, word: np.uint64) -> np.uint64:
 
 @kernel(types.uint64(Bytes, types.int64, types.int64), first=True)
 def xxh64(data: np.ndarray, start: int, end: int) -> np.uint64:
-    """Hash of data[start:end] (uint8[n]); 0 ≤ start ≤ end ≤ n is the caller's to ensure."""
+    """Hash of data[start:end] (uint8[n]). The caller ensures 0 ≤ start ≤ end ≤ n."""
     at = start
     if end - start >= 32:
         a, b, c, d = _LANE_1, _P2, _ZERO, _LANE_4

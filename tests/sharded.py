@@ -14,7 +14,7 @@ from coordinator.queries.planner import Plan, plan
 from loadtest.harness.memory_source import MemorySource
 from shared.hashing import shard_of
 from shared.labels import Labels, Symbols, encode
-from shared.messages.query import Evaluate, Evaluated
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply
 from shared.promql.model import Grid, Source
 from shared.wire import Frame, pack, unpack
 from worker.queries.evaluation import answer
@@ -48,8 +48,8 @@ def _evaluate(made: Plan, sources: Sequence[Source], terms: Terms) -> Merged:
     return evaluate_plan(made, replies, terms)
 
 
-def ask(source: Source, body: bytes, terms: Terms) -> tuple[Evaluated, list[Frame]]:
+def ask(source: Source, body: bytes, terms: Terms) -> tuple[EvaluateReply, list[Frame]]:
     evaluated, frames = answer(
-        unpack(body, Evaluate), source, Symbols(), deadline=terms.deadline, cancelled=terms.cancelled
+        unpack(body, EvaluateBody), source, Symbols(), deadline=terms.deadline, cancelled=terms.cancelled
     )
-    return unpack(pack(evaluated), Evaluated), [bytes(frame) for frame in frames]
+    return unpack(pack(evaluated), EvaluateReply), [bytes(frame) for frame in frames]

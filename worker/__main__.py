@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-from shared import allocator, config, interpreter, manifest, telemetry
+from shared import allocator, array_memory, config, interpreter, manifest, telemetry
 from shared.control import Lease, LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError, Unavailable
@@ -169,6 +169,7 @@ def main() -> None:
     except (ConfigError, Unavailable) as error:
         sys.exit(f"triptych workers: {error}")
     compile_first()
+    array_memory.prepare()
     settle()
     interpreter.collect_seldom()
     interpreter.switch_often()

@@ -28,9 +28,9 @@ from worker.methods.table import METHODS
 from worker.services import Services
 from worker.serving import Service, failure
 from worker.shard import Shard
+from worker.storage.local import local_journal
 from worker.storage.rows.damage import StoreDamaged
 from worker.storage.wal import layout
-from worker.storage.wal.log import WriteAheadLog
 
 HEARTBEAT_S = 0.5
 AWAY_S = 0.1
@@ -56,8 +56,7 @@ class WorkerProcess:
         self._settings = settings
         self._cluster_id = cluster_id
         self._parent = parent
-        base = settings.data / layout.NAME
-        self._wal = WriteAheadLog(layout.directory_of(base, min(shard_numbers)), former=base)
+        self._wal = local_journal(settings.data, min(shard_numbers))
         self._services = Services.build(settings, self._wal)
         self._states: dict[int, Shard | str | None] = dict.fromkeys(shard_numbers)  # None: loading, str: why it failed
         self._after_s: dict[int, float] = {}  # shards whose disk failed: the last pause in seconds, and when it ends
@@ -200,7 +199,7 @@ class WorkerProcess:
                 break
             except StoreDamaged as error:
                 # A read is tried again without the damaged shard. A write is not begun a second time.
-                if method.lane == "write" or all(shard.store.damage is None for shard in ready.values()):
+                if method.kind == "write" or all(shard.store.damage is None for shard in ready.values()):
                     raise Unavailable(str(error)) from error
         lacking = damage.warnings({number: shard.damage for number, shard in ready.items()}, request.method)
         if lacking:

@@ -26,7 +26,7 @@ from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker.methods.method import Lane, Method
 
-LANE_THREADS: dict[Lane, int] = {"write": 4, "read": 4, "query": 2}
+LANE_THREADS: dict[Lane, int] = {"write": 4, "read": 4, "light": 2, "heavy": 2}
 """How many methods of each lane may run at once."""
 LANE_QUEUE_MAX = 1024
 """Requests that may wait in one lane. The coordinator's own bound is lower, so a correct one never reaches this."""
@@ -40,6 +40,7 @@ class _Work:
     id: bytes
     request: Request
     method: Method
+    lane: Lane
 
 
 @dataclass(slots=True)
@@ -140,7 +141,7 @@ class Service:
     def _finish(self, work: _Work, message: Sequence[wire.Frame]) -> None:
         self._accepted.pop(work.id, None)
         self._transmit(message)
-        lane = self._lanes[work.method.lane]
+        lane = self._lanes[work.lane]
         if lane.waiting:
             self._ready.append(lane.waiting.popleft())
         else:
@@ -167,13 +168,14 @@ class Service:
         if method is None:
             self._refuse(request_id, NotFound(f"worker method {request.method!r} does not exist"))
             return
-        lane = self._lanes[method.lane]
+        name = method.lane(request)
+        lane = self._lanes[name]
         if len(lane.waiting) >= LANE_QUEUE_MAX:
-            text = f"{self._name} has {LANE_QUEUE_MAX} requests waiting in its {method.lane} lane"
+            text = f"{self._name} has {LANE_QUEUE_MAX} requests waiting in its {name} lane"
             self._refuse(request_id, Overloaded(text))
             return
         self._accepted[request_id] = request
-        work = _Work(request_id, request, method)
+        work = _Work(request_id, request, method, name)
         if lane.running < lane.threads:
             lane.running += 1
             self._ready.append(work)

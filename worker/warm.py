@@ -9,6 +9,7 @@ import os
 import sys
 import time
 
+from shared import array_memory
 from shared.kernels import compile_all
 from shared.telemetry import event
 
@@ -28,6 +29,7 @@ def main() -> None:
     """Put every kernel of the workers into the cache on disk."""
     started = time.monotonic()
     importlib.import_module("worker.methods.table")  # imports all that declare kernels
+    array_memory.prepare()
     count = compile_all()
     sys.stdout.write(f"{count} kernels of the workers compiled in {time.monotonic() - started:.1f} s\n")
 

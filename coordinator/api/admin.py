@@ -7,7 +7,7 @@ from aiohttp import web
 from coordinator.api import parameters
 from coordinator.api.selectors import required_selectors, time_range
 from coordinator.context import CONTEXT
-from shared.messages.series import DeleteRequest
+from shared.messages.series import DeleteBody
 from shared.wire import pack
 
 
@@ -20,7 +20,7 @@ async def delete_series(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     fields = await parameters.form(request)
     start_ms, end_ms = time_range(fields)
-    wanted = DeleteRequest(required_selectors(fields), start_ms, end_ms)
+    wanted = DeleteBody(required_selectors(fields), start_ms, end_ms)
     timeout_s = context.settings.write_timeout_ms / 1000
     await context.links.call("series.delete", body=pack(wanted), timeout_s=timeout_s)
     return web.Response(status=204)

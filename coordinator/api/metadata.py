@@ -16,8 +16,8 @@ from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
 from shared.hashing import shard_of
 from shared.messages.series import (
-    MetadataAnswer,
-    MetadataRequest,
+    MetadataBody,
+    MetadataReply,
 )
 from shared.wire import unpack
 
@@ -30,14 +30,14 @@ async def metadata(request: web.Request) -> web.Response:
     per_family = parameters.optional(fields, "limit_per_metric", parameters.limit, 0)
     family = fields.get("metric", "")
     shards = [shard_of(family.encode(), request.app[CONTEXT].links.shards)] if family else None
-    result = await ask(request, fields, "series.metadata", MetadataRequest(family, limit), shards)
+    result = await ask(request, fields, "series.metadata", MetadataBody(family, limit), shards)
     families, cut = await asyncio.to_thread(_merged, result, limit, per_family)
     return answered(families, result, cut)
 
 
 def _merged(result: FanOut, limit: int, per_family: int) -> tuple[Families, bool]:
     """(entries of each family, by name; whether the limits left some out)."""
-    answers = [unpack(reply.message.body, MetadataAnswer) for reply in result.replies]
+    answers = [unpack(reply.message.body, MetadataReply) for reply in result.replies]
     families: Families = {}
     for entry in sorted((entry for answer in answers for entry in answer.entries), key=lambda entry: entry.family):
         family = families.setdefault(entry.family, [])

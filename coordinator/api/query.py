@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -21,15 +20,17 @@ from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip, boolean
 from coordinator.queries.evaluation import (
     Conclusion,
-    Question,
+    Query,
     Replies,
     ask,
+    counted,
     in_thread,
     merge,
     planned,
     remark_texts,
 )
 from coordinator.queries.explain import explain, stats
+from coordinator.queries.gate import LIGHT, Place
 from coordinator.queries.joining import Joined
 from coordinator.queries.merge import SeriesBecameEqual
 from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
@@ -88,13 +89,13 @@ async def parse_query(request: web.Request) -> web.Response:
     return success(printer.to_json(parser.parse(text)))
 
 
-def _question(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Settings) -> Question:
+def _read_query(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Settings) -> Query:
     timeout_ms = parameters.optional(fields, "timeout", parameters.duration_ms, settings.query_timeout_ms)
     lookback_ms = parameters.optional(fields, "lookback_delta", parameters.duration_ms, settings.lookback_ms)
     for name, value in (("timeout", timeout_ms), ("lookback_delta", lookback_ms)):
         if value <= 0:
             raise BadData(f"parameter {name!r} is {fields[name]!r}; it must be longer than 0")
-    return Question(
+    return Query(
         parameters.required(fields, "query"),
         grid,
         is_range,
@@ -103,31 +104,37 @@ def _question(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Sett
         samples_max=settings.query_samples_max,
         timeout_ms=min(timeout_ms, settings.query_timeout_ms),
         partial_response=parameters.partial_response(fields),
+        bytes_max=settings.query_bytes_max,
     )
 
 
 async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, is_range: bool) -> web.StreamResponse:
-    """Plan the query, ask the workers, merge what they reply and render it. Merging and the first piece of the
-    rendering are work for one thread; the rest is rendered while it is sent."""
+    """Plan the query; when there is a place for it, ask the workers, merge what they reply and render it. Merging and
+    the first piece of the rendering are work for one thread; the rest is rendered while it is sent."""
     context = request.app[CONTEXT]
-    question = _question(fields, grid, is_range, context.settings)
+    query = _read_query(fields, grid, is_range, context.settings)
     beside = _Beside(bool(fields.get("stats", "")), boolean(fields, "explain", False))
     gzip = accepts_gzip(request)
-    query_plan = await planned(question)
+    query_plan = await planned(query)
     if is_range and query_plan.type not in _RANGE_TYPES:
         named = _TYPE_NAMES[query_plan.type]
         raise NotExecutable(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
 
-    def merged_and_rendered(replies: Replies) -> Body:
-        return Body(_chunks(question, merge(question, replies), beside), gzip=gzip)
+    async def merged_and_rendered(replies: Replies) -> Body:
+        def work() -> Body:
+            return Body(_chunks(query, merge(query, replies), beside), gzip=gzip)
 
-    try:
-        replies = await ask(question, query_plan, context.links)
-        body = await in_thread(partial(merged_and_rendered, replies), question)
-    except SeriesBecameEqual:
-        replies = await ask(question, await planned(question, relabel=False), context.links, careful=True)
-        body = await in_thread(partial(merged_and_rendered, replies), question)
-    return await respond(request, body, lambda call: in_thread(call, question))
+        return await in_thread(counted(work, query, replies), query, replies.place)
+
+    async def attempt(place: Place) -> Body:
+        try:
+            return await merged_and_rendered(await ask(query, query_plan, context.links, place))
+        except SeriesBecameEqual:
+            careful_plan = await planned(query, relabel=False)
+            return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))
+
+    body = await context.gate.run(request.remote, query.identity(), query.deadline, attempt)
+    return await respond(request, body, lambda call: in_thread(call, query, LIGHT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,32 +145,32 @@ class _Beside:
     explain: bool
 
 
-def _chunks(question: Question, conclusion: Conclusion, beside: _Beside) -> Iterator[Chunk]:
+def _chunks(query: Query, conclusion: Conclusion, beside: _Beside) -> Iterator[Chunk]:
     """The answer's bytes. Sorting and writing happen where they are taken."""
     started = time.perf_counter()
-    value, cut = _shown(question, conclusion)
+    value, cut = _shown(query, conclusion)
     conclusion.timings_s["resultSortTime"] = time.perf_counter() - started
-    text, annotations = question.text, conclusion.merged.annotations
+    text, annotations = query.text, conclusion.merged.annotations
     warnings = [*remark_texts(annotations, "warning", text), *conclusion.warnings, *([LIMIT_WARNING] if cut else [])]
     remarks = {"warnings": warnings, "infos": remark_texts(annotations, "info", text)}
     members: dict[str, Any] = {}
     if beside.stats:
-        members["stats"] = stats(question, conclusion)
+        members["stats"] = stats(query, conclusion)
     if beside.explain:
-        members["explain"] = explain(question, conclusion)
-    yield from envelope(Result(value, question.grid, question.is_range), members, remarks)
+        members["explain"] = explain(query, conclusion)
+    yield from envelope(Result(value, query.grid, query.is_range), members, remarks)
 
 
-def _shown(question: Question, conclusion: Conclusion) -> tuple[Value | Joined, bool]:
+def _shown(query: Query, conclusion: Conclusion) -> tuple[Value | Joined, bool]:
     """(The value in the order in which it is shown, whether series were left out)."""
     value = conclusion.merged.value
     if isinstance(value, Joined):
         return value, False
-    if question.is_range:
-        value = as_range(value, question.grid)
-    if question.is_range or not conclusion.plan.keeps_order:
+    if query.is_range:
+        value = as_range(value, query.grid)
+    if query.is_range or not conclusion.plan.keeps_order:
         value = ordered(value)
-    return truncated(value, question.limit)
+    return truncated(value, query.limit)
 
 
 ROUTES = [

@@ -14,7 +14,7 @@ from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
 from shared.errors import BadData
 from shared.labels import LabelFrame, Symbols, concat
-from shared.messages.series import ListAnswer, SelectRequest, TextsAnswer
+from shared.messages.series import ListReply, SelectBody, TextsReply
 from shared.wire import unpack
 
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
@@ -27,7 +27,7 @@ async def series(request: web.Request) -> web.Response:
     start_ms, end_ms = time_range(fields)
     default = request.app[CONTEXT].settings.series_limit
     limit = parameters.optional(fields, "limit", parameters.limit, default)
-    wanted = SelectRequest(required_selectors(fields), start_ms, end_ms, limit)
+    wanted = SelectBody(required_selectors(fields), start_ms, end_ms, limit)
     result = await ask(request, fields, "series.list", wanted)
     data, cut = await asyncio.to_thread(_label_sets, result, limit)
     return answered(data, result, cut)
@@ -48,9 +48,9 @@ async def _texts(request: web.Request, method: str, name: str) -> web.Response:
     fields = await parameters.form(request)
     start_ms, end_ms = time_range(fields)
     limit = parameters.optional(fields, "limit", parameters.limit, 0)
-    wanted = SelectRequest(selectors(fields) or [()], start_ms, end_ms, limit, name)
+    wanted = SelectBody(selectors(fields) or [()], start_ms, end_ms, limit, name)
     result = await ask(request, fields, method, wanted)
-    answers = [unpack(reply.message.body, TextsAnswer) for reply in result.replies]
+    answers = [unpack(reply.message.body, TextsReply) for reply in result.replies]
     texts = sorted({text for answer in answers for text in answer.texts})
     if name and not texts and not _NAME.fullmatch(name) and not request.match_info["name"].startswith("U__"):
         raise BadData(f"invalid label name {name!r}; it must be letters, digits and _, or escaped as U__…")
@@ -62,7 +62,7 @@ def _label_sets(result: FanOut, limit: int) -> tuple[list[dict[str, str]], bool]
     """(label sets in order, whether the limit left some out)."""
     symbols = Symbols()
     frame = concat([LabelFrame.from_frames(reply.message.frames, symbols) for reply in result.replies])
-    cut = any(unpack(reply.message.body, ListAnswer).cut for reply in result.replies) or 0 < limit < frame.size
+    cut = any(unpack(reply.message.body, ListReply).cut for reply in result.replies) or 0 < limit < frame.size
     frame = frame.take(frame.sort_order())
     if limit:
         frame = frame.take(slice(0, limit))

@@ -20,7 +20,7 @@ FEW_RECORDS = 16
 """Up to this number, hashing records one by one and cutting them by shard is faster than with arrays."""
 
 
-class Columns(Protocol):
+class BatchRecords(Protocol):
     """Records in the order of the batch. `size_bytes`: total length of their keys and values."""
 
     size_bytes: int
@@ -44,17 +44,17 @@ class Columns(Protocol):
         ...
 
 
-def columns_of(keys: list[bytes], values: list[bytes]) -> Columns:
+def columns_of(keys: list[bytes], values: list[bytes]) -> BatchRecords:
     if len(keys) <= FEW_RECORDS:
-        return Few(keys, values)
+        return FewRecords(keys, values)
     lengths = np.array([list(map(len, keys)), list(map(len, values))], np.int64)
     ends = np.cumsum(lengths.ravel())
     starts = (ends - lengths.ravel()).reshape(2, -1)
     table = np.stack((starts[0], lengths[0], starts[1], lengths[1]), axis=1)
-    return Many(np.frombuffer(b"".join((*keys, *values)), np.uint8), np.ascontiguousarray(table))
+    return ManyRecords(np.frombuffer(b"".join((*keys, *values)), np.uint8), np.ascontiguousarray(table))
 
 
-class Few:
+class FewRecords:
     """Records as two lists."""
 
     __slots__ = ("_keys", "_values", "size_bytes")
@@ -87,7 +87,7 @@ class Few:
         return [at for at, key in enumerate(self._keys) if key.startswith(prefix)]
 
 
-class Many:
+class ManyRecords:
     """Records as a table int64[n, 4] of places in `data`, as described in shared.log_blocks."""
 
     __slots__ = ("_data", "_hashes", "_table", "size_bytes")

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.log.columns import Columns
+from coordinator.log.columns import BatchRecords
 from coordinator.log.frontier import Frontier, Group
-from coordinator.log.reads import Reader, Selection, Warnings
+from coordinator.log.reads import KeySelection, Reader, Warnings
 from shared.errors import Overloaded
 from shared.hashing import hash64
 from shared.messages import log
@@ -33,7 +33,7 @@ class Follower:
 
     __slots__ = ("_bytes", "_queue", "lagging", "position", "selection", "wake", "warnings")
 
-    def __init__(self, selection: Selection, position: int) -> None:
+    def __init__(self, selection: KeySelection, position: int) -> None:
         self.selection = selection
         self.position = position
         self.lagging = True
@@ -81,7 +81,7 @@ class Followers:
         self._hashes: NDArray[np.uint64] | None = None  # of the keys that are followed, ascending; None: out of date
 
     @contextmanager
-    def following(self, selection: Selection, position: int) -> Iterator[Follower]:
+    def following(self, selection: KeySelection, position: int) -> Iterator[Follower]:
         """A follower from `position` on, for as long as the context lasts. Raises Overloaded at the limit of
         followers."""
         if self._count >= self._max:
@@ -152,7 +152,7 @@ class Followers:
         for follower in self._all():
             follower.lag()
 
-    def _publish_by_key(self, start: int, records: Columns) -> None:
+    def _publish_by_key(self, start: int, records: BatchRecords) -> None:
         if self._hashes is None:
             self._hashes = np.sort(np.fromiter(map(hash64, self._by_key), np.uint64, len(self._by_key)))
         for at in records.among(self._hashes):
@@ -165,7 +165,7 @@ class Followers:
             yield from followers
 
 
-def _offer(follower: Follower, start: int, records: Columns, places: Sequence[int]) -> None:
+def _offer(follower: Follower, start: int, records: BatchRecords, places: Sequence[int]) -> None:
     if len(places) > QUEUE_RECORDS_MAX:
         follower.lag()
         return
@@ -173,7 +173,7 @@ def _offer(follower: Follower, start: int, records: Columns, places: Sequence[in
         follower.offer((start + at, records.key(at), records.value(at)))
 
 
-def rows_of(records: log.Records, selection: Selection) -> Iterator[Row]:
+def rows_of(records: log.Records, selection: KeySelection) -> Iterator[Row]:
     numbers: list[int] = np.asarray(records.sequences).tolist()
     keys = records.key_list() if selection.key is None else [selection.key] * len(numbers)
     return zip(numbers, keys, records.value_list(), strict=True)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from coordinator.log.columns import Columns
+from coordinator.log.columns import BatchRecords
 from shared.messages.log import SEQUENCE_MAX
 
 UNSEEN_MAX = 4096
@@ -27,7 +27,7 @@ class Group:
 
     start: int
     end: int
-    batches: list[tuple[int, Columns]] = field(default_factory=list)
+    batches: list[tuple[int, BatchRecords]] = field(default_factory=list)
     closed: bool = False
     when_closed: Callable[[], None] | None = None
 

@@ -27,7 +27,7 @@ WARNINGS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class KeySelection:
     """The records of `key`, or, if it is None, of every key with `prefix`."""
 
     key: bytes | None
@@ -83,12 +83,12 @@ class Reader:
     def _query_timeout_s(self) -> float:
         return self._settings.query_timeout_ms / 1000
 
-    def _shards(self, selection: Selection) -> list[int]:
+    def _shards(self, selection: KeySelection) -> list[int]:
         if selection.key is None:
             return list(range(self._links.shards))
         return [shard_of(selection.key, self._links.shards)]
 
-    async def wait_for(self, selection: Selection) -> None:
+    async def wait_for(self, selection: KeySelection) -> None:
         """Return when every batch that the selection's shards hold is decided, which is usually at once. Raises
         Unavailable when one of the shards is not ready or does not report in time."""
         await self._recovery.wait_for(self._shards(selection))
@@ -107,7 +107,7 @@ class Reader:
 
     async def page(
         self,
-        selection: Selection,
+        selection: KeySelection,
         start: int,
         end: int,
         limit: int,
@@ -138,7 +138,7 @@ class Reader:
 
     async def pages(
         self,
-        selection: Selection,
+        selection: KeySelection,
         start: int,
         end: int,
         limit: int,
@@ -195,7 +195,7 @@ class Reader:
         keys = sorted(key for reply in replies for key in unpack(reply.message.body, log.KeysReply).keys)
         return keys[:limit], len(keys) > limit
 
-    async def count(self, selection: Selection, start: int, end: int, warnings: Warnings | None = None) -> int:
+    async def count(self, selection: KeySelection, start: int, end: int, warnings: Warnings | None = None) -> int:
         """How many records the selection has in start ≤ number < end, exactly."""
         shards = self._shards(selection)
         await self._recovery.wait_for(shards)

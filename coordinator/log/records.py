@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
 from coordinator.log import walk
-from coordinator.log.columns import Columns, Many, columns_of
+from coordinator.log.columns import BatchRecords, ManyRecords, columns_of
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from proto import log_pb2
 from shared.config import Settings
@@ -53,7 +53,7 @@ T = TypeVar("T")
 class Append:
     """One batch. `producer` is "" for an append that is not idempotent."""
 
-    records: Columns
+    records: BatchRecords
     durable: bool
     producer: str
     producer_seq: int
@@ -189,7 +189,7 @@ def _fitting(
     data: NDArray[np.uint8], table: NDArray[np.int64], settings: Settings, durable: bool, producer: str, seq: int
 ) -> Append | None:
     """The batch; None when it is over a limit."""
-    columns = Many(data, table)
+    columns = ManyRecords(data, table)
     longest_key, longest_value = columns.longest
     if longest_key > KEY_BYTES_MAX or longest_value > settings.log_record_bytes_max:
         return None

@@ -144,7 +144,7 @@ class Recovery:
         async def look(result: FanOut) -> set[int]:
             nonlocal highest, is_lost
             for reply in result.replies:
-                report = unpack(reply.message.body, log.Recovered)
+                report = unpack(reply.message.body, log.RecoverReply)
                 highest = max(highest, *report.next.values())
                 is_lost = is_lost or highest > 0 or any(report.dropped.values())
             if is_lost and not self.notices:
@@ -169,7 +169,7 @@ class Recovery:
         """Take in what shards have reported; they count as recovered when what is in doubt about them is known."""
         reported: set[int] = set()
         for reply in result.replies:
-            report = unpack(reply.message.body, log.Recovered)
+            report = unpack(reply.message.body, log.RecoverReply)
             self._damaged.update(report.damaged)
             for shard in reply.shards:
                 self._sequencer.skip_to(report.next[shard])

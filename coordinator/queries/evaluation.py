@@ -12,19 +12,21 @@ from typing import TypeVar
 
 from coordinator.calls import FanOut, require_whole
 from coordinator.links import Links
+from coordinator.queries.gate import HEAVY_PLACES_MAX, LIGHT, Place
 from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
 from shared.errors import DeadlineExceeded, Unavailable
-from shared.messages.query import Evaluated, Form
+from shared.messages.sub_queries import EvaluateReply, Form
 from shared.promql.ast import ValueType
 from shared.promql.engine.context import TIMED_OUT
+from shared.promql.engine.memory import account_of, bounded
 from shared.promql.model import Annotations, Grid
 from shared.promql.positions import line_column
-from shared.wire import pack, unpack
+from shared.wire import pack, size_of, unpack
 
 T = TypeVar("T")
 
-THREADS = 4
+LIGHT_THREADS = 4
 """Merges and renderings at the same time: their hot parts run outside the interpreter lock."""
 INLINE_TEXT_MAX = 500
 """Characters of a query that may be parsed on the event loop; longer ones are parsed in a thread."""
@@ -33,13 +35,17 @@ SHARDS_SHARE = 0.9
 REMARKS_MAX = 10
 """Warnings, and infos, listed in an answer, as in Prometheus."""
 
-_THREADS = ThreadPoolExecutor(THREADS, thread_name_prefix="query")
+COORDINATOR_SHARE = 0.5
+"""The share of a query's memory that it may have in the coordinator; the workers have the rest in equal parts."""
+
+_LIGHT_THREADS = ThreadPoolExecutor(LIGHT_THREADS, thread_name_prefix="query")
+_HEAVY_THREADS = ThreadPoolExecutor(HEAVY_PLACES_MAX, thread_name_prefix="heavy-query")
 
 
 @dataclass(slots=True)
-class Question:
-    """A query and its parameters. `limit`: the most series that are shown, 0 for all; `asked_at` is of
-    `time.perf_counter()`."""
+class Query:
+    """A query and its parameters. `limit`: the most series that are shown, 0 for all; `bytes_max`: memory in all
+    processes together; `asked_at` is of `time.perf_counter()`."""
 
     text: str
     grid: Grid
@@ -49,13 +55,31 @@ class Question:
     samples_max: int
     timeout_ms: int
     partial_response: bool = True
+    bytes_max: int = 512 << 20
     asked_at: float = field(default_factory=time.perf_counter)
     cancelled: Event = field(default_factory=Event)
 
-    def terms(self, form: Form) -> Terms:
+    @property
+    def deadline(self) -> float:
+        """When the timeout has elapsed, of `time.monotonic()`."""
         spent_s = time.perf_counter() - self.asked_at
-        deadline = time.monotonic() + self.timeout_ms / 1000 - spent_s
-        return Terms(self.grid, self.lookback_ms, self.samples_max, deadline, self.cancelled.is_set, form)
+        return time.monotonic() + self.timeout_ms / 1000 - spent_s
+
+    def identity(self) -> tuple[str, int, bool]:
+        """The same for the same query at another time."""
+        return self.text, self.grid.steps, self.is_range
+
+    def terms(self, form: Form, place: Place, workers: int) -> Terms:
+        return Terms(
+            self.grid,
+            self.lookback_ms,
+            self.samples_max,
+            self.deadline,
+            self.cancelled.is_set,
+            form,
+            place.processor_s,
+            int(self.bytes_max * (1 - COORDINATOR_SHARE)) // max(workers, 1),
+        )
 
     def form(self, query_plan: Plan) -> Form:
         """The form in which workers may send the answer's series. Text cannot be sorted any other way later, and would
@@ -67,10 +91,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """What the workers replied to a question; the times are of `time.perf_counter()`."""
+    """What the workers replied to a query, asked from this place; the times are of `time.perf_counter()`."""
 
     plan: Plan
     terms: Terms
+    place: Place
     fan_out: FanOut
     asked_at: float
     replied_at: float
@@ -84,7 +109,7 @@ class WorkerShare:
     shards: tuple[int, ...]
     elapsed_ms: float
     timings_ms: Mapping[str, float]
-    evaluated: Evaluated
+    evaluated: EvaluateReply
 
 
 @dataclass(slots=True)
@@ -98,29 +123,30 @@ class Conclusion:
     timings_s: dict[str, float]
 
 
-async def planned(question: Question, *, relabel: bool = True) -> Plan:
+async def planned(query: Query, *, relabel: bool = True) -> Plan:
     """The plan; without `relabel`, workers are asked for series before labels change. Raises ParseError, BadData,
     NotExecutable."""
-    if len(question.text) <= INLINE_TEXT_MAX:
-        return plan(question.text, question.grid, relabel=relabel)
-    return await in_thread(lambda: plan(question.text, question.grid, relabel=relabel), question)
+    if len(query.text) <= INLINE_TEXT_MAX:
+        return plan(query.text, query.grid, relabel=relabel)
+    return await in_thread(lambda: plan(query.text, query.grid, relabel=relabel), query, LIGHT)
 
 
-async def ask(question: Question, query_plan: Plan, links: Links, *, careful: bool = False) -> Replies:
+async def ask(query: Query, query_plan: Plan, links: Links, place: Place, *, careful: bool = False) -> Replies:
     """Ask the workers for the leaves of the plan.
 
     `careful`: workers do nothing that relies on their series being different from those of other workers.
 
-    Raises DeadlineExceeded when the timeout has elapsed; Unavailable when no shard answers, or one does not and the
-    question asks for all.
+    Raises TooHeavy when a light query needs more; DeadlineExceeded when the timeout has elapsed; Unavailable when no
+    shard answers, or one does not and the query asks for all.
     """
-    terms = question.terms("arrays" if careful else question.form(query_plan))
+    form = "arrays" if careful else query.form(query_plan)
+    terms = query.terms(form, place, len(links.workers()))
     asked_at = time.perf_counter()
-    fan_out = await _ask(question, query_plan, terms, links)
-    return Replies(query_plan, terms, fan_out, asked_at, time.perf_counter())
+    fan_out = await _ask(query, query_plan, terms, links)
+    return Replies(query_plan, terms, place, fan_out, asked_at, time.perf_counter())
 
 
-def merge(question: Question, replies: Replies) -> Conclusion:
+def merge(query: Query, replies: Replies) -> Conclusion:
     """Evaluate the plan over the workers' replies: work for a thread, see `in_thread`.
 
     Raises NotExecutable, BadData, DeadlineExceeded; SeriesBecameEqual when the workers must be asked carefully, with a
@@ -130,13 +156,13 @@ def merge(question: Question, replies: Replies) -> Conclusion:
     shares = [
         WorkerShare(reply.worker, tuple(reply.shards), reply.elapsed_ms, reply.message.timings_ms, evaluated)
         for reply in replies.fan_out.replies
-        for evaluated in (unpack(reply.message.body, Evaluated),)
+        for evaluated in (unpack(reply.message.body, EvaluateReply),)
     ]
     frames = [reply.message.frames for reply in replies.fan_out.replies]
     answers = [(share.evaluated, own) for share, own in zip(shares, frames, strict=True)]
     merged = evaluate_plan(replies.plan, answers, replies.terms)
     timings = {
-        "queryPreparationTime": replies.asked_at - question.asked_at,
+        "queryPreparationTime": replies.asked_at - query.asked_at,
         "shardsTime": replies.replied_at - replies.asked_at,
         "execQueueTime": started_at - replies.replied_at,
         "mergeTime": time.perf_counter() - started_at,
@@ -144,7 +170,7 @@ def merge(question: Question, replies: Replies) -> Conclusion:
     return Conclusion(replies.plan, merged, replies.fan_out.warnings(), shares, timings)
 
 
-async def _ask(question: Question, query_plan: Plan, terms: Terms, links: Links) -> FanOut:
+async def _ask(query: Query, query_plan: Plan, terms: Terms, links: Links) -> FanOut:
     if not query_plan.leaves:
         return FanOut([], {})
     left_s = terms.deadline - time.monotonic()
@@ -154,24 +180,43 @@ async def _ask(question: Question, query_plan: Plan, terms: Terms, links: Links)
     give_up_at = time.monotonic() + left_s * SHARDS_SHARE - 0.01
     try:
         fan_out = await links.fan_out(
-            "query.evaluate", body=pack(message(query_plan, terms)), timeout_s=left_s * SHARDS_SHARE
+            "query.evaluate",
+            body=pack(message(query_plan, terms)),
+            timeout_s=left_s * SHARDS_SHARE,
+            processor_s=terms.processor_s,
         )
     except Unavailable as error:
         if time.monotonic() >= give_up_at:
             raise DeadlineExceeded(TIMED_OUT) from error
         raise
-    if not question.partial_response:
+    if not query.partial_response:
         require_whole(fan_out.warnings())
     return fan_out
 
 
-async def in_thread(call: Callable[[], T], question: Question) -> T:
+def counted(call: Callable[[], T], query: Query, replies: Replies) -> Callable[[], T]:
+    """`call`, with what the workers replied and all arrays it makes counted against the query's memory. It raises
+    NotExecutable when there is too little, or TooHeavy."""
+    is_light = replies.place.is_light
+    received = sum(size_of(frame) for reply in replies.fan_out.replies for frame in reply.message.frames)
+
+    def run() -> T:
+        account = account_of(int(query.bytes_max * COORDINATOR_SHARE), is_light=is_light)
+        with bounded(account, is_light=is_light):
+            account.hold(received)
+            return call()
+
+    return run
+
+
+async def in_thread(call: Callable[[], T], query: Query, place: Place) -> T:
     """The result of `call`, run in a thread. If the wait is cancelled, the evaluation stops when it next checks its
     deadline."""
+    threads = _LIGHT_THREADS if place.is_light else _HEAVY_THREADS
     try:
-        return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
+        return await asyncio.get_running_loop().run_in_executor(threads, call)
     except asyncio.CancelledError:
-        question.cancelled.set()
+        query.cancelled.set()
         raise
 
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import fields
 from typing import Any
 
-from coordinator.queries.evaluation import Conclusion, Question, WorkerShare
+from coordinator.queries.evaluation import Conclusion, Query, WorkerShare
 from coordinator.queries.planner import Leaf, Plan
 from shared.labels import Symbols
 from shared.promql.ast import Expr, Remote
@@ -16,10 +16,10 @@ from shared.promql.model import Grid
 CHILDREN = ("lhs", "rhs", "expr", "vector", "param", "args")
 
 
-def explain(question: Question, conclusion: Conclusion) -> dict[str, Any]:
+def explain(query: Query, conclusion: Conclusion) -> dict[str, Any]:
     """The tree of the plan. A node is evaluated by the coordinator unless it has a `shards` member: what was sent."""
     plan = conclusion.plan
-    clock = EvalContext(None, Symbols(), question.grid, question.lookback_ms)
+    clock = EvalContext(None, Symbols(), query.grid, query.lookback_ms)
     return {
         "plan": _node(plan.root, plan, clock),
         "shards": [
@@ -61,12 +61,12 @@ def _sent(leaf: Leaf, clock: EvalContext) -> dict[str, Any]:
     }
 
 
-def stats(question: Question, conclusion: Conclusion) -> dict[str, Any]:
+def stats(query: Query, conclusion: Conclusion) -> dict[str, Any]:
     """Prometheus's members, and beside them what each worker took."""
     timings = dict(conclusion.timings_s)
     timings["innerEvalTime"] = timings["shardsTime"] + timings["mergeTime"]
     timings["evalTotalTime"] = timings["queryPreparationTime"] + timings["innerEvalTime"] + timings["resultSortTime"]
-    timings["execTotalTime"] = time.perf_counter() - question.asked_at
+    timings["execTotalTime"] = time.perf_counter() - query.asked_at
     return {
         "timings": {name: round(seconds, 6) for name, seconds in timings.items()},
         "samples": {

@@ -14,7 +14,7 @@ from numba import types
 from coordinator.queries import label_order
 from shared.kernels import kernel
 from shared.messages.exchange import Rendered
-from shared.messages.query import Form
+from shared.messages.sub_queries import Form
 from shared.promql.model import Int
 from shared.promql.rendering.series import Bytes, SeriesWriter, Text
 

@@ -5,6 +5,7 @@ Runs in a thread, never on the event loop.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from coordinator.queries.planner import Leaf, Plan
 from shared.errors import NotExecutable
 from shared.labels import Symbols
 from shared.messages import exchange
-from shared.messages.query import Evaluate, Evaluated, Form
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form
 from shared.promql.ast import MatrixSelector, Remote
 from shared.promql.engine import partial
 from shared.promql.engine.context import TOO_MANY_SAMPLES, EvalContext
@@ -30,7 +31,8 @@ from shared.wire import Frame
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The conditions of an evaluation. `deadline` is of `time.monotonic()`. `form`: the form of the workers' values,
+    """The conditions of an evaluation. `deadline` is of `time.monotonic()`. `processor_s`: what a light query may take
+    in each process, 0 for a heavy one. `bytes_max`: memory in each worker. `form`: the form of the workers' values,
     which is text only where the answer shows all series in the order of their label sets."""
 
     grid: Grid
@@ -39,6 +41,8 @@ class Terms:
     deadline: float
     cancelled: Callable[[], bool] = lambda: False
     form: Form = "arrays"
+    processor_s: float = 0.0
+    bytes_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Merged:
     samples_peak: int
 
 
-def message(plan: Plan, terms: Terms) -> Evaluate:
+def message(plan: Plan, terms: Terms) -> EvaluateBody:
     """What every worker is asked. Raises NotExecutable when the times of a sub-query alone are past the budget."""
     clock = EvalContext(None, Symbols(), terms.grid, terms.lookback_ms)
     subqueries = tuple(leaf.subquery(clock) for leaf in plan.leaves)
@@ -62,13 +66,22 @@ def message(plan: Plan, terms: Terms) -> Evaluate:
     grid = terms.grid
     # Where the coordinator only joins, the workers' values are already the answer.
     form = terms.form if isinstance(plan.root, Remote) and plan.leaves[0].mode == "value" else "arrays"
-    return Evaluate(grid.start_ms, grid.end_ms, grid.step_ms, terms.lookback_ms, terms.samples_max, subqueries, form)
+    return EvaluateBody(
+        grid.start_ms,
+        grid.end_ms,
+        grid.step_ms,
+        terms.lookback_ms,
+        terms.samples_max,
+        subqueries,
+        form,
+        terms.bytes_max,
+    )
 
 
-def evaluate_plan(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]]], terms: Terms) -> Merged:
+def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Frame]]], terms: Terms) -> Merged:
     """The value of the whole query from what the workers answered, one pair a worker.
 
-    Raises NotExecutable (also when all workers together are past the sample budget), DeadlineExceeded,
+    Raises NotExecutable (also when all workers together are past the sample budget), DeadlineExceeded, TooHeavy,
     SeriesBecameEqual.
     """
     samples_read = sum(answer.samples_read for evaluated, _ in replies for answer in evaluated.answers)
@@ -83,6 +96,7 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]
         deadline=terms.deadline,
         samples_left=terms.samples_max,
         cancelled=terms.cancelled,
+        processor_end=time.thread_time() + terms.processor_s if terms.processor_s else float("inf"),
     )
     leaves = _decoded(plan, replies, context.symbols)
     cells = sum(exchange.cells(value) for values in leaves for value in values)
@@ -103,7 +117,7 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]
 
 
 def _decoded(
-    plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]]], symbols: Symbols
+    plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Frame]]], symbols: Symbols
 ) -> list[list[exchange.Shipped]]:
     """Per leaf, the answer of each worker."""
     leaves: list[list[exchange.Shipped]] = [[] for _ in plan.leaves]
@@ -161,7 +175,9 @@ def _joined(parts: Sequence[exchange.Shipped], terms: Terms, context: EvalContex
     return Joined(joined_parts, terms.form), shown
 
 
-def _gather_remarks(plan: Plan, replies: Sequence[tuple[Evaluated, Sequence[Frame]]], annotations: Annotations) -> None:
+def _gather_remarks(
+    plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Frame]]], annotations: Annotations
+) -> None:
     for evaluated, _ in replies:
         for leaf, answer in zip(plan.leaves, evaluated.answers, strict=True):
             for start in leaf.starts:

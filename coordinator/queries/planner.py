@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from coordinator.queries.locality import Localities, Locality
 from shared.errors import NotExecutable
-from shared.messages.query import Mode, SubQuery
+from shared.messages.sub_queries import Mode, SubQuery
 from shared.promql import parser, printer, types
 from shared.promql.ast import (
     Aggregate,

@@ -17,7 +17,7 @@ from proto import remote_write_pb2
 from shared.errors import TooLarge
 from shared.hashing import shard_of
 from shared.kernels import kernel
-from shared.messages.series import FamilyMetadata, MetadataPut, MetadataPutAnswer
+from shared.messages.series import FamilyMetadata, MetadataPut, MetadataPutReply
 from shared.protobuf_fields import field_length
 from shared.wire import Frame, pack, unpack
 from shared.xxh64 import Bytes
@@ -98,4 +98,4 @@ async def keep(links: Links, entries: Sequence[FamilyMetadata], timeout_s: float
         by_shard.setdefault(shard_of(entry.family.encode(), links.shards), []).append(entry)
     parts = {shard: [pack(MetadataPut(shard_entries))] for shard, shard_entries in by_shard.items()}
     replies = await links.call("series.metadata_put", parts=parts, timeout_s=timeout_s)
-    return sum(unpack(reply.message.body, MetadataPutAnswer).left_out for reply in replies)
+    return sum(unpack(reply.message.body, MetadataPutReply).left_out for reply in replies)

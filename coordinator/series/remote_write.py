@@ -86,9 +86,6 @@ class Limits:
         return np.array([self.labels, self.name_bytes, self.value_bytes], dtype=np.int64)
 
 
-UNLIMITED = Limits(1 << 62, 1 << 62, 1 << 62)
-
-
 @dataclass(slots=True)
 class Walk:
     """A body and where its series are: `table` int64[series, COLUMNS] (columns of `coordinator.series.walk`), `hashes`

@@ -16,7 +16,7 @@ from coordinator.vectors.batching import SearchBatches
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.decode import Upserts
-from coordinator.vectors.merging import NO_HITS, Found, Hits, fuse, merge
+from coordinator.vectors.merging import NO_HITS, Hits, MergedHits, fuse, merge
 from coordinator.vectors.search import SearchRequest
 from shared import wire
 from shared.config import Settings
@@ -26,12 +26,12 @@ from shared.hashing import shard_of
 from shared.messages.vectors import (
     Collection,
     CollectionStats,
-    Count,
     Floats,
     IdsBody,
     SearchBody,
     StatsReply,
-    WriteBody,
+    UpsertBody,
+    VectorCountReply,
     pack_blobs,
     unpack_blobs,
 )
@@ -152,12 +152,12 @@ class VectorArea:
         else:
             parts = await asyncio.to_thread(self._parts, upserts, collection)
         await self._links.call(
-            "vector.write", body=wire.pack(WriteBody(collection)), parts=parts, timeout_s=self._write_timeout_s
+            "vector.write", body=wire.pack(UpsertBody(collection)), parts=parts, timeout_s=self._write_timeout_s
         )
         return len(upserts.ids)
 
     def _parts(self, upserts: Upserts, collection: Collection) -> dict[int, list[bytes]]:
-        """Shard → its frames, as described in `WriteBody`. Raises BadData for vectors the collection cannot hold."""
+        """Shard → its frames, as described in `UpsertBody`. Raises BadData for vectors the collection cannot hold."""
         ids, table, attributes = upserts.last_wins(upserts.matrix(collection))
         parts = {}
         for shard, places in self._places(ids).items():
@@ -182,7 +182,7 @@ class VectorArea:
             parts=parts,
             timeout_s=self._write_timeout_s,
         )
-        return sum(wire.unpack(reply.message.body, Count).count for reply in replies)
+        return sum(wire.unpack(reply.message.body, VectorCountReply).count for reply in replies)
 
     def _places(self, ids: Sequence[bytes]) -> dict[int, list[int]]:
         """Shard → the positions in `ids` of the ids that belong to it."""
@@ -256,7 +256,7 @@ class VectorArea:
             lists = [fuse(lists, request.k)]
         return Searched(lists, warnings, collection)
 
-    async def _ask(self, body: SearchBody, queries: Floats) -> tuple[Found, FanOut]:
+    async def _ask(self, body: SearchBody, queries: Floats) -> tuple[MergedHits, FanOut]:
         body = msgspec.structs.replace(body, shards_asked=self._links.shards - len(self._links.unready()))
         outcome = await self._links.fan_out(
             "vector.search", body=wire.pack(body), frames=[queries.tobytes()], timeout_s=self._timeout_s

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from coordinator.calls import FanOut
-from coordinator.vectors.merging import Found
+from coordinator.vectors.merging import MergedHits
 from shared.errors import DeadlineExceeded
 from shared.messages.vectors import Floats, SearchBody
 
@@ -25,13 +25,13 @@ searches that were recently under way together has arrived, or for this long. Se
 never held."""
 QUEUES_MAX = 256  # kinds of search whose recent batches are remembered
 
-Ask = Callable[[SearchBody, Floats], Awaitable[tuple[Found, FanOut]]]
+Ask = Callable[[SearchBody, Floats], Awaitable[tuple[MergedHits, FanOut]]]
 
 
 @dataclass(slots=True)
 class _Waiting:
     queries: Floats
-    answer: asyncio.Future[tuple[Found, FanOut]]
+    answer: asyncio.Future[tuple[MergedHits, FanOut]]
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class SearchBatches:
         for task in list(self._tasks):
             task.cancel()
 
-    async def submit(self, body: SearchBody, queries: Floats) -> tuple[Found, FanOut]:
+    async def submit(self, body: SearchBody, queries: Floats) -> tuple[MergedHits, FanOut]:
         """What the workers found, and what was missing. Raises DeadlineExceeded, or what `ask` raises."""
         if body.text_query or len(queries) > 1:
             return await self._ask(body, queries)
@@ -111,7 +111,7 @@ class SearchBatches:
                 results, outcome = await self._ask(queue.body, queries)
                 for waiting, hits in zip(awaited, results.lists, strict=True):
                     if not waiting.answer.done():
-                        waiting.answer.set_result((Found([hits], results.unknown, results.vectors), outcome))
+                        waiting.answer.set_result((MergedHits([hits], results.unknown, results.vectors), outcome))
         except asyncio.CancelledError:
             for waiting in awaited:
                 waiting.answer.cancel()

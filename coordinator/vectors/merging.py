@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shared import wire
 from shared.kernels import kernel
-from shared.messages.vectors import Floats, FoundBody, unpack_blobs, unpack_chosen
+from shared.messages.vectors import Floats, SearchReply, unpack_blobs, unpack_chosen
 from shared.wire import Reply
 
 _FLOATS = types.Array(types.float32, 1, "C", readonly=True)
@@ -66,9 +66,9 @@ NO_HITS = Hits(np.zeros(0, dtype=np.float32), [], [], None)
 
 
 @dataclass(slots=True)
-class Found:
-    """What workers found: the hits of each query (and, last, of the text). `unknown` are fields of the filter that no
-    worker knows, `vectors` how many vectors they have."""
+class MergedHits:
+    """What all workers found: the hits of each query (and, last, of the text). `unknown` are fields of the filter that
+    no worker knows, `vectors` how many vectors they have."""
 
     lists: list[Hits]
     unknown: set[str] = field(default_factory=set)
@@ -112,26 +112,26 @@ def _merge(near, counts, k, order, ends, tied):  # type: ignore[no-untyped-def]
     return any_tied
 
 
-def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> Found:
+def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> MergedHits:
     """One answer of all workers' answers: by similarity, equal ones by id."""
     unknown: list[set[str]] = []
     vectors = 0
     for reply in replies:
-        body = wire.unpack(reply.body, FoundBody)
+        body = wire.unpack(reply.body, SearchReply)
         vectors += body.vectors
         if body.vectors:
             unknown.append(set(body.unknown))
-    found = Found([NO_HITS] * lists, set.intersection(*unknown) if unknown else set(), vectors)
+    merged = MergedHits([NO_HITS] * lists, set.intersection(*unknown) if unknown else set(), vectors)
     # Only a worker without any vector sends none of a column that others send.
     with_hits = [reply.frames for reply in replies if len(reply.frames[1])]
     if with_hits:
         counts, *columns = [b"".join(frames) for frames in zip(*with_hits, strict=True)]
-        found.lists = _merged(np.frombuffer(counts, dtype=np.int32).reshape(len(with_hits), -1), columns, dimension, k)
-    return found
+        merged.lists = _merged(np.frombuffer(counts, dtype=np.int32).reshape(len(with_hits), -1), columns, dimension, k)
+    return merged
 
 
 def _merged(counts: NDArray[np.int32], columns: Sequence[bytes], dimension: int, k: int) -> list[Hits]:
-    """The best of each query. `columns` are those of `FoundBody` after the counts, one worker's after the other's."""
+    """The best of each query. `columns` are those of `SearchReply` after the counts, one worker's after the other's."""
     near, ids, id_lengths, attributes, attribute_lengths, vectors = columns
     values = np.frombuffer(near, dtype=np.float32)
     order = np.empty(len(values), dtype=np.int64)

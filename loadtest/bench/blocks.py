@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.series import remote_write
-from coordinator.series.remote_write import UNLIMITED
 from loadtest.bench.ingest import START_MS, bodies
+from loadtest.harness.remote_write_bodies import UNLIMITED
 from shared.config import Settings
 from worker.series.blocks.block import Block, BlockWriter
 from worker.series.blocks.cache import DecodedCache

@@ -18,7 +18,7 @@ import psutil
 import snappy
 
 from coordinator.series import remote_write
-from coordinator.series.remote_write import UNLIMITED
+from loadtest.harness.remote_write_bodies import UNLIMITED
 from proto import remote_write_pb2
 from shared.config import Settings
 from shared.labels import Symbols

@@ -14,8 +14,8 @@ import numpy as np
 
 from coordinator.queries import planner
 from loadtest.harness.local_queries import range_query
-from loadtest.harness.memory_source import MemorySource
-from shared.labels import Symbols, from_mapping
+from loadtest.harness.memory_source import MemorySource, label_set
+from shared.labels import Symbols
 from shared.promql import parser
 from shared.promql.model import Grid
 
@@ -46,7 +46,7 @@ def source(series: int) -> MemorySource:
     rng = np.random.default_rng(1)
     times = np.arange(SAMPLES, dtype=np.int64) * INTERVAL_MS
     values = np.cumsum(rng.integers(0, 100, (series, SAMPLES)), axis=1).astype(np.float64)
-    labels = (from_mapping({"__name__": "m", "job": f"job-{i % 10}", "instance": f"host-{i}"}) for i in range(series))
+    labels = (label_set({"__name__": "m", "job": f"job-{i % 10}", "instance": f"host-{i}"}) for i in range(series))
     return MemorySource({key: (times, values[i]) for i, key in enumerate(labels)})
 
 

@@ -35,7 +35,10 @@ class Response:
 
 @dataclass
 class Cluster:
-    """`start` returns when every shard is ready; `stop` ends it in order, `kill` ends every process with SIGKILL."""
+    """`start` returns when every shard is ready; `stop` ends it in order, `kill` ends every process with SIGKILL.
+
+    `tree` is the source tree that the processes run, which may be another one than that of the caller.
+    """
 
     directory: Path
     shards: int = 4
@@ -44,6 +47,7 @@ class Cluster:
     coordinator: subprocess.Popen[bytes] | None = None
     supervisor: subprocess.Popen[bytes] | None = None
     port: int = 0
+    tree: Path = ROOT
 
     @property
     def url(self) -> str:
@@ -58,7 +62,7 @@ class Cluster:
             **self.settings,
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}
-        return {**inherited, **own, "PYTHONPATH": str(ROOT)}
+        return {**inherited, **own, "PYTHONPATH": str(self.tree)}
 
     def start(self) -> Cluster:
         self.start_workers()

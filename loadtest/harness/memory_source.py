@@ -14,6 +14,11 @@ from shared.promql.ast import Matcher
 from shared.promql.model import Samples
 
 
+def label_set(labels: Mapping[str, str]) -> Labels:
+    """The label set of names and values; an empty value means that the series lacks the label."""
+    return tuple(sorted((name, value) for name, value in labels.items() if value))
+
+
 def matches(matcher: Matcher, value: str) -> bool:
     """Whether a label's value (empty where the series lacks the label) satisfies the matcher."""
     if matcher.op == "=":

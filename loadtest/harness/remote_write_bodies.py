@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import snappy
 
+from coordinator.series.remote_write import Limits
 from proto import remote_write_pb2
 
 Series = tuple[Mapping[str, str] | Sequence[tuple[str, str]], Sequence[tuple[int, float]]]
 """Labels (a sequence of pairs is sent in its order, a mapping sorted by name) and (Unix ms, value) pairs."""
+
+UNLIMITED = Limits(1 << 62, 1 << 62, 1 << 62)
 
 
 def body(series: Iterable[Series]) -> bytes:

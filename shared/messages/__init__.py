@@ -1,1 +1,1 @@
-"""Requests of the coordinator and replies of the workers: one module for each area."""
+"""Bodies of the coordinator's requests (`…Body`) and of the workers' replies (`…Reply`): one module for each area."""

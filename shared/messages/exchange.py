@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shared.hashing import hash64
 from shared.labels import LabelFrame, Symbols, concat, distinct
-from shared.messages.query import Remark, Shape
+from shared.messages.sub_queries import Remark, Shape
 from shared.promql.engine.partial import Partial
 from shared.promql.model import Annotation, Annotations, Bool, Float, Int, Matrix, RangeVector, Samples
 from shared.promql.rendering.series import Text
@@ -36,6 +36,7 @@ Shipped = Matrix | RangeVector | Partial | Rendered
 
 
 def encode(value: Shipped) -> tuple[Shape, list[Frame]]:
+    """(the value's shape, its frames)."""
     if isinstance(value, Rendered):
         return _encode_text(value)
     if isinstance(value, Matrix):
@@ -170,12 +171,13 @@ def _joined_samples(parts: Sequence[Samples]) -> Samples:
 
 
 def remarks(annotations: Annotations) -> tuple[Remark, ...]:
+    """The annotations as remarks."""
     return tuple(Remark(a.level, a.text, a.offset) for a in annotations.items.values())
 
 
-def add_remarks(annotations: Annotations, given: Sequence[Remark], start: int) -> None:
+def add_remarks(annotations: Annotations, sub_query_remarks: Sequence[Remark], start: int) -> None:
     """Add a sub-query's remarks. `start` is the offset of its text in the query's text."""
-    for remark in given:
+    for remark in sub_query_remarks:
         offset = None if remark.offset is None else remark.offset + start
         annotations.add(Annotation(remark.level, remark.text, offset))
 

@@ -94,7 +94,7 @@ class HeldSegment(msgspec.Struct, array_like=True):
     start: int
 
 
-class Recovered(msgspec.Struct):
+class RecoverReply(msgspec.Struct):
     """Reply to log.recover: shard → what it holds. `next`: above every sequence number that the shard has seen.
     `dropped`: every segment below this one has been dropped there. `damaged`: shards that have lost unknown records."""
 

@@ -11,13 +11,13 @@ Selectors = list[tuple[Matcher, ...]]
 """Selectors are OR-ed. The matchers of one selector are AND-ed; a selector without matchers matches every series."""
 
 
-class WriteAnswer(msgspec.Struct):
+class WriteReply(msgspec.Struct):
     """Reply to series.write, whose part frames are one or more frames of samples per shard (shared.sample_frames)."""
 
     samples: int
 
 
-class SelectRequest(msgspec.Struct):
+class SelectBody(msgspec.Struct):
     """Selects the series that match any selector and have samples with start ≤ t ≤ end, in Unix ms.
 
     A worker returns at most `limit` items (0: all of them). `name` is the label whose values series.values returns.
@@ -30,27 +30,27 @@ class SelectRequest(msgspec.Struct):
     name: str = ""
 
 
-class TextsAnswer(msgspec.Struct):
+class TextsReply(msgspec.Struct):
     """Label names or values, sorted and distinct. `cut`: whether the limit left some out."""
 
     texts: list[str]
     cut: bool
 
 
-class ListAnswer(msgspec.Struct):
+class ListReply(msgspec.Struct):
     """The label sets are in the reply's frames (`LabelFrame.to_frames`). `cut`: whether the limit left some out."""
 
     series: int
     cut: bool
 
 
-class DeleteRequest(msgspec.Struct):
+class DeleteBody(msgspec.Struct):
     selectors: Selectors
     start_ms: int
     end_ms: int
 
 
-class DeleteAnswer(msgspec.Struct):
+class DeleteReply(msgspec.Struct):
     samples: int
 
 
@@ -69,20 +69,20 @@ class MetadataPut(msgspec.Struct):
     entries: list[FamilyMetadata]
 
 
-class MetadataPutAnswer(msgspec.Struct):
+class MetadataPutReply(msgspec.Struct):
     """`left_out`: how many entries were not stored for lack of room."""
 
     left_out: int
 
 
-class MetadataRequest(msgspec.Struct):
+class MetadataBody(msgspec.Struct):
     """Requests the metadata of one family, or of at most `limit` families per shard if `family` is empty (0: all)."""
 
     family: str = ""
     limit: int = 0
 
 
-class MetadataAnswer(msgspec.Struct):
+class MetadataReply(msgspec.Struct):
     """The entries of a family are adjacent. `cut`: whether the limit left families out."""
 
     entries: list[FamilyMetadata]

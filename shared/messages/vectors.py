@@ -49,7 +49,7 @@ class Condition(msgspec.Struct, frozen=True, array_like=True):
     children: tuple[Condition, ...] = ()
 
 
-class WriteBody(msgspec.Struct):
+class UpsertBody(msgspec.Struct):
     """Parts: [ids, id lengths, vectors float32[n, dimension], attributes, attribute lengths] for each shard."""
 
     collection: Collection
@@ -66,7 +66,7 @@ class CollectionBody(msgspec.Struct):
     collection: Collection
 
 
-class Count(msgspec.Struct):
+class VectorCountReply(msgspec.Struct):
     count: int
 
 
@@ -100,7 +100,7 @@ class SearchBody(msgspec.Struct):
     shards_asked: int = 1
 
 
-class FoundBody(msgspec.Struct):
+class SearchReply(msgspec.Struct):
     """The worker's best hits in one list for each query, best first.
 
     Frames: [counts int32[lists], similarities float32[n], ids, id lengths, attributes, attribute lengths, vectors

@@ -1,7 +1,7 @@
-"""The syntax tree of PromQL: frozen dataclasses, one a kind of expression.
+"""The syntax tree of PromQL: frozen dataclasses, one for each kind of expression.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/basics/ and …/operators/. Every node carries its
-`span`, half-open character offsets into the query text, for error and annotation positions; spans do not take part in
+Source: https://prometheus.io/docs/prometheus/latest/querying/basics/ and …/operators/. Every node has its `span`,
+half-open character offsets into the query text, for the positions of errors and annotations. Spans do not take part in
 equality.
 """
 
@@ -33,7 +33,8 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True)
 class DurationLiteral:
-    """A duration in milliseconds (may be negative inside an expression); `is_number`: written as plain seconds."""
+    """A duration in milliseconds, which may be negative inside an expression. `is_number`: it was written as plain
+    seconds."""
 
     ms: float
     is_number: bool = field(default=False, compare=False)
@@ -69,7 +70,8 @@ class DurationCall:
 DurationExpr = DurationLiteral | DurationUnary | DurationBinary | DurationCall
 
 Duration = int | DurationExpr
-"""Milliseconds once resolved (`parser.resolve_durations`); the engine meets only integers."""
+"""An integer is in milliseconds. `resolve_durations` turns all durations into integers, so the engine sees only
+these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,8 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A leaf put in by the planner: the value is the merged answer of the shards to sub-query `index`."""
+    """A leaf that the planner inserts in place of `expr`. Its value is the merged answer of the shards to sub-query
+    `index`."""
 
     index: int
     type: ValueType

@@ -1,7 +1,7 @@
-"""From the grammar's rules to the tree: one callback a rule, called as the parser reduces it.
+"""Builds the tree from the grammar's rules: one callback for each rule, called when the parser reduces it.
 
-Callbacks are pure, so one parser serves all threads. Expressions travel as `Typed`, with their type, height and first
-type error; durations with their height. What is wrong with the syntax is raised at once as a Fault.
+Callbacks are pure, so one parser serves all threads. Expressions are passed as `Typed`, with their type, height and
+first type error, durations with their height. A syntax error is raised at once as a Fault.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CARDINALITY: Final[dict[str, Literal["many-to-one", "one-to-many"]]] = {
     "group_right": "one-to-many",
 }
 Arguments = tuple[list[Typed], int]
-"""The arguments of a call, and where its parenthesis closes."""
+"""The arguments of a call, and the offset after its closing parenthesis."""
 
 _MODIFIER_ORDER: Final = ("bool", "match", "group", "fill")
 
@@ -202,7 +202,7 @@ class Builder(SelectorRules):
         args, closed = arguments
         span, func = (start(name), closed), ALIASES.get(name, str(name))
         if func == "info" and len(args) == 2 and isinstance(args[1].expr, VectorSelector):
-            args[1] = args[1]._replace(fault=None)  # its selector alone may match everything
+            args[1] = args[1]._replace(fault=None)  # only this selector may match everything
         fault = first_fault(*(arg.fault for arg in args)) or call_fault(func, args, span)
         returns = FUNCTIONS[func].returns if func in FUNCTIONS else ValueType.VECTOR
         expr = Call(func, tuple(arg.expr for arg in args), span=span)

@@ -1,4 +1,4 @@
-"""Duration expressions: their arithmetic, and how those of a query become milliseconds.
+"""Duration expressions: their arithmetic, and the conversion of a query's durations to milliseconds.
 
 Source: https://prometheus.io/docs/prometheus/latest/feature_flags/#promql-arithmetic-expressions-in-time-durations.
 """
@@ -35,7 +35,8 @@ NOT_POSITIVE = "duration must be greater than 0"
 
 
 class Length(NamedTuple):
-    """A duration expression as the parser builds it: the height of its tree, and whether the query's grid matters."""
+    """A duration expression as the parser builds it. `depth`: the height of its tree; `constant`: whether it is
+    independent of the query's grid."""
 
     expr: DurationExpr
     depth: int = 1
@@ -43,10 +44,10 @@ class Length(NamedTuple):
 
 
 def resolve_durations(expr: Expr, grid: Grid) -> Expr:
-    """`expr` with every duration an integer of milliseconds; `grid` is the whole query's.
+    """`expr` with every duration as an integer of milliseconds; `grid` is the whole query's.
 
-    The same object where there was nothing to do. Raises NotExecutable where a range or a step is not positive or
-    a result is out of range.
+    Returns the same object if there was nothing to resolve. Raises NotExecutable if a range or a step is not positive,
+    or a result is out of range or undefined.
     """
     match expr:
         case VectorSelector(offset=offset):
@@ -108,7 +109,7 @@ def _milliseconds(duration: Duration, grid: Grid) -> int:
 
 
 def evaluate_ms(duration: DurationExpr, grid: Grid | None = None) -> int:
-    """The milliseconds of a duration expression, rounded; `grid` may be None where neither step() nor range() occur.
+    """The milliseconds of a duration expression, rounded; `grid` may be None if neither step() nor range() occurs.
 
     Raises ValueError for a division by zero and for a result that 64-bit nanoseconds cannot hold.
     """

@@ -1,8 +1,8 @@
-"""PromQL's functions and aggregation operators: their signatures, and the facts that planner and engine go by.
+"""PromQL's functions and aggregation operators: their signatures, and the facts that planner and engine need.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/functions/ and …/operators/ (3.14, with
-the experimental functions). Functions of native histograms are here too: they take any vector and answer nothing for
-floats. The implementations are in `engine/range_functions.py` and `engine/functions/`.
+Source: https://prometheus.io/docs/prometheus/latest/querying/functions/ and …/operators/ (3.14, with the experimental
+functions). Functions of native histograms are included: they take any vector and return nothing for floats. The
+implementations are in `engine/range_functions.py` and `engine/functions/`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNBOUNDED: Final = -1
 
 
 class Scope(enum.Enum):
-    """Which series a function must see to answer one series."""
+    """The series that a function must see to compute one series of its answer."""
 
     NONE = "no series"
     """The function takes scalars only."""
@@ -40,7 +40,7 @@ class Signature:
     `of_samples`: over a plain selector, the function asks about the selected samples instead of their values.
     `unevaluated_from`: arguments from this index on are not evaluated.
     `keeps_name`: the answer of a function of range vectors keeps the metric names.
-    `gives_order`: the function orders the answer of an instant query, and remarks on its use in a range query.
+    `gives_order`: the function orders the answer of an instant query, and warns about its use in a range query.
     `modifiers`: which of `anchored` and `smoothed` the function's range selector may have.
     """
 
@@ -162,7 +162,7 @@ AGGREGATORS: Final[dict[str, ValueType | None]] = {
     "topk": _S,
     "count_values": _T,
 }
-"""Aggregation operators and the type of their parameter, None where they take none."""
+"""Aggregation operators and the type of their parameter, None if they take none."""
 
 ORDERING_AGGREGATORS: Final = frozenset({"bottomk", "topk"})
 """Aggregation operators that order the answer of an instant query."""

@@ -1,4 +1,4 @@
-"""The values of a PromQL evaluation, as columns, and the face of the place samples come from."""
+"""The values of a PromQL evaluation, as columns, and the interface of the source of its samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Bool = NDArray[np.bool_]
 Int = NDArray[np.int64]
 
 METADATA_LABELS = ("__name__", "__type__", "__unit__")
-"""The labels that leave a series together with its metric name (Prometheus's type and unit labels)."""
+"""The metric name, and the labels that a series loses together with it (Prometheus's type and unit labels)."""
 
 STALE_NAN_BITS = 0x7FF0000000000002
 """The bits of the NaN that marks a series as ended (Prometheus's staleness marker)."""
@@ -37,7 +37,8 @@ class Grid:
 
     @property
     def instant(self) -> bool:
-        """One point, the step left at its default: to an instant query `step()` and `range()` are 0."""
+        """Whether the grid is an instant query's: one point, and the default step. For such a query, `step()` and
+        `range()` are 0."""
         return self.start_ms == self.end_ms and self.step_ms == 1
 
     def times_ms(self) -> Int:
@@ -59,8 +60,8 @@ class Samples:
     start_timestamps_ms: Int | None = None
 
 
-class Selection(Protocol):
-    """The series that matched a selector; samples are read in batches of series so that memory has a bound."""
+class SeriesSelection(Protocol):
+    """The series that a selector matches; samples are read in batches of series, to bound memory."""
 
     @property
     def labels(self) -> LabelFrame: ...
@@ -73,7 +74,7 @@ class Selection(Protocol):
 class Source(Protocol):
     """Where an evaluation's samples come from: a worker's shards, or memory in tests."""
 
-    def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> Selection:
+    def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> SeriesSelection:
         """Series matching all `matchers` that may have samples with start_ms ≤ t ≤ end_ms.
 
         Label codes of the selection are codes of `symbols`. Raises BadData for a regular expression RE2 refuses.

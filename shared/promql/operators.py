@@ -1,6 +1,6 @@
 """PromQL's binary operators, by kind.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/operators/. How tightly they bind is in grammar.lark; what
+Source: https://prometheus.io/docs/prometheus/latest/querying/operators/. Their precedence is in grammar.lark, and what
 they compute is in `engine/binary.py` and `engine/setops.py`.
 """
 
@@ -11,7 +11,7 @@ from typing import Final
 ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%", "^", "atan2"})
 COMPARISONS: Final = frozenset({"==", "!=", "<", "<=", ">", ">="})
 TRIMS: Final = frozenset({"</", ">/"})
-"""They trim native histograms: between floats they answer nothing."""
+"""Operators that trim native histograms; between floats they return nothing."""
 SET_OPERATORS: Final = frozenset({"and", "or", "unless"})
 
 SCALAR_OPERATORS: Final = ARITHMETIC | COMPARISONS

@@ -1,7 +1,7 @@
-"""PromQL text to a typed tree.
+"""Parses PromQL text into a typed tree.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/basics/ (3.14). lark's LALR(1) parser
-reads grammar.lark; the words are made in tokens.py, the tree in builder.py and selectors.py.
+Source: https://prometheus.io/docs/prometheus/latest/querying/basics/ (3.14). lark's LALR(1) parser reads grammar.lark;
+tokens.py makes the tokens, and builder.py and selectors.py make the tree.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from shared.promql.types import Typed
 __all__ = ["parse", "parse_selector", "resolve_durations"]
 
 QUERY_BYTES_MAX: Final = 1 << 20
-"""Beyond it a query is refused unread."""
+"""A longer query is refused without being parsed."""
 
 CACHED_QUERIES: Final = 512
 CACHED_LENGTH_MAX: Final = 4 << 10
-"""A query up to this long is remembered; its tree is under 200 KB, so the cache is under 100 MB at its very worst."""
+"""A query up to this length is cached; its tree takes less than 200 KB, so the cache takes at most 100 MB."""
 
 
 def parse(text: str) -> Expr:
-    """The tree of a query, its types checked.
+    """The tree of a query, with its types checked.
 
-    Raises ParseError for text that is not PromQL, NotExecutable for an unknown function, a type error, or a query that
-    is too deep or has too many words; the message begins `line:column: parse error:`.
+    Raises ParseError for text that is not PromQL, and NotExecutable for an unknown function, a type error, or a query
+    that is too deep or has too many tokens. The message begins with `line:column: parse error:`.
     """
     if len(text) <= CACHED_LENGTH_MAX:
         return _parse_cached(text)
@@ -79,7 +79,7 @@ _parse_cached = lru_cache(maxsize=CACHED_QUERIES)(_parse)
 
 
 class _Words(Lexer):
-    __future_interface__ = 1  # lark's newer face, which hands over its state instead of the text
+    __future_interface__ = 1  # lark's newer interface, which passes its state instead of the text
 
     def __init__(self, _conf: object) -> None:
         pass
@@ -135,7 +135,7 @@ def _kind(token: Token) -> str:
 
 
 def _expected(accepted: set[str]) -> str:
-    """What may stand here, in words: the classes first, then the single words that belong to none."""
+    """The accepted tokens, in words: classes first, then single tokens that belong to none of these."""
     parts = []
     if accepted >= _OPERAND:
         parts.append("an expression")

@@ -1,4 +1,4 @@
-"""Places in a query text, and the errors that name them."""
+"""Positions in a query text, and the errors that name them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from shared.errors import NotExecutable, ParseError
 
 
 def line_column(text: str, offset: int) -> tuple[int, int]:
-    """Line and column of a character offset, both from 1; past the end is the place after the last one."""
+    """Line and column of a character offset, both from 1. An offset past the end counts as the position after the last
+    character."""
     offset = min(offset, len(text))
     line_start = text.rfind("\n", 0, offset) + 1
     return text.count("\n", 0, offset) + 1, offset - line_start + 1
 
 
 class Fault(Exception):
-    """What is wrong with a query, and where, while the text is not at hand; `located` makes it an answerable error.
+    """An error in a query and its offset, raised where the text is not available; `located` turns it into an error for
+    the client.
 
     `executable` False: the text is not PromQL. True: it is, but a type, a function or its size is wrong. `offset` None:
-    Prometheus finds this one at evaluation and says it without a position.
+    Prometheus detects this error at evaluation and reports it without a position.
     """
 
     def __init__(self, message: str, offset: int | None, *, executable: bool = False) -> None:
@@ -26,6 +28,7 @@ class Fault(Exception):
         self.executable = executable
 
     def located(self, text: str) -> ParseError | NotExecutable:
+        """The error for the client; `text` is the whole query."""
         if self.offset is None:
             return NotExecutable(self.message)
         line, column = line_column(text, self.offset)

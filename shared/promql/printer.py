@@ -1,7 +1,6 @@
-"""Trees back to text, on one line or laid out, and to the JSON of /api/v1/parse_query.
+"""Prints trees: as text, on one line or formatted over several, and as the JSON of /api/v1/parse_query.
 
-Source: https://prometheus.io/docs/prometheus/latest/querying/api/#formatting-query-expressions and the
-section after it.
+Source: https://prometheus.io/docs/prometheus/latest/querying/api/ (formatting and parsing query expressions).
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def to_text(expr: Expr) -> str:
 
 
 def _pieces(expr: Expr) -> Pieces:
-    """The text of a node, its children left as they are."""
+    """The text of a node, with its children as nodes."""
     match expr:
         case NumberLiteral(value=value, is_duration=is_duration):
             return (format_number(value, is_duration=is_duration),)
@@ -137,7 +136,7 @@ def _label(name: str) -> str:
 
 
 def _selector(expr: VectorSelector) -> str:
-    """A name that needs quotes goes first within the braces."""
+    """The text of a selector, without its modifiers. A name that needs quotes comes first within the braces."""
     matchers, name = list(expr.matchers), expr.name
     if name is not None:
         named = Matcher(METRIC_NAME, "=", name)
@@ -185,7 +184,7 @@ def duration_text(duration: Duration) -> str:
 
 
 def _duration(duration: DurationExpr) -> tuple[str, int]:
-    """The text of a duration expression, and how tightly it binds."""
+    """The text of a duration expression, and its precedence."""
     match duration:
         case DurationLiteral(ms=ms, is_number=is_number):
             whole = not is_number and ms == int(ms)
@@ -202,12 +201,14 @@ def _duration(duration: DurationExpr) -> tuple[str, int]:
 
 
 def _bound(duration: DurationExpr, at_least: int) -> str:
+    """The text of an operand, in parentheses if its precedence is lower than `at_least`."""
     text, level = _duration(duration)
     return text if level >= at_least else f"({text})"
 
 
 def format_number(value: float, *, is_duration: bool = False) -> str:
-    """The shortest digits that give the same number, without an exponent; whole milliseconds as a duration if asked."""
+    """The shortest decimal text of a number, without an exponent; if `is_duration`, whole milliseconds as a
+    duration."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -248,12 +249,12 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def pretty(expr: Expr) -> str:
-    """The text over several lines where one would be longer than 100 characters, as /api/v1/format_query answers."""
+    """The text, over several lines where one would be longer than LINE_WIDTH, as /api/v1/format_query returns it."""
     return "\n".join(_Layout().lines(expr, 0))
 
 
 class _Layout:
-    """One layout; remembers how long each node is on one line, so that laying out is linear in the tree."""
+    """Remembers the width of each node on one line, so that a layout takes time linear in the size of the tree."""
 
     def __init__(self) -> None:
         self._widths: dict[int, int] = {}
@@ -266,7 +267,7 @@ class _Layout:
         return known
 
     def lines(self, expr: Expr, level: int) -> list[str]:
-        """Lines of a node, the first indented by `level`."""
+        """The lines of a node, the first indented by `level`."""
         indent = INDENT * level
         if isinstance(expr, Remote):
             return self.lines(expr.expr, level)
@@ -299,7 +300,7 @@ class _Layout:
 
 
 def to_json(expr: Expr) -> dict[str, Any]:
-    """The tree as /api/v1/parse_query answers it. A duration expression is 0 ms there, with its text beside it."""
+    """The tree as /api/v1/parse_query returns it. A duration expression is given as 0 ms, with its text beside it."""
     match expr:
         case NumberLiteral(value=value):
             return {"type": "numberLiteral", "val": format_number(value)}

@@ -1,4 +1,4 @@
-"""Regular expressions of label matchers: RE2, `.` matching a line feed too, the whole value matched.
+"""Regular expressions of label matchers: RE2, where `.` matches a line feed too and the whole value must match.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/basics/#regular-expressions.
 """
@@ -14,16 +14,16 @@ import re2
 from shared.promql.ast import Matcher
 
 PATTERN_BYTES_MAX: Final = 64 << 10
-"""Room for 10,000 alternatives of a few characters."""
+"""Enough for 10,000 alternatives of a few characters."""
 
 REPETITIONS_MAX: Final = 12_000
-"""Quantifiers of a pattern, `x{1,1000}` counting as 1,000: RE2's time to compile a chain of them is quadratic, and this
-many take it some 0.3 s."""
+"""Quantifiers of a pattern, where `x{1,1000}` counts as 1,000. The time that RE2 takes to compile a chain of them is
+quadratic: about 0.3 s for this many."""
 
 _QUANTIFIER: Final = re.compile(r"[?*+]|\{(\d+)(?:,(\d*))?\}")
 
 CACHED_LENGTH_MAX: Final = 1024
-"""Longer patterns are compiled anew, so that the cache of answers stays within a megabyte."""
+"""Longer patterns are compiled each time, so that the cache of results stays within a megabyte."""
 
 
 def compile_pattern(pattern: str) -> Any:
@@ -48,14 +48,14 @@ def compile_pattern(pattern: str) -> Any:
 
 
 def _repetitions(match: re.Match[str]) -> int:
-    """RE2 itself refuses counts above 1,000."""
+    """How many repetitions a quantifier counts as. RE2 itself refuses counts above 1,000."""
     counts = [min(int(count[:5]), 1_000) for count in match.groups() if count]
     return max(counts, default=1)
 
 
 def regex_error(pattern: str) -> str | None:
     """Why a pattern cannot be used, or None."""
-    return _known(pattern)[0]
+    return _checked(pattern)[0]
 
 
 def matches_empty(matcher: Matcher) -> bool:
@@ -66,21 +66,21 @@ def matches_empty(matcher: Matcher) -> bool:
         case "!=":
             return matcher.value != ""
         case "=~":
-            return _known(matcher.value)[1]
+            return _checked(matcher.value)[1]
         case _:
-            return not _known(matcher.value)[1]
+            return not _checked(matcher.value)[1]
 
 
-def _known(pattern: str) -> tuple[str | None, bool]:
-    """(why it cannot be used, whether it matches the empty string)."""
-    return _known_cached(pattern) if len(pattern) <= CACHED_LENGTH_MAX else _known_anew(pattern)
+def _checked(pattern: str) -> tuple[str | None, bool]:
+    """(why the pattern cannot be used, or None; whether it matches the empty string)."""
+    return _checked_cached(pattern) if len(pattern) <= CACHED_LENGTH_MAX else _check(pattern)
 
 
-def _known_anew(pattern: str) -> tuple[str | None, bool]:
+def _check(pattern: str) -> tuple[str | None, bool]:
     try:
         return None, compile_pattern(pattern).fullmatch("") is not None
     except ValueError as error:
         return str(error), False
 
 
-_known_cached = lru_cache(maxsize=1024)(_known_anew)
+_checked_cached = lru_cache(maxsize=1024)(_check)

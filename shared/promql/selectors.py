@@ -35,7 +35,7 @@ AT_MS_MAX: Final = (1 << 63) - 1
 
 
 class Labels(NamedTuple):
-    """A list of label names in parentheses, and where it closes."""
+    """A list of label names in parentheses, and the offset after its closing parenthesis."""
 
     names: tuple[str, ...]
     end: int
@@ -45,7 +45,7 @@ NO_LABELS: Final = Labels((), 0)
 
 
 class Matchers(NamedTuple):
-    """The matchers in braces, each with whether it is a bare quoted metric name, and the place of the braces."""
+    """The matchers in braces, each with whether it is a bare quoted metric name, and the span of the braces."""
 
     items: list[tuple[Matcher, bool]]
     span: Span
@@ -60,6 +60,7 @@ def end(token: Token) -> int:
 
 
 def height(*children: Typed) -> int:
+    """The height of a node with these children. Raises Fault above NESTING_MAX."""
     depth = 1 + max(child.depth for child in children)
     if depth > NESTING_MAX:
         raise Fault(
@@ -72,7 +73,7 @@ def height(*children: Typed) -> int:
 
 @v_args(inline=True)
 class SelectorRules(Transformer):
-    """Callbacks of the rules; Builder adds the rest."""
+    """The callbacks of the rules for selectors; `Builder` adds the others."""
 
     # Names and labels.
 
@@ -267,7 +268,8 @@ def _longer(*lengths: Length) -> int:
 
 
 def _milliseconds(length: Length) -> Duration:
-    """An integer for a plain or signed literal; other expressions stay, once their constants are known to work out."""
+    """The milliseconds of a plain or signed literal. Other expressions are returned as they are, but constant ones are
+    evaluated to check them. Raises Fault if that fails."""
     if not length.constant:
         return length.expr
     try:

@@ -1,7 +1,7 @@
-"""The words of a query: what the grammar's terminals are made of, and what literals mean.
+"""The tokens of a query: how text is split into the grammar's terminals, and the values of literals.
 
-PromQL's words depend on where they stand: inside braces every word is a label name, inside brackets a colon separates,
-elsewhere it is part of a name. Literals follow Go's (https://go.dev/ref/spec#String_literals).
+PromQL's tokens depend on where they stand. Inside braces, every word is a label name. Inside brackets, a colon is a
+separator; outside, it is part of a name. Literals follow Go's (https://go.dev/ref/spec#String_literals).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from shared.promql.functions import AGGREGATORS
 from shared.promql.positions import Fault
 
 NESTING_MAX: Final = 200
-"""Levels of brackets, and of the tree: evaluator, printer and planner recurse, a few Python frames a level, under the
-interpreter's default limit of 1,000."""
+"""Levels of brackets, and of the tree. Evaluator, printer and planner recurse, with a few Python frames for each level,
+and must stay below the interpreter's default limit of 1,000."""
 
 TOKENS_MAX: Final = 25_000
-"""A word costs 5 to 10 µs to parse: this many keep the longest query near a quarter of a second."""
+"""A token takes 5 to 10 µs to parse: with this many, the longest query takes about a quarter of a second."""
 
 DURATION_MS_MAX: Final = 292 * 365 * 86_400_000
 """The longest duration that 64-bit nanoseconds can hold, as in Prometheus."""
@@ -79,7 +79,7 @@ _BLANK: Final = r"(?:[ \t\r\n]++|#[^\n]*+)*+"
 
 
 def _words(name: str) -> re.Pattern[str]:
-    # Possessive repetitions: a long run of blanks or of escapes must not be tried again in other ways.
+    # Repetitions are possessive: a long run of blanks or escapes must not be tried again in other ways.
     number = r"0[xX][0-9A-Za-z_.]*|\.?[0-9](?:[eE][+-][0-9]|[0-9A-Za-z_.])*+"
     string = r"""'(?:[^'\\\n]++|\\.)*+'|"(?:[^"\\\n]++|\\.)*+"|`[^`]*+`"""
     operator = "|".join(re.escape(text) for text in sorted(_OPERATORS, key=len, reverse=True))
@@ -100,7 +100,8 @@ _SKIP: Final = re.compile(_BLANK)
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """The words of `text`, comments and white space left out. Raises Fault where no word can begin."""
+    """The tokens of `text`, without comments and white space. Raises Fault for text that is not a token, for brackets
+    that do not match, and for too many tokens or levels."""
     at = count = 0
     opened: list[tuple[str, int]] = []
     words, in_braces = _OUTSIDE, False
@@ -155,7 +156,8 @@ _OCTAL: Final = re.compile("0(?:_?[0-7])+")
 
 
 def number(token: Token) -> float:
-    """The value of a NUMBER (decimal, hexadecimal, octal by a leading 0, Inf, NaN) or, in seconds, of a DURATION."""
+    """The value of a NUMBER (decimal, hexadecimal, octal with a leading 0, Inf, NaN) or, in seconds, of a DURATION.
+    Raises Fault."""
     if token.type == "DURATION":
         return duration_ms(token) / 1000
     word, start = str(token), token.start_pos or 0
@@ -182,6 +184,7 @@ def number(token: Token) -> float:
 
 
 def duration_ms(token: Token) -> int:
+    """The milliseconds of a DURATION. Raises Fault."""
     try:
         ms = parse_duration_ms(str(token))
     except ValueError:
@@ -212,7 +215,8 @@ def string(token: Token) -> str:
 
 
 def _unescaped(match: re.Match[str], quote: str, offset: int) -> str:
-    """The character of an escape; a byte of 0x80 and above as the surrogate that stands for it."""
+    """The character of an escape; for a byte of 0x80 or above, the surrogate that stands for it. Raises Fault for an
+    invalid escape at `offset`."""
     simple, hexadecimal, octal, short, long = match.groups()
     if simple is not None:
         if simple not in "'\"" or simple == quote:

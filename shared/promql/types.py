@@ -1,7 +1,7 @@
-"""The types of expressions, and the rules that say which expressions may stand where.
+"""The types of expressions, and the rules about which types are allowed where.
 
-A rule answers None, or a Fault with the message Prometheus gives: the parser keeps the first of a query and raises it
-once the whole text is known to be PromQL, so that a syntax error is never hidden behind a type error.
+A rule returns None, or a Fault with Prometheus's message. The parser keeps the first Fault of a query and raises it
+once the whole text has turned out to be PromQL, so that a type error never hides a syntax error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _NAMES: Final = {
 
 
 class Typed(NamedTuple):
-    """An expression with what the rules ask about it; `depth` is the height of its tree."""
+    """An expression with what the rules need to know about it. `depth`: the height of its tree; `fault`: its first type
+    error."""
 
     expr: Expr
     type: ValueType

@@ -9,8 +9,9 @@ from typing import Any
 
 import snappy
 
+from loadtest.harness.memory_source import label_set
 from proto.remote_write_pb2 import Label, Sample, TimeSeries, WriteRequest
-from shared.labels import METRIC_NAME, Labels, from_mapping
+from shared.labels import METRIC_NAME, Labels
 from tests.conformance.answer import Answer, Pairs
 from tests.conformance.data import Data
 from tests.conformance.script import Times
@@ -90,7 +91,7 @@ def _answer(document: dict[str, Any]) -> Answer:
     elif kind == "scalar":
         answer.series = [((), _pairs([result]))]
     else:
-        answer.series = [(from_mapping(one["metric"]), _pairs(one.get("values") or [one["value"]])) for one in result]
+        answer.series = [(label_set(one["metric"]), _pairs(one.get("values") or [one["value"]])) for one in result]
     return answer
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from shared.labels import Labels, from_mapping
+from loadtest.harness.memory_source import label_set
+from shared.labels import Labels
 from tests.conformance.series_text import STALE
 
 COMPARISON_CASES = int(os.environ.get("TRIPTYCH_COMPARISON_CASES", "2000"))
@@ -82,17 +83,17 @@ def data_sets(draw: Draw) -> dict[Labels, Points]:
         metric = METRICS[i % len(METRICS)]
         job, instance, zone = draw(st.sampled_from(TARGETS))
         labels = {"__name__": metric, "job": job, "instance": instance, "zone": zone}
-        data[from_mapping(labels)] = draw(series_points(metric != "gauge"))
+        data[label_set(labels)] = draw(series_points(metric != "gauge"))
     if draw(st.integers(0, 3)):
         for job, instance, _ in TARGETS[draw(st.integers(0, 2)) :]:
             version = draw(st.sampled_from(("v1", "v2")))
             labels = {"__name__": "target_info", "job": job, "instance": instance, "version": version}
-            data[from_mapping(labels)] = draw(series_points(False))
+            data[label_set(labels)] = draw(series_points(False))
     if draw(st.integers(0, 3)):
         for instance in draw(st.sampled_from(("1", "12"))):
             for bound in BOUNDS[draw(st.integers(0, 1)) :]:
                 labels = {"__name__": "lat_bucket", "job": "a", "instance": instance, "le": bound}
-                data[from_mapping(labels)] = draw(series_points(True))
+                data[label_set(labels)] = draw(series_points(True))
     return data
 
 

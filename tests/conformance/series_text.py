@@ -7,7 +7,8 @@ import re
 import struct
 from dataclasses import dataclass
 
-from shared.labels import METRIC_NAME, Labels, from_mapping
+from loadtest.harness.memory_source import label_set
+from shared.labels import METRIC_NAME, Labels
 from shared.promql.model import STALE_NAN_BITS
 
 STALE: float = struct.unpack("<d", struct.pack("<Q", STALE_NAN_BITS))[0]
@@ -96,7 +97,7 @@ def parse_labels(text: str) -> Labels:
             else:
                 labels[bare or unquote(quoted)] = unquote(value)
             at = match.end()
-    return from_mapping(labels)
+    return label_set(labels)
 
 
 def parse_points(text: str) -> list[Point]:

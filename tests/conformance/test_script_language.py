@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.labels import from_mapping
+from loadtest.harness.memory_source import label_set
 from tests.conformance.answer import Answer, differences, same_value
 from tests.conformance.data import Holdings
 from tests.conformance.script import Clear, Eval, Load, Remark, ScriptError, parse_script
@@ -52,7 +52,7 @@ def test_start_offsets_expand() -> None:
 
 def test_series_names_may_be_quoted() -> None:
     labels = parse_labels('{"a metric", "l.1"="x \\"y\\"", m=\'{z}\',}')
-    assert labels == from_mapping({"__name__": "a metric", "l.1": 'x "y"', "m": "{z}"})
+    assert labels == label_set({"__name__": "a metric", "l.1": 'x "y"', "m": "{z}"})
 
 
 def test_commands_are_blocks(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_expectations_are_read(tmp_path: Path) -> None:
 
     assert (found.warn, found.info, found.ordered) == ([Remark(text="a (1:2)")], [Remark()], True)
     assert found.times is not None and found.times.step_ms == 30_000
-    assert found.series == [(from_mapping({"__name__": "m"}), [1, None, 2])]
+    assert found.series == [(label_set({"__name__": "m"}), [1, None, 2])]
 
 
 def test_older_forms_mean_the_same(tmp_path: Path) -> None:

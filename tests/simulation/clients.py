@@ -10,7 +10,7 @@ from typing import Any
 from coordinator.log.area import LogArea
 from coordinator.log.columns import columns_of
 from coordinator.log.follow import rows_of
-from coordinator.log.reads import Selection
+from coordinator.log.reads import KeySelection
 from coordinator.log.records import Append
 from shared.errors import BadData, DeadlineExceeded, Overloaded, TriptychError, Unavailable
 from shared.messages.log import SEQUENCE_MAX
@@ -26,7 +26,7 @@ PATIENCE_S = (LONG_S, LONG_S, 0.4, 0.1, 0.02)
 ATTEMPTS_MAX = 4
 
 
-def keys_of(selection: Selection) -> Callable[[bytes], bool]:
+def keys_of(selection: KeySelection) -> Callable[[bytes], bool]:
     """Whether a key is one of the selection's."""
     if selection.key is None:
         return lambda key: key.startswith(selection.prefix)
@@ -128,13 +128,13 @@ class Clients:
 
     # Reading
 
-    def selection(self) -> Selection:
+    def selection(self) -> KeySelection:
         choices = self.cluster.world.choices
         kind = choices.below(3)
         if kind == 0:
-            return Selection(None, b"")
+            return KeySelection(None, b"")
         key = choices.pick(self.keys)
-        return Selection(None, key[:1]) if kind == 1 else Selection(key)
+        return KeySelection(None, key[:1]) if kind == 1 else KeySelection(key)
 
     def scanner(self, name: str, scans: int) -> None:
         world = self.cluster.world
@@ -151,11 +151,11 @@ class Clients:
             reverse = what == 2 and selection.key is not None
             limit = choices.pick((1_000_000, 1, 3, 7))
             given = self.scan(name, selection, start, SEQUENCE_MAX, limit, reverse)
-            if given is not None and not reverse and selection == Selection(None, b""):
+            if given is not None and not reverse and selection == KeySelection(None, b""):
                 position = max(position, given.end)
 
     def scan(
-        self, name: str, selection: Selection, start: int, end: int, limit: int, reverse: bool = False
+        self, name: str, selection: KeySelection, start: int, end: int, limit: int, reverse: bool = False
     ) -> Given | None:
         """Read pages as the endpoint does, until the limit or the end; None when there is nothing to be known."""
         world = self.cluster.world
@@ -204,7 +204,7 @@ class Clients:
         self.model.saw(given)
         return given
 
-    def count(self, name: str, selection: Selection) -> None:
+    def count(self, name: str, selection: KeySelection) -> None:
         world = self.cluster.world
 
         async def handler(area: LogArea) -> tuple[int, int, int]:
@@ -220,7 +220,7 @@ class Clients:
         world.trace(f"{name}: counts {counted} of {selection} below {end}")
         self.model.counts.append((name, keys_of(selection), 0, end, counted, log_start))
 
-    def follower(self, name: str, reads: int, selection: Selection | None = None) -> None:
+    def follower(self, name: str, reads: int, selection: KeySelection | None = None) -> None:
         """Reads on from where it is as an event stream does, and connects again when it is cut off."""
         world = self.cluster.world
         selection = selection or self.selection()

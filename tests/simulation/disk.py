@@ -148,8 +148,8 @@ def _apply(rows: dict[bytes, bytes], change: Change) -> None:
             del rows[row]
 
 
-class Batch:
-    """Stands in for worker.storage.rows.store.Batch."""
+class StoreBatch:
+    """Stands in for worker.storage.rows.store.StoreBatch."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -180,10 +180,10 @@ class Store:
         self.failed = False
         self.damage: str | None = None  # no history damages a store
 
-    def batch(self) -> Batch:
-        return Batch()
+    def batch(self) -> StoreBatch:
+        return StoreBatch()
 
-    def write(self, batch: Batch, *, durable: bool = False, logged: bool = True) -> None:
+    def write(self, batch: StoreBatch, *, durable: bool = False, logged: bool = True) -> None:
         world = World.current
         world.pause()
         lasting = self._lasting

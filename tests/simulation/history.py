@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.log.area import LogArea
-from coordinator.log.reads import Selection
+from coordinator.log.reads import KeySelection
 from shared.config import Settings
 from shared.errors import Overloaded, Unavailable
 from shared.hashing import shard_of
@@ -34,7 +34,7 @@ RECOVERY_S = 60.0
 OTHER_READS_OF_256 = 48
 LIVELY_END_OF_256 = 80
 """How often messages and threads are late still when faults are over."""
-EVERYTHING = Selection(None, b"")
+EVERYTHING = KeySelection(None, b"")
 RETRY_S = 0.05
 SHARDS, WORKERS = (2, 3, 4), (2, 1, 3)
 
@@ -172,7 +172,7 @@ class History:
     def _compare(self, rows: list[Row]) -> None:
         """Read the same in the other ways there are."""
         for key in self.clients.keys:
-            own, log_start = self._everything(Selection(key))
+            own, log_start = self._everything(KeySelection(key))
             own = [row for row in own if row[0] >= log_start]
             if own != [row for row in rows if row[1] == key and row[0] >= log_start]:
                 raise Violation(f"a scan of key {key!r} gives {own}, one of everything {rows}")
@@ -198,7 +198,7 @@ class History:
             except (Disconnected, Refused, Unavailable, Overloaded):
                 self.world.sleep(RETRY_S)
 
-    def _everything(self, selection: Selection) -> tuple[list[Row], int]:
+    def _everything(self, selection: KeySelection) -> tuple[list[Row], int]:
         """All that can be read of the selection, and where the log starts."""
         while True:
             given = self.clients.scan("verifier", selection, 0, SEQUENCE_MAX, 1_000_000)

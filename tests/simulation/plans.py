@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.log.reads import Selection
+from coordinator.log.reads import KeySelection
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import READY, Cluster, Worker, done
 from tests.simulation.disk import STATE_REFUSED
@@ -101,7 +101,7 @@ class Plans:
         silent_s = choices.pick((0.4, 0.2, 0.8))
         self._cluster.network.held_until[f"worker-{self._far_worker}", "reply"] = self._world.now + silent_s
         self._kill_coordinator()
-        selection = choices.pick((Selection(self._near), Selection(None, self._near[:1])))
+        selection = choices.pick((KeySelection(self._near), KeySelection(None, self._near[:1])))
         for number in range(1 + choices.below(2)):
             self._clients.start(f"follow-{number}", self._follow, selection)
         self._begin_looking_on(batch)
@@ -192,7 +192,7 @@ class Plans:
         if choices.chance(96):
             self._wait_until_ready()
             self._world.sleep(choices.pick((0.15, 0.05, 0.4)))
-            self._clients.scan("look", Selection(self._near), 0, 1 << 62, 1_000_000)
+            self._clients.scan("look", KeySelection(self._near), 0, 1 << 62, 1_000_000)
             if choices.chance(128):
                 self._now(self._nemesis.lose_power)
             else:
@@ -263,9 +263,9 @@ class Plans:
             clients.start("repeat", self._repeat, batch)
         key = choices.pick((self._near, self._near, self._far))
         if choices.chance(128):
-            clients.start("look", self._look, Selection(key))
+            clients.start("look", self._look, KeySelection(key))
         if choices.chance(128):
-            clients.start("follow", self._follow, Selection(key))
+            clients.start("follow", self._follow, KeySelection(key))
 
     def _repeat(self, batch: Batch) -> None:
         for _ in range(8):
@@ -274,13 +274,13 @@ class Plans:
                 return
             self._world.sleep(self._choices.delay_s())
 
-    def _look(self, selection: Selection) -> None:
+    def _look(self, selection: KeySelection) -> None:
         for _ in range(3):
             self._wait_until_ready()
             self._world.sleep(self._choices.delay_s())
             self._clients.scan("look", selection, 0, 1 << 62, 1_000_000)
 
-    def _follow(self, selection: Selection) -> None:
+    def _follow(self, selection: KeySelection) -> None:
         self._wait_until_ready()
         self._clients.follower("follow", 1 + self._choices.below(2), selection)
 

@@ -11,7 +11,7 @@ from typing import Any
 from coordinator.log.area import LogArea
 from coordinator.log.columns import columns_of
 from coordinator.log.follow import rows_of
-from coordinator.log.reads import Selection
+from coordinator.log.reads import KeySelection
 from coordinator.log.records import Append
 from shared.config import Settings
 from shared.control import LocalControl
@@ -20,7 +20,7 @@ from shared.messages.log import SEQUENCE_MAX
 from tests.unit.log_links import LogShards
 
 SHARDS = 3
-EVERYTHING = Selection(None, b"")
+EVERYTHING = KeySelection(None, b"")
 Record = tuple[int, bytes, bytes]
 
 
@@ -32,7 +32,7 @@ def key_on(shard: int, name: str = "key") -> bytes:
     return next(k for i in range(1000) if shard_of(k := f"{name}-{i}".encode(), SHARDS) == shard)
 
 
-async def read(area: LogArea, selection: Selection = EVERYTHING, start: int = 0) -> list[Record]:
+async def read(area: LogArea, selection: KeySelection = EVERYTHING, start: int = 0) -> list[Record]:
     rows: list[Record] = []
     async for page in area.reader.pages(selection, start, SEQUENCE_MAX, 1_000_000):
         rows += rows_of(page.records, selection)

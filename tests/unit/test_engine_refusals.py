@@ -30,7 +30,7 @@ from shared.promql.ast import (
     ValueType,
     VectorSelector,
 )
-from shared.promql.engine import batches, evaluator, parameters, range_functions, scan
+from shared.promql.engine import aggregation_parameters, batches, evaluator, range_functions, scan
 from shared.promql.engine.context import resolved
 from shared.promql.engine.finishing import finish
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
@@ -143,13 +143,13 @@ def test_what_the_interpreter_is_too_deep_for_is_not_executable(monkeypatch: pyt
 
 
 def test_a_label_name_is_any_text_that_can_be_sent() -> None:
-    assert parameters.is_label_name("é") and parameters.is_label_name("a b")
-    assert not parameters.is_label_name("")
-    assert not parameters.is_label_name("\ud800")
+    assert aggregation_parameters.is_label_name("é") and aggregation_parameters.is_label_name("a b")
+    assert not aggregation_parameters.is_label_name("")
+    assert not aggregation_parameters.is_label_name("\ud800")
     with pytest.raises(NotExecutable, match="invalid label name"):
-        parameters.label_name(String("\ud800"))
+        aggregation_parameters.label_name(String("\ud800"))
     with pytest.raises(NotExecutable, match="invalid label name"):
-        parameters.label_name(None)
+        aggregation_parameters.label_name(None)
 
 
 def test_an_expression_of_too_many_groups_is_refused() -> None:
@@ -194,8 +194,8 @@ INT64_MIN, INT64_MAX = -(2.0**63), 9223372036854774784.0
 
 def test_a_limit_is_any_int64() -> None:
     values = np.array([INT64_MIN, -1.5, 0.0, 2.9, INT64_MAX])
-    assert parameters.limits(Scalar(values)).tolist() == [-(2**63), -1, 0, 2, 9223372036854774784]
-    assert parameters.limits(Scalar(np.zeros(0))).tolist() == []
+    assert aggregation_parameters.limits(Scalar(values)).tolist() == [-(2**63), -1, 0, 2, 9223372036854774784]
+    assert aggregation_parameters.limits(Scalar(np.zeros(0))).tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -210,18 +210,22 @@ def test_a_limit_is_any_int64() -> None:
 )
 def test_a_limit_that_is_no_int64_is_refused_at_whatever_step(value: float, words: str) -> None:
     with pytest.raises(NotExecutable, match=words):
-        parameters.limits(Scalar(np.array([1.0, value, 2.0])))
+        aggregation_parameters.limits(Scalar(np.array([1.0, value, 2.0])))
 
 
 def test_ratios_within_one_are_not_remarked_on() -> None:
     bench = Bench(3)
-    assert parameters.ratios(Scalar(np.array([1.0, -1.0, 0.0])), 3, bench.context).tolist() == [1.0, -1.0, 0.0]
+    assert aggregation_parameters.ratios(Scalar(np.array([1.0, -1.0, 0.0])), 3, bench.context).tolist() == [
+        1.0,
+        -1.0,
+        0.0,
+    ]
     assert bench.remarks == []
 
 
 def test_a_ratio_below_minus_one_is_capped_and_remarked_on() -> None:
     bench = Bench(2)
-    assert parameters.ratios(Scalar(np.array([-2.0, 0.5])), 3, bench.context).tolist() == [-1.0, 0.5]
+    assert aggregation_parameters.ratios(Scalar(np.array([-2.0, 0.5])), 3, bench.context).tolist() == [-1.0, 0.5]
     (remark,) = bench.context.annotations.items.values()
     assert remark.text.endswith("got -2, capping to -1") and remark.offset == 3
 

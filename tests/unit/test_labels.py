@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadtest.harness.memory_source import label_set
 from proto import remote_write_pb2
 from shared import hashing, labels
 from shared.labels import LabelFrame, Symbols
@@ -17,7 +18,7 @@ def test_canonical_bytes_are_those_of_the_protobuf_library(mapping):
     series = remote_write_pb2.TimeSeries()
     for name, value in sorted(mapping.items(), key=lambda pair: pair[0].encode()):
         series.labels.add(name=name, value=value)
-    encoded = labels.encode(labels.from_mapping(mapping))
+    encoded = labels.encode(label_set(mapping))
     assert encoded == series.SerializeToString()
     assert dict(labels.decode(encoded)) == mapping
 
@@ -48,14 +49,14 @@ def test_codes_the_parent_gave_later_are_adopted():
 def test_a_frame_survives_the_wire(sets):
     frame = LabelFrame.of(sets, Symbols())
     again = LabelFrame.from_frames(frame.to_frames(), Symbols())
-    assert [again.labels(row) for row in range(again.size)] == [labels.from_mapping(s) for s in sets]
+    assert [again.labels(row) for row in range(again.size)] == [label_set(s) for s in sets]
 
 
 @given(st.lists(label_sets, max_size=8), st.lists(st.text(min_size=1, max_size=8), max_size=3), st.booleans())
 def test_grouping_puts_equal_keys_together(sets, names, without):
     frame = LabelFrame.of(sets, Symbols())
     ids, groups = frame.group(names, without=without)
-    keys = [labels.from_mapping({n: v for n, v in s.items() if (n in names) != without}) for s in sets]
+    keys = [label_set({n: v for n, v in s.items() if (n in names) != without}) for s in sets]
     assert [groups.labels(group) for group in ids] == keys
     assert groups.size == len(set(keys))
 

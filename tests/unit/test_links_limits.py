@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from coordinator import links as links_module
-from coordinator.calls import Call, FanOut, Worker, WorkerCall, WorkerReply
+from coordinator.calls import FanOut, MethodCall, Worker, WorkerCall, WorkerReply
 from coordinator.links import Links
 from proto import cluster_pb2
 from shared import errors
@@ -153,12 +153,12 @@ def test_so_many_sets_of_owners_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
 # Calls
 
 
-async def part(call: Call, owner: Worker, *shards: int, size: int = 10) -> WorkerCall:
+async def part(call: MethodCall, owner: Worker, *shards: int, size: int = 10) -> WorkerCall:
     return WorkerCall(call, owner, shards, size)
 
 
-async def new_call() -> Call:
-    return Call(b"8 bytes.", 0.0, asyncio.get_running_loop().create_future())
+async def new_call() -> MethodCall:
+    return MethodCall(b"8 bytes.", 0.0, asyncio.get_running_loop().create_future())
 
 
 def reply(shards: tuple[int, ...], failed: dict[int, str] | None = None, warnings: tuple[str, ...] = ()) -> WorkerReply:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coordinator.log.area import LogArea
-from coordinator.log.reads import Selection
+from coordinator.log.reads import KeySelection
 from shared.errors import BadData, Overloaded, TriptychError, Unavailable
 from shared.hashing import shard_of
 from shared.messages.log import SEQUENCE_MAX
@@ -52,7 +52,7 @@ async def test_a_missing_shard_refuses_the_batch_before_anything_is_written(log:
         with pytest.raises(Unavailable):
             await area.append(batch((key_on(0), b"half"), (key_on(1), b"other half")))
         await area.append(batch((key_on(0), b"alone")))
-        assert [v for _, _, v in await read(area, Selection(key_on(0)))] == [b"before", b"alone"]
+        assert [v for _, _, v in await read(area, KeySelection(key_on(0)))] == [b"before", b"alone"]
 
 
 @pytest.mark.parametrize("fault", ["lost", "unanswered", "late"])
@@ -133,7 +133,7 @@ async def test_readers_stop_below_a_batch_in_doubt_until_its_shards_are_back(log
         await area.append(batch((key_on(0), b"4")))
     log.links.down.add(1)
     async with log.running() as area:
-        here = Selection(key_on(0))
+        here = KeySelection(key_on(0))
         await area.append(batch((key_on(0), b"5")))
         assert [v for _, _, v in await read(area, here)] == [b"1"]
         with pytest.raises(Unavailable):
@@ -183,7 +183,7 @@ async def test_durable_visibility_hides_what_is_not_on_disk(tmp_path: Path) -> N
         log.links.fault = lambda method, shard: "lost" if method == "log.sync" else ""
         await area.append(batch((b"k", b"2")))
         assert [v for _, _, v in await read(area)] == [b"1"]
-        with area.followers.following(Selection(b"k"), 1) as follower:
+        with area.followers.following(KeySelection(b"k"), 1) as follower:
             assert await area.followers.read(follower, 10) == []
             log.links.fault = lambda method, shard: ""
             assert [v for _, _, v in await area.followers.read(follower, 10)] == [b"2"]
@@ -271,7 +271,7 @@ async def test_a_clock_that_jumps_back_drops_nothing_and_repeats_no_number(tmp_p
 async def test_a_follower_is_handed_the_records_without_a_read(log: Log) -> None:
     async with log.running() as area:
         await area.append(batch((b"k", b"1")))
-        with area.followers.following(Selection(b"k"), 0) as follower:
+        with area.followers.following(KeySelection(b"k"), 0) as follower:
             assert [v for _, _, v in await area.followers.read(follower, 10)] == [b"1"]
             log.links.calls.clear()
             await area.append(batch((b"j", b"not this"), (b"k", b"2"), (b"k", b"3")))
@@ -281,7 +281,7 @@ async def test_a_follower_is_handed_the_records_without_a_read(log: Log) -> None
 
 async def test_a_slow_follower_loses_nothing(log: Log) -> None:
     async with log.running() as area:
-        with area.followers.following(Selection(None, b"k"), 0) as follower:
+        with area.followers.following(KeySelection(None, b"k"), 0) as follower:
             assert await area.followers.read(follower, 10) == []
             for i in range(30):
                 await area.append(batch(*[(b"k%d" % (j % 5), b"%d" % (i * 100 + j)) for j in range(100)]))

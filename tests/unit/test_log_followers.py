@@ -15,7 +15,7 @@ from coordinator.log import frontier as frontier_module
 from coordinator.log.area import LogArea
 from coordinator.log.follow import Follower
 from coordinator.log.frontier import Frontier, Group
-from coordinator.log.reads import Selection
+from coordinator.log.reads import KeySelection
 from shared.messages.log import SEQUENCE_MAX
 from tests.unit.log_area import EVERYTHING, Log, batch, eventually, key_on
 
@@ -49,7 +49,7 @@ async def test_a_follower_that_came_during_the_recovery_reads_what_it_found(log:
             await area.append(batch((key_on(0), b"%d" % i)))
     log.links.fault = lambda method, shard: "lost" if method == "log.recover" else ""
     async with log.running() as area:
-        with area.followers.following(Selection(key_on(0)), 0) as follower:
+        with area.followers.following(KeySelection(key_on(0)), 0) as follower:
             reading = asyncio.create_task(next_values(area, follower, 4))
             await asyncio.sleep(0.05)
             log.links.fault = lambda method, shard: ""
@@ -65,7 +65,7 @@ async def test_a_follower_reads_what_was_in_doubt_when_it_had_caught_up(log: Log
         await area.append(batch((key_on(0), b"4")))
     log.links.down.add(1)
     async with log.running() as area:
-        with area.followers.following(Selection(key_on(0)), 1) as follower:
+        with area.followers.following(KeySelection(key_on(0)), 1) as follower:
             await has_read_all(area, follower)
             await area.append(batch((key_on(0), b"live")))
             assert follower.position == 1
@@ -96,7 +96,7 @@ async def test_a_follower_reads_on_without_the_store_once_it_has_caught_up(log: 
     async with log.running() as area:
         await area.recovery.complete.wait()
         await eventually(lambda: area.frontier.visible == area.sequencer.next)
-        with area.followers.following(Selection(key_on(0)), 0) as follower:
+        with area.followers.following(KeySelection(key_on(0)), 0) as follower:
             assert await next_values(area, follower, 1) == [b"1"]
             await has_read_all(area, follower)
             log.links.calls.clear()

@@ -18,7 +18,7 @@ from coordinator.log.columns import columns_of
 from coordinator.log.follow import QUEUE_BYTES_MAX, QUEUE_RECORDS_MAX, Follower, Followers
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.producers import Producers
-from coordinator.log.reads import WARNINGS_MAX, Reader, Selection, Warnings
+from coordinator.log.reads import WARNINGS_MAX, KeySelection, Reader, Warnings
 from coordinator.log.records import Append
 from coordinator.log.retention import Retention
 from coordinator.log.sequencer import RESERVE_AHEAD, Revoked, Segment, Sequencer
@@ -29,8 +29,8 @@ from shared.errors import Overloaded
 from shared.messages.log import NO_NUMBERS, SEQUENCE_MAX, Page, Records
 from shared.wire import Reply
 
-MIDDLE = Selection(b"k")
-EVERY = Selection(None, b"")
+MIDDLE = KeySelection(b"k")
+EVERY = KeySelection(None, b"")
 
 
 # Numbers and segments
@@ -270,7 +270,7 @@ async def test_a_durable_wait_ends_with_the_last_number_below() -> None:
 # Followers
 
 
-def caught_up(selection: Selection = EVERY, position: int = 0) -> Follower:
+def caught_up(selection: KeySelection = EVERY, position: int = 0) -> Follower:
     follower = Follower(selection, position)
     follower.lagging = False
     return follower
@@ -329,10 +329,10 @@ class Pages:
         self.pages = list(pages)
         self.asked: list[tuple[int, int, int]] = []
 
-    async def wait_for(self, selection: Selection) -> None:
+    async def wait_for(self, selection: KeySelection) -> None:
         return None
 
-    async def page(self, selection: Selection, start: int, end: int, limit: int, **options: Any) -> Page:
+    async def page(self, selection: KeySelection, start: int, end: int, limit: int, **options: Any) -> Page:
         self.asked.append((start, end, limit))
         return self.pages.pop(0)
 
@@ -381,7 +381,7 @@ async def test_a_failed_read_leaves_the_follower_where_it_was() -> None:
 async def test_so_many_may_follow_and_no_more_until_one_leaves() -> None:
     area = followers(Pages(page([], 9, True), page([], 9, True)))
     with area.following(MIDDLE, 0) as by_key:
-        with area.following(Selection(None, b"k"), 0) as by_prefix:
+        with area.following(KeySelection(None, b"k"), 0) as by_prefix:
             with pytest.raises(Overloaded, match="2 reads follow the log, the limit is 2"), area.following(EVERY, 0):
                 pass
             for follower in (by_key, by_prefix):
@@ -389,7 +389,7 @@ async def test_so_many_may_follow_and_no_more_until_one_leaves() -> None:
             area.publish(group(9, b"k", b"kk", b"j"))
             assert by_key.take(5) == [(9, b"k", b"v")]
             assert by_prefix.take(5) == [(9, b"k", b"v"), (10, b"kk", b"v")]
-        with area.following(Selection(b"j"), 0):
+        with area.following(KeySelection(b"j"), 0):
             pass
         area.publish(group(12, b"k", b"j"))
         assert by_key.take(5) == [(12, b"k", b"v")]

@@ -161,7 +161,7 @@ def test_a_recovery_says_what_each_shard_holds_and_which_are_damaged(shards: dic
     shards[1].part.drop(1, 9)
     shards[1].part.damage.add("log", "records are missing")
     shards[0].part.damage.add("vector", "vectors are missing")
-    answer = wire.unpack(call(shards, "log.recover", log.RecoverBody(0, 0, 0, 6)).body, log.Recovered)
+    answer = wire.unpack(call(shards, "log.recover", log.RecoverBody(0, 0, 0, 6)).body, log.RecoverReply)
     assert answer.next[0] == 1
     assert answer.settled == {0: 0, 1: 0}
     assert [(held.group, held.segment) for held in answer.groups[0]] == [(0, 0)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.api.log.parameters import octets, seconds, selection, sequences, whole
-from coordinator.log.reads import Selection
+from coordinator.api.log.log_parameters import octets, seconds, selection, sequences, whole
+from coordinator.log.reads import KeySelection
 from shared.errors import BadData
 from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX
 
@@ -63,10 +63,10 @@ def test_a_key_has_so_many_bytes_and_no_more() -> None:
 
 
 def test_a_selection_is_of_a_key_or_a_prefix() -> None:
-    assert selection({"key": "k"}) == Selection(b"k")
-    assert selection({"key_base64": ""}) == Selection(b"")
-    assert selection({"prefix": ""}) == Selection(None, b"")
-    assert selection({"prefix_base64": "aw"}) == Selection(None, b"k")
+    assert selection({"key": "k"}) == KeySelection(b"k")
+    assert selection({"key_base64": ""}) == KeySelection(b"")
+    assert selection({"prefix": ""}) == KeySelection(None, b"")
+    assert selection({"prefix_base64": "aw"}) == KeySelection(None, b"k")
     with pytest.raises(BadData, match="exclude each other"):
         selection({"key": "k", "prefix": ""})
     with pytest.raises(BadData, match="'key' is missing"):

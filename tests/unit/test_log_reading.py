@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.log.reads import Selection, Warnings
+from coordinator.log.reads import KeySelection, Warnings
 from shared.errors import DeadlineExceeded, Internal
 from shared.messages.log import NO_NUMBERS, SEQUENCE_MAX, Page, Range, Records, check_progress
 from tests.unit.log_area import EVERYTHING, Log, batch, eventually, key_on, read
@@ -195,7 +195,7 @@ async def test_a_page_of_a_worker_that_does_not_move_on_is_refused(log: Log, mon
         monkeypatch.setattr("worker.methods.log._page_reply", _unchecked)
         monkeypatch.setattr(reading, "scan", lambda *_: broken)
         with pytest.raises(Internal, match="goes on at 0"):
-            await area.reader.page(Selection(b"k"), 0, SEQUENCE_MAX, 10)
+            await area.reader.page(KeySelection(b"k"), 0, SEQUENCE_MAX, 10)
 
 
 def _unchecked(body: Any, page: Page) -> Any:
@@ -214,7 +214,7 @@ async def test_a_scan_by_prefix_of_all_shards_ends(log: Log, monkeypatch: pytest
         for shard in log.links._shards:
             shard.logs.gather()
         async with asyncio.timeout(10):
-            assert [v for _, _, v in await read(area, Selection(None, b"oth"))] == [b"one", b"two"]
+            assert [v for _, _, v in await read(area, KeySelection(None, b"oth"))] == [b"one", b"two"]
             assert len(await read(area)) == 503
             with area.followers.following(EVERYTHING, 0) as follower:
                 seen = 0
@@ -231,7 +231,7 @@ async def test_a_scan_over_its_time_ends_with_an_error_between_two_pages(
         await area.append(batch(*[(b"k", b"%d" % i) for i in range(50)]))
         numbers: list[int] = []
         with pytest.raises(DeadlineExceeded, match="TRIPTYCH_LOG_SCAN_TIMEOUT"):
-            async for page in area.reader.pages(Selection(b"k"), 0, SEQUENCE_MAX, 1000):
+            async for page in area.reader.pages(KeySelection(b"k"), 0, SEQUENCE_MAX, 1000):
                 numbers += page.records.sequences.tolist()
                 assert page.next == numbers[-1] + 1
                 await asyncio.sleep(0.01)
@@ -247,7 +247,7 @@ async def test_damage_that_a_shard_tells_of_reaches_every_read(log: Log) -> None
         log.links._shards[1].damage = DamageReport()
         log.links._shards[1].damage.add("log", "wal/0001 is damaged")
         expected = ["shard 1: wal/0001 is damaged"]
-        for selection in (Selection(key), EVERYTHING):
+        for selection in (KeySelection(key), EVERYTHING):
             warnings = Warnings()
             await area.reader.page(selection, 0, SEQUENCE_MAX, 10, warnings=warnings)
             await area.reader.count(selection, 0, SEQUENCE_MAX, warnings)
@@ -255,10 +255,10 @@ async def test_damage_that_a_shard_tells_of_reaches_every_read(log: Log) -> None
         warnings = Warnings()
         await area.reader.keys(b"", None, (0, 99), 10, warnings)
         assert warnings.texts() == expected
-        with area.followers.following(Selection(key), 0) as follower:
+        with area.followers.following(KeySelection(key), 0) as follower:
             await area.followers.read(follower, 10)
             assert follower.warnings.texts() == expected
         warnings = Warnings()
-        await area.reader.page(Selection(key_on(0)), 0, SEQUENCE_MAX, 10, warnings=warnings)
+        await area.reader.page(KeySelection(key_on(0)), 0, SEQUENCE_MAX, 10, warnings=warnings)
         assert warnings.texts() == []
         await eventually(lambda: area.recovery.complete.is_set())

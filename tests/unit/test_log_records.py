@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordinator.log import records
-from coordinator.log.columns import FEW_RECORDS, Columns, Few, Many, columns_of
+from coordinator.log.columns import FEW_RECORDS, BatchRecords, FewRecords, ManyRecords, columns_of
 from coordinator.log.records import Append
 from loadtest.bench.log_load import json_body, keys_from, protobuf_body
 from proto import log_pb2
@@ -49,7 +49,7 @@ def outcome(read: Callable[[], Append]) -> Any:
     return rows_of(append.records), append.durable, append.producer, append.producer_seq, append.size_bytes
 
 
-def rows_of(columns: Columns) -> list[tuple[bytes, bytes]]:
+def rows_of(columns: BatchRecords) -> list[tuple[bytes, bytes]]:
     return [(columns.key(at), columns.value(at)) for at in range(len(columns))]
 
 
@@ -157,7 +157,7 @@ def test_what_clients_send_is_read_by_the_kernels(
     expected, _ = both(content_type, body, Settings())
     monkeypatch.setattr(records, "_READERS", {content_type: lambda body: pytest.fail("read by the general reader")})
     append = records.parse(content_type, body, Settings())
-    assert isinstance(append.records, Many)
+    assert isinstance(append.records, ManyRecords)
     assert outcome(lambda: append) == expected
     assert (append.count, [key for key, _ in expected[0]], append.durable) == (1000, names, True)
 
@@ -170,7 +170,7 @@ def test_few_and_many_records_are_cut_and_chosen_alike(
     rows: list[tuple[bytes, bytes]], shards: int, prefix: bytes
 ) -> None:
     columns = columns_of([key for key, _ in rows], [value for _, value in rows])
-    assert isinstance(columns, Few if len(rows) <= FEW_RECORDS else Many)
+    assert isinstance(columns, FewRecords if len(rows) <= FEW_RECORDS else ManyRecords)
     assert rows_of(columns) == rows
     assert columns.size_bytes == sum(len(key) + len(value) for key, value in rows)
     blocks = {shard: bytes(block) for shard, block in columns.blocks(shards).items()}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.log import records
-from coordinator.log.columns import Many
+from coordinator.log.columns import ManyRecords
 from coordinator.log.records import BESIDE_BYTES_MAX, PRODUCER_BYTES_MAX, PRODUCER_SEQ_MAX, WALK_BYTES_MIN, parse
 from proto import log_pb2
 from shared.config import Settings
@@ -79,7 +79,7 @@ def test_a_body_with_too_much_behind_its_records_is_left_to_the_general_reader(
 def test_so_many_records_are_read_by_the_kernels_and_one_more_is_refused() -> None:
     for content_type, make in ((JSON, body_of), (PROTOBUF, message)):
         body = make(200) if content_type == JSON else make(200, producer_id="p" * 256, producer_seq=1)
-        assert isinstance(parse(content_type, body, SETTINGS).records, Many)
+        assert isinstance(parse(content_type, body, SETTINGS).records, ManyRecords)
         with pytest.raises(BadData, match="`records` holds 201 records; it may hold at most 200"):
             parse(content_type, make(201), SETTINGS)
 

@@ -12,22 +12,22 @@ from shared.errors import Conflict, DeadlineExceeded
 from shared.messages.log import CursorMove
 from tests.unit.log_shard import OneShard
 from worker.logs import cursors, rows
-from worker.logs.runs import EMPTY, Run, joined, run_of, unpacked
+from worker.logs.runs import EMPTY, RecordRun, joined, run_of, unpacked
 
 VALUES = [b"abc", b"", b"defg", b"h"]
 NUMBERS = [5, 6, 9, 12]
 
 
 @pytest.fixture
-def run() -> Run:
+def run() -> RecordRun:
     return run_of(np.array(NUMBERS, np.uint64), VALUES)
 
 
-def content(run: Run) -> list[tuple[int, bytes]]:
+def content(run: RecordRun) -> list[tuple[int, bytes]]:
     return [(number, run.value(at)) for at, number in enumerate(run.sequences.tolist())]
 
 
-def test_a_run_lies_in_its_row_as_columns(run: Run) -> None:
+def test_a_run_lies_in_its_row_as_columns(run: RecordRun) -> None:
     row = (
         (4).to_bytes(4, "little")
         + b"".join(number.to_bytes(8, "little") for number in NUMBERS)
@@ -39,13 +39,13 @@ def test_a_run_lies_in_its_row_as_columns(run: Run) -> None:
     assert run.cut(1, 3).packed() == run_of(np.array([6, 9], np.uint64), [b"", b"defg"]).packed()
 
 
-def test_a_number_is_found_where_it_is(run: Run) -> None:
+def test_a_number_is_found_where_it_is(run: RecordRun) -> None:
     assert [run.find(number) for number in range(4, 14)] == [None, 0, 1, None, None, 2, None, None, 3, None]
 
 
 @pytest.mark.parametrize("low", range(5))
 @pytest.mark.parametrize("high", range(5))
-def test_a_run_is_cut_by_position(run: Run, low: int, high: int) -> None:
+def test_a_run_is_cut_by_position(run: RecordRun, low: int, high: int) -> None:
     expected = [item for at, item in enumerate(zip(NUMBERS, VALUES, strict=True)) if low <= at < high]
     assert content(run.cut(low, high)) == expected
 
@@ -54,11 +54,13 @@ def test_a_run_is_cut_by_position(run: Run, low: int, high: int) -> None:
     ("records", "size_bytes", "count"),
     [(9, 0, 1), (9, 3, 1), (9, 4, 3), (9, 7, 3), (9, 8, 4), (9, 99, 4), (2, 99, 2), (1, 7, 1), (3, 8, 3)],
 )
-def test_a_run_ends_with_the_record_that_reaches_the_bound(run: Run, records: int, size_bytes: int, count: int) -> None:
+def test_a_run_ends_with_the_record_that_reaches_the_bound(
+    run: RecordRun, records: int, size_bytes: int, count: int
+) -> None:
     assert content(run.fitting(records, size_bytes)) == list(zip(NUMBERS, VALUES, strict=True))[:count]
 
 
-def test_runs_without_records_are_empty(run: Run) -> None:
+def test_runs_without_records_are_empty(run: RecordRun) -> None:
     assert content(run.without([(0, 99)])) == []
     assert content(run.without([(6, 9), (12, 13)])) == [(5, b"abc"), (9, b"defg")]
     assert run.without([(0, 5), (7, 9), (13, 99)]) is run

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.log.area import LogArea
 from coordinator.log.frontier import Frontier, Group
-from coordinator.log.reads import Selection
+from coordinator.log.reads import KeySelection
 from coordinator.log.recovery import LOST_AHEAD
 from coordinator.log.sequencer import RESERVE_AHEAD, Sequencer
 from shared.config import Settings
@@ -45,7 +45,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     return fill
 
 
-async def values(area: LogArea, selection: Selection = EVERYTHING) -> list[bytes]:
+async def values(area: LogArea, selection: KeySelection = EVERYTHING) -> list[bytes]:
     return [value for _, _, value in await read(area, selection)]
 
 
@@ -153,7 +153,7 @@ async def test_a_batch_in_doubt_stays_so_over_further_starts(log: Log) -> None:
         async with log.running(crash=crash) as area:
             await area.append(batch((key_on(0), b"later"), durable=True))
             await area._appender.sync()
-            assert await values(area, Selection(key_on(0))) == []
+            assert await values(area, KeySelection(key_on(0))) == []
             assert area.frontier.settled <= 1
     log.links.down.clear()
     async with log.running() as area:
@@ -274,8 +274,8 @@ async def test_a_lost_state_waits_for_every_shard_also_at_the_start_after(
         async with log.running(crash=True) as area:
             for refused in (
                 area.append(batch((key_on(0), b"too early"))),
-                read(area, Selection(key_on(0))),
-                area.reader.count(Selection(key_on(0)), 0, SEQUENCE_MAX),
+                read(area, KeySelection(key_on(0))),
+                area.reader.count(KeySelection(key_on(0)), 0, SEQUENCE_MAX),
                 area.wait_for_state(),
             ):
                 with pytest.raises(Unavailable):

@@ -6,23 +6,23 @@ import msgspec
 import pytest
 
 from shared import wire
-from shared.messages import query, series, settling
-from shared.messages.query import Evaluate, Evaluated, Remark, Shape, SubAnswer, SubQuery
+from shared.messages import series, settling, sub_queries
 from shared.messages.series import FamilyMetadata
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Remark, Shape, SubQuery, SubQueryReply
 from shared.wire import Reply
 
 SUBQUERY = SubQuery("up", "value", 1, 2, 3)
-ANSWER = SubAnswer(Shape("matrix", 4, 5), (Remark("info", "text", 6),), 7, 0.5)
+ANSWER = SubQueryReply(Shape("matrix", 4, 5), (Remark("info", "text", 6),), 7, 0.5)
 
 
 @pytest.mark.parametrize(
     ("message", "columns"),
     [
         (SUBQUERY, ["up", "value", 1, 2, 3]),
-        (Evaluate(1, 2, 3, 4, 5, (SUBQUERY,)), [1, 2, 3, 4, 5, [["up", "value", 1, 2, 3]], "arrays"]),
+        (EvaluateBody(1, 2, 3, 4, 5, (SUBQUERY,)), [1, 2, 3, 4, 5, [["up", "value", 1, 2, 3]], "arrays", 0]),
         (Shape("matrix", 1, 2), ["matrix", 1, 2, [], False, [], 0, 0]),
         (Remark("info", "text", None), ["info", "text", None]),
-        (Evaluated((ANSWER,)), [[[["matrix", 4, 5, [], False, [], 0, 0], [["info", "text", 6]], 7, 0.5]]]),
+        (EvaluateReply((ANSWER,)), [[[["matrix", 4, 5, [], False, [], 0, 0], [["info", "text", 6]], 7, 0.5]]]),
     ],
 )
 def test_a_query_and_its_answer_are_values_without_names_that_nobody_changes(
@@ -63,7 +63,7 @@ def test_every_type_of_message_is_worked_out_before_threads_use_it(monkeypatch: 
     seen: list[object] = []
     monkeypatch.setattr(settling.msgspec.json, "Decoder", seen.append)
     settling.settle()
-    assert {outer, inner, below, query.SubQuery} <= set(seen)
+    assert {outer, inner, below, sub_queries.SubQuery} <= set(seen)
     assert other not in seen
     assert all(kind.__module__.partition(".")[0] in settling.ROOMS for kind in seen)  # type: ignore[attr-defined]
 

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest.harness import local_queries
-from loadtest.harness.memory_source import MemorySource
+from loadtest.harness.memory_source import MemorySource, label_set
 from shared.errors import TriptychError
-from shared.labels import from_mapping
 from shared.promql.model import Annotations, Grid, Matrix, RangeVector, Scalar, String, Value
 from tests.sharded import Series, evaluate_sharded, split
 
@@ -29,7 +28,7 @@ def data() -> Series:
     series: dict[Any, Any] = {}
 
     def add(values: Any, stamps: Any = times, **labels: str) -> None:
-        series[from_mapping({"__name__": labels.pop("name"), **labels})] = (stamps, np.asarray(values, dtype=float))
+        series[label_set({"__name__": labels.pop("name"), **labels})] = (stamps, np.asarray(values, dtype=float))
 
     for host in range(6):
         instance = f"h{host}:9100"

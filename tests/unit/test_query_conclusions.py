@@ -19,20 +19,22 @@ from coordinator.queries.evaluation import (
     INLINE_TEXT_MAX,
     SHARDS_SHARE,
     Conclusion,
-    Question,
+    Query,
     ask,
+    counted,
     in_thread,
     merge,
     planned,
     remark_texts,
 )
 from coordinator.queries.explain import explain, stats
+from coordinator.queries.gate import HEAVY, Place
 from coordinator.queries.merge import SeriesBecameEqual
 from coordinator.queries.planner import plan
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import Symbols
-from shared.messages.query import Evaluate
+from shared.messages.sub_queries import EvaluateBody
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid, Matrix, Source
 from shared.wire import Reply, pack, unpack
@@ -55,11 +57,14 @@ class Workers:
         self.missing: dict[int, str] = {}
         self.delay_s = 0.0
         self.refusal: Exception | None = None
-        self.asked: list[tuple[Evaluate, float]] = []
+        self.asked: list[tuple[EvaluateBody, float]] = []
 
-    async def fan_out(self, method: str, *, body: bytes, timeout_s: float) -> FanOut:
+    def workers(self) -> list[MemorySource]:
+        return list(self.sources)
+
+    async def fan_out(self, method: str, *, body: bytes, timeout_s: float, processor_s: float) -> FanOut:
         assert method == "query.evaluate"
-        asked = unpack(body, Evaluate)
+        asked = unpack(body, EvaluateBody)
         self.asked.append((asked, timeout_s))
         await asyncio.sleep(self.delay_s)
         if self.refusal is not None:
@@ -67,7 +72,12 @@ class Workers:
         answers = []
         for number, source in enumerate(self.sources):
             evaluated, frames = answer(
-                asked, source, Symbols(), deadline=time.monotonic() + 60, cancelled=lambda: False
+                asked,
+                source,
+                Symbols(),
+                deadline=time.monotonic() + 60,
+                cancelled=lambda: False,
+                processor_s=processor_s,
             )
             reply = Reply(pack(evaluated), [bytes(frame) for frame in frames])
             reply.timings_ms = {"evaluate": 2.5}
@@ -75,15 +85,15 @@ class Workers:
         return FanOut(answers, self.missing)
 
 
-def question(text: str, grid: Grid = INSTANT, **options: Any) -> Question:
+def query(text: str, grid: Grid = INSTANT, **options: Any) -> Query:
     defaults = {"limit": 0, "lookback_ms": 300_000, "samples_max": 1000, "timeout_ms": 10_000}
-    return Question(text, grid, grid is not INSTANT, **{**defaults, **options})
+    return Query(text, grid, grid is not INSTANT, **{**defaults, **options})
 
 
-def concluded(asked: Question, workers: Workers) -> Conclusion:
+def concluded(asked: Query, workers: Workers) -> Conclusion:
     async def run() -> Conclusion:
-        replies = await ask(asked, await planned(asked), cast(Links, workers))
-        return await in_thread(lambda: merge(asked, replies), asked)
+        replies = await ask(asked, await planned(asked), cast(Links, workers), HEAVY)
+        return await in_thread(counted(lambda: merge(asked, replies), asked, replies), asked, HEAVY)
 
     return asyncio.run(run())
 
@@ -106,12 +116,12 @@ def concluded(asked: Question, workers: Workers) -> Conclusion:
 def test_series_are_rendered_by_the_workers_where_none_is_moved_or_left_out(
     text: str, grid: Grid, limit: int, form: str
 ) -> None:
-    assert question(text, grid, limit=limit).form(plan(text, grid)) == form
+    assert query(text, grid, limit=limit).form(plan(text, grid)) == form
 
 
-def test_the_workers_get_the_terms_of_the_question() -> None:
+def test_the_workers_get_the_terms_of_the_query() -> None:
     workers = Workers(of("m"))
-    concluded(question("m", RANGE, lookback_ms=7000, samples_max=50), workers)
+    concluded(query("m", RANGE, lookback_ms=7000, samples_max=50), workers)
     asked, timeout_s = workers.asked[0]
     assert (asked.start_ms, asked.end_ms, asked.step_ms) == (0, 2 * MINUTE_MS, MINUTE_MS)
     assert (asked.lookback_ms, asked.samples_max, asked.form) == (7000, 50, "matrix")
@@ -119,8 +129,8 @@ def test_the_workers_get_the_terms_of_the_question() -> None:
 
 
 def test_the_time_already_spent_on_a_question_is_taken_from_its_deadline() -> None:
-    late = question("m", timeout_ms=10_000, asked_at=time.perf_counter() - 4)
-    assert late.terms("arrays").deadline == pytest.approx(time.monotonic() + 6, abs=0.5)
+    late = query("m", timeout_ms=10_000, asked_at=time.perf_counter() - 4)
+    assert late.terms("arrays", HEAVY, 1).deadline == pytest.approx(time.monotonic() + 6, abs=0.5)
     workers = Workers(of("m"))
     concluded(late, workers)
     assert 5 * SHARDS_SHARE < workers.asked[0][1] <= 6 * SHARDS_SHARE
@@ -128,7 +138,7 @@ def test_the_time_already_spent_on_a_question_is_taken_from_its_deadline() -> No
 
 def test_a_question_without_a_selector_asks_nobody() -> None:
     workers = Workers()
-    value = concluded(question("vector(3)"), workers).merged.value
+    value = concluded(query("vector(3)"), workers).merged.value
     assert isinstance(value, Matrix) and value.values.tolist() == [[3.0]]
     assert workers.asked == []
 
@@ -137,14 +147,14 @@ def test_a_long_text_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyP
     handed_over: list[str] = []
     there = evaluation.in_thread
 
-    async def noted(call: Callable[[], Any], asked: Question) -> Any:
+    async def noted(call: Callable[[], Any], asked: Query, place: Place) -> Any:
         handed_over.append(asked.text)
-        return await there(call, asked)
+        return await there(call, asked, place)
 
     monkeypatch.setattr(evaluation, "in_thread", noted)
     short, long = (f"{'m':{length}}" for length in (INLINE_TEXT_MAX, INLINE_TEXT_MAX + 1))
     for text in (short, long):
-        assert asyncio.run(planned(question(text))).text == text
+        assert asyncio.run(planned(query(text))).text == text
     assert handed_over == [long]
 
 
@@ -154,7 +164,7 @@ def test_a_long_text_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyP
 def test_a_question_whose_time_is_over_asks_nobody() -> None:
     workers = Workers(of("m"))
     with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
-        concluded(question("m", timeout_ms=1000, asked_at=time.perf_counter() - 2), workers)
+        concluded(query("m", timeout_ms=1000, asked_at=time.perf_counter() - 2), workers)
     assert workers.asked == []
 
 
@@ -162,9 +172,9 @@ def test_a_question_whose_time_ends_this_moment_asks_nobody(monkeypatch: pytest.
     workers = Workers(of("m"))
     now = time.monotonic()
     monkeypatch.setattr(evaluation.time, "monotonic", lambda: now)
-    terms = replace(question("m").terms("arrays"), deadline=now)
+    terms = replace(query("m").terms("arrays", HEAVY, 1), deadline=now)
     with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
-        asyncio.run(evaluation._ask(question("m"), plan("m", INSTANT), terms, cast(Links, workers)))
+        asyncio.run(evaluation._ask(query("m"), plan("m", INSTANT), terms, cast(Links, workers)))
     assert workers.asked == []
 
 
@@ -172,7 +182,7 @@ def test_no_answer_at_once_is_told_as_what_it_is() -> None:
     workers = Workers()
     workers.refusal = Unavailable("shard 0: it is down")
     with pytest.raises(Unavailable, match="it is down"):
-        concluded(question("m"), workers)
+        concluded(query("m"), workers)
 
 
 def test_no_answer_within_the_workers_time_is_a_timeout() -> None:
@@ -180,7 +190,7 @@ def test_no_answer_within_the_workers_time_is_a_timeout() -> None:
     workers.refusal = Unavailable("no answer")
     workers.delay_s = 0.2 * SHARDS_SHARE  # which is the end of it, or a little later
     with pytest.raises(DeadlineExceeded, match=TIMED_OUT):
-        concluded(question("m", timeout_ms=200), workers)
+        concluded(query("m", timeout_ms=200), workers)
 
 
 @pytest.mark.parametrize(("early_s", "is_timeout"), [(0.010, True), (0.011, False), (0.0, True)])
@@ -191,35 +201,35 @@ def test_workers_may_notice_the_end_of_their_time_ten_milliseconds_early(
     monkeypatch.setattr(evaluation.time, "monotonic", lambda: clock.now)
 
     class Late(Workers):
-        async def fan_out(self, method: str, *, body: bytes, timeout_s: float) -> FanOut:
+        async def fan_out(self, method: str, *, body: bytes, timeout_s: float, processor_s: float) -> FanOut:
             clock.now += timeout_s - early_s + 1e-9 if is_timeout else timeout_s - early_s
             raise Unavailable("no answer")
 
-    terms = question("m").terms("arrays")
+    terms = query("m").terms("arrays", HEAVY, 1)
     with pytest.raises(DeadlineExceeded if is_timeout else Unavailable):
-        asyncio.run(evaluation._ask(question("m"), plan("m", INSTANT), terms, cast(Links, Late())))
+        asyncio.run(evaluation._ask(query("m"), plan("m", INSTANT), terms, cast(Links, Late())))
 
 
 def test_a_shard_that_is_missing_is_told_or_refuses_the_whole_answer_if_that_is_asked_for() -> None:
     workers = Workers(of("m"))
     workers.missing = {1: "it is down", 2: "it is late"}
-    warnings = concluded(question("m"), workers).warnings
+    warnings = concluded(query("m"), workers).warnings
     assert [word for word in ("it is down", "it is late") if word in " ".join(warnings)] == ["it is down", "it is late"]
     with pytest.raises(Unavailable, match=r"it is down.*; .*it is late"):
-        concluded(question("m", partial_response=False), workers)
+        concluded(query("m", partial_response=False), workers)
     workers.missing = {}
-    assert concluded(question("m", partial_response=False), workers).warnings == []
+    assert concluded(query("m", partial_response=False), workers).warnings == []
 
 
 def test_a_question_that_nobody_waits_for_any_more_is_cancelled() -> None:
-    asked, begun = question("m"), Event()
+    asked, begun = query("m"), Event()
 
     def work() -> bool:
         begun.set()
         return asked.cancelled.wait(5)
 
     async def run() -> None:
-        task = asyncio.create_task(in_thread(work, asked))
+        task = asyncio.create_task(in_thread(work, asked, HEAVY))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -227,14 +237,14 @@ def test_a_question_that_nobody_waits_for_any_more_is_cancelled() -> None:
 
     asyncio.run(run())
     assert asked.cancelled.is_set()
-    assert asked.terms("arrays").cancelled()
+    assert asked.terms("arrays", HEAVY, 1).cancelled()
 
 
 # What is told
 
 
 def test_workers_answers_are_one_value_and_each_is_told_of() -> None:
-    asked = question("m or n", RANGE, lookback_ms=1)
+    asked = query("m or n", RANGE, lookback_ms=1)
     conclusion = concluded(asked, Workers(of('m{a="1"}'), of('n{a="2"}')))
     assert conclusion.plan.text == "m or n"
     value = conclusion.merged.value
@@ -256,13 +266,13 @@ def test_workers_answers_are_one_value_and_each_is_told_of() -> None:
 def test_series_that_labels_made_equal_on_two_workers_are_asked_for_again_as_they_are() -> None:
     one, other = (MemorySource.of({f'm{{a="{n}"}}': ([n * MINUTE_MS], [float(n)])}) for n in (1, 2))
     workers = Workers(one, other)
-    asking = question('sum(label_replace(m, "a", "", "", ""))', RANGE, lookback_ms=1000)
+    asking = query('sum(label_replace(m, "a", "", "", ""))', RANGE, lookback_ms=1000)
     with pytest.raises(SeriesBecameEqual):
         concluded(asking, workers)
 
     async def carefully() -> Conclusion:
         careful_plan = await planned(asking, relabel=False)
-        return merge(asking, await ask(asking, careful_plan, cast(Links, workers), careful=True))
+        return merge(asking, await ask(asking, careful_plan, cast(Links, workers), HEAVY, careful=True))
 
     value = asyncio.run(carefully()).merged.value
     assert [asked.subqueries[0].mode for asked, _ in workers.asked] == ["relabelled", "value"]
@@ -273,7 +283,7 @@ def test_series_that_labels_made_equal_on_two_workers_are_asked_for_again_as_the
 def test_stages_of_a_query_follow_one_another_and_add_up() -> None:
     workers = Workers(of("m"))
     workers.delay_s = 0.05
-    asked = question("m", asked_at=time.perf_counter() - 1)
+    asked = query("m", asked_at=time.perf_counter() - 1)
     started = time.perf_counter()
     conclusion = concluded(asked, workers)
     took_s = time.perf_counter() - started
@@ -285,7 +295,7 @@ def test_stages_of_a_query_follow_one_another_and_add_up() -> None:
 
 
 def test_stats_have_the_stages_their_sums_and_the_samples() -> None:
-    asked = question("sum(m) + sum(n)", RANGE, asked_at=time.perf_counter() - 5)
+    asked = query("sum(m) + sum(n)", RANGE, asked_at=time.perf_counter() - 5)
     conclusion = concluded(asked, Workers(of("m"), of("n")))
     conclusion.timings_s = {
         "queryPreparationTime": 1.0,
@@ -306,7 +316,7 @@ def test_stats_have_the_stages_their_sums_and_the_samples() -> None:
 
 
 def test_a_plan_is_explained_as_a_tree_with_what_is_sent_and_what_is_not() -> None:
-    asked = question("abs(sum(m) - 1) + quantile_over_time(scalar(n), (o[1m]))", RANGE)
+    asked = query("abs(sum(m) - 1) + quantile_over_time(scalar(n), (o[1m]))", RANGE)
     told = explain(asked, concluded(asked, Workers(of("m"), of("n"))))
     assert [shard["worker"] for shard in told["shards"]] == ["worker-0", "worker-1"]
     assert told["shards"][0] == {"worker": "worker-0", "shards": [0], "time": 1.5}

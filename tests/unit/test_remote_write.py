@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.series import remote_write
-from coordinator.series.remote_write import UNLIMITED, Cut, Limits, cut, decompress, walk
+from coordinator.series.remote_write import Cut, Limits, cut, decompress, walk
 from coordinator.series.walk import LABELS, LABELS_END, PLAIN, STATUS
-from loadtest.harness.remote_write_bodies import body
+from loadtest.harness.memory_source import label_set
+from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from proto import remote_write_pb2
 from shared import hashing, labels, sample_frames
 from shared.errors import BadData, TooLarge
@@ -69,7 +70,7 @@ def test_sorted_valid_series_are_plain_and_hashed_as_their_canonical_bytes(label
     assert found is not None
     assert (found.table[:, STATUS] == PLAIN).all()
     for row, own in enumerate(label_sets):
-        canonical = labels.encode(labels.from_mapping(own))
+        canonical = labels.encode(label_set(own))
         assert found.body[found.table[row, LABELS] : found.table[row, LABELS_END]].tobytes() == canonical
         assert int(found.hashes[row]) == hashing.hash64(canonical)
 
@@ -84,7 +85,7 @@ def test_cut_keeps_every_valid_sample_in_its_shard_and_nothing_else(requested: l
         if len({name for name, _ in own}) < len(own) or "__name__" not in kept:
             refused += 1
             continue
-        canonical = labels.encode(labels.from_mapping(kept))
+        canonical = labels.encode(label_set(kept))
         for timestamp, value in points:
             if TIME_MS_MIN <= timestamp <= TIME_MS_MAX:
                 expected[hashing.shard_of(canonical, SHARDS), canonical, timestamp, bits(value)] += 1

@@ -18,9 +18,9 @@ from coordinator.queries import label_order
 from coordinator.queries.joining import Joined
 from coordinator.queries.merge import Merged
 from coordinator.queries.results import Result, ordered
-from loadtest.harness.memory_source import MemorySource
+from loadtest.harness.memory_source import MemorySource, label_set
 from shared.errors import DeadlineExceeded, NotExecutable
-from shared.labels import LabelFrame, Symbols, from_mapping
+from shared.labels import LabelFrame, Symbols
 from shared.messages import exchange
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import STALE_NAN_BITS, Grid, Matrix, RangeVector, Samples
@@ -58,7 +58,7 @@ LABELS = [
 def placed(parts: Sequence[Mapping[str, Sequence[float]] | Sequence[tuple[dict[str, str], Sequence[float]]]]):
     """One source a worker of (labels, values 15 s apart)."""
     return [
-        MemorySource({from_mapping(labels): (T + 15_000 * np.arange(len(v)), np.array(v)) for labels, v in part})
+        MemorySource({label_set(labels): (T + 15_000 * np.arange(len(v)), np.array(v)) for labels, v in part})
         for part in parts
     ]
 
@@ -143,7 +143,7 @@ def test_a_series_without_labels_comes_first(always: None) -> None:
 
 
 def test_series_come_in_order_however_they_are_spread(always: None) -> None:
-    series = {from_mapping(labels): ([T], [1.0]) for labels, _ in rows(500) + ODD}
+    series = {label_set(labels): ([T], [1.0]) for labels, _ in rows(500) + ODD}
     for workers in (2, 3, 7):
         arrays, rendered, _ = both("m", split(series, workers), INSTANT)
         assert rendered == arrays
@@ -191,8 +191,8 @@ def test_series_that_became_equal_in_two_workers_are_refused(always: None) -> No
 
 
 def test_series_that_became_equal_at_different_times_are_one(always: None) -> None:
-    early = {from_mapping({"__name__": "a", "i": "1"}): (T + np.array([0, 15_000]), np.array([1.0, STALE]))}
-    late = {from_mapping({"__name__": "b", "i": "1"}): (T + np.array([60_000]), np.array([2.0]))}
+    early = {label_set({"__name__": "a", "i": "1"}): (T + np.array([0, 15_000]), np.array([1.0, STALE]))}
+    late = {label_set({"__name__": "b", "i": "1"}): (T + np.array([60_000]), np.array([2.0]))}
     sources = [MemorySource(early), MemorySource(late)]
     merged = evaluate_sharded('{__name__=~"a|b"} * 1', sources, GRID, form="matrix")
     (series,) = json.loads(text(merged, GRID, True))
@@ -242,7 +242,7 @@ names = st.sampled_from(["a", "ab", "a.b", 'a"', "a\\", "b", "é"])
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.dictionaries(names, texts, max_size=3), min_size=1, max_size=12), st.data())
 def test_label_texts_merge_into_the_order_of_label_sets(sets: list[dict[str, str]], data: st.DataObject) -> None:
-    different = sorted({from_mapping(one) for one in sets})
+    different = sorted({label_set(one) for one in sets})
     owners = data.draw(st.lists(st.integers(0, 3), min_size=len(different), max_size=len(different)))
     placed = [labels for owner in range(4) for labels, own in zip(different, owners, strict=True) if own == owner]
     frame = LabelFrame.of([dict(labels) for labels in placed], Symbols())

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from shared.messages.series import TextsAnswer
+from shared.messages.series import TextsReply
 from shared.wire import unpack
 from worker.methods.series import _texts
 from worker.series.blocks.block import Block
@@ -244,4 +244,4 @@ def test_the_oldest_are_dropped_until_the_rest_has_room(bytes_max: int, left: in
     ("limit", "texts", "is_cut"), [(0, "abc", False), (4, "abc", False), (3, "abc", False), (2, "ab", True)]
 )
 def test_a_list_is_cut_only_when_it_is_longer_than_its_limit(limit: int, texts: str, is_cut: bool) -> None:
-    assert unpack(_texts({"b", "c", "a"}, limit).body, TextsAnswer) == TextsAnswer(list(texts), is_cut)
+    assert unpack(_texts({"b", "c", "a"}, limit).body, TextsReply) == TextsReply(list(texts), is_cut)

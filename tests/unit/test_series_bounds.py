@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from coordinator.series import remote_write
-from coordinator.series.remote_write import UNLIMITED
-from loadtest.harness.remote_write_bodies import body
+from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
 from tests.unit.test_series_blocks import Quiet

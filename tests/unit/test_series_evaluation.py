@@ -14,7 +14,7 @@ import pytest
 from shared import wire
 from shared.errors import Internal, TriptychError
 from shared.labels import Symbols
-from shared.messages.query import Evaluate, Evaluated, SubQuery
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply, SubQuery
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import Grid, RangeVector
 from shared.wire import Request
@@ -39,10 +39,10 @@ def shard(tmp_path: Path) -> Iterator[Quiet]:
 def evaluated(shard: Quiet, *subqueries: tuple[str, str], samples_max: int = 1000, **options: Any) -> Any:
     """(the answer, its frames, the reply's warnings and timings)."""
     asked = tuple(SubQuery(text, mode, 0, 9000, 1000) for text, mode in subqueries)  # type: ignore[arg-type]
-    body = wire.pack(Evaluate(0, 9000, 1000, 5000, samples_max, asked, **options))
+    body = wire.pack(EvaluateBody(0, 9000, 1000, 5000, samples_max, asked, **options))
     own: Any = {4: SimpleNamespace(series=shard.part)}
     reply = query.run(own, Request("query.evaluate", (4,), time.monotonic() + 10, body))
-    return wire.unpack(reply.body, Evaluated), reply
+    return wire.unpack(reply.body, EvaluateReply), reply
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadtest.harness.memory_source import label_set
 from shared import labels
 from shared.errors import BadData
 from shared.hashing import hash64
@@ -23,7 +24,7 @@ NAMES = ["__name__", "job", "instance", "zone", "ünit"]
 VALUES = ["a", "b", "ab", "abc", "x-1", "x-2", "é\n", "1", ""]
 EXPRESSIONS = ["", "a", "a|b", "a|", "a.*", ".*", ".+", "x-[12]", "[^a]*", "(?i)A", "é.", "x-1|x-2|nothing", "b?"]
 
-label_sets = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES), max_size=5).map(labels.from_mapping)
+label_sets = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES), max_size=5).map(label_set)
 matchers = st.builds(
     Matcher,
     name=st.sampled_from([*NAMES, "missing"]),

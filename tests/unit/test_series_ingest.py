@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.series.remote_write import UNLIMITED, cut
-from loadtest.harness.remote_write_bodies import body
+from coordinator.series.remote_write import cut
+from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared.errors import DeadlineExceeded, Internal, Unavailable
-from shared.sample_frames import Arrival, parse
+from shared.sample_frames import SampleColumns, parse
 from worker.series.ingest import Rounds, Turn
 from worker.series.journal import PendingRecord
 
@@ -54,7 +54,7 @@ class Recorder:
         self.gate.set()
         self._broken = broken
 
-    def stage(self, arrivals: Sequence[Arrival]) -> tuple[int, PendingRecord]:
+    def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[int, PendingRecord]:
         self._step("stage", len(arrivals))
         return len(arrivals), PendingRecord(self._wal, [b"record"], 0, 0)
 
@@ -75,21 +75,21 @@ class Recorder:
         self.steps.append((name, count))
 
 
-def arrival() -> Arrival:
+def samples() -> SampleColumns:
     (frames,) = cut(body([({"__name__": "m"}, [(1, 1.0)])]), 1, UNLIMITED).parts.values()
     return parse(frames[0])
 
 
 def test_samples_are_shown_after_they_were_synced() -> None:
     shard = Recorder()
-    Rounds().add({shard: [arrival(), arrival()]}, TIMEOUT_S)
+    Rounds().add({shard: [samples(), samples()]}, TIMEOUT_S)
     assert shard.steps == [("stage", 2), ("sync", 0), ("journaled", 0), ("show", 2)]
 
 
 def test_a_round_is_one_write_and_one_sync_of_the_log_for_all_its_shards() -> None:
     log = Log()
     shards = [Recorder(log=log) for _ in range(5)]
-    Rounds[int]().add({shard: [arrival()] for shard in shards}, TIMEOUT_S)
+    Rounds[int]().add({shard: [samples()] for shard in shards}, TIMEOUT_S)
     assert log.written == [[[b"record"]] * 5]
     assert log.syncs == 1
     assert [shard.steps[-2:] for shard in shards] == [[("journaled", n), ("show", 1)] for n in range(5)]
@@ -99,7 +99,7 @@ def test_samples_answered_when_buffered_wait_for_no_sync() -> None:
     log = Log()
     shard = Recorder(log=log)
     shard.is_synced = False
-    Rounds[int]().add({shard: [arrival()]}, TIMEOUT_S)
+    Rounds[int]().add({shard: [samples()]}, TIMEOUT_S)
     assert log.syncs == 0
     assert shard.steps[-1] == ("show", 1)
 
@@ -109,14 +109,14 @@ def test_a_failing_log_shows_nothing_of_any_shard(broken: str) -> None:
     log = Log(broken)
     shards = [Recorder(log=log), Recorder(log=log)]
     with pytest.raises(Unavailable, match=f"{broken} failed"):
-        Rounds[int]().add({shard: [arrival()] for shard in shards}, TIMEOUT_S)
+        Rounds[int]().add({shard: [samples()] for shard in shards}, TIMEOUT_S)
     assert all(name != "show" for shard in shards for name, _ in shard.steps)
 
 
 def test_requests_that_come_during_a_round_share_the_next_one() -> None:
     shard, rounds = Recorder(), Rounds[int]()
     shard.gate.clear()
-    threads = [threading.Thread(target=rounds.add, args=({shard: [arrival()]}, TIMEOUT_S)) for _ in range(5)]
+    threads = [threading.Thread(target=rounds.add, args=({shard: [samples()]}, TIMEOUT_S)) for _ in range(5)]
     threads[0].start()
     while ("sync", 0) not in shard.steps:
         time.sleep(0.001)
@@ -136,7 +136,7 @@ def test_requests_that_come_during_a_round_share_the_next_one() -> None:
 def test_a_failing_shard_shows_nothing_and_the_others_of_the_round_do(broken: str) -> None:
     bad, good = Recorder(broken), Recorder()
     with pytest.raises(Unavailable, match=f"{broken} failed"):
-        Rounds().add({bad: [arrival()], good: [arrival()]}, TIMEOUT_S)
+        Rounds().add({bad: [samples()], good: [samples()]}, TIMEOUT_S)
     assert good.steps[-1] == ("show", 1)
     assert all(name != "show" for name, _ in bad.steps)
 
@@ -144,7 +144,7 @@ def test_a_failing_shard_shows_nothing_and_the_others_of_the_round_do(broken: st
 def test_turns_are_given_back_after_a_failure() -> None:
     bad = Recorder("stage")
     with pytest.raises(Unavailable):
-        Rounds().add({bad: [arrival()]}, TIMEOUT_S)
+        Rounds().add({bad: [samples()]}, TIMEOUT_S)
     with bad.turn.exclusive(0.0):
         pass
 
@@ -152,7 +152,7 @@ def test_turns_are_given_back_after_a_failure() -> None:
 def test_a_request_whose_turn_does_not_come_is_not_stored() -> None:
     shard, rounds = Recorder(), Rounds[int]()
     with shard.turn.exclusive(TIMEOUT_S), pytest.raises(DeadlineExceeded, match="busy"):
-        rounds.add({shard: [arrival()]}, 0.01)
+        rounds.add({shard: [samples()]}, 0.01)
     assert shard.steps == []
 
 
@@ -172,19 +172,19 @@ def test_a_lone_writer_never_waits_for_company() -> None:
     shard, rounds = Recorder(), Rounds[int]()
     started = time.monotonic()
     for _ in range(20):
-        rounds.add({shard: [arrival()]}, TIMEOUT_S, delay_s=TIMEOUT_S)
+        rounds.add({shard: [samples()]}, TIMEOUT_S, delay_s=TIMEOUT_S)
     assert time.monotonic() - started < TIMEOUT_S / 2
 
 
 def test_a_round_waits_for_a_request_that_is_being_read() -> None:
     shard, rounds = Recorder(), Rounds[int]()
-    leader = threading.Thread(target=rounds.add, args=({shard: [arrival()]}, TIMEOUT_S, TIMEOUT_S))
+    leader = threading.Thread(target=rounds.add, args=({shard: [samples()]}, TIMEOUT_S, TIMEOUT_S))
     with rounds.coming():
         leader.start()
         while not rounds._round.locked():
             time.sleep(0.001)
     started = time.monotonic()
-    rounds.add({shard: [arrival()]}, TIMEOUT_S)
+    rounds.add({shard: [samples()]}, TIMEOUT_S)
     leader.join()
     assert [count for step, count in shard.steps if step == "show"] == [2]
     assert time.monotonic() - started < TIMEOUT_S / 2
@@ -194,17 +194,17 @@ def test_a_request_that_is_read_for_long_is_waited_for_no_longer_than_the_delay(
     shard, rounds, delay_s = Recorder(), Rounds[int](), 0.1
     with rounds.coming():
         started = time.monotonic()
-        rounds.add({shard: [arrival()]}, TIMEOUT_S, delay_s)
+        rounds.add({shard: [samples()]}, TIMEOUT_S, delay_s)
         assert delay_s <= time.monotonic() - started < TIMEOUT_S / 2
         started = time.monotonic()
-        rounds.add({shard: [arrival()]}, TIMEOUT_S)
+        rounds.add({shard: [samples()]}, TIMEOUT_S)
         assert time.monotonic() - started < delay_s
 
 
 class Crashing(Recorder):
     """A shard in whose `stage` something goes wrong that is nobody's error."""
 
-    def stage(self, arrivals: Sequence[Arrival]) -> tuple[int, PendingRecord]:
+    def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[int, PendingRecord]:
         raise SystemExit("the leader ends here")
 
 
@@ -224,7 +224,7 @@ def test_who_waits_for_a_round_whose_leader_fails_gets_its_error(kind: type[Reco
 
     def add(shard: Recorder) -> None:
         try:
-            rounds.add({shard: [arrival()]}, TIMEOUT_S)
+            rounds.add({shard: [samples()]}, TIMEOUT_S)
         except BaseException as error:
             raised.append(error)
 

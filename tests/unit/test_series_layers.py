@@ -263,20 +263,20 @@ def shards(tmp_path: Path) -> Iterator[list[Quiet]]:
         shard.close()
 
 
-def select(**fields: Any) -> messages.SelectRequest:
-    return messages.SelectRequest(**{"selectors": [[Matcher("job", "!=", "b")]], "start_ms": 0, "end_ms": 9, **fields})
+def select(**fields: Any) -> messages.SelectBody:
+    return messages.SelectBody(**{"selectors": [[Matcher("job", "!=", "b")]], "start_ms": 0, "end_ms": 9, **fields})
 
 
 def test_a_deletion_is_of_all_shards_and_says_how_many_samples(shards: list[Quiet]) -> None:
-    own = messages.DeleteRequest([[Matcher("job", "!=", "b")]], 0, 9)
-    assert wire.unpack(call(shards, "series.delete", own).body, messages.DeleteAnswer).samples == 6
+    own = messages.DeleteBody([[Matcher("job", "!=", "b")]], 0, 9)
+    assert wire.unpack(call(shards, "series.delete", own).body, messages.DeleteReply).samples == 6
     assert [len(shard.samples()) for shard in shards] == [1, 0]
 
 
 def test_a_deletion_that_fails_at_one_shard_is_done_at_the_others_and_raises(
     shards: list[Quiet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = messages.DeleteRequest([[]], 0, 9)
+    own = messages.DeleteBody([[]], 0, 9)
 
     def refuse(*_: Any, **__: Any) -> int:
         raise Unavailable("the disk is full")
@@ -303,13 +303,13 @@ def test_a_list_of_series_is_cut_over_all_shards(
 
     monkeypatch.setattr(methods, "concat", lambda frames: frames[0])
     monkeypatch.setattr(methods.Lookup, "frame", counted)
-    answer = wire.unpack(call(shards, "series.list", select(limit=limit)).body, messages.ListAnswer)
+    answer = wire.unpack(call(shards, "series.list", select(limit=limit)).body, messages.ListReply)
     assert (sum(taken), answer.cut) == (listed, is_cut)
 
 
 def test_names_and_values_are_of_all_shards_each_once(shards: list[Quiet]) -> None:
     def texts(method: str, **fields: Any) -> list[str]:
-        return wire.unpack(call(shards, method, select(**fields)).body, messages.TextsAnswer).texts
+        return wire.unpack(call(shards, method, select(**fields)).body, messages.TextsReply).texts
 
     assert texts("series.labels") == ["__name__", "job"]
     assert texts("series.values", name="job") == ["a", "c", "d", "e"]
@@ -325,11 +325,11 @@ def test_metadata_is_put_and_found_over_all_shards(shards: list[Quiet]) -> None:
 
     parts = {0: [packed("a"), packed("b", "c")], 1: [packed("d")]}
     answer = call(shards, "series.metadata_put", None, parts=parts).body
-    assert wire.unpack(answer, messages.MetadataPutAnswer).left_out == 0
+    assert wire.unpack(answer, messages.MetadataPutReply).left_out == 0
 
     def families(family: str, limit: int) -> tuple[list[str], bool]:
-        own = call(shards, "series.metadata", messages.MetadataRequest(family, limit)).body
-        found = wire.unpack(own, messages.MetadataAnswer)
+        own = call(shards, "series.metadata", messages.MetadataBody(family, limit)).body
+        found = wire.unpack(own, messages.MetadataReply)
         return [entry.family for entry in found.entries], found.cut
 
     assert families("", 0) == (["a", "b", "c", "d"], False)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from shared.errors import DeadlineExceeded
-from shared.messages.series import ListAnswer, SelectRequest, TextsAnswer
+from shared.messages.series import ListReply, SelectBody, TextsReply
 from shared.promql.ast import Matcher
 from shared.wire import Request, pack, unpack
 from tests.unit.test_series_blocks import Quiet
@@ -47,10 +47,10 @@ def asked(shard: Quiet, method: str, start_ms: int, end_ms: int, deadline: float
         method=method,
         deadline=time.monotonic() + TIMEOUT_S if deadline is None else deadline,
         shards=(0,),
-        body=pack(SelectRequest(((Matcher("__name__", "=", "m"),),), start_ms, end_ms, 0, "job")),
+        body=pack(SelectBody(((Matcher("__name__", "=", "m"),),), start_ms, end_ms, 0, "job")),
     )
     reply = METHODS[method].run({0: cast(Shard, SimpleNamespace(series=shard.part))}, request)
-    return unpack(reply.body, ListAnswer).series if method == "series.list" else unpack(reply.body, TextsAnswer).texts
+    return unpack(reply.body, ListReply).series if method == "series.list" else unpack(reply.body, TextsReply).texts
 
 
 @pytest.mark.parametrize("place", ["head", "frozen", "blocks"])

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from coordinator.series import remote_write
-from coordinator.series.remote_write import UNLIMITED
-from loadtest.harness.remote_write_bodies import Series, body
+from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.labels import Labels, Symbols

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from coordinator.vectors.answers import hits_json
 from coordinator.vectors.merging import Hits, fuse, merge
 from shared import wire
-from shared.messages.vectors import FoundBody, pack_blobs
+from shared.messages.vectors import SearchReply, pack_blobs
 from shared.wire import Reply
 from worker.vectors.ranking import best
 
@@ -29,7 +29,7 @@ def reply(lists: Sequence[Scored]) -> Reply:
     counts = np.array([len(found) for found in lists], dtype=np.int32)
     near = np.array([score for found in lists for score, _ in found], dtype=np.float32)
     names = pack_blobs([name for found in lists for _, name in found])
-    return Reply(wire.pack(FoundBody((), 9)), [counts.tobytes(), near.tobytes(), *names, b"", b"", b""])
+    return Reply(wire.pack(SearchReply((), 9)), [counts.tobytes(), near.tobytes(), *names, b"", b"", b""])
 
 
 def ordered(hits: Scored) -> Scored:

@@ -22,7 +22,7 @@ from shared.catalogue_file import NAMES
 from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import NotFound, Overloaded, Unavailable
-from shared.messages.vectors import Collection, CollectionBody, CollectionsReply, Count, ShardCollections
+from shared.messages.vectors import Collection, CollectionBody, CollectionsReply, ShardCollections, VectorCountReply
 from shared.wire import Reply
 from worker.vectors import check
 
@@ -63,7 +63,7 @@ class Shards:
                 stored.collections = [one for one in stored.collections if one.id != gone.id]
                 if gone.id not in stored.dropped:
                     stored.dropped.append(gone.id)
-            reply = Count(len(there))
+            reply = VectorCountReply(len(there))
         return FanOut([WorkerReply("worker-0", tuple(there), Reply(wire.pack(reply)), 1.0)], missing)
 
     def holding(self, number: int) -> list[int]:

@@ -55,7 +55,7 @@ def got(shard: OneShard, *ids: str, **options: Any) -> tuple[list[str], list[dic
     asked = pack_blobs([name.encode() for name in ids])
     reply: Reply = shard.call("vector.get", messages.IdsBody(COSINE, **options), part=asked)
     names, attributes, vectors = shown(reply.frames)
-    assert wire.unpack(reply.body, messages.Count).count == len(names)
+    assert wire.unpack(reply.body, messages.VectorCountReply).count == len(names)
     return names, attributes, vectors
 
 
@@ -143,7 +143,7 @@ def rewrite(path: Path, change: Callable[[Any], None]) -> None:
         ("format", 3, "of format 3"),
         ("versions", bytes(24), "24 bytes of versions"),
         ("lengths", bytes(9), "16 bytes of versions"),
-        ("joined", b"abc", "3 bytes, and their lengths say others"),
+        ("joined", b"abc", "3 bytes, but their lengths add up to another number"),
         ("highest", {0: 2, 1: 5}, r"shards \[0, 1\]"),
         ("index_checksum", 7, "fails its checksum"),
         ("attributes_checksum", 7, "fails its checksum"),

@@ -18,7 +18,7 @@ from shared.messages.vectors import Collection, Condition
 from tests.unit.test_vector_part import COSINE, OneShard
 from tests.unit.test_vector_shards import COLLECTION, Worker, worker
 from tests.unit.test_vector_snapshots import ask, put
-from worker.storage.rows.store import Batch, Store
+from worker.storage.rows.store import Store, StoreBatch
 from worker.vectors import attribute_index as runs
 from worker.vectors import stored_rows
 from worker.vectors.attributes import Attributes
@@ -166,7 +166,7 @@ def test_shard_that_cannot_drop_a_collection_keeps_it_whole(tmp_path: Path, monk
 def refuse_writes_of(monkeypatch: pytest.MonkeyPatch, refusing: Store) -> None:
     write = Store.write
 
-    def refused(store: Store, batch: Batch, **options: bool) -> None:
+    def refused(store: Store, batch: StoreBatch, **options: bool) -> None:
         if store is refusing:
             raise Unavailable("the disk is full")
         write(store, batch, **options)
@@ -193,7 +193,9 @@ def test_shard_says_which_collections_it_has_and_which_it_dropped(shard: OneShar
     shard.write(["a"], EYE[:1], into=other)
     shard.call("vector.drop", messages.CollectionBody(COSINE))
     for _ in range(2):
-        reply = wire.unpack(shard.call("vector.collections", messages.Count(0)).body, messages.CollectionsReply)
+        reply = wire.unpack(
+            shard.call("vector.collections", messages.VectorCountReply(0)).body, messages.CollectionsReply
+        )
         assert reply.shards == [messages.ShardCollections(0, [other], [1])]
         shard.reopen()
 

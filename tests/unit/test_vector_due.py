@@ -50,15 +50,15 @@ def test_rows_that_no_shard_has_claimed_are_waited_for(
     own: Indexing, awaited: int, attached_s: float, settled: bool
 ) -> None:
     with_rows(own, size=100, dead=1000, indexed=100_000)
-    own.collection._known, own.collection._awaited, own.collection._attached_at = (
+    own.collection._snapshot_rows, own.collection._awaited, own.collection._attached_at = (
         {b"a": 0},
         set(range(awaited)),
         NOW_S - attached_s,
     )
     own._saved_at = 0.0
-    assert (own.compact_due(), own.collection._known is None) == (settled, settled)
-    own.collection._known = {b"a": 0}
-    assert (own.snapshot_due(), own.collection._known is None) == (settled, settled)
+    assert (own.compact_due(), own.collection._snapshot_rows is None) == (settled, settled)
+    own.collection._snapshot_rows = {b"a": 0}
+    assert (own.snapshot_due(), own.collection._snapshot_rows is None) == (settled, settled)
 
 
 @pytest.mark.parametrize(

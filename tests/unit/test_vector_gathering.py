@@ -18,7 +18,7 @@ from shared import wire
 from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import Internal
-from shared.messages.vectors import CollectionsReply, Floats, FoundBody, ShardCollections, pack_blobs
+from shared.messages.vectors import CollectionsReply, Floats, SearchReply, ShardCollections, pack_blobs
 from shared.wire import Frame, Reply
 
 ANSWER_S = 0.005
@@ -50,7 +50,7 @@ class SlowLinks:
         ids = [str(int(query[0])).encode() for query in queries]
         counts = np.ones(len(queries), dtype=np.int32)
         found = [counts.tobytes(), np.zeros(len(queries), np.float32).tobytes(), *pack_blobs(ids), b"", b"", b""]
-        return FanOut([WorkerReply("worker-0", (0,), Reply(wire.pack(FoundBody((), 9)), found), 1.0)], {})
+        return FanOut([WorkerReply("worker-0", (0,), Reply(wire.pack(SearchReply((), 9)), found), 1.0)], {})
 
 
 def request(number: int) -> SearchRequest:

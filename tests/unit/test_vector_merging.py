@@ -12,7 +12,7 @@ from coordinator.vectors.numbers import find_unusable, parse_arrays
 from coordinator.vectors.walk import walk_write
 from proto import vector_pb2
 from shared import wire
-from shared.messages.vectors import FoundBody, pack_blobs
+from shared.messages.vectors import SearchReply, pack_blobs
 from shared.wire import Reply
 
 Scored = list[tuple[float, str]]
@@ -30,7 +30,7 @@ def reply(*lists: Scored, unknown: tuple[str, ...] = (), vectors: int = 9, shown
         *(pack_blobs(packed) if shown else (b"", b"")),
         np.stack([scores, -scores], axis=1).tobytes() if shown else b"",
     ]
-    return Reply(wire.pack(FoundBody(unknown, vectors)), frames)
+    return Reply(wire.pack(SearchReply(unknown, vectors)), frames)
 
 
 def merged(replies: list[Reply], queries: int, k: int) -> list[Scored]:

@@ -65,11 +65,13 @@ class OneShard:
             vectors.astype(np.float32).tobytes(),
             *messages.pack_blobs(packed),
         ]
-        self.call("vector.write", messages.WriteBody(into), part=part)
+        self.call("vector.write", messages.UpsertBody(into), part=part)
 
     def delete(self, ids: Sequence[str], of=COSINE) -> int:
         part = messages.pack_blobs([i.encode() for i in ids])
-        return wire.unpack(self.call("vector.delete", messages.IdsBody(of), part=part).body, messages.Count).count
+        return wire.unpack(
+            self.call("vector.delete", messages.IdsBody(of), part=part).body, messages.VectorCountReply
+        ).count
 
     def search(self, query: np.ndarray, k: int, of=COSINE, **options) -> list[tuple[str, float]]:
         reply = self.call(

@@ -13,7 +13,7 @@ import pytest
 from coordinator.links import Links
 from coordinator.vectors import batching, search
 from coordinator.vectors.area import VectorArea
-from coordinator.vectors.merging import Found
+from coordinator.vectors.merging import MergedHits
 from coordinator.vectors.search import (
     EXPANSION_MAX,
     FIELDS_MAX,
@@ -202,7 +202,7 @@ async def test_a_missing_shard_refuses_a_search_that_must_be_whole(
     async def lacking(body: Any, queries: Any) -> Any:
         found, outcome = await submit(body, queries)
         outcome.missing = {4: "it is down"}
-        return Found(found.lists, {"colour"}, found.vectors), outcome
+        return MergedHits(found.lists, {"colour"}, found.vectors), outcome
 
     monkeypatch.setattr(area._batches, "submit", lacking)
     with pytest.raises(Unavailable, match="shard 4 is missing from this answer: it is down"):
@@ -221,7 +221,7 @@ async def test_a_field_that_no_vector_has_is_refused_when_all_shards_have_answer
 
     async def unknown(body: Any, queries: Any) -> Any:
         found, outcome = await submit(body, queries)
-        return Found(found.lists, {"colour", "a"}, vectors), outcome
+        return MergedHits(found.lists, {"colour", "a"}, vectors), outcome
 
     monkeypatch.setattr(area._batches, "submit", unknown)
     with pytest.raises(BadData, match="'default' has the field 'a', 'colour'"):

@@ -53,7 +53,7 @@ class Worker:
             names = [f"{number:04d}".encode() for number in own]
             blank = messages.pack_blobs([b""] * len(own))
             parts[shard] = [*messages.pack_blobs(names), TABLE[own].tobytes(), *blank]
-        request = Request("", tuple(self.shards), 0, wire.pack(messages.WriteBody(COLLECTION)), (), parts)
+        request = Request("", tuple(self.shards), 0, wire.pack(messages.UpsertBody(COLLECTION)), (), parts)
         methods.write(self.shards, request)  # type: ignore[arg-type]
 
     def search(self, row: int, k: int, shards: Sequence[int] | None = None, exact: bool = False) -> list[int]:

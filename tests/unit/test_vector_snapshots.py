@@ -39,7 +39,7 @@ def put(one: Worker, numbers: Sequence[int], generation: int) -> None:
         own = [number for number in numbers if number % 4 == shard]
         names = [f"{number:04d}".encode() for number in own]
         parts[shard] = [*messages.pack_blobs(names), TABLE[own].tobytes(), *messages.pack_blobs([packed] * len(own))]
-    ask(one, "vector.write", messages.WriteBody(COLLECTION), parts=parts)
+    ask(one, "vector.write", messages.UpsertBody(COLLECTION), parts=parts)
 
 
 def ask(one: Worker, name: str, body: msgspec.Struct, frames=(), parts=None):

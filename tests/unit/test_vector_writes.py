@@ -30,11 +30,11 @@ from shared.errors import BadData, ConfigError, NotFound, Unavailable
 from shared.hashing import shard_of
 from shared.messages.vectors import (
     CollectionsReply,
-    Count,
     IdsBody,
     SearchBody,
     ShardCollections,
-    WriteBody,
+    UpsertBody,
+    VectorCountReply,
     floats,
     pack_blobs,
     unpack_blobs,
@@ -80,14 +80,14 @@ class Shards:
         ids = unpack_blobs(frames[0], frames[1])
         assert ids and {shard_of(name, SHARDS) for name in ids} == {shard}
         if method == "vector.write":
-            collection = wire.unpack(body, WriteBody).collection
+            collection = wire.unpack(body, UpsertBody).collection
             table = floats(frames[2], collection.dimension).tolist()
             attributes = unpack_blobs(frames[3], frames[4])
             assert len(set(ids)) == len(ids)
             held.update(zip(ids, zip(table, attributes, strict=True), strict=True))
-            reply = Reply(wire.pack(Count(len(ids))))
+            reply = Reply(wire.pack(VectorCountReply(len(ids))))
         elif method == "vector.delete":
-            reply = Reply(wire.pack(Count(sum(held.pop(name, None) is not None for name in ids))))
+            reply = Reply(wire.pack(VectorCountReply(sum(held.pop(name, None) is not None for name in ids))))
         else:
             assert method == "vector.get"
             fields = wire.unpack(body, IdsBody).fields

@@ -21,7 +21,7 @@ Groups = list[tuple[int, tuple[Batch, ...]]]
 """(group, its batches), ascending."""
 
 
-class _Entry(msgspec.Struct, frozen=True, array_like=True):
+class _PackedEntry(msgspec.Struct, frozen=True, array_like=True):
     """An entry as stored. `sequences`: uint64[n]; `codes`: uint32[n], the position of each record's key in `keys`; both
     little-endian."""
 
@@ -32,11 +32,11 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
     keys: list[bytes]
 
 
-_ENTRY = msgspec.msgpack.Decoder(_Entry)
+_ENTRY = msgspec.msgpack.Decoder(_PackedEntry)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class GatheringEntry:
     """Records with ascending `numbers` uint64[n]; record i has the key keys[codes[i]]. Every batch below `settled` is
     whole and on the disk of every shard concerned."""
 
@@ -53,21 +53,21 @@ class Entry:
 
     def packed(self) -> bytes:
         numbers, codes = self.numbers.astype("<u8", copy=False), self.codes.astype("<u4", copy=False)
-        entry = _Entry(self.settled, self.groups, numbers.tobytes(), codes.tobytes(), list(self.keys))
+        entry = _PackedEntry(self.settled, self.groups, numbers.tobytes(), codes.tobytes(), list(self.keys))
         return msgspec.msgpack.encode(entry)
 
-    def of_rows(self, selected: NDArray[np.bool_], groups: Groups) -> Entry:
+    def of_rows(self, selected: NDArray[np.bool_], groups: Groups) -> GatheringEntry:
         """The entry with only the `selected` records (bool[n]) and these groups."""
-        return Entry(self.settled, groups, self.numbers[selected], self.codes[selected], self.keys)
+        return GatheringEntry(self.settled, groups, self.numbers[selected], self.codes[selected], self.keys)
 
 
-def unpacked(value: bytes) -> Entry:
+def unpacked(value: bytes) -> GatheringEntry:
     entry = _ENTRY.decode(value)
     numbers = np.frombuffer(entry.sequences, "<u8").astype(np.uint64, copy=False)
-    return Entry(entry.settled, entry.groups, numbers, np.frombuffer(entry.codes, "<u4"), entry.keys)
+    return GatheringEntry(entry.settled, entry.groups, numbers, np.frombuffer(entry.codes, "<u4"), entry.keys)
 
 
-def scan(store: Rows, segments: tuple[int, int], start: int, end: int) -> Iterator[tuple[bytes, Entry]]:
+def scan(store: Rows, segments: tuple[int, int], start: int, end: int) -> Iterator[tuple[bytes, GatheringEntry]]:
     """(row, entry) of the entries that may hold records with start ≤ number < end in first ≤ segment ≤ last,
     ascending."""
     first = rows.entry(segments[0], start)
@@ -79,6 +79,6 @@ def scan(store: Rows, segments: tuple[int, int], start: int, end: int) -> Iterat
         yield row, unpacked(value)
 
 
-def newest_first(store: Rows) -> Iterator[tuple[bytes, Entry]]:
+def newest_first(store: Rows) -> Iterator[tuple[bytes, GatheringEntry]]:
     for row, value in store.scan("log", rows.ENTRY, rows.after(rows.ENTRY), reverse=True):
         yield row, unpacked(value)

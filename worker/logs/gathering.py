@@ -11,9 +11,9 @@ import numpy as np
 from shared.log_blocks import KEY_LENGTH, VALUE_LENGTH
 from shared.messages.log import PRODUCER_ANSWERS_MAX, SEQUENCE_MAX
 from worker.logs import kernels, rows
-from worker.logs.entries import Entry
+from worker.logs.entries import GatheringEntry
 from worker.logs.memory import Answer, Memory
-from worker.logs.recent import Grouped, Recent, Snapshot
+from worker.logs.recent import Grouped, Recent, RecentSnapshot
 from worker.storage.faces import RowBatch, Rows
 
 RUN_RECORDS_MAX = 4096
@@ -42,12 +42,12 @@ def _put_segment(changes: RowBatch, segment: int, recent: Recent, settled: int) 
     ascending = snapshot.rows(0, SEQUENCE_MAX)
     grouped = snapshot.grouped(ascending)
     keys = [snapshot.key(row) for row in grouped.order[grouped.starts[:-1]].tolist()]
-    entry = Entry(settled, groups, snapshot.numbers[ascending], grouped.codes.astype(np.uint32), keys)
+    entry = GatheringEntry(settled, groups, snapshot.numbers[ascending], grouped.codes.astype(np.uint32), keys)
     changes.put("log", rows.entry(segment, groups[0][0]), entry.packed())
     return put_runs(changes, segment, snapshot, grouped)
 
 
-def put_runs(changes: RowBatch, segment: int, snapshot: Snapshot, grouped: Grouped) -> int:
+def put_runs(changes: RowBatch, segment: int, snapshot: RecentSnapshot, grouped: Grouped) -> int:
     """Add the records to `changes` as runs. Returns the number of runs."""
     records = len(grouped.order)
     key_bytes, value_bytes = snapshot.table[:, [KEY_LENGTH, VALUE_LENGTH]].sum(axis=0).tolist()

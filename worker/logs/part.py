@@ -26,7 +26,7 @@ from worker.logs.gathering import answer_rows, put, remembered
 from worker.logs.keeper import Keeper
 from worker.logs.memory import Memory
 from worker.logs.messages import Message, Revocation, read
-from worker.logs.recent import Snapshot
+from worker.logs.recent import RecentSnapshot
 from worker.storage.faces import JournalStream, RowBatch, Rows
 
 GATHER_BYTES = 6 << 20
@@ -60,11 +60,11 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class LogView:
     """The log at one moment: records of groups below `gathered` are in the store, the others in these snapshots."""
 
     gathered: int
-    segments: Mapping[int, Sequence[Snapshot]]
+    segments: Mapping[int, Sequence[RecentSnapshot]]
 
 
 class LogPart:
@@ -224,15 +224,15 @@ class LogPart:
         with self.lock:  # a drop holds the lock from before its write until `_dropped` is set
             return segment < self._dropped
 
-    def view(self) -> View:
+    def view(self) -> LogView:
         """The log as it is now. Records that are gathered later are then in the store as well."""
         with self.lock:
-            segments: dict[int, list[Snapshot]] = {}
+            segments: dict[int, list[RecentSnapshot]] = {}
             for memory in (self._gathering, self._memory):
                 for segment, recent in memory.segments.items():
                     if len(recent):
                         segments.setdefault(segment, []).append(recent.snapshot())
-            return View(self._gathered, segments)
+            return LogView(self._gathered, segments)
 
     def producer_answers(self, producer: str) -> list[tuple[int, int, int]]:
         """(producer_seq, start, count) of the batches whose answers are remembered, ascending by start. Not all of

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from shared.messages.log import NO_NUMBERS, Page, Range, Records
 from worker.logs import entries, rows
-from worker.logs.entries import Entry
-from worker.logs.part import LogPart, View
-from worker.logs.recent import Snapshot, outside
-from worker.logs.runs import Run, joined, unpacked
+from worker.logs.entries import GatheringEntry
+from worker.logs.part import LogPart, LogView
+from worker.logs.recent import RecentSnapshot, outside
+from worker.logs.runs import RecordRun, joined, unpacked
 
 PAGE_BYTES_MAX = 4 << 20
 """A page ends with the record that reaches this size, so it may be larger by one record."""
@@ -29,12 +29,12 @@ RECENT_RUN_RECORDS = 1024
 
 Check = Callable[[], None]
 """Raises when the request's time is up."""
-Runs = Iterator[Run]
+Runs = Iterator[RecordRun]
 
 
 def scan(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool) -> Page:
     """Records of the key, ascending or in reverse, at most `limit`."""
-    taken: list[Run] = []
+    taken: list[RecordRun] = []
     records = size = 0
     for run in _key_runs(part, part.view(), span, key, reverse):
         piece = run.reversed() if reverse else run
@@ -48,7 +48,7 @@ def scan(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool) -> P
     return Page(joined(taken), span.start if reverse else span.end, True)
 
 
-def _key_runs(part: LogPart, view: View, span: Range, key: bytes, reverse: bool = False) -> Runs:
+def _key_runs(part: LogPart, view: LogView, span: Range, key: bytes, reverse: bool = False) -> Runs:
     """The key's records in the range as runs in ascending or (`reverse`) descending order, none of them empty. The
     records of each run ascend."""
     segments = range(span.first_segment, span.last_segment + 1)
@@ -63,7 +63,7 @@ def _key_runs(part: LogPart, view: View, span: Range, key: bytes, reverse: bool 
                 yield cut
 
 
-def _recent_runs(recent: Snapshot, span: Range, key: bytes, reverse: bool) -> Runs:
+def _recent_runs(recent: RecentSnapshot, span: Range, key: bytes, reverse: bool) -> Runs:
     record_rows = recent.cut(recent.rows_of(key), span.start, span.end)
     starts = range(0, len(record_rows), RECENT_RUN_RECORDS)
     for start in reversed(starts) if reverse else starts:
@@ -109,7 +109,9 @@ def _fitting(page_records: Records, records: int, size_bytes: int) -> int:
     return min(records, len(page_records), 1 + int(np.searchsorted(np.cumsum(page_records.value_lengths), size_bytes)))
 
 
-def _merged(part: LogPart, view: View, span: Range, prefix: bytes, check: Check) -> Iterator[tuple[Records, int, int]]:
+def _merged(
+    part: LogPart, view: LogView, span: Range, prefix: bytes, check: Check
+) -> Iterator[tuple[Records, int, int]]:
     """(records with the prefix, the number below which they are complete, how many records were examined), ascending.
     Each number is above the one before it and within the range."""
     stored = _stored(view, span)
@@ -128,14 +130,14 @@ def _merged(part: LogPart, view: View, span: Range, prefix: bytes, check: Check)
                 yield recent.records(piece), int(recent.numbers[piece[-1]]) + 1, len(piece)
 
 
-def _stored(view: View, span: Range) -> Range:
+def _stored(view: LogView, span: Range) -> Range:
     """The part of the range that is read from the store. Records that were gathered after the view was taken may be in
     the store too, also in entries of earlier segments; they are read from the view's snapshots."""
     return Range(span.first_segment, span.last_segment, span.start, min(span.end, view.gathered), span.hidden)
 
 
 def _of_entry(
-    part: LogPart, span: Range, segment: int, entry: Entry, prefix: bytes
+    part: LogPart, span: Range, segment: int, entry: GatheringEntry, prefix: bytes
 ) -> Iterator[tuple[Records, int, int]]:
     """As `_merged`, for one entry; nothing if the entry is outside of the range."""
     low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
@@ -168,7 +170,7 @@ def _note_lost(part: LogPart, segment: int, entries: Sequence[tuple[int, bytes, 
     part.damage.add("log", f"{len(lost)} records from sequence number {lost[0]} on have no values in the store")
 
 
-def _chosen(entry: Entry, span: Range, prefix: bytes) -> NDArray[np.int64]:
+def _chosen(entry: GatheringEntry, span: Range, prefix: bytes) -> NDArray[np.int64]:
     """Positions of the entry's records that are in the range, not hidden, and have the prefix: int64[m]."""
     matching = (entry.numbers >= np.uint64(span.start)) & (entry.numbers < np.uint64(span.end))
     if span.hidden:
@@ -185,7 +187,7 @@ class _Values:
     def __init__(self, part: LogPart, end: int) -> None:
         self._part = part
         self._end = end
-        self._places: dict[tuple[int, bytes], tuple[Run, Runs]] = {}
+        self._places: dict[tuple[int, bytes], tuple[RecordRun, Runs]] = {}
 
     def get(self, segment: int, key: bytes, number: int) -> bytes | None:
         place = self._places.get((segment, key))
@@ -223,7 +225,7 @@ def keys(part: LogPart, span: Range, prefix: bytes, after: bytes | None, limit: 
 
 
 def _keys_of(
-    part: LogPart, view: View, span: Range, segment: int, prefix: bytes, after: bytes | None, check: Check
+    part: LogPart, view: LogView, span: Range, segment: int, prefix: bytes, after: bytes | None, check: Check
 ) -> Iterator[bytes]:
     """The keys that have a record of the segment in the range, ascending; a key may occur twice."""
     recent: set[bytes] = set()

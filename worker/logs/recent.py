@@ -20,7 +20,7 @@ from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH
 from shared.messages.log import Batch, Records, Span
 from shared.wire import Frame
 from worker.logs import kernels
-from worker.logs.runs import Run
+from worker.logs.runs import RecordRun
 
 FIRST_WORDS = 1 << 10
 FIRST_ROWS = 1 << 7
@@ -38,7 +38,7 @@ class Grouped(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class RecentSnapshot:
     """Records at one moment: a table over `data` (shared.log_blocks), their numbers and the hashes of their keys.
     `ascending`: whether the numbers ascend."""
 
@@ -76,10 +76,10 @@ class Snapshot:
         start, length = self.table[row, KEY : KEY_LENGTH + 1].tolist()
         return self.data[start : start + length].tobytes()
 
-    def run(self, rows: NDArray[np.int64]) -> Run:
+    def run(self, rows: NDArray[np.int64]) -> RecordRun:
         """These rows, all of one key, as a run."""
         values = log_blocks.taken(self.data, self.table, VALUE, rows)
-        return Run(self.numbers[rows], np.cumsum(self.table[rows, VALUE_LENGTH]), values.data)
+        return RecordRun(self.numbers[rows], np.cumsum(self.table[rows, VALUE_LENGTH]), values.data)
 
     def records(self, rows: NDArray[np.int64]) -> Records:
         lengths = self.table[rows].astype(np.uint32)
@@ -170,9 +170,11 @@ class Recent:
         self.groups.append(held)
         return last - first, self._staged_octets
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RecentSnapshot:
         count = self._count
-        return Snapshot(self._data, self._table[:count], self._numbers[:count], self._hashes[:count], self._ascending)
+        return RecentSnapshot(
+            self._data, self._table[:count], self._numbers[:count], self._hashes[:count], self._ascending
+        )
 
     def totals(self) -> tuple[int, int, int]:
         """(records, bytes of their keys and values, the lowest group)."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shared.messages.log import Span
 from worker.logs import entries, rows
-from worker.logs.entries import Entry
+from worker.logs.entries import GatheringEntry
 from worker.logs.recent import outside, within
 from worker.logs.runs import unpacked
 from worker.storage.faces import RowBatch, Rows
@@ -39,7 +39,7 @@ def put_revocation(changes: RowBatch, store: Rows, segment: int, group: int, spa
     return len(gone), size
 
 
-def _entry_of(store: Rows, segment: int, group: int) -> tuple[bytes, Entry] | None:
+def _entry_of(store: Rows, segment: int, group: int) -> tuple[bytes, GatheringEntry] | None:
     first, last = rows.entry(segment, 0), rows.entry(segment, group) + b"\0"
     for row, value in store.scan("log", first, last, reverse=True):
         entry = entries.unpacked(value)

@@ -19,7 +19,7 @@ _SEQUENCE = np.dtype("<u8")
 _LENGTH = np.dtype("<u4")
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Records of one key, usually ascending. `ends`: int64[records], where each value ends in `values`."""
 
     sequences: NDArray[np.uint64]
@@ -34,12 +34,12 @@ class Run(NamedTuple):
         at = int(np.searchsorted(self.sequences, np.uint64(sequence)))
         return at if at < len(self.sequences) and int(self.sequences[at]) == sequence else None
 
-    def between(self, start: int, end: int) -> Run:
+    def between(self, start: int, end: int) -> RecordRun:
         """The records with start ≤ number < end."""
         low = int(np.searchsorted(self.sequences, np.uint64(start)))
         return self.cut(low, int(np.searchsorted(self.sequences, np.uint64(end))))
 
-    def cut(self, low: int, high: int) -> Run:
+    def cut(self, low: int, high: int) -> RecordRun:
         """The records at positions low ≤ i < high."""
         if low <= 0 and high >= len(self.sequences):
             return self
@@ -47,9 +47,9 @@ class Run(NamedTuple):
             return EMPTY
         begin = int(self.ends[low - 1]) if low else 0
         ends = self.ends[low:high] - begin
-        return Run(self.sequences[low:high], ends, self.values[begin : begin + int(ends[-1])])
+        return RecordRun(self.sequences[low:high], ends, self.values[begin : begin + int(ends[-1])])
 
-    def without(self, hidden: Sequence[Span]) -> Run:
+    def without(self, hidden: Sequence[Span]) -> RecordRun:
         is_shown = np.ones(len(self.sequences), np.bool_)
         for start, end in hidden:
             is_shown &= (self.sequences < np.uint64(start)) | (self.sequences >= np.uint64(end))
@@ -58,12 +58,12 @@ class Run(NamedTuple):
         at = np.flatnonzero(is_shown).tolist()
         return run_of(self.sequences[is_shown], [self.value(i) for i in at])
 
-    def reversed(self) -> Run:
+    def reversed(self) -> RecordRun:
         """The same records, newest first."""
         at = range(len(self.sequences) - 1, -1, -1)
         return run_of(self.sequences[::-1], [self.value(i) for i in at])
 
-    def fitting(self, records: int, size_bytes: int) -> Run:
+    def fitting(self, records: int, size_bytes: int) -> RecordRun:
         """As many records from the beginning as fit into both limits; the first always fits the limit of bytes."""
         high = min(records, 1 + int(np.searchsorted(self.ends, size_bytes)))
         return self.cut(0, high)
@@ -74,21 +74,21 @@ class Run(NamedTuple):
         return b"".join((head, self.sequences.astype(_SEQUENCE, copy=False).tobytes(), lengths.tobytes(), self.values))
 
 
-def run_of(sequences: NDArray[np.uint64], values: Sequence[bytes]) -> Run:
+def run_of(sequences: NDArray[np.uint64], values: Sequence[bytes]) -> RecordRun:
     ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
-    return Run(sequences, ends, b"".join(values))
+    return RecordRun(sequences, ends, b"".join(values))
 
 
-def unpacked(row: bytes) -> Run:
+def unpacked(row: bytes) -> RecordRun:
     count = int.from_bytes(row[:_HEAD], "little")
     lengths_at = _HEAD + count * _SEQUENCE.itemsize
     values_at = lengths_at + count * _LENGTH.itemsize
     sequences = np.frombuffer(row, _SEQUENCE, count, _HEAD)
     ends = np.cumsum(np.frombuffer(row, _LENGTH, count, lengths_at), dtype=np.int64)
-    return Run(sequences, ends, memoryview(row)[values_at:])
+    return RecordRun(sequences, ends, memoryview(row)[values_at:])
 
 
-def joined(runs: Sequence[Run]) -> Records:
+def joined(runs: Sequence[RecordRun]) -> Records:
     """The records of all runs, one run after another, without keys."""
     if not runs:
         return Records.of(EMPTY.sequences, ())
@@ -97,4 +97,4 @@ def joined(runs: Sequence[Run]) -> Records:
     return Records(sequences, lengths, b"".join(run.values for run in runs), np.zeros(0, np.uint32), b"")
 
 
-EMPTY = Run(np.zeros(0, np.uint64), np.zeros(0, np.int64), b"")
+EMPTY = RecordRun(np.zeros(0, np.uint64), np.zeros(0, np.int64), b"")

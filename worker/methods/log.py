@@ -69,7 +69,7 @@ def drop(shards: Shards, request: Request) -> Reply:
 
 def recover(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.RecoverBody)
-    answer = log.Recovered({}, {}, {}, {})
+    answer = log.RecoverReply({}, {}, {}, {})
     for number, shard in shards.items():
         above, settled, groups = shard.logs.recover(body.epoch, body.settled, body.first_segment, body.life)
         answer.next[number], answer.settled[number], answer.groups[number] = above, settled, groups

@@ -9,14 +9,21 @@ from typing import Literal
 from shared.wire import Reply, Request
 from worker.shard import Shard
 
-Lane = Literal["write", "read", "query"]
+Lane = Literal["write", "read", "light", "heavy"]
+Kind = Literal["write", "read", "query"]
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """`run` is called with those shards of the request that are ready; a lane limits how many of its methods run at
-    once. `run` raises errors of `shared.errors`, which reach the coordinator unchanged; `Reply.shard_errors` names the
-    shards that it had to leave out."""
+    """`run` is called with those shards of the request that are ready. A lane limits how many requests run at once: a
+    query is in the light one if its processor time is bounded, else in the heavy one. `run` raises errors of
+    `shared.errors`, which reach the coordinator unchanged; `Reply.shard_errors` names the shards that it had to leave
+    out."""
 
     run: Callable[[Mapping[int, Shard], Request], Reply]
-    lane: Lane
+    kind: Kind
+
+    def lane(self, request: Request) -> Lane:
+        if self.kind == "query":
+            return "light" if request.processor_s else "heavy"
+        return self.kind

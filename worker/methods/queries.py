@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from shared.labels import Symbols
-from shared.messages.query import Evaluate
+from shared.messages.sub_queries import EvaluateBody
 from shared.wire import Reply, Request, pack, unpack
 from worker.methods.method import Method
 from worker.queries.evaluation import answer
@@ -15,9 +15,9 @@ from worker.shard import Shard
 
 
 def run(shards: Mapping[int, Shard], request: Request) -> Reply:
-    """Evaluate the sub-queries. Raises what the engine raises, and DeadlineExceeded when the time is up or the request
-    is cancelled."""
-    message = unpack(request.body, Evaluate)
+    """EvaluateBody the sub-queries. Raises what the engine raises: TooHeavy for a light query that needs more, and
+    DeadlineExceeded when the time is up or the request is cancelled."""
+    message = unpack(request.body, EvaluateBody)
     started = time.perf_counter()
     parts = [shard.series for shard in shards.values()]
     source = ShardSource(parts)
@@ -27,6 +27,7 @@ def run(shards: Mapping[int, Shard], request: Request) -> Reply:
         Symbols(parts[0].symbols),
         deadline=request.deadline,
         cancelled=lambda: request.cancelled,
+        processor_s=request.processor_s,
     )
     elapsed_ms = (time.perf_counter() - started) * 1000
     damage = zip(shards, source.damage(), strict=True)

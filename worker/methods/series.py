@@ -9,16 +9,16 @@ from typing import TypeVar
 from shared.errors import DeadlineExceeded
 from shared.labels import LabelFrame, concat
 from shared.messages.series import (
-    DeleteAnswer,
-    DeleteRequest,
-    ListAnswer,
-    MetadataAnswer,
+    DeleteBody,
+    DeleteReply,
+    ListReply,
+    MetadataBody,
     MetadataPut,
-    MetadataPutAnswer,
-    MetadataRequest,
-    SelectRequest,
-    TextsAnswer,
-    WriteAnswer,
+    MetadataPutReply,
+    MetadataReply,
+    SelectBody,
+    TextsReply,
+    WriteReply,
 )
 from shared.wire import Reply, Request, pack, unpack
 from worker.methods.method import Method
@@ -33,18 +33,18 @@ T = TypeVar("T")
 def _write(shards: Mapping[int, Shard], request: Request) -> Reply:
     """Store each shard's samples; returns when all are durable (see `part.write`)."""
     bodies = {shard.series: request.parts[number] for number, shard in shards.items()}
-    return Reply(pack(WriteAnswer(write(bodies, request.time_left))))
+    return Reply(pack(WriteReply(write(bodies, request.time_left))))
 
 
 def _delete(shards: Mapping[int, Shard], request: Request) -> Reply:
-    wanted = unpack(request.body, DeleteRequest)
+    wanted = unpack(request.body, DeleteBody)
     gone = _each(
         shards,
         lambda number: shards[number].series.delete(
             wanted.selectors, wanted.start_ms, wanted.end_ms, request.time_left
         ),
     )
-    return Reply(pack(DeleteAnswer(sum(gone))))
+    return Reply(pack(DeleteReply(sum(gone))))
 
 
 def _each(shards: Mapping[int, Shard], work: Callable[[int], T]) -> list[T]:
@@ -62,7 +62,7 @@ def _each(shards: Mapping[int, Shard], work: Callable[[int], T]) -> list[T]:
 
 def _selected(shards: Mapping[int, Shard], request: Request) -> Iterable[tuple[Lookup, Ids]]:
     """For each shard its index, and the series that have samples in the range. Raises DeadlineExceeded."""
-    wanted = unpack(request.body, SelectRequest)
+    wanted = unpack(request.body, SelectBody)
     for number, shard in shards.items():
 
         def check(number: int = number) -> None:
@@ -74,7 +74,7 @@ def _selected(shards: Mapping[int, Shard], request: Request) -> Iterable[tuple[L
 
 
 def _list(shards: Mapping[int, Shard], request: Request) -> Reply:
-    limit = unpack(request.body, SelectRequest).limit
+    limit = unpack(request.body, SelectBody).limit
     frames: list[LabelFrame] = []
     room, cut = limit, False
     for lookup, ids in _selected(shards, request):
@@ -83,18 +83,18 @@ def _list(shards: Mapping[int, Shard], request: Request) -> Reply:
         room -= len(ids)
         frames.append(lookup.frame(ids, lookup.symbols))
     labels = concat(frames)
-    return Reply(pack(ListAnswer(labels.size, cut)), labels.to_frames())
+    return Reply(pack(ListReply(labels.size, cut)), labels.to_frames())
 
 
 def _labels(shards: Mapping[int, Shard], request: Request) -> Reply:
     names: set[str] = set()
     for lookup, ids in _selected(shards, request):
         names.update(lookup.names(ids))
-    return _texts(names, unpack(request.body, SelectRequest).limit)
+    return _texts(names, unpack(request.body, SelectBody).limit)
 
 
 def _values(shards: Mapping[int, Shard], request: Request) -> Reply:
-    wanted = unpack(request.body, SelectRequest)
+    wanted = unpack(request.body, SelectBody)
     values: set[str] = set()
     for lookup, ids in _selected(shards, request):
         codes = distinct(lookup.column(ids, wanted.name))
@@ -107,20 +107,20 @@ def _metadata_put(shards: Mapping[int, Shard], request: Request) -> Reply:
     for number, shard in shards.items():
         for frame in request.parts[number]:
             left_out += shard.series.metadata.put(unpack(frame, MetadataPut).entries)
-    return Reply(pack(MetadataPutAnswer(left_out)))
+    return Reply(pack(MetadataPutReply(left_out)))
 
 
 def _metadata(shards: Mapping[int, Shard], request: Request) -> Reply:
-    wanted = unpack(request.body, MetadataRequest)
+    wanted = unpack(request.body, MetadataBody)
     selected = [shard.series.metadata.find(wanted.family, wanted.limit) for shard in shards.values()]
     entries = [entry for shard_entries, _ in selected for entry in shard_entries]
-    return Reply(pack(MetadataAnswer(entries, any(cut for _, cut in selected))))
+    return Reply(pack(MetadataReply(entries, any(cut for _, cut in selected))))
 
 
 def _texts(texts: set[str], limit: int) -> Reply:
     ordered = sorted(texts)
     cut = bool(limit) and len(ordered) > limit
-    return Reply(pack(TextsAnswer(ordered[:limit] if cut else ordered, cut)))
+    return Reply(pack(TextsReply(ordered[:limit] if cut else ordered, cut)))
 
 
 def _warned(method: Callable[[Mapping[int, Shard], Request], Reply]) -> Callable[[Mapping[int, Shard], Request], Reply]:
@@ -128,7 +128,7 @@ def _warned(method: Callable[[Mapping[int, Shard], Request], Reply]) -> Callable
 
     def run(shards: Mapping[int, Shard], request: Request) -> Reply:
         reply = method(shards, request)
-        wanted = unpack(request.body, SelectRequest)
+        wanted = unpack(request.body, SelectBody)
         for number, shard in shards.items():
             damage = shard.series.damage(wanted.start_ms, wanted.end_ms)
             reply.warnings = [*reply.warnings, *(f"shard {number}: {text}" for text in damage)]

@@ -13,12 +13,12 @@ from shared.messages.vectors import (
     VECTOR_FIELD,
     CollectionBody,
     CollectionsReply,
-    Count,
-    FoundBody,
     IdsBody,
     SearchBody,
+    SearchReply,
     StatsReply,
-    WriteBody,
+    UpsertBody,
+    VectorCountReply,
     floats,
     pack_blobs,
     unpack_blobs,
@@ -33,7 +33,7 @@ from worker.vectors.ranking import Ranking
 from worker.vectors.search import expansion_of, share_of
 from worker.vectors.search import search as nearest
 from worker.vectors.similarity import prepared
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 from worker.vectors.text_search import rank_text
 
 Shards = Mapping[int, Shard]
@@ -53,7 +53,7 @@ def _parts(shards: Shards, request: Request) -> Iterator[tuple[Shard, Sequence[F
 
 def write(shards: Shards, request: Request) -> Reply:
     """Insert or replace vectors: on the disk of every shard when this returns."""
-    body = wire.unpack(request.body, WriteBody)
+    body = wire.unpack(request.body, UpsertBody)
     count = 0
     for shard, frames in _parts(shards, request):
         ids = unpack_blobs(frames[0], frames[1])
@@ -64,7 +64,7 @@ def write(shards: Shards, request: Request) -> Reply:
     for shard in shards.values():
         shard.vectors.sync()
     _engine(shards).wake()
-    return Reply(wire.pack(Count(count)))
+    return Reply(wire.pack(VectorCountReply(count)))
 
 
 def delete(shards: Shards, request: Request) -> Reply:
@@ -77,7 +77,7 @@ def delete(shards: Shards, request: Request) -> Reply:
             count += collection.delete(shard.vectors.shard, unpack_blobs(frames[0], frames[1]))
     for shard in shards.values():
         shard.vectors.sync()
-    return Reply(wire.pack(Count(count)))
+    return Reply(wire.pack(VectorCountReply(count)))
 
 
 def drop(shards: Shards, request: Request) -> Reply:
@@ -89,7 +89,7 @@ def drop(shards: Shards, request: Request) -> Reply:
             shard.vectors.drop(body.collection)
         except Unavailable as error:
             failed[number] = str(error)
-    return Reply(wire.pack(Count(len(shards) - len(failed))), shard_errors=failed)
+    return Reply(wire.pack(VectorCountReply(len(shards) - len(failed))), shard_errors=failed)
 
 
 def collections(shards: Shards, request: Request) -> Reply:
@@ -111,7 +111,7 @@ def get(shards: Shards, request: Request) -> Reply:
             if content is not None:
                 ids.append(vector_id)
                 contents.append(content)
-    return Reply(wire.pack(Count(len(ids))), [*pack_blobs(ids), *_content_frames(contents, body.fields)])
+    return Reply(wire.pack(VectorCountReply(len(ids))), [*pack_blobs(ids), *_content_frames(contents, body.fields)])
 
 
 def _content_frames(contents: Sequence[tuple[bytes, bytes]], fields: tuple[str, ...] | None) -> list[Frame]:
@@ -123,7 +123,7 @@ def _content_frames(contents: Sequence[tuple[bytes, bytes]], fields: tuple[str, 
 
 
 def search(shards: Shards, request: Request) -> Reply:
-    """The best k vectors of these shards for each query, as described in `FoundBody`."""
+    """The best k vectors of these shards for each query, as described in `SearchReply`."""
     body = wire.unpack(request.body, SearchBody)
     queries = floats(request.frames[0], body.collection.dimension)
     collection = _engine(shards).find(body.collection.id)
@@ -131,7 +131,7 @@ def search(shards: Shards, request: Request) -> Reply:
         return _nothing(len(queries) + bool(body.text_query))
     collection.searched_at = time.monotonic()
     view = collection.view()
-    reply = FoundBody((), view.size - view.dead)
+    reply = SearchReply((), view.size - view.dead)
     mask = collection.foreign(view, shards)
     if body.filter is not None:
         reply.unknown = tuple(sorted(view.attributes.unknown(body.filter)))
@@ -168,7 +168,12 @@ def _check(request: Request) -> None:
 
 
 def _found(
-    collection: WorkerCollection, view: View, body: SearchBody, ids: list[bytes], ranking: Ranking, reply: FoundBody
+    collection: WorkerCollection,
+    view: TableView,
+    body: SearchBody,
+    ids: list[bytes],
+    ranking: Ranking,
+    reply: SearchReply,
 ) -> Reply:
     """Add the attributes and vectors that the answer shows; ids that were deleted since the search are left out."""
     counts, near = ranking.counts, ranking.near
@@ -186,7 +191,7 @@ def _found(
 
 def _nothing(lists: int) -> Reply:
     """The answer of a worker that has no vector of the collection."""
-    return Reply(wire.pack(FoundBody()), [np.zeros(lists, np.int32).tobytes(), b"", b"", b"", b"", b"", b""])
+    return Reply(wire.pack(SearchReply()), [np.zeros(lists, np.int32).tobytes(), b"", b"", b"", b"", b"", b""])
 
 
 def stats(shards: Shards, request: Request) -> Reply:

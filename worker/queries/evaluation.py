@@ -10,13 +10,14 @@ import numpy as np
 from shared.errors import Internal
 from shared.labels import Symbols
 from shared.messages import exchange
-from shared.messages.query import Evaluate, Evaluated, Form, Shape, SubAnswer, SubQuery
+from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, SubQuery, SubQueryReply
 from shared.promql import parser
 from shared.promql.ast import Aggregate, Expr, MatrixSelector, without_parens
 from shared.promql.engine import partial
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.evaluator import evaluate, evaluate_partial, evaluate_vector
 from shared.promql.engine.finishing import finish
+from shared.promql.engine.memory import account_of, bounded
 from shared.promql.model import Grid, Matrix, RangeVector, Source
 from shared.promql.rendering.series import SAMPLE_BYTES_MAX, SeriesWriter
 from shared.wire import Frame
@@ -36,10 +37,36 @@ far below `wire.FRAMES_MAX`."""
 
 
 def answer(
-    message: Evaluate, source: Source, symbols: Symbols, *, deadline: float, cancelled: Callable[[], bool]
-) -> tuple[Evaluated, list[Frame]]:
-    """The answers of all sub-queries, in order, and their frames. The sample budget is one for all of them."""
-    answers: list[SubAnswer] = []
+    message: EvaluateBody,
+    source: Source,
+    symbols: Symbols,
+    *,
+    deadline: float,
+    cancelled: Callable[[], bool],
+    processor_s: float = 0.0,
+) -> tuple[EvaluateReply, list[Frame]]:
+    """The answers of all sub-queries, in order, and their frames. The bounds are for all of them together.
+    `processor_s`: the processor time of a light query, 0 for a heavy one.
+
+    Raises NotExecutable and DeadlineExceeded; TooHeavy when a light query needs more.
+    """
+    if not message.bytes_max:
+        return _answers(message, source, symbols, deadline, cancelled, processor_s)
+    is_light = bool(processor_s)
+    with bounded(account_of(message.bytes_max, is_light=is_light), is_light=is_light):
+        return _answers(message, source, symbols, deadline, cancelled, processor_s)
+
+
+def _answers(
+    message: EvaluateBody,
+    source: Source,
+    symbols: Symbols,
+    deadline: float,
+    cancelled: Callable[[], bool],
+    processor_s: float,
+) -> tuple[EvaluateReply, list[Frame]]:
+    processor_end = time.thread_time() + processor_s if processor_s else float("inf")
+    answers: list[SubQueryReply] = []
     frames: list[Frame] = []
     left = message.samples_max
     for subquery in message.subqueries:
@@ -51,14 +78,15 @@ def answer(
             deadline=deadline,
             samples_left=left,
             cancelled=cancelled,
+            processor_end=processor_end,
         )
         started = time.perf_counter()
         shape, answer_frames = _answer(subquery, message.form, context)
         left = context.samples_left
         elapsed_ms = (time.perf_counter() - started) * 1000
-        answers.append(SubAnswer(shape, exchange.remarks(context.annotations), context.samples_read, elapsed_ms))
+        answers.append(SubQueryReply(shape, exchange.remarks(context.annotations), context.samples_read, elapsed_ms))
         frames += answer_frames
-    return Evaluated(tuple(answers)), frames
+    return EvaluateReply(tuple(answers)), frames
 
 
 def _answer(subquery: SubQuery, form: Form, context: EvalContext) -> tuple[Shape, list[Frame]]:

@@ -14,7 +14,7 @@ from worker.series.part import SeriesPart
 
 
 class ShardSelection:
-    """The series of one selector, shard after shard; implements `model.Selection`."""
+    """The series of one selector, shard after shard; implements `model.SeriesSelection`."""
 
     def __init__(
         self, labels: LabelFrame, parts: Sequence[SeriesPart], ids: Sequence[Ids], start_ms: int, end_ms: int

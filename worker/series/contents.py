@@ -49,7 +49,7 @@ class Contents:
         return size, earliest
 
     def freeze(self, generation: int) -> Layers:
-        """Replace the head by an empty one; the old head becomes a layer. The caller has the journal's turn, and
+        """Replace the head with an empty one; the old head becomes a layer. The caller holds the journal's turn, and
         `generation` is the journal's next sequence."""
         with self.lock:
             assert self.layers.frozen is None
@@ -59,17 +59,17 @@ class Contents:
             return self.layers
 
     def set_aside(self, block: Block, reason: str) -> None:
-        """Go on without this block. Its file stays, so that an operator can repair it."""
+        """Stop reading this block. Its file stays, so that an operator can repair it."""
         with self.lock:
             layers = self.layers
             if block in layers.blocks:
-                whole = tuple(other for other in layers.blocks if other is not block)
-                self.layers = replace(layers, blocks=whole, broken=(*layers.broken, (block, reason)))
+                intact = tuple(other for other in layers.blocks if other is not block)
+                self.layers = replace(layers, blocks=intact, broken=(*layers.broken, (block, reason)))
                 event(logging.ERROR, "block set aside", file=block.location, reason=reason)
 
     def in_block_order(self, ids: Ids) -> tuple[Ids, NDArray[np.int64]]:
-        """(the series sorted by metric name and then by appearance, their permanent ids). So neighbours in a block have
-        the same name and mostly the same target: their samples are similar, and queries read them together."""
+        """(the series sorted by metric name and then by appearance, their permanent ids). In a block, neighbours then
+        have the same name and mostly the same target: their samples are similar, and queries read them together."""
         with self.lock:
             lookup, permanent = self.index.lookup(), self.permanent.rows()
         ordered = ids[np.argsort(lookup.column(ids, METRIC_NAME), kind="stable")]
@@ -77,6 +77,6 @@ class Contents:
 
     def series_of(self, permanent: NDArray[np.int64]) -> Ids:
         """Numbers of the series with these permanent ids (ascending); unknown ids are left out."""
-        known = self.permanent.rows()
-        at = np.minimum(np.searchsorted(known, permanent), max(len(known) - 1, 0))
-        return at[known[at] == permanent] if len(known) else at[:0]
+        permanent_ids = self.permanent.rows()
+        at = np.minimum(np.searchsorted(permanent_ids, permanent), max(len(permanent_ids) - 1, 0))
+        return at[permanent_ids[at] == permanent] if len(permanent_ids) else at[:0]

@@ -12,10 +12,11 @@ CAPACITY_MIN = 1024
 
 
 class GrowingArray:
-    """Rows of one type whose capacity grows geometrically: `data` is any[capacity, …], and `size` rows of it are used.
+    """Rows of one type whose capacity grows geometrically: `data` is any[capacity, …], and the first `size` rows of it
+    are used.
 
-    Growing copies the rows to a new array and leaves the old one unchanged, so a reader may continue with the `rows()`
-    that it has. Pages behind `size` have never been touched and take no memory.
+    Growing copies the rows to a new array and leaves the old one unchanged, so a reader may continue to use the
+    `rows()` that it has. Pages after row `size` have never been touched and take no memory.
     """
 
     __slots__ = ("data", "size")
@@ -28,7 +29,7 @@ class GrowingArray:
         return self.size
 
     def reserve(self, more: int) -> None:
-        """Make room for `more` rows behind the last one."""
+        """Make room for `more` rows after the last one."""
         need = self.size + more
         if need > len(self.data):
             capacity = max(need, int(len(self.data) * GROWTH))
@@ -37,6 +38,7 @@ class GrowingArray:
             self.data = grown
 
     def extend(self, rows: NDArray[Any]) -> None:
+        """Append these rows."""
         self.reserve(len(rows))
         self.data[self.size : self.size + len(rows)] = rows
         self.size += len(rows)

@@ -1,14 +1,14 @@
-"""Recent samples in memory: for each series a chain of chunks in shared arenas, each chunk twice as long as the last.
+"""Recent samples in memory: each series has a chain of chunks in shared arenas, and each chunk is twice as long as the
+one before it, up to CHUNK_SAMPLES_MAX.
 
-A series that ends after three samples costs 130 bytes, a longer one wastes at most half of its last chunk, and
-appending a sample writes behind the last one. Chunks have their earliest and latest time, so that reading a range skips
-other chunks. Samples are stored in order of arrival. A series with a late sample is sorted when it is read; among equal
-times the last one written wins. A series with half of its samples late is rewritten in order with each time once, so
-that writing the same times again and again does not slow down reading.
+A series that ends after three samples takes 130 bytes, a longer one wastes at most half of its last chunk, and a new
+sample is written right after the last one. Each chunk has its earliest and latest time, so that a read of a time range
+skips other chunks. Samples are stored in order of arrival. A series with a late sample is sorted when it is read; among
+samples with equal times the last one written counts. A series with half of its samples late is rewritten in order with
+each time once, so that writing the same times again and again does not slow down reading.
 
-A head is not safe for concurrent use: its owner holds one lock around every call. A kernel call holds the lock for
-about 15 ns per sample. Lock-free readers would need copies on growth and published lengths and gain little, and a
-deletion would have to wait for them.
+A head is not safe for concurrent use: its owner holds one lock around every call, for about 15 ns per sample. Lock-free
+readers would need copies on growth and published lengths and gain little, and a deletion would have to wait for them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ CHUNK_SAMPLES_MAX = 256
 ARENA_ROOM_MIN = 4 * CHUNK_SAMPLES_MAX
 CHUNK_ROOM_MIN = 64
 LATE_CHECK = 512
-"""Late samples of a series between two checks whether to rewrite it."""
+"""Late samples of a series between two checks of whether to rewrite it."""
 CHUNK_BYTES = 36
 """Bytes of a chunk's rows in `shapes` and `places`."""
 
-# Columns of a series' links, of its range; of a chunk's shape, of its place and range; of the tally.
+# The columns of a series' links and of its range; of a chunk's shape and of its place and range; and of the tally.
 FIRST, LAST = 0, 1
 EARLIEST, LATEST = 0, 1
 SIZE, USED, NEXT = 0, 1, 2
@@ -73,7 +73,8 @@ def _append(
     arena_values: np.ndarray,
     tally: np.ndarray,
 ) -> int:
-    """Append samples i ≥ `at`. Returns the first one for which there was no room; the number of samples if all fit."""
+    """Append the samples i ≥ `at`. Returns the first one for which there is no room, or the number of samples if all
+    fit."""
     for i in range(at, len(series)):
         s, time = series[i], times[i]
         chunk = links[s, LAST]
@@ -146,8 +147,8 @@ def _read(
     times: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Copy the samples with start ≤ t ≤ end, in order of arrival, to `times` and `values` and their bounds to `offsets`
-    (int64[n+1])."""
+    """Copy the samples with start ≤ t ≤ end, in order of arrival, to `times` and `values`, and the bounds of each
+    series in them to `offsets` (int64[n + 1])."""
     out: Any = 0
     for i in range(len(ids)):
         offsets[i] = out
@@ -173,7 +174,7 @@ def _read(
 
 @kernel(types.void(_INTS_IN, _SHORTS, _SHORTS, _INTS))
 def _stored(ids: np.ndarray, links: np.ndarray, shapes: np.ndarray, stored: np.ndarray) -> None:
-    """Add to stored[i] the number of samples of series ids[i]; samples with equal times all count."""
+    """Add to stored[i] the number of samples of series ids[i], where samples with equal times all count."""
     for i in range(len(ids)):
         chunk = links[ids[i], FIRST]
         while chunk >= 0:
@@ -192,8 +193,8 @@ def _any_between(
     arena_times: np.ndarray,
     has_sample: np.ndarray,
 ) -> None:
-    """Set has_sample[i] if series ids[i] has a sample with start ≤ t ≤ end. Reads the times of a chunk only if its
-    earliest and latest time are on either side of the range."""
+    """Set has_sample[i] if series ids[i] has a sample with start ≤ t ≤ end. Reads the times of a chunk only if the
+    chunk begins before the range and ends after it."""
     for i in range(len(ids)):
         chunk = links[ids[i], FIRST]
         while chunk >= 0 and not has_sample[i]:
@@ -229,7 +230,7 @@ class Head:
     @property
     def samples(self) -> int:
         """Number of samples. A late sample with an existing time counts too until the series is rewritten or sealed; a
-        repetition of the series' last time does not."""
+        repetition of the series' last time does not count."""
         return int(self._tally[STORED])
 
     @property
@@ -251,7 +252,8 @@ class Head:
             self._late.extend(np.zeros(more, dtype=np.int32))
 
     def append(self, series: NDArray[np.int64], times: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Add samples: the id, Unix ms and value of each, [n]. A sample replaces an earlier one with the same time."""
+        """Append samples: `series` int64[n] are their ids, `times` int64[n] is in Unix ms, `values` is float64[n]. A
+        sample replaces an earlier one with the same time."""
         at = 0
         while True:
             at = _append(
@@ -281,16 +283,17 @@ class Head:
             self._settle(np.unique(series))
 
     def _settle(self, ids: NDArray[np.int64]) -> None:
-        """Rewrite those of these series with at least half of their samples late. So at least half of what is rewritten
-        has arrived since the last rewrite, which bounds the cost per sample."""
+        """Rewrite those of these series that have at least LATE_CHECK late samples and at least half of their samples
+        late. At least half of the rewritten samples have then arrived since the last rewrite, which bounds the cost per
+        sample."""
         ids = ids[self._late.data[ids] >= LATE_CHECK]
-        rows = self._stored_each(ids)
-        ids = ids[2 * self._late.data[ids] >= rows]
+        stored = self._stored_each(ids)
+        ids = ids[2 * self._late.data[ids] >= stored]
         if len(ids):
             self._rewrite(ids, self.read(ids, BEFORE, NEVER))
 
     def _rewrite(self, ids: NDArray[np.int64], samples: Samples) -> None:
-        """Replace all samples of these series by `samples`. The memory of their old chunks is freed only with the
+        """Replace all samples of these series with `samples`. The memory of their old chunks is freed only with the
         head."""
         self._tally[STORED] -= self._stored(ids)
         self._links.data[ids] = -1
@@ -299,7 +302,8 @@ class Head:
         self.append(np.repeat(ids, np.diff(samples.offsets)), samples.timestamps_ms, samples.values)
 
     def overlapping(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> NDArray[np.bool_]:
-        """bool[n]: which series may have samples with start ≤ t ≤ end: their first and last time enclose part of it."""
+        """bool[n]: which series may have samples with start ≤ t ≤ end, because their earliest and latest times overlap
+        that range."""
         ranges = self._ranges.data[ids]
         return (ranges[:, EARLIEST] <= end_ms) & (ranges[:, LATEST] >= start_ms)
 
@@ -308,20 +312,20 @@ class Head:
         ranges = self._ranges.data[ids]
         earliest, latest = ranges[:, EARLIEST], ranges[:, LATEST]
         has_samples = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
-        around = np.flatnonzero((earliest < start_ms) & (latest > end_ms))
-        if len(around):
-            inside = np.zeros(len(around), dtype=np.bool_)
+        spanning = np.flatnonzero((earliest < start_ms) & (latest > end_ms))
+        if len(spanning):
+            has_inner_sample = np.zeros(len(spanning), dtype=np.bool_)
             _any_between(
-                ids[around],
+                ids[spanning],
                 start_ms,
                 end_ms,
                 self._links.data,
                 self._shapes.data,
                 self._places.data,
                 self._times.data,
-                inside,
+                has_inner_sample,
             )
-            has_samples[around] = inside
+            has_samples[spanning] = has_inner_sample
         return has_samples
 
     def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
@@ -348,15 +352,16 @@ class Head:
         return in_order(samples, late) if late.any() else samples
 
     def delete(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> int:
-        """Remove the samples of these distinct series with start ≤ t ≤ end; returns how many there were."""
+        """Remove the samples of these distinct series with start ≤ t ≤ end. Returns the number of removed samples."""
         ids = ids[self.having(ids, start_ms, end_ms)]
-        whole = self.read(ids, BEFORE, NEVER)
-        gone = (whole.timestamps_ms >= start_ms) & (whole.timestamps_ms <= end_ms)
-        offsets = np.concatenate(([0], np.cumsum(~gone)))[whole.offsets]
-        self._rewrite(ids, Samples(offsets, whole.timestamps_ms[~gone], whole.values[~gone]))
-        return int(np.count_nonzero(gone))
+        stored = self.read(ids, BEFORE, NEVER)
+        is_deleted = (stored.timestamps_ms >= start_ms) & (stored.timestamps_ms <= end_ms)
+        offsets = np.concatenate(([0], np.cumsum(~is_deleted)))[stored.offsets]
+        self._rewrite(ids, Samples(offsets, stored.timestamps_ms[~is_deleted], stored.values[~is_deleted]))
+        return int(np.count_nonzero(is_deleted))
 
     def _stored_each(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64[n]: the number of stored samples of each series, where samples with equal times all count."""
         stored = np.zeros(len(ids), dtype=np.int64)
         _stored(ids, self._links.data, self._shapes.data, stored)
         return stored

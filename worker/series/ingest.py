@@ -1,10 +1,10 @@
-"""Group commit: the samples of concurrent requests are journaled, synced and shown together.
+"""Group commit: the samples of concurrent requests are journaled, synced and made visible together.
 
-A request touches most shards, each with few samples, and an fsync costs as much as hundreds of samples even on a fast
+A request touches most shards, with few samples each, and an fsync costs as much as hundreds of samples even on a fast
 disk. So a process runs one round at a time: a leader takes all waiting requests, makes one record of each shard's
-samples, writes all records to the log of the process at once, syncs the log, and shows the samples. Requests that
-arrive meanwhile wait for the next round, which is larger the busier the disk is. A leader waits briefly for requests
-that are being read at that moment; waiting for requests that have not arrived made everything slower.
+samples, writes all records to the log of the process at once, syncs the log, and makes the samples visible. Requests
+that arrive meanwhile wait for the next round, which is larger the busier the disk is. A leader waits briefly for
+requests whose bodies are being read at that moment; waiting for requests that have not arrived made everything slower.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from threading import Condition, Lock
 from typing import Generic, Protocol, TypeVar
 
 from shared.errors import DeadlineExceeded, Internal
-from shared.sample_frames import Arrival
+from shared.sample_frames import SampleColumns
 from worker.series.journal import PendingRecord
 from worker.storage.faces import WorkerJournal
 
 COMMITS_WAITING_MAX = 256
 """Requests that may wait for a round. The worker's write lane has fewer threads, and each waits for one request."""
 SYNC_THREADS = 8
-"""Shards of one process whose stores are synced at the same time: an fsync takes time, but no processor."""
+"""Shards of one process whose stores are synced at the same time: an fsync takes time, but hardly any CPU."""
 
 Staged = TypeVar("Staged")
 
@@ -38,8 +38,8 @@ class Turn:
 
     @contextmanager
     def exclusive(self, timeout_s: float) -> Iterator[None]:
-        """Have the turn inside, so that no round commits to the shard. Raises DeadlineExceeded if it is not free in
-        time."""
+        """Hold the turn for the duration of a `with` block, so that no round commits to the shard. Raises
+        DeadlineExceeded if the turn is not free in time."""
         self.take(timeout_s)
         try:
             yield
@@ -61,12 +61,12 @@ class Committed(Protocol[Staged]):
     @property
     def turn(self) -> Turn: ...
 
-    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Staged, PendingRecord]:
-        """(the samples, their record for the log). New series are put into the store, but not synced yet."""
+    def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[Staged, PendingRecord]:
+        """(the samples, their record for the log). New series are written to the store, but not synced yet."""
 
     @property
     def has_new_series(self) -> bool:
-        """Whether `sync` has something to do."""
+        """Whether there are new series for `sync` to make durable."""
 
     def sync(self) -> None:
         """Return when the series of the staged samples are durable."""
@@ -84,7 +84,7 @@ class Committed(Protocol[Staged]):
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Staged]):
-    arrivals: Mapping[Committed[Staged], Sequence[Arrival]]
+    arrivals: Mapping[Committed[Staged], Sequence[SampleColumns]]
     deadline: float
     done: bool = False
     error: Exception | None = None
@@ -113,7 +113,7 @@ class Rounds(Generic[Staged]):
                 self._coming -= 1
 
     def add(
-        self, arrivals: Mapping[Committed[Staged], Sequence[Arrival]], timeout_s: float, delay_s: float = 0.0
+        self, arrivals: Mapping[Committed[Staged], Sequence[SampleColumns]], timeout_s: float, delay_s: float = 0.0
     ) -> None:
         """Return when these arrivals are durable and visible. The round may wait up to `delay_s` for requests that are
         `coming`. Raises DeadlineExceeded if a turn was not free in time, or what a shard raised; the arrivals of other
@@ -145,7 +145,7 @@ class Rounds(Generic[Staged]):
         try:
             failed = self._commit(group)
         except BaseException as error:
-            # It is not known how far the round came, so none of its requests may report success.
+            # It is not known how far the round got, so none of its requests may report success.
             for waiting in group:
                 waiting.error = error if isinstance(error, Exception) else Internal(f"the commit was ended: {error!r}")
                 waiting.done = True
@@ -156,7 +156,7 @@ class Rounds(Generic[Staged]):
 
     def _commit(self, group: Sequence[_Waiting[Staged]]) -> dict[Committed[Staged], Exception]:
         """Run one round for these requests. Returns shard → the error with which it failed."""
-        shards: dict[Committed[Staged], list[Arrival]] = {}
+        shards: dict[Committed[Staged], list[SampleColumns]] = {}
         deadlines: dict[Committed[Staged], float] = {}
         for waiting in group:
             for shard, arrivals in waiting.arrivals.items():
@@ -164,12 +164,12 @@ class Rounds(Generic[Staged]):
                 deadlines[shard] = max(deadlines.get(shard, 0.0), waiting.deadline)
         failed: dict[Committed[Staged], Exception] = {}
         staged: dict[Committed[Staged], tuple[Staged, PendingRecord]] = {}
-        taken = []
+        locked_shards = []
         try:
             for shard, arrivals in shards.items():
                 with _failures(failed, shard):
                     shard.turn.take(deadlines[shard] - time.monotonic())
-                    taken.append(shard)
+                    locked_shards.append(shard)
                     staged[shard] = shard.stage(arrivals)
             self._make_durable(staged, failed)
             for shard, (samples, _) in staged.items():
@@ -177,7 +177,7 @@ class Rounds(Generic[Staged]):
                     with _failures(failed, shard):
                         shard.show(samples)
         finally:
-            for shard in taken:
+            for shard in locked_shards:
                 shard.turn.release()
         return failed
 
@@ -186,7 +186,7 @@ class Rounds(Generic[Staged]):
         staged: Mapping[Committed[Staged], tuple[Staged, PendingRecord]],
         failed: dict[Committed[Staged], Exception],
     ) -> None:
-        """Sync new series first, which few rounds have; then write the records, which name these series."""
+        """Sync new series first, which few rounds have, and then write the records, which refer to these series."""
 
         def register(shard: Committed[Staged]) -> None:
             with _failures(failed, shard):
@@ -195,11 +195,11 @@ class Rounds(Generic[Staged]):
         registering = [self._syncs.submit(register, shard) for shard in staged if shard.has_new_series]
         for wait in registering:
             wait.result()
-        of_log: dict[WorkerJournal, list[Committed[Staged]]] = {}
+        shards_of_log: dict[WorkerJournal, list[Committed[Staged]]] = {}
         for shard, (_, entry) in staged.items():
             if shard not in failed:
-                of_log.setdefault(entry.wal.log, []).append(shard)
-        for log, shards in of_log.items():
+                shards_of_log.setdefault(entry.wal.log, []).append(shard)
+        for log, shards in shards_of_log.items():
             try:
                 entries = [staged[shard][1] for shard in shards]
                 positions = log.write([(entry.wal, entry.frames) for entry in entries])
@@ -213,7 +213,8 @@ class Rounds(Generic[Staged]):
 
 @contextmanager
 def _failures(failed: dict[Committed[Staged], Exception], shard: Committed[Staged]) -> Iterator[None]:
-    """Records an error inside as the shard's: every request with this shard raises it, and other shards go on."""
+    """Records an error of the `with` block as the shard's: every request with this shard raises it, and other shards
+    continue."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,8 @@
-"""The journal of a shard: the writes and deletions of samples in order. A start builds the head from it.
+"""The journal of a shard: the writes and deletions of samples, in order. A start rebuilds the head from it.
 
-Its records are in the write-ahead log of the process. Each is either samples or a deletion; series have their permanent
-ids. Records are columns, not the request's bytes: they have a tenth of the size, and one kernel call replays each.
+Its records are in the write-ahead log of the process. Each record is either samples or a deletion, with permanent ids
+of series. Records are columns instead of the request's bytes: they have a tenth of the size, and one kernel call
+replays each.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from worker.series.head import BEFORE
 from worker.storage.faces import JournalStream, RowBatch, Rows
 
 _HEADER = struct.Struct("<BBHIQQ")
-"""Kind, version, unused, number of runs or ids, of samples, sequence: 24 bytes, so that the columns are aligned."""
+"""Kind, version, unused, number of runs or ids, number of samples, sequence: 24 bytes, so that the columns are
+aligned."""
 _RANGE = struct.Struct("<qq")
 _SAMPLES, _DELETION = 1, 2
 _VERSION = 1
@@ -82,7 +84,7 @@ class Deletion:
 
     @property
     def latest_ms(self) -> int:
-        """BEFORE: a deletion is needed only as long as earlier records are."""
+        """BEFORE: a deletion is needed only as long as earlier records are needed."""
         return BEFORE
 
     def frames(self, sequence: int) -> list[Frame]:
@@ -115,7 +117,7 @@ def decode(data: Frame) -> tuple[int, Record]:
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """What the blocks contain: of the records before `sequence`, all samples with t < `before_ms`. Records before `cut`
+    """What the blocks contain: all samples with t < `before_ms` of the records before `sequence`. Records before `cut`
     are not needed any more."""
 
     sequence: int = 0
@@ -136,9 +138,9 @@ class Journal:
     """One shard's journal. `next_sequence` is the sequence of the next record.
 
     The invariant: at any moment, also after a crash, the shard's samples are those of its blocks and, replayed over
-    them in order, those of the records, except for the samples that `sealed` excludes. It holds because one batch both
-    names new blocks and says what they contain. The files of the blocks are on disk before this batch, and the records
-    are released after it.
+    them in order, those of the records, except for the samples that `sealed` excludes. It holds because a single batch
+    both names new blocks and says what they contain. The files of the blocks are on disk before this batch is written,
+    and the records are released after it.
     """
 
     def __init__(self, store: Rows, wal: JournalStream, damage: DamageReport) -> None:
@@ -150,18 +152,18 @@ class Journal:
         self._latest: deque[tuple[int, int, int]] = deque()  # (sequence, latest time, position) of each needed record
 
     def load(self) -> None:
-        """Read what is sealed from the store. Call this first. Raises StoreDamaged."""
-        saved = self._store.get("meta", SEALED)
-        if saved is not None:
+        """Read `sealed` and `next_sequence` from the store. Call this first. Raises StoreDamaged."""
+        sealed_row = self._store.get("meta", SEALED)
+        if sealed_row is not None:
             with self._store.decoding("meta", SEALED):
-                self.sealed = msgspec.msgpack.decode(saved, type=Sealed)
-        following = self._store.get("meta", _NEXT)
+                self.sealed = msgspec.msgpack.decode(sealed_row, type=Sealed)
+        next_row = self._store.get("meta", _NEXT)
         with self._store.decoding("meta", _NEXT):
-            self.next_sequence = max(self.sealed.sequence, 0 if following is None else _KEY.unpack(following)[0])
+            self.next_sequence = max(self.sealed.sequence, 0 if next_row is None else _KEY.unpack(next_row)[0])
 
     def entry(self, record: Record) -> PendingRecord:
-        """The record as it is to be written to the log, with a new sequence. The sequence is never used again, even if
-        the write fails: the record may still be in the log, and must not be taken for a later one."""
+        """Prepare the record for the log, with a new sequence. The sequence is never used again, even if the write
+        fails: the record may be in the log all the same, and must not be taken for a later one."""
         sequence = self.claim()
         return PendingRecord(self._wal, record.frames(sequence), sequence, record.latest_ms)
 
@@ -183,22 +185,23 @@ class Journal:
         return self.next_sequence - 1
 
     def is_behind(self) -> bool:
-        """Whether the log waits for old records of this shard to be sealed."""
+        """Whether the log is waiting for old records of this shard to be sealed."""
         return self._wal.is_behind()
 
     def seal(self, batch: RowBatch, sequence: int, before_ms: int) -> Sealed:
-        """Add to `batch`, which names new blocks, the record of what they contain and of the cut, and return it."""
+        """Add to `batch`, which also names the new blocks, what these contain and where the journal is cut. Returns
+        what was added."""
         needed = (number for number, latest_ms, _ in list(self._latest) if number >= sequence or latest_ms >= before_ms)
         sealed = Sealed(sequence, before_ms, min(next(needed, sequence), sequence))
         batch.put("meta", SEALED, msgspec.msgpack.encode(sealed))
         return sealed
 
     def remember(self, batch: RowBatch) -> None:
-        """Add `next_sequence` to `batch`, so that no sequence is given twice, even if no record with it is left."""
+        """Add `next_sequence` to `batch`, so that no sequence is given twice, even if no record with it remains."""
         batch.put("meta", _NEXT, _KEY.pack(self.next_sequence))
 
     def sealed_to(self, sealed: Sealed) -> None:
-        """Release what `sealed` has cut. Call this once the batch of `seal` is durable in the store."""
+        """Release the records that `sealed` has cut. Call this once the batch of `seal` is durable in the store."""
         self.sealed = sealed
         released = -1
         while self._latest and self._latest[0][0] < sealed.cut:
@@ -230,12 +233,14 @@ class Journal:
                 continue
             yield sequence, position, record, payload
         if unreadable:
-            what = f"{len(unreadable)} records of samples cannot be read, what they say is missing: {unreadable[0][1]}"
+            what = (
+                f"{len(unreadable)} records of samples cannot be read, so their content is missing: {unreadable[0][1]}"
+            )
             self.set_aside([payload for payload, _ in unreadable], what)
 
     def set_aside(self, payloads: Sequence[Frame], what: str) -> None:
-        """Save a copy of records that make no sense, since the log will release them. Answers say what is missing, also
-        after later starts, until an operator deletes the copy."""
+        """Save a copy of records that cannot be used, since the log will release them. Answers report what is missing,
+        also after later starts, until an operator deletes the copy."""
         text = self._wal.set_aside(payloads, what)
         event(logging.ERROR, "journal records set aside", what=text)
         self._damage.add("series", text)

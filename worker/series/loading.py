@@ -1,4 +1,4 @@
-"""Builds a shard's series at a start, from the labels in the store and the samples in the journal."""
+"""Builds a shard's series at the start, from the labels in the store and the samples in the journal."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from worker.storage.rows.damage import StoreDamaged
 
 @dataclass(slots=True)
 class Replayed:
-    """The result of a replay: the journal's `deletions`, which may concern blocks too, and for series that the store
-    does not have, the highest id, the number of samples, and the records."""
+    """The result of a replay. `deletions`: the journal's deletions, which may concern blocks too. The other fields are
+    about series that the store does not have: their highest id, the number of their samples, and the records with these
+    samples."""
 
     unknown_id: int = -1
     unknown_samples: int = 0
@@ -38,7 +39,7 @@ class Replayed:
 
 
 def load_labels(registry: Registry, index: Index, permanent: GrowingArray, memory: Lock) -> None:
-    """Fill the index and the permanent ids from the store. Raises StoreDamaged when its rows make no sense."""
+    """Fill the index and the permanent ids from the store. Raises StoreDamaged if the rows contradict each other."""
     for ids, data, offsets in registry.load():
         hashes = hash_slices(data, offsets)
         with memory:
@@ -49,8 +50,8 @@ def load_labels(registry: Registry, index: Index, permanent: GrowingArray, memor
 
 
 def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock) -> Replayed:
-    """Build the head from the journal, without samples of series that are not among the `known` permanent ids. The
-    caller applies the deletions to the blocks."""
+    """Build the head from the journal, without samples of series that are not among the `known` permanent ids
+    (int64[n], ascending). The caller applies the deletions to the blocks."""
     replayed = Replayed()
     for sequence, record, payload in journal.records():
         numbers = numbers_of(known, record.series)
@@ -76,10 +77,10 @@ def carry_out(
     deletions: Sequence[Tombstone], layers: Layers, archive: Archive, store: Rows, *, durable: bool
 ) -> Layers:
     """The layers with tombstones for those deletions of the journal that have none yet. A deletion that a crash or a
-    full disk has interrupted is only in the journal: without a tombstone, deleted samples of blocks would be back.
-    Raises StoreDamaged."""
-    known = {stone.sequence for stone in layers.tombstones}
-    missing = tuple(stone for stone in deletions if stone.sequence not in known and layers.needs(stone))
+    full disk interrupted is only in the journal: without a tombstone, deleted samples of blocks would reappear. Raises
+    StoreDamaged."""
+    carried_out = {stone.sequence for stone in layers.tombstones}
+    missing = tuple(stone for stone in deletions if stone.sequence not in carried_out and layers.needs(stone))
     if not missing:
         return layers
     batch = store.batch()
@@ -90,7 +91,7 @@ def carry_out(
     except StoreDamaged:
         raise
     except Unavailable as error:
-        # The store refuses writes until it is opened again, and the journal is not released before that.
+        # The store refuses writes until it is opened again, and the journal is not released before then.
         event(logging.WARNING, "deletions are not in the store yet", reason=str(error))
     return replace(layers, tombstones=(*layers.tombstones, *missing))
 

@@ -11,7 +11,7 @@ from shared.messages.series import FamilyMetadata
 from worker.storage.faces import Rows
 
 FAMILIES_MAX = 20_000
-"""Families of one shard: many times what a large installation exports. It limits a sender that invents names."""
+"""Families of one shard: many times what a large installation exports. The bound is for a sender that invents names."""
 BYTES_MAX = 16 << 20
 """Texts of one shard."""
 ENTRIES_PER_FAMILY_MAX = 10
@@ -22,10 +22,10 @@ _END = b"series/metadata0"
 
 
 class Metadata:
-    """Rows `series/metadata/<family>` of the store, all of them in memory. Safe to use from many threads.
+    """Rows `series/metadata/<family>` of the store, all of them also in memory. Safe to use from many threads.
 
-    A change survives the death of the process when `put` returns, and the loss of power a little later. That is enough,
-    because senders repeat their metadata every minute.
+    When `put` returns, a change survives the death of the process; a little later it also survives a loss of power.
+    That is enough, because senders repeat their metadata every minute.
     """
 
     def __init__(self, store: Rows) -> None:
@@ -42,24 +42,24 @@ class Metadata:
                 self._keep(key.removeprefix(_PREFIX).decode(), entries)
 
     def put(self, entries: Sequence[FamilyMetadata]) -> int:
-        """Store these entries. Returns how many were left out for lack of room. Raises Unavailable when the store
-        refuses them."""
+        """Store these entries. Returns the number of entries that were left out for lack of room. Raises Unavailable if
+        the store refuses them."""
         with self._lock:
             changed: dict[str, tuple[FamilyMetadata, ...]] = {}
             added = 0
             size, left_out = self._bytes, 0
             for entry in entries:
-                known = changed.get(entry.family) or self._families.get(entry.family, ())
-                if entry in known:
+                stored = changed.get(entry.family) or self._families.get(entry.family, ())
+                if entry in stored:
                     continue
-                updated = (*known, entry)[-ENTRIES_PER_FAMILY_MAX:]
-                grown = size + _size(updated) - _size(known)
-                room = known or len(self._families) + added < FAMILIES_MAX
-                if not room or grown > max(BYTES_MAX, size):
+                updated = (*stored, entry)[-ENTRIES_PER_FAMILY_MAX:]
+                size_after = size + _size(updated) - _size(stored)
+                has_room = stored or len(self._families) + added < FAMILIES_MAX
+                if not has_room or size_after > max(BYTES_MAX, size):
                     left_out += 1
                     continue
-                added += not known
-                changed[entry.family], size = updated, grown
+                added += not stored
+                changed[entry.family], size = updated, size_after
             if changed:
                 batch = self._store.batch()
                 for family, updated in changed.items():

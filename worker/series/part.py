@@ -14,7 +14,7 @@ from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
-from shared.sample_frames import Arrival, joined, parse
+from shared.sample_frames import SampleColumns, joined, parse
 from shared.wire import Frame
 from worker.damage import DamageReport
 from worker.series.blocks.archive import Archive
@@ -44,7 +44,7 @@ HOLD_UP_S, HOLD_UP_POLL_S = 1.0, 0.01
 
 
 class SeriesPart:
-    """Safe to use from many threads.
+    """The series of one shard. Safe to use from many threads.
 
     There are two locks. `turn` serialises changes of the journal, and is held while the store writes and syncs. The
     lock of `contents` guards index, head and the choice of layers, and is never held while waiting for the disk;
@@ -92,7 +92,7 @@ class SeriesPart:
         contents.layers = layers = self.archive.load()
         for location in self.archive.set_aside:
             self._damage.add(
-                "series", f"{location} is set aside, a block's file that no row names: its samples are missing"
+                "series", f"{location} is a block file that no row names; it is set aside, and its samples are missing"
             )
         blocks = [*layers.blocks, *(block for block, _ in layers.broken)]
         newest = [block.row.deletions_from for block in blocks] + [stone.sequence + 1 for stone in layers.tombstones]
@@ -141,8 +141,8 @@ class SeriesPart:
         before the deletion.
 
         When this returns, the deletion is in the journal, durably unless the durability is "buffered"; samples that are
-        written later stay. Raises BadData for an expression that RE2 refuses, DeadlineExceeded when counting took too
-        long or the store was busy too long, Unavailable when the head grows faster than it is sealed or the store
+        written later stay. Raises BadData for an expression that RE2 refuses, DeadlineExceeded if counting takes too
+        long or the store is busy too long, and Unavailable if the head grows faster than it is sealed or the store
         refuses writes.
         """
         contents = self.contents
@@ -156,7 +156,7 @@ class SeriesPart:
         counted = 0
         for first in range(0, len(ids), DELETE_SERIES):
             if time.monotonic() > give_up_s:
-                raise DeadlineExceeded(f"counting what is to be deleted took longer than {timeout_s:.1f} s")
+                raise DeadlineExceeded(f"counting the samples to delete took longer than {timeout_s:.1f} s")
             counted += len(self.read(ids[first : first + DELETE_SERIES], start_ms, end_ms).values)
         with self.turn.exclusive(timeout_s):
             self._refuse_overrun()  # a deletion rewrites the remaining samples of a series, which makes the head grow
@@ -186,19 +186,19 @@ class SeriesPart:
 
         def may_have() -> Ids:
             with contents.lock:
-                inside = contents.head.overlapping(ids, start_ms, end_ms)
+                is_selected = contents.head.overlapping(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
-            others = ids[~inside]
-            inside[~inside] = layers.may_have(others, permanent[others], start_ms, end_ms)
-            return ids[inside]
+            undecided = ids[~is_selected]
+            is_selected[~is_selected] = layers.may_have(undecided, permanent[undecided], start_ms, end_ms)
+            return ids[is_selected]
 
         return lookup, self._around_damage(may_have)
 
     def having(
         self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, check: Callable[[], None]
     ) -> tuple[Lookup, Ids]:
-        """As `select`, but only the series that do have samples with start ≤ t ≤ end. `check` is called repeatedly and
-        may raise."""
+        """As `select`, but only the series that really have samples with start ≤ t ≤ end. `check` is called repeatedly
+        and may raise."""
         contents = self.contents
         with contents.lock:
             lookup = contents.index.lookup()
@@ -206,16 +206,16 @@ class SeriesPart:
 
         def having() -> Ids:
             with contents.lock:
-                inside = contents.head.having(ids, start_ms, end_ms)
+                is_selected = contents.head.having(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
-            others = ids[~inside]
-            inside[~inside] = layers.having(others, permanent[others], start_ms, end_ms, check)
-            return ids[inside]
+            undecided = ids[~is_selected]
+            is_selected[~is_selected] = layers.having(undecided, permanent[undecided], start_ms, end_ms, check)
+            return ids[is_selected]
 
         return lookup, self._around_damage(having)
 
     def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
-        """Samples of these distinct series with start ≤ t ≤ end from blocks and head; of equal times the last one
+        """Samples of these distinct series with start ≤ t ≤ end from blocks and head; among equal times the last one
         written counts. Damaged blocks are left out: see `damage`."""
         contents = self.contents
 
@@ -229,7 +229,7 @@ class SeriesPart:
         return join([*below, Piece.of(recent)], len(ids)) if below else recent
 
     def damage(self, start_ms: int, end_ms: int) -> list[str]:
-        """What answers about start ≤ t ≤ end lack: one text per damaged block."""
+        """What answers about start ≤ t ≤ end lack: one text for each damaged block."""
         return self.contents.layers.damage(start_ms, end_ms)
 
     def _around_damage(self, work: Callable[[], T]) -> T:
@@ -253,7 +253,7 @@ class SeriesPart:
         if self._is_overrun():
             raise Unavailable(f"{self.contents.head.size_bytes} bytes of samples wait to be sealed; try again later")
 
-    # For `Rounds`.
+    # The methods that `Rounds` calls: see `Committed`.
 
     @property
     def is_synced(self) -> bool:
@@ -263,19 +263,19 @@ class SeriesPart:
     def has_new_series(self) -> bool:
         return self._series_staged > self._series_saved
 
-    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Written, PendingRecord]:
-        """(the samples, their record). `Rounds` writes, syncs and shows them in this order: so visible samples are
-        durable, and among equal times the last one in the journal wins. Raises Unavailable when the head grows faster
-        than it is sealed, or the store refuses writes.
+    def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[Written, PendingRecord]:
+        """(the samples, their record). `Rounds` then writes and syncs the record and makes the samples visible, in this
+        order. So visible samples are durable, and among equal times the last one in the journal counts. Raises
+        Unavailable if the head grows faster than it is sealed, or the store refuses writes.
 
-        New series are registered first; they stay invisible while they have no samples. If the store fails, the next
-        commit saves them.
+        New series are registered first; they are invisible as long as they have no samples. If the store fails, the
+        next commit saves them.
         """
         contents = self.contents
         self._refuse_overrun()
-        arrival = arrivals[0] if len(arrivals) == 1 else joined(arrivals)
+        samples = arrivals[0] if len(arrivals) == 1 else joined(arrivals)
         with contents.lock:
-            ids = contents.index.resolve(arrival.data, arrival.starts, arrival.ends, arrival.hashes)
+            ids = contents.index.resolve(samples.data, samples.starts, samples.ends, samples.hashes)
             series = len(contents.index)
             if series > len(contents.permanent):
                 contents.head.extend(series)
@@ -287,12 +287,12 @@ class SeriesPart:
             self._registry.put(batch, *new)
             self._store.write(batch)
             self._series_staged = series
-        written = Written(ids, arrival.counts, arrival.times_ms, arrival.values)
+        written = Written(ids, samples.counts, samples.times_ms, samples.values)
         return written, self.journal.entry(written.of(contents.permanent.data[ids]))
 
     def sync(self) -> None:
-        """Make new series durable before a record names them, whatever the durability of samples is. Otherwise a loss
-        of power could destroy a series and leave its samples, and the next new series would get its id."""
+        """Make new series durable before a record refers to them, whatever the durability of samples is. Otherwise a
+        loss of power could destroy a series and leave its samples, and the next new series would get its id."""
         self._store.sync()
         self._registry.next_id += self._series_staged - self._series_saved
         self._series_saved = self._series_staged
@@ -319,7 +319,7 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int
     Writing them again changes nothing, so the whole of a failed write should be repeated.
     """
     rounds = next(iter(bodies)).services.rounds
-    arrivals: dict[Committed[Written], list[Arrival]] = {}
+    arrivals: dict[Committed[Written], list[SampleColumns]] = {}
     with rounds.coming():
         for part, frames in bodies.items():
             arrivals[part] = [parse(frame) for frame in frames]
@@ -328,4 +328,4 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int
         part.hold_up(give_up_s)
     delay_s = max((part.commit_delay_s for part in bodies), default=0.0)
     rounds.add(arrivals, timeout_s, delay_s)
-    return sum(len(arrival.times_ms) for part_arrivals in arrivals.values() for arrival in part_arrivals)
+    return sum(len(samples.times_ms) for part_arrivals in arrivals.values() for samples in part_arrivals)

@@ -21,6 +21,7 @@ _FLAGS = types.Array(types.boolean, 1, "C")
 
 @kernel(types.int64(_INTS_IN, types.int64, types.int64, types.int64))
 def _first_at_least(times: np.ndarray, low: int, high: int, time: int) -> int:
+    """The first index low ≤ i < high with times[i] ≥ time, or `high`; times[low:high] ascends."""
     while low < high:
         middle = (low + high) >> 1
         if times[middle] < time:
@@ -55,8 +56,8 @@ def _place(
     out_values: np.ndarray,
     late: np.ndarray,
 ) -> None:
-    """Copy each run behind the samples that its row already has, from firsts[row] to cursors[row], and advance the
-    cursor. Mark a row as `late` when its times no longer ascend."""
+    """Copy each run after the samples that its row already has, from firsts[row] to cursors[row], and advance the
+    cursor. Mark a row as `late` if its times no longer ascend."""
     for i in range(len(rows)):
         row, start, end = rows[i], starts[i], ends[i]
         if start >= end:
@@ -86,6 +87,7 @@ class Piece:
 
     @classmethod
     def of(cls, samples: Samples) -> Piece:
+        """All samples of `samples`; its series i is row i."""
         rows = np.arange(len(samples.offsets) - 1)
         return cls(samples.timestamps_ms, samples.values, rows, samples.offsets[:-1], samples.offsets[1:])
 
@@ -95,20 +97,22 @@ class Piece:
         _clip(self.times_ms, starts, ends, start_ms, end_ms)
         return Piece(self.times_ms, self.values, self.rows, starts, ends)
 
-    def without(self, gone: NDArray[np.bool_], start_ms: int, end_ms: int) -> Piece:
-        """All samples except those with start ≤ t ≤ end in the rows that are `gone` (bool[rows of the answer])."""
-        hit = gone[self.rows]
-        if not hit.any():
+    def without(self, is_deleted: NDArray[np.bool_], start_ms: int, end_ms: int) -> Piece:
+        """All samples except those with start ≤ t ≤ end in the rows where `is_deleted` (bool[rows of the answer])."""
+        is_affected = is_deleted[self.rows]
+        if not is_affected.any():
             return self
-        part = Piece(self.times_ms, self.values, self.rows[hit], self.starts[hit], self.ends[hit])
-        before, after = part.clipped(_TIME_MIN, start_ms - 1), part.clipped(end_ms + 1, _TIME_MAX)
-        whole = ~hit
+        affected = Piece(
+            self.times_ms, self.values, self.rows[is_affected], self.starts[is_affected], self.ends[is_affected]
+        )
+        before, after = affected.clipped(_TIME_MIN, start_ms - 1), affected.clipped(end_ms + 1, _TIME_MAX)
+        is_unaffected = ~is_affected
         return Piece(
             self.times_ms,
             self.values,
-            np.concatenate((self.rows[whole], before.rows, after.rows)),
-            np.concatenate((self.starts[whole], before.starts, after.starts)),
-            np.concatenate((self.ends[whole], before.ends, after.ends)),
+            np.concatenate((self.rows[is_unaffected], before.rows, after.rows)),
+            np.concatenate((self.starts[is_unaffected], before.starts, after.starts)),
+            np.concatenate((self.ends[is_unaffected], before.ends, after.ends)),
         )
 
 
@@ -117,7 +121,7 @@ _TIME_MIN, _TIME_MAX = np.iinfo(np.int64).min + 1, np.iinfo(np.int64).max - 1
 
 
 def join(pieces: Sequence[Piece], rows: int) -> Samples:
-    """The samples of all pieces by row, ascending in time. Of equal times, the sample of the last piece counts."""
+    """The samples of all pieces by row, ascending in time. Among equal times, the sample of the last piece counts."""
     counts = np.zeros(rows, dtype=np.int64)
     for piece in pieces:
         counts += np.bincount(piece.rows, weights=piece.ends - piece.starts, minlength=rows).astype(np.int64)
@@ -142,21 +146,21 @@ def join(pieces: Sequence[Piece], rows: int) -> Samples:
 
 
 def in_order(samples: Samples, late: NDArray[np.bool_]) -> Samples:
-    """Sort the series that are `late` (bool[n]) by time, and keep the last written sample of equal times. Changes
-    `samples` in place and returns them, or a copy without the repeated times."""
+    """Sort the series that are `late` (bool[n]) by time. Among equal times, only the sample that was written last
+    remains. Changes `samples` in place and returns it, or returns a copy without the repeated times."""
     lengths = np.diff(samples.offsets)
     rows = np.repeat(np.arange(len(lengths)), lengths)
-    where = np.flatnonzero(late[rows])
-    rows = rows[where]
-    order = np.lexsort((samples.timestamps_ms[where], rows))  # stable: arrival order among equal times
-    samples.timestamps_ms[where] = samples.timestamps_ms[where[order]]
-    samples.values[where] = samples.values[where[order]]
-    times = samples.timestamps_ms[where]
+    late_samples = np.flatnonzero(late[rows])
+    rows = rows[late_samples]
+    order = np.lexsort((samples.timestamps_ms[late_samples], rows))  # stable: arrival order among equal times
+    samples.timestamps_ms[late_samples] = samples.timestamps_ms[late_samples[order]]
+    samples.values[late_samples] = samples.values[late_samples[order]]
+    times = samples.timestamps_ms[late_samples]
     repeated = (times[1:] == times[:-1]) & (rows[1:] == rows[:-1])
     if not repeated.any():
         return samples
     is_last = np.ones(len(samples.timestamps_ms), dtype=np.bool_)
-    is_last[where[:-1][repeated]] = False
+    is_last[late_samples[:-1][repeated]] = False
     lengths = lengths - np.bincount(rows[:-1][repeated], minlength=len(lengths))
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     return Samples(offsets, samples.timestamps_ms[is_last], samples.values[is_last])

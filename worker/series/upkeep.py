@@ -1,12 +1,12 @@
 """Background work on a shard's samples: seals, merges and drops blocks, and sweeps the registry.
 
-A shard has two threads at low priority: one seals, and one merges and drops. A process seals one shard and merges one
+A shard has two threads with low priority: one seals, and one merges and drops. A process seals one shard and merges one
 shard at a time. So a seal waits only for other seals, whose time is bounded, and never for a merge, whose time is not.
 Neither thread holds a lock of the shard while it compresses or writes: sealing replaces the head in one step, works on
-data that no longer changes, and puts the blocks in its place in another step.
+data that no longer changes, and in another step replaces this data with the blocks.
 
-A merge begins only while no head is being sealed; blocks that are sealed later have a higher generation than any that
-it merges.
+A merge begins only while no head is being sealed; blocks that are sealed later have a higher generation than any block
+that it merges.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ RETRY_S = 10.0
 """Pause after a failure, such as a full disk."""
 TURN_WAIT_S = 10.0
 GRACE_SHARE = 8
-"""A window is sealed when this share (an eighth) of its length has passed since its end, to wait for slow senders."""
+"""A window is sealed once this fraction (1/8) of its length has passed since its end, to wait for slow senders."""
 COMPACTION_CACHE_BYTES = 32 << 20
 DROP_EVERY_S = 60.0
 """Seconds between two checks for blocks to drop. Each check drops expired blocks of at most one window."""
 NICENESS = 10
 _SWEEP = b"series/sweep"
-"""The store has this row when blocks may have lost series, so that the next start sweeps the registry."""
+"""The store has this row if blocks may have lost series, so that the next start sweeps the registry."""
 
 _TIME_MIN, _TIME_MAX = BEFORE + 1, NEVER - 1
 
@@ -97,7 +97,7 @@ class Upkeep:
             thread.start()
 
     def wake(self) -> None:
-        """Check now whether to seal: the head is over its bound."""
+        """Check now whether to seal, because the head is over its bound."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -117,23 +117,25 @@ class Upkeep:
             event(logging.ERROR, "series not swept", reason="files of blocks are set aside")
             return
         try:
-            living = [block.directory().ids.astype(np.int64) for block in blocks]
+            id_arrays = [block.directory().ids.astype(np.int64) for block in blocks]
         except CorruptBlock as error:
             event(logging.ERROR, "series not swept", reason=str(error))
             return
-        living += [record.series for _, record, _ in self._journal.records()]
-        alive = np.unique(np.concatenate(living)) if living else np.zeros(0, dtype=np.int64)
-        gone = registry.sweep(alive)
+        id_arrays += [record.series for _, record, _ in self._journal.records()]
+        series_in_use = np.unique(np.concatenate(id_arrays)) if id_arrays else np.zeros(0, dtype=np.int64)
+        removed = registry.sweep(series_in_use)
         batch = self._store.batch()
         batch.delete("meta", _SWEEP)
         self._store.write(batch)
-        event(logging.INFO, "series swept", gone=gone)
+        event(logging.INFO, "series swept", gone=removed)
 
     def ask_for_sweep(self, batch: RowBatch) -> None:
-        """Add to `batch` that the next start is to sweep the registry."""
+        """Add to `batch` a row that makes the next start sweep the registry."""
         batch.put("meta", _SWEEP, b"")
 
     def _run(self, step: Callable[[int], None], turn: Lock, wake: Event) -> None:
+        """The loop of a thread: call `step` with the time in Unix ms every TICK_S seconds, or earlier if `wake` is
+        set."""
         os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
         while not self._stopping.is_set():
             wake.wait(TICK_S)
@@ -155,7 +157,7 @@ class Upkeep:
                 self._stopping.wait(RETRY_S)
 
     def _tick(self, now_ms: int) -> None:
-        """Seal if it is due."""
+        """Seal the head if that is due."""
         if self._stopping.is_set():
             return
         blocks = self._contents.layers.blocks
@@ -173,10 +175,10 @@ class Upkeep:
     def _tend(self, now_ms: int) -> None:
         """Drop expired blocks, remove tombstones and rows of left-over files that are no longer needed, and merge."""
         now_s = time.monotonic()
-        believed = self._clock.believed(now_ms, int(now_s * 1000))
+        is_clock_trusted = self._clock.believed(now_ms, int(now_s * 1000))
         if now_s >= self._next_drop_s:
             self._next_drop_s = now_s + DROP_EVERY_S
-            self._drop(now_ms if believed else None)
+            self._drop(now_ms if is_clock_trusted else None)
         self._bury()
         self._archive.forget()
         while self._compact(now_ms):
@@ -184,13 +186,14 @@ class Upkeep:
                 return
 
     def _before_ms(self, now_ms: int) -> int:
+        """Samples before this time, in Unix ms, are in windows that are due to be sealed."""
         return (now_ms - self._window_ms // GRACE_SHARE) // self._window_ms * self._window_ms
 
     def _seal(self, before_ms: int) -> None:
-        """Move samples in memory with t < before_ms to blocks, and cut the journal.
+        """Move the samples in memory with t < before_ms to blocks, and cut the journal.
 
-        One batch writes the rows of the blocks and cuts the journal. So a crash leaves either the journal unchanged and
-        files without rows, or the rows and a journal that begins where they end.
+        A single batch writes the rows of the blocks and cuts the journal. So a crash leaves either the journal
+        unchanged and files without rows, or the rows and a journal that begins where they end.
         """
         started = time.monotonic()
         with self._turn.exclusive(TURN_WAIT_S):
@@ -200,13 +203,13 @@ class Upkeep:
         assert layers.frozen is not None
         generation = layers.frozen_generation
         ids, permanent = self._contents.in_block_order(np.arange(layers.frozen.series))
-        held = layers.frozen.samples + (0 if layers.slab is None else len(layers.slab.samples.values))
+        sample_count = layers.frozen.samples + (0 if layers.slab is None else len(layers.slab.samples.values))
 
         def read(part: slice) -> Samples:
             pieces = layers.unsealed(ids[part], permanent[part], _TIME_MIN, _TIME_MAX)
             return join(pieces, part.stop - part.start)
 
-        rows, young = self._write(generation, read, permanent, held, self._window_ms, before_ms)
+        rows, young = self._write(generation, read, permanent, sample_count, self._window_ms, before_ms)
         slab = slab_of(young, ids, layers.frozen.series)
         batch = self._store.batch()
         self._archive.put(batch, rows)
@@ -224,7 +227,7 @@ class Upkeep:
         self._log("samples sealed", rows, started, before_ms=before_ms)
 
     def _compact(self, now_ms: int) -> bool:
-        """Rewrite some blocks as one, without deleted samples. Returns False if there is nothing to rewrite."""
+        """Rewrite some blocks as one block, without deleted samples. Returns False if there is nothing to rewrite."""
         started = time.monotonic()
         if not compaction.choose(self._contents.layers, self._window_ms, now_ms):
             return False
@@ -241,8 +244,8 @@ class Upkeep:
             blocks=tuple(self._archive.block(block.row, cache) for block in chosen), tombstones=layers.tombstones
         )
         try:
-            named = np.unique(np.concatenate([block.directory().ids for block in source.blocks]))
-            ids, permanent = self._contents.in_block_order(self._contents.series_of(named.astype(np.int64)))
+            series_ids = np.unique(np.concatenate([block.directory().ids for block in source.blocks]))
+            ids, permanent = self._contents.in_block_order(self._contents.series_of(series_ids.astype(np.int64)))
 
             def read(part: slice) -> Samples:
                 return join(source.pieces(ids[part], permanent[part], _TIME_MIN, _TIME_MAX), part.stop - part.start)
@@ -250,15 +253,15 @@ class Upkeep:
             generation = max(block.row.generation for block in chosen)
             rows, _ = self._write(generation, read, permanent, source.samples, None, NEVER, cleaned)
         except CorruptBlock as error:
-            [served] = [block for block in chosen if block.row.name == error.block.row.name]
-            raise CorruptBlock(served, error.reason) from error
+            [served_block] = [block for block in chosen if block.row.name == error.block.row.name]
+            raise CorruptBlock(served_block, error.reason) from error
         self._replace(chosen, rows)
         self._log("blocks merged", rows, started, merged=len(chosen))
         return True
 
     def _drop(self, now_ms: int | None) -> None:
-        """Drop blocks above the retention size, or else expired blocks of one window. `now_ms`: None if the wall clock
-        is not to be believed."""
+        """Drop blocks above the retention size, or else expired blocks of one window. `now_ms` is None if the wall
+        clock is not trusted."""
         age_ms = self._settings.retention_ms
         layers = self._contents.layers
         served = [*layers.blocks, *(block for block, _ in layers.broken)]
@@ -276,7 +279,8 @@ class Upkeep:
             )
 
     def _replace(self, old: Sequence[Block], rows: Sequence[BlockRow]) -> None:
-        """Replace the old blocks by the blocks of `rows`. The old files are removed when no reader uses them."""
+        """Replace the old blocks with the blocks of `rows`. The old files are deleted when no reader uses them any
+        more."""
         batch = self._store.batch()
         self._archive.put(batch, rows)
         self._archive.delete(batch, old)
@@ -298,13 +302,13 @@ class Upkeep:
     def _bury(self) -> None:
         """Remove the tombstones that no layer needs any more."""
         layers = self._contents.layers
-        done = [stone for stone in layers.tombstones if not layers.needs(stone)]
-        if done:
+        obsolete = [stone for stone in layers.tombstones if not layers.needs(stone)]
+        if obsolete:
             batch = self._store.batch()
-            self._archive.delete_tombstones(batch, done)
+            self._archive.delete_tombstones(batch, obsolete)
             self._store.write(batch)
             self._contents.change(
-                lambda now: replace(now, tombstones=tuple(stone for stone in now.tombstones if stone not in done))
+                lambda now: replace(now, tombstones=tuple(stone for stone in now.tombstones if stone not in obsolete))
             )
 
     def _write(
@@ -317,6 +321,7 @@ class Upkeep:
         before_ms: int,
         cleaned: int = 0,
     ) -> tuple[list[BlockRow], list[tuple[slice, Samples]]]:
+        """`write_blocks` for this shard. Raises as it does, after forgetting the announced names."""
         announced = list[str]()
 
         def announce(names: Sequence[str]) -> None:

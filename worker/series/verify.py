@@ -37,21 +37,21 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """The check of one file of `blocks/`: its damage, and how many samples of it can be read (`samples_good`).
-    `series`: int64[n], the ids of the series in it; None when that is not known."""
+    """The check of one file of `blocks/`: its damage, and the number of its samples that can be read (`samples_good`).
+    `series`: int64[n], the ids of the series in it; None if they are not known."""
 
     path: Path
     damage: tuple[Damage, ...]
     samples_good: int = 0
     remark: str = ""
-    """A text about a file that is no block, if that is no damage."""
+    """A note on a file that is not a block, if that is not damage."""
     series: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesRows:
     """What a store's rows say about a shard's series. `ids`: int64[n], the ids of its series, ascending. `left_over`:
-    names of left-over block files. `wrong`: texts about rows that make no sense."""
+    names of left-over block files. `wrong`: texts about rows that are not valid."""
 
     ids: NDArray[np.int64]
     sealed: Sealed
@@ -78,14 +78,14 @@ def series_rows(reader: StoreReader) -> SeriesRows:
             ids.append(np.flatnonzero(lengths) + first)
         except DECODING_ERRORS as error:
             wrong.append(_nonsense("series", key, error))
-    given = reader.get("meta", registry.GIVEN)
-    if (given or bytes(8)) != end.to_bytes(8, "big"):
-        text = f"ids were given up to {int.from_bytes(given or b'', 'big')}"
+    next_id_row = reader.get("meta", registry.GIVEN)
+    if (next_id_row or bytes(8)) != end.to_bytes(8, "big"):
+        text = f"ids were given up to {int.from_bytes(next_id_row or b'', 'big')}"
         wrong.append(f"the rows of its series end at id {end}, and {text}")
     sealed, blocks = Sealed(), []
-    saved = reader.get("meta", journal.SEALED)
+    sealed_row = reader.get("meta", journal.SEALED)
     try:
-        sealed = sealed if saved is None else msgspec.msgpack.decode(saved, type=Sealed)
+        sealed = sealed if sealed_row is None else msgspec.msgpack.decode(sealed_row, type=Sealed)
     except DECODING_ERRORS as error:
         wrong.append(_nonsense("meta", journal.SEALED, error))
     for key, value in reader.scan("blocks", archive.BLOCK, archive.BLOCK + b"\xff"):
@@ -103,7 +103,7 @@ def _nonsense(family: str, key: bytes, error: Exception) -> str:
 
 
 def check_journal(rows: SeriesRows, payloads: Iterable[memoryview]) -> Iterator[str]:
-    """What is wrong with those records of the journal in the write-ahead log that are not cut."""
+    """Texts about what is wrong with the journal's records in the write-ahead log, except those that are cut."""
     unreadable, missing, names = 0, 0, np.zeros(0, dtype=np.int64)
     for payload in payloads:
         try:
@@ -124,18 +124,17 @@ def check_journal(rows: SeriesRows, payloads: Iterable[memoryview]) -> Iterator[
 
 
 def check_blocks(directory: Path, rows: Iterable[BlockRow], left_over: Collection[str] = ()) -> Iterator[FileCheck]:
-    """Check each file that a row names, even if it is missing, and then each other file. `left_over`: the names for
-    which the store has a row `leftover/<name>`. Reads every byte. Raises OSError when the directory cannot be listed.
-    """
-    named = set()
+    """Check each file that a row names, even if it is missing, and then every other file. `left_over`: the names for
+    which the store has a row `leftover/<name>`. Reads every byte. Raises OSError if the directory cannot be listed."""
+    object_names = set()
     objects = LocalObjects(directory)
     for row in rows:
         block = Block(row, objects, DecodedCache(0))
-        named.add(block.object_name)
+        object_names.add(block.object_name)
         yield _check_block(block, directory / block.object_name)
     for entry in objects.list():
         name, path = entry.name, directory / entry.name
-        if name in named:
+        if name in object_names:
             continue
         if entry.state is State.SET_ASIDE:
             yield FileCheck(path, (Damage("it was set aside", None, None, None, None),))
@@ -155,18 +154,18 @@ def _check_block(block: Block, path: Path) -> FileCheck:
             raise CorruptBlock(block, reason)
     except CorruptBlock as error:
         return FileCheck(path, (Damage(error.reason, row.samples, row.earliest_ms, row.latest_ms, None),))
-    damage, good = [], 0
+    damage, samples_good = [], 0
     for number in range(len(directory.chunk_hashes)):
         runs = slice(*directory.chunk_runs[number : number + 2].tolist())
         samples = int(directory.counts[runs].sum(dtype=np.int64))
         try:
             block.chunk(directory, number)
-            good += samples
+            samples_good += samples
         except CorruptBlock as error:
             earliest_ms, latest_ms = int(directory.earliest[runs].min()), int(directory.latest[runs].max())
             series = np.unique(directory.ids[runs]).astype(np.int64)
             damage.append(Damage(error.reason, samples, earliest_ms, latest_ms, series))
-    return FileCheck(path, tuple(damage), good, series=np.unique(directory.ids).astype(np.int64))
+    return FileCheck(path, tuple(damage), samples_good, series=np.unique(directory.ids).astype(np.int64))
 
 
 def _contradiction(row: BlockRow, directory: Directory) -> str:

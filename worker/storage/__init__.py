@@ -1,1 +1,1 @@
-"""What a worker has on the disk: the rows of each shard's store, and the write-ahead log of the process."""
+"""Durable data of a worker: the write-ahead log of the process, the rows of each shard, and objects."""

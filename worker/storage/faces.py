@@ -1,8 +1,8 @@
-"""The faces of storage: what the areas of a worker may ask of whatever keeps their data, and what it promises.
+"""The faces of storage: the protocols through which the areas of a worker read and write durable data.
 
-Everything durable that the areas touch, they touch through these protocols. They say nothing of files, so that other
-kinds of storage can stand behind them. The fourth face, of small documents, is needed by the coordinator as well:
-`shared.control`.
+The areas touch durable data through these protocols only. The docstrings are the promises that each implementation
+keeps. The protocols do not mention files, so that another kind of storage can implement them. The fourth face, of small
+documents, lies in `shared.control`, because the coordinator needs it as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shared.wire import Frame
 
 T = TypeVar("T")
 
-# The journal: what was acknowledged and is not anywhere else yet
+# The journal: records that were acknowledged and are not stored anywhere else yet
 
 
 class JournalStream(Protocol):
@@ -29,121 +29,128 @@ class JournalStream(Protocol):
 
     @property
     def log(self) -> WorkerJournal:
-        """The journal that this is a stream of: records of several streams are written to it at once."""
+        """The journal that contains this stream; its `write` takes records of several streams at once."""
 
     def records(self) -> Iterator[tuple[int, memoryview]]:
-        """(position, payload) of each record that was there at the start and had not been released, until `replayed`.
-        After a crash it may be one that had been released: the area tells those by its own sequence numbers."""
+        """(position, payload) of each record that the journal held at the start and that had not been released; nothing
+        after `replayed`. After a crash, records that had been released may be among them: the area recognises those by
+        its own sequence numbers."""
 
     def replayed(self) -> None:
-        """`records` are not asked for again: the shard is loaded with all of its areas."""
+        """Let go of `records`: all areas of the shard are loaded, and nobody reads the records again."""
 
     def write(self, payload: Sequence[Frame]) -> int:
-        """One record; see `WorkerJournal.write`."""
+        """Append one record, whose payload is these pieces joined, and return its position; see
+        `WorkerJournal.write`."""
 
     def set_aside(self, payloads: Sequence[Frame], what: str) -> str:
-        """Keep a copy of records that make no sense, so that each start says so until the copy is deleted, also when
-        the records have been released. Returns the text that says it. Raises nothing: storage that refuses is
-        logged."""
+        """Keep a copy of records that cannot be decoded. Each start reports the loss until the copy is deleted, even
+        after the records have been released. Returns the text of the report. Raises nothing: a failure to store the
+        copy is logged."""
 
     def sync(self) -> None:
         """See `WorkerJournal.sync`."""
 
     def release(self, position: int) -> None:
-        """Records below `position` are not needed any more: what they say is durable elsewhere. That itself is not
-        durable. Raises nothing."""
+        """Records below `position` are not needed any more, because their content is durable elsewhere. The release
+        itself is not durable. Raises nothing."""
 
     def is_behind(self) -> bool:
-        """Whether its oldest record holds up much storage: what it says should be put elsewhere soon."""
+        """Whether the stream's oldest record keeps much storage from being reused: the area should soon store the
+        content elsewhere."""
 
 
 class WorkerJournal(Protocol):
     """The records that the shards of one worker process have acknowledged and not put into rows or objects yet. Any
     thread may call any method.
 
-    A record's position is a number that rises with time; positions of one journal are never given twice. Two processes
-    never have one journal open.
+    A record's position is a number that rises with time. A journal never gives a position twice. A journal is open in
+    one process at a time.
     """
 
     def open(self) -> WorkerJournal:
-        """Read what is there; safe to call again, also after it has failed. What was not known to be on the disk is
-        written and synced anew, before anybody sees it. Damage is no error but one of `losses_of`. Raises OSError,
-        Unavailable."""
+        """Read the records; safe to call again, even after a call that failed. Records that may not be on the disk are
+        written and synced anew before anybody reads them. Damage raises nothing: `losses_of` reports it. Raises
+        OSError, Unavailable."""
 
     def losses_of(self, shard: int) -> list[tuple[int, str]]:
-        """(area, what is missing) of one shard, as far as it is known and nobody has accepted the loss."""
+        """(area, what is missing) for each known loss of one shard that nobody has accepted yet."""
 
     def stream(self, shard: int, area: int) -> JournalStream:
-        """The records of one area of one shard; the same stream each time."""
+        """The stream of one area of one shard; the same object each time."""
 
     def write(self, records: Sequence[tuple[JournalStream, Sequence[Frame]]]) -> list[int]:
-        """Append records, each of some pieces that are its payload; their positions. When this returns, they survive
-        the death of the process, and a loss of power only after `sync`: before, it takes any number of the last ones.
-        Raises Unavailable, and then none of them is there, unless the process dies before the next write. Where a
-        failed write cannot be taken back, the journal takes no more until it is opened anew."""
+        """Append records and return their positions. Each record is a stream and the pieces that make up the payload.
+        When this returns, the records survive the death of the process. They survive a loss of power only after `sync`;
+        before, a loss of power may remove any number of the last records.
+
+        Raises Unavailable. Then none of the records is in the journal, unless the process dies before the next write.
+        If a failed write cannot be undone, the journal takes no more records until it is opened again."""
 
     def sync(self) -> None:
         """When this returns, every record whose `write` returned before survives a loss of power; concurrent callers
-        share one sync. Raises Unavailable. What is on the disk is not known then, and the journal takes no more until
-        it is opened anew."""
+        share one sync. Raises Unavailable. Then the content of the disk is unknown, and the journal takes no more
+        records until it is opened again."""
 
     def recoverable(self) -> bool:
-        """Whether it failed, and may succeed when opened again."""
+        """Whether the journal has failed and may work again once it is reopened."""
 
     def close(self) -> None:
-        """Sync and let go; the records stay for the next start. A sync that fails is logged."""
+        """Sync and release the journal; the records stay for the next start. A sync that fails is logged."""
 
 
-# The rows: what is read by key
+# The rows: values by key
 
 
 class RowBatch(Protocol):
-    """Changes to rows that are applied together or not at all, in the order given. For one thread."""
+    """Changes to rows that are applied in order, and all together or not at all. For one thread."""
 
     size_bytes: int
-    """Of the keys and values so far, without those of `put_many`."""
+    """Bytes of the keys and values so far, without those of `put_many`."""
 
     def put(self, family: str, key: bytes, value: bytes) -> None:
-        """Have this row, in place of one with the same key."""
+        """Write a row, in place of any row with the same key."""
 
     def put_many(self, family: str, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
-        """As many `put`s: the way for many small rows."""
+        """Write a row for each key and its value: faster than `put` for many small rows."""
 
     def delete(self, family: str, key: bytes) -> None:
-        """Have no row with this key."""
+        """Remove the row with this key, if it exists."""
 
     def delete_range(self, family: str, start: bytes, end: bytes) -> None:
-        """Have no row with start ≤ key < end; nothing changes if there is no key between."""
+        """Remove all rows with start ≤ key < end; nothing if end ≤ start."""
 
 
 class Rows(Protocol):
     """The rows of one shard: in each family, values by key, ordered by the keys' bytes. Any thread may call any method;
-    another owner is refused while this one has them open.
+    another owner is refused while this one has the rows open.
 
-    Reading raises StoreDamaged where a row is not what was written, instead of giving less than there is, and
-    Unavailable when storage fails. After any call that met damage, `damage` says so.
+    Reading raises StoreDamaged if a row differs from what was written, rather than return fewer rows, and Unavailable
+    if storage fails. After any call that met damage, `damage` describes it.
     """
 
     @property
     def path(self) -> Path:
-        """Where they are: for messages to whoever runs the service, and for nothing else."""
+        """The location of the rows, only for messages to the operator."""
 
     @property
     def damage(self) -> str | None:
-        """What was found damaged since the rows were opened: the shard has to refuse."""
+        """The damage that was found since the rows were opened, None if there is none. A shard with damage refuses all
+        requests."""
 
     def decoding(self, family: str, key: bytes) -> AbstractContextManager[None]:
-        """Around the decoding of a row, or of many from this one on: raises StoreDamaged that names it for whatever
-        the decoder raises."""
+        """A context for decoding a row, or several rows from this one on: turns an exception of the decoder into
+        StoreDamaged, which names the row."""
 
     def batch(self) -> RowBatch:
-        """An empty one, for `write`."""
+        """An empty batch for `write`."""
 
     def write(self, batch: RowBatch, *, durable: bool = False, logged: bool = True) -> None:
-        """Apply a batch of this `batch()`. When this returns, readers see it, and it survives the death of the process
-        and, if `durable`, a loss of power; concurrent callers share a sync. Otherwise a loss of power takes any number
-        of the last batches, each whole. Without `logged` it survives nothing before the next `flush` of its families.
-        Raises Unavailable; with `durable`, the batch may be there nevertheless."""
+        """Apply a batch that `batch()` of these rows has returned. When this returns, readers see the batch, and it
+        survives the death of the process. If `durable`, it survives a loss of power too; concurrent callers share one
+        sync. Otherwise a loss of power may remove any number of the last batches, each as a whole. A batch that is not
+        `logged` survives nothing before the next `flush` of its families. Raises Unavailable; a `durable` batch may
+        have been applied nevertheless."""
 
     def sync(self) -> None:
         """When this returns, every `logged` write that returned before survives a loss of power. Raises Unavailable,
@@ -154,38 +161,39 @@ class Rows(Protocol):
         not. Raises Unavailable."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """The value; None where there is no such row."""
+        """The value; None if there is no such row."""
 
     def get_many(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of these keys, in their order."""
+        """The values of these keys, in their order; None for a key without a row."""
 
     def scan(
         self, family: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) with start ≤ key < end (None: to the last key), ascending, or descending if `reverse`: the rows
-        of the moment the scan begins."""
+        """(key, value) of the rows with start ≤ key < end (None: to the last key), ascending, or descending if
+        `reverse`. The scan sees the rows as they were when it began."""
 
     def keys(self, family: str, start: bytes = b"", end: bytes | None = None) -> Iterator[bytes]:
         """The keys of `scan`, ascending, without reading the values."""
 
     def reclaim(self, family: str, start: bytes, end: bytes) -> None:
-        """Give the space of a deleted range back now. Raises Unavailable."""
+        """Free the space of a deleted range now. Raises Unavailable."""
 
     def recoverable(self) -> bool:
-        """Whether writes failed, and may succeed once the rows are opened again. Opening heals no damage."""
+        """Whether a write has failed and writes may succeed once the rows are reopened. Reopening does not repair
+        damage."""
 
     def close(self) -> None:
-        """Sync what is logged, write out the rest, and let go. Errors are logged."""
+        """Sync the logged writes, write out the rest, and release the rows. Errors are logged."""
 
 
 # The objects: immutable bytes by name
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
-"""Why an object may not open though there is nothing wrong with it."""
+"""Reasons why an intact object may fail to open."""
 
 
 class NotOpened(OSError):
-    """An object that cannot be opened, as another OSError says that an open one cannot be read."""
+    """An object cannot be opened. Any other OSError of `Objects.read` means that an open object cannot be read."""
 
     @property
     def is_passing(self) -> bool:
@@ -194,7 +202,7 @@ class NotOpened(OSError):
 
 
 class State(Enum):
-    """Of what lies in a place of objects."""
+    """What kind of item a name in a place of objects belongs to."""
 
     WHOLE = "whole"
     DRAFT = "draft"
@@ -203,119 +211,122 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A name and what bears it: an object (or a place within this one), what a crash left of a draft, or what was set
-    aside. A draft is listed under a name of its own, which `delete` takes."""
+    """A name and the kind of item it belongs to: an object or a place within this one (WHOLE), the remains of a draft
+    after a crash, or an object that was set aside. A draft has a name of its own, which `delete` accepts."""
 
     name: str
     state: State
 
 
 class Draft(Protocol):
-    """An object that is being written. No object has its name before `publish`. What a crash leaves of a draft is
-    listed as `State.DRAFT` at the next start, and is not read by anybody."""
+    """An object that is being written. Its name does not exist before `publish`. The remains of a draft after a crash
+    are listed as `State.DRAFT` at the next start, and are never read."""
 
     def write(self, data: Frame) -> None:
         """Append. Raises OSError."""
 
     def finish(self) -> None:
-        """The content is complete; when this returns, it is on the disk. Raises OSError."""
+        """Complete the content; when this returns, it is on the disk. Raises OSError."""
 
     def publish(self) -> None:
-        """Give the object its name, after `finish`. Readers see all of it from now on. A loss of power before
+        """Give the object its name, after `finish`. Readers see the whole object from now on. A loss of power before
         `Objects.sync_names` leaves the object under its name, or the draft, or nothing. Raises OSError."""
 
     def abandon(self) -> None:
-        """Leave nothing behind, published or not; may be called at any point, and again. Raises OSError."""
+        """Remove the draft, or the object if it was published; may be called at any point, and again. Raises
+        OSError."""
 
 
 class Objects(Protocol):
     """Immutable objects by name, in one place that one process writes to. Any thread may call any method.
 
-    An object is written once, as a `draft` or by `put`, and then only read, deleted or set aside. The exception is the
-    object that is written by `replace`: the list by which others count.
+    An object is written once, as a `draft` or by `put`, and afterwards only read, deleted or set aside. The exception
+    is an object that is written by `replace`: the list that says which other objects are valid.
     """
 
     def prepare(self) -> None:
-        """Have the place there; when this returns, it still is after a loss of power. Raises OSError."""
+        """Create the place if it does not exist. When this returns, the place survives a loss of power. Raises
+        OSError."""
 
     def within(self, name: str) -> Objects:
-        """The place of that name in this one. It may not be there yet: see `prepare`."""
+        """The place of that name in this one. It may not exist yet: see `prepare`."""
 
     def location(self, name: str = "") -> str:
-        """Where the object is, or this place: for messages to whoever runs the service, and for nothing else."""
+        """The location of the object, or of this place, only for messages to the operator."""
 
     def list(self) -> list[Listed]:
-        """All there is in this place, by ascending name; nothing if there is no such place. Raises OSError."""
+        """All names in this place, ascending; empty if the place does not exist. Raises OSError."""
 
     def exists(self, name: str) -> bool:
-        """Raises OSError where that cannot be told."""
+        """Whether the name exists. Raises OSError if that cannot be determined."""
 
     def size(self, name: str) -> int:
-        """Bytes. Raises FileNotFoundError, OSError."""
+        """The object's size in bytes. Raises FileNotFoundError, OSError."""
 
     def read(self, name: str, at: int, size: int) -> bytes:
-        """`size` bytes from `at` on; fewer if the object ends before. They are not verified: whoever wrote them has
-        their checksum. Raises NotOpened; OSError where an open object cannot be read."""
+        """`size` bytes from offset `at` on; fewer if the object ends before. They are not verified: the writer of the
+        object keeps a checksum. Raises NotOpened; OSError if an open object cannot be read."""
 
     def get(self, name: str) -> bytes:
-        """All of the object, unverified. Raises FileNotFoundError, OSError."""
+        """The object's whole content, not verified. Raises FileNotFoundError, OSError."""
 
     def draft(self, name: str) -> Draft:
-        """Begin an object of a name that was never used before. Raises OSError."""
+        """Begin an object under a name that was never used before. Raises OSError."""
 
     def put(self, name: str, content: bytes) -> None:
-        """Write an object whole: when this returns, its content is on the disk, and its name after `sync_names` or
-        the next `replace`. Until then a crash may leave any part of the content under the name, so that only a list
-        with its checksum makes it count. Raises OSError, which leaves what a crash leaves."""
+        """Write an object whole. When this returns, the content is on the disk; the name is durable after `sync_names`
+        or the next `replace`. Until then a crash may leave any part of the content under the name, so the object is
+        valid only if a list contains its checksum. Raises OSError, after which the same may be left."""
 
     def put_by_path(self, name: str, write: Callable[[Path], object]) -> None:
-        """As `put`, for libraries that write files only: `write` fills the file of the path that it is lent for the
-        time of the call. Raises OSError, or what `write` raises."""
+        """As `put`, for libraries that write to files only: `write` is called with the path of a file and fills it. The
+        path is valid during the call only. Raises OSError, or what `write` raises."""
 
     def get_by_path(self, name: str, read: Callable[[Path], T]) -> T:
-        """What `read` makes of a file with the object's content, whose path it is lent for the time of the call; the
-        file may not be changed. Raises OSError, or what `read` raises."""
+        """The result of `read`, which is called with the path of a file that holds the object's content. The path is
+        valid during the call only, and `read` may not change the file. Raises OSError, or what `read` raises."""
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write the object whole, in place of the one there was. When this returns, the new content is on the disk
-        under its name, and so is everything `put` or published in this place before. After a crash it has the old
+        """Write the object whole, in place of its predecessor. When this returns, the new content is on the disk under
+        its name, and so is everything `put` or published in this place before. After a crash the object has the old
         content or the new one. Raises OSError, and then it has either as well."""
 
     def sync_names(self) -> None:
         """When this returns, every `publish`, `put` and `delete` before it survives a loss of power. Raises OSError,
-        and then any of them may come undone."""
+        and then any of them may be undone."""
 
     def delete(self, name: str) -> None:
-        """There is no such object any more, or there was none. A loss of power before `sync_names` may bring it back
-        whole. Raises OSError."""
+        """Delete the object, if it exists. A loss of power before `sync_names` may bring it back whole. Raises
+        OSError."""
 
     def remove(self) -> None:
-        """Delete this place with everything in it, as far as that is possible; what is left, or comes back with a loss
-        of power, is any part of it. Raises nothing."""
+        """Delete this place with everything in it, as far as possible. Any part of it may remain, or come back after a
+        loss of power. Raises nothing."""
 
     def set_aside(self, name: str) -> str:
-        """Give a damaged or unknown object a new name, listed as `State.SET_ASIDE`, which no object ever had; returns
-        the location. When this returns, that survives a loss of power. Raises OSError, and it has one of both names."""
+        """Rename a damaged or unknown object to a name that no object ever had, which is listed as `State.SET_ASIDE`.
+        Returns the new location. When this returns, the new name survives a loss of power. Raises OSError, and then the
+        object has one of the two names."""
 
 
 # All of it
 
 
 class Storage(Protocol):
-    """What a worker process keeps beside its journal, by shard."""
+    """The durable data of a worker process besides its journal, by shard."""
 
     @property
     def control(self) -> Control:
-        """The documents of the cluster's data."""
+        """The documents of the data directory."""
 
     @property
     def snapshots(self) -> Objects:
-        """Of vector indexes: a place for each collection."""
+        """The snapshots of vector indexes: a place for each collection."""
 
     def blocks(self, shard: int) -> Objects:
-        """The blocks of samples of a shard; the place may not be there yet."""
+        """The blocks of samples of a shard; the place may not exist yet."""
 
     def rows(self, shard: int) -> Rows:
-        """Open the rows of a shard, waiting until their last owner has let go of them. Raises StoreDamaged when they
-        make no sense or lack something, OSError or Unavailable when storage fails or they keep having another owner;
+        """Open the rows of a shard, after waiting until their last owner has released them. Raises StoreDamaged if the
+        rows are damaged or incomplete, OSError or Unavailable if storage fails or another owner does not release them;
         nothing is left open then."""

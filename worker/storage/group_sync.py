@@ -1,4 +1,4 @@
-"""One fsync for all callers that wait at the same time."""
+"""Group commit: one fsync for all callers that wait at the same time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from threading import Condition
 
 
 class GroupSync:
-    """The first caller becomes the leader; the rest wait for a sync that began after they asked.
+    """The first caller becomes the leader and calls `fsync`; the others wait for a sync that began after their call.
 
-    A sync that failed is the last one: the kernel reports a failed write once, and lets the next fsync of the same file
-    succeed though the bytes are not on the disk. So every caller that was not answered before gets the failure, in this
-    call and in all later ones, until the file is opened again.
+    After a sync has failed, no other begins: the kernel reports a failed write once, and lets the next fsync of the
+    same file succeed although the bytes are not on the disk. Every caller whose writes no earlier sync has covered
+    gets the same exception, now and later. To sync again, open the file again and make a new `GroupSync`.
     """
 
     def __init__(self, fsync: Callable[[], None]) -> None:
@@ -23,7 +23,8 @@ class GroupSync:
         self._failure: BaseException | None = None
 
     def sync(self) -> None:
-        """Raises what `fsync` raised, in this call or in an earlier one."""
+        """Return when a sync that began after this call has ended. Raises what `fsync` raised, in this call or in an
+        earlier one."""
         with self._condition:
             self._asked += 1
             ticket = self._asked

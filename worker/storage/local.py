@@ -1,4 +1,4 @@
-"""The storage of a worker in the files of its data directory: where each face of it lies."""
+"""The storage of a worker in the files of the data directory: where each of its faces lies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ from worker.storage.objects import LocalObjects
 from worker.storage.rows import known_damage
 from worker.storage.rows.damage import StoreDamaged, StoreLocked
 from worker.storage.rows.store import Store
+from worker.storage.wal import layout
+from worker.storage.wal.log import WriteAheadLog
+
+
+def local_journal(data: Path, worker: int) -> WriteAheadLog:
+    """The write-ahead log of a worker in the data directory, not open yet. `worker`: its lowest shard."""
+    base = data / layout.NAME
+    return WriteAheadLog(layout.directory_of(base, worker), former=base)
 
 
 class LocalStorage:
-    """See `worker.storage.faces.Storage`. `check` reads a whole store and says what is wrong with it: it is asked about
-    a store that was found damaged, before that is opened again."""
+    """See `worker.storage.faces.Storage`. `check` reads a whole store and returns a text for each thing that is wrong
+    with it; it is called before a store that was found damaged is opened again."""
 
     def __init__(self, data: Path, check: Callable[[Path], list[str]]) -> None:
         self._data = data
@@ -33,11 +41,11 @@ class LocalStorage:
         return when_free(directory, lambda: self._opened(directory / "store"), StoreLocked)
 
     def _opened(self, path: Path) -> Store:
-        said = path.with_name(identity.NAME)
-        if said.exists() and not path.exists():
+        identity_path = path.with_name(identity.NAME)
+        if identity_path.exists() and not path.exists():
             raise StoreDamaged(
                 f"the store {path} is missing; restore it from a copy of the data directory, or accept the loss and "
-                f"have it begin anew: rm {said}"
+                f"have it begin anew: rm {identity_path}"
             )
         known_damage.verify(path, self._check)
         return Store(path)

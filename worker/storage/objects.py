@@ -1,6 +1,7 @@
-"""Objects as files of a directory, one each: the local implementation of `worker.storage.faces.Objects`.
+"""Objects as files of a directory, one file for each: the local implementation of `worker.storage.faces.Objects`.
 
-The draft of the object `STEM.SUFFIX` is the file `STEM.writing`, and what is set aside ends in `.damaged`.
+The draft of the object `STEM.SUFFIX` is the file `STEM.writing`. The name of an object that was set aside ends in
+`.damaged`, `.damaged-2`, and so on.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ class LocalDraft:
         os.rename(self._unfinished, self._target)
 
     def abandon(self) -> None:
-        with suppress(OSError):  # what a full disk has refused to take is refused again, and is of no use
+        with suppress(OSError):  # a full disk refuses the buffered bytes again, and nobody needs them
             self._file.close()
         for path in (self._unfinished, self._target):
             path.unlink(missing_ok=True)
 
 
 class LocalObjects:
-    """See `worker.storage.faces.Objects`. A place is a directory, and a place within it a directory there."""
+    """See `worker.storage.faces.Objects`. A place is a directory, and a place within it a subdirectory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

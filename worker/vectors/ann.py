@@ -1,13 +1,12 @@
 """The approximate index of a worker's collection: usearch's HNSW graph over row numbers.
 
-usearch gives no promise for every mix of threads (concurrent adds can leave nodes no search reaches, and a thread's
-scratch space is chosen by its number in the call, so two calls share it; even reading `memory_usage` during an add ends
-the process), so one call runs on an index at a time here, and nothing is read from one outside a call.
-Rows are only ever added: a replaced or deleted vector keeps its node until the index is built anew, and the caller
-leaves it out of answers.
+An index runs one call at a time here, and nothing is read from it outside of a call, because usearch is not safe for
+every mix of threads. Concurrent adds can leave nodes that no search reaches; two calls share scratch space, which a
+thread gets by its number in the call; even reading `memory_usage` during an add ends the process.
 
-The graph's copy of the vectors is rounded (`_COMPONENTS`): it only leads to candidates, which the caller compares with
-the vectors themselves.
+Rows are only added: a replaced or deleted vector keeps its node until the index is built anew, and the caller leaves it
+out of answers. The graph's copy of the vectors is rounded (`_COMPONENTS`): it only gives candidates, which the caller
+compares by the exact vectors.
 """
 
 from __future__ import annotations
@@ -27,15 +26,16 @@ from worker.vectors.similarity import Rows
 _COUNTS = types.Array(types.int64, 1, "C", readonly=True)
 
 CONNECTIVITY = 16
-GRAPH_BYTES = 216  # a vector's share of the graph beside its components, measured
+GRAPH_BYTES = 216
+"""A node's size in the graph without the vector's components, in bytes, measured."""
 EXPANSION_ADD = 128
 
-# bfloat16 has a float's range, and processors multiply it in half the time of a float. Not under l2, where vectors far
-# from the origin and near each other would become one.
+# bfloat16 has the range of a float32, and processors multiply it in half the time. It is not used under l2, where
+# vectors far from the origin and near each other would become equal.
 _COMPONENTS = {"f32": "bf16", "f16": "bf16", "i8": "i8"}
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1}
-# Vectors are unit length under cosine, where the inner product is the cosine and costs less. i8 scales components to
-# the range of a byte, which usearch does for the cosine metric only.
+# Under cosine, vectors have unit length, so the inner product is the cosine and costs less. usearch scales components
+# to the range of a byte for the cosine metric only, so i8 needs that metric.
 _METRICS = {"cosine": MetricKind.IP, "dot": MetricKind.IP, "l2": MetricKind.L2sq}
 
 
@@ -45,12 +45,14 @@ def components(metric: str, storage: str) -> str:
 
 
 def node_bytes(dimension: int, metric: str, storage: str) -> int:
-    """What a vector takes in the graph."""
+    """The size of a vector's node in the graph, in bytes."""
     return GRAPH_BYTES + _BYTES[components(metric, storage)] * dimension
 
 
 @kernel(types.void(types.int64[:, ::1], _COUNTS, types.int64))
 def _clear(rows, counts, limit):  # type: ignore[no-untyped-def]
+    """Set to −1, in place, the entries of `rows` int64[q, c] that usearch has not filled, from `counts[q]` on, and the
+    rows that are not below `limit`."""
     for q in range(rows.shape[0]):
         for c in range(rows.shape[1]):
             if c >= counts[q] or rows[q, c] >= limit:
@@ -67,12 +69,12 @@ class AnnIndex:
             dtype=components(metric, storage),
             connectivity=CONNECTIVITY,
             expansion_add=EXPANSION_ADD,
-            enable_key_lookups=False,  # nobody asks for a row by its number
+            enable_key_lookups=False,  # no caller looks up a vector by its row number
         )
-        # The compiled object itself: what usearch wraps around each call costs a fifth of a search.
+        # The compiled object itself: usearch's Python code around each call costs a fifth of a search.
         self._index = index._compiled
         self._lock = Lock()
-        # Held by who is next: an add that ends must queue behind a search that waits already, however quick it is.
+        # Held by the next caller in turn: after an add, the next add must queue behind a search that already waits.
         self._next = Lock()
 
     def add(self, rows: Rows, vectors: Floats) -> None:
@@ -85,8 +87,8 @@ class AnnIndex:
             self._lock.release()
 
     def search(self, queries: Floats, count: int, limit: int) -> Rows:
-        """Rows near each query, int64[q, count]: the candidates a walk of the graph ends with that keeps `count` of
-        them. −1 where fewer were found, and for a row that is not below `limit`."""
+        """Rows near each of the queries float32[q, dimension], int64[q, count]: the candidates at the end of a walk of
+        the graph that keeps `count` of them. −1 where there are fewer, and for rows that are not below `limit`."""
         with self._next:
             self._lock.acquire()
         try:
@@ -99,14 +101,15 @@ class AnnIndex:
         return rows
 
     def save(self, path: Path) -> None:
-        """Write the index to a file, without a sync: see `Objects.put_by_path`."""
+        """Write the index to a file without syncing it: see `Objects.put_by_path`."""
         with self._lock:
             self._index.save_index_to_path(str(path), None)
 
     def load(self, path: Path, rows: int) -> None:
-        """Replace the content by a file's, whose checksum the caller has verified: a damaged one may end the process.
+        """Replace the content by that of a file. The caller has verified the file's checksum: a damaged file may end
+        the process.
 
-        Raises RuntimeError or ValueError for a file that is not such an index of at most `rows` rows.
+        Raises RuntimeError or ValueError if the file is not an index of this kind with at most `rows` rows.
         """
         with self._lock:
             kind = self._index.dtype

@@ -1,8 +1,8 @@
-"""One attribute over a table's rows, as a column.
+"""One attribute of a table's rows, as a column.
 
-A column has, for each row, a kind and 64 bits: the code of a string in the column's dictionary, an integer, the bits
-of a float, or a bool. Numbers compare by value, integers with floats too; a string is never equal to a number, nor a
-bool to either. Strings are in order of their code points.
+A column has a kind and 64 bits for each row: the code of a string in the column's dictionary, an integer, the bits of a
+float, or a bool. Numbers are compared by value, also an integer with a float; a string is never equal to a number, and
+a bool never equal to either. Strings are ordered by their code points.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from shared.messages.vectors import Value
 
 Mask = NDArray[np.bool_]
 Where = slice | NDArray[np.integer]
-"""Which rows a comparison is of: a range, or their numbers."""
+"""The rows of a comparison: a range of rows, or an array of row numbers."""
 
 ABSENT, STRING, INTEGER, FLOAT, BOOL = range(5)
 CAPACITY_MIN = 64
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 STRING_BYTES = 160
-"""What a distinct string takes beside its text: the object, and its places in the dictionary and its order."""
+"""Bytes of a distinct string: the object, without its text, and its entries in the dictionary and in the order."""
 
 
 class AttributeColumn:
-    """Rows are set once, in any order, by one writer at a time; readers ask only for rows that have been set."""
+    """Rows are set once, by one writer at a time; readers ask only for rows below the size of their view."""
 
     def __init__(self) -> None:
         self._kinds = np.zeros(CAPACITY_MIN, dtype=np.uint8)
@@ -43,13 +43,13 @@ class AttributeColumn:
     # Saving
 
     def state(self, size: int) -> tuple[bytes, bytes, list[str]]:
-        """The first `size` rows: kinds, bits, and the strings by code."""
+        """The first `size` rows: kinds as uint8[size] bytes, bits as int64[size] bytes, and the strings by code."""
         kinds, bits = self.arrays(slice(0, size))
         return kinds.tobytes(), bits.tobytes(), list(self._codes)
 
     @classmethod
     def from_state(cls, kinds: bytes, bits: bytes, texts: list[str], size: int) -> AttributeColumn:
-        """Inverse of `state`. Raises ValueError for something else."""
+        """Inverse of `state`. Raises ValueError if the arguments are not a result of `state`."""
         column = cls()
         column._kinds = np.frombuffer(kinds, dtype=np.uint8)
         column._bits = np.frombuffer(bits, dtype=np.int64)
@@ -64,10 +64,11 @@ class AttributeColumn:
     # Writing
 
     def put(self, rows: Sequence[int], values: Sequence[Value]) -> None:
+        """Set the values of these rows, which are ascending and not empty."""
         kinds, bits = self._encode(values)
         self._reserve(rows[-1] + 1)
         index = np.asarray(rows, dtype=np.int64)
-        # Bits before kinds: a row of kind ABSENT is one no reader looks further into.
+        # Bits before kinds: readers ignore the bits of a row of kind ABSENT.
         self._bits[index] = bits
         self._kinds[index] = kinds
 
@@ -96,7 +97,7 @@ class AttributeColumn:
     # Reading
 
     def arrays(self, where: Where) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Kinds and bits of these rows; a column not yet grown to a row is absent from it."""
+        """Kinds uint8[n] and bits int64[n] of these rows; ABSENT for rows behind the end of the column."""
         kinds, bits = self._kinds, self._bits
         end = where.stop if isinstance(where, slice) else int(where.max(initial=-1)) + 1
         if len(kinds) < end:
@@ -106,26 +107,29 @@ class AttributeColumn:
         return kinds[where], bits[where]
 
     def code(self, text: str) -> int:
-        """−1 for a string the column never had."""
+        """The code of a string; −1 if the column never had it."""
         return self._codes.get(text, -1)
 
     def present(self, where: Where) -> Mask:
+        """Which of these rows have a value."""
         return self.arrays(where)[0] != ABSENT
 
     def equal(self, value: Value, where: Where) -> Mask:
+        """Which of these rows are equal to `value`."""
         kinds, bits = self.arrays(where)
         if isinstance(value, str):
             return (bits == self.code(value)) & (kinds == STRING)
         if isinstance(value, bool):
             return (bits == int(value)) & (kinds == BOOL)
-        # An integer that no float holds is equal to none.
+        # An integer that no float represents is equal to no float.
         matches = (bits.view(np.float64) == float(value)) & (kinds == FLOAT) & (float(value) == value)
         if float(value).is_integer() and INT64_MIN <= value <= INT64_MAX:
             matches |= (bits == int(value)) & (kinds == INTEGER)
         return matches
 
     def compare(self, op: str, value: Value, where: Where) -> Mask:
-        """Rows whose value is lt, lte, gt or gte `value`; values of another kind are not comparable, so never match."""
+        """Which of these rows are lt, lte, gt or gte `value`; values of another kind are not comparable, so they never
+        match."""
         kinds, bits = self.arrays(where)
         if isinstance(value, str):
             chosen = self.codes(op, value)
@@ -137,17 +141,17 @@ class AttributeColumn:
         return matches | (_ordered_integers(op, bits, value) & (kinds == INTEGER))
 
     def codes(self, op: str, value: str) -> Mask:
-        """Which strings are lt, lte, gt or gte `value`, bool[codes]."""
+        """Which strings of the dictionary are lt, lte, gt or gte `value`, bool[codes]."""
         texts, ranks = self._order()
         edge = bisect_left(texts, value) if op in ("lt", "gte") else bisect_right(texts, value)
         return ranks < edge if op in ("lt", "lte") else ranks >= edge
 
     def _order(self) -> tuple[list[str], NDArray[np.int64]]:
-        """The dictionary's texts in order, and each code's place among them."""
+        """(the dictionary's strings in ascending order, the rank of each code in this order, int64[codes])."""
         texts, ranks = self._ordered
         if len(ranks) != len(self._codes):
             codes = dict(self._codes)
-            # What is in order already is only merged with what is new.
+            # Sorting the ordered strings and the new ones together only merges them.
             texts = sorted([*texts, *list(codes)[len(texts) :]])
             ranks = np.empty(len(texts), dtype=np.int64)
             ranks[np.fromiter((codes[text] for text in texts), dtype=np.int64, count=len(texts))] = np.arange(
@@ -167,7 +171,7 @@ def _ordered(op: str, values: NDArray, edge: float | int) -> Mask:
 
 
 def _ordered_floats(op: str, values: NDArray[np.float64], edge: float | int) -> Mask:
-    """Floats against a bound that may be an integer no float holds, without rounding it."""
+    """Compare floats with `edge` exactly, even if it is an integer that no float represents."""
     nearest = float(edge)
     if nearest < edge:
         op = {"lt": "lte", "gte": "gt"}.get(op, op)
@@ -177,7 +181,7 @@ def _ordered_floats(op: str, values: NDArray[np.float64], edge: float | int) -> 
 
 
 def _ordered_integers(op: str, values: NDArray[np.int64], edge: float | int) -> Mask:
-    """Integers against a bound that may be a float, or an integer no int64 holds, without rounding either."""
+    """Compare integers with `edge` exactly, even if it is a float, or an integer that no int64 represents."""
     if isinstance(edge, float) and not math.isinf(edge):
         edge = math.ceil(edge) if op in ("lt", "gte") else math.floor(edge)
     if edge > INT64_MAX:

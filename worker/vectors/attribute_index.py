@@ -1,7 +1,8 @@
-"""The attribute index: for each field, its rows in order of value, or a bitmap for each value where there are few.
+"""The attribute index: for each field, the rows in order of their values, or a bitmap for each value if there are few
+values.
 
-It covers the rows up to some number, which never change once written; the rows after it are compared in their columns
-until it is built anew. So a condition costs what it finds, not what there is.
+The index covers the rows below its size, which never change; the rows after them are compared in their columns until
+the index is built anew. So the cost of a condition depends on the number of rows that satisfy it, not on all rows.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from shared.messages.vectors import Condition, Value
 from worker.vectors.attribute_column import BOOL, FLOAT, INT64_MAX, INT64_MIN, INTEGER, STRING, AttributeColumn, Mask
 
 BITMAP_VALUES_MAX = 64
-"""With so many values or fewer, bitmaps take no more than 8 bytes a row, and one is read at 8 rows a byte."""
+"""Most distinct values for which a field has bitmaps: they then take at most 8 bytes a row."""
 
-WIDE_SHARE = 32  # marking a row at a random place costs as much as comparing so many side by side
+WIDE_SHARE = 32
+"""Marking one row at a random place costs as much as comparing this many adjacent rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueIndex:
-    """The rows of one field that hold one kind of value.
+    """The rows of one field that have one kind of value.
 
-    `values` int64[v] or float64[v] are distinct and ascending (strings by their code); the rows with `values[i]` are
-    `rows[starts[i]:starts[i + 1]]`, int32, or the bits of `bitmaps[i]`, uint8[v, ⌈size / 8⌉].
+    `values` int64[v] or float64[v] are distinct and ascending (strings by their codes). `starts` is int64[v + 1]. The
+    rows with `values[i]` are `rows[starts[i]:starts[i + 1]]`, int32, or the bits of `bitmaps[i]`, uint8[v, ⌈size / 8⌉];
+    one of `rows` and `bitmaps` is None.
     """
 
     values: NDArray
@@ -41,10 +44,11 @@ class ValueIndex:
         return sum(array.nbytes for array in arrays if array is not None)
 
     def count(self, chosen: slice) -> int:
+        """The number of rows with a value in this range of `values`."""
         return int(self.starts[chosen.stop] - self.starts[chosen.start])
 
     def mark(self, chosen: slice, out: Mask) -> None:
-        """Set the rows of a range of values in `out`, bool[size]."""
+        """Set the rows with a value in this range of `values` in `out`, bool[size]."""
         if chosen.start >= chosen.stop:
             return
         if self.bitmaps is not None:
@@ -54,7 +58,7 @@ class ValueIndex:
             out[self.rows[self.starts[chosen.start] : self.starts[chosen.stop]]] = True
 
     def mark_some(self, chosen: Mask, out: Mask) -> None:
-        """Set the rows of the values that `chosen`, bool[values], says."""
+        """Set the rows with a value in `chosen`, bool[v], in `out`, bool[size]."""
         if self.bitmaps is not None:
             bits = np.bitwise_or.reduce(self.bitmaps[chosen], axis=0)
             out |= np.unpackbits(bits, count=len(out)).view(np.bool_)
@@ -63,6 +67,7 @@ class ValueIndex:
 
 
 def _value_index(rows: NDArray[np.int64], keys: NDArray, size: int) -> ValueIndex:
+    """The index of `rows` int64[n], whose values are `keys` int64[n] or float64[n], among `size` rows."""
     order = np.argsort(keys, kind="stable")
     ordered: NDArray[np.int32] = rows[order].astype(np.int32)
     keys = keys[order]
@@ -72,9 +77,9 @@ def _value_index(rows: NDArray[np.int64], keys: NDArray, size: int) -> ValueInde
         return ValueIndex(keys[first], starts, ordered, None)
     bitmaps = np.zeros((len(first), (size + 7) // 8), dtype=np.uint8)
     for place in range(len(first)):
-        holds = np.zeros(size, dtype=np.bool_)
-        holds[ordered[starts[place] : starts[place + 1]]] = True
-        bitmaps[place] = np.packbits(holds)
+        has_value = np.zeros(size, dtype=np.bool_)
+        has_value[ordered[starts[place] : starts[place + 1]]] = True
+        bitmaps[place] = np.packbits(has_value)
     return ValueIndex(keys[first], starts, None, bitmaps)
 
 
@@ -105,14 +110,14 @@ class AttributeIndex:
         return sum(index.memory_bytes for by_kind in self.fields.values() for index in by_kind.values())
 
     def estimate(self, condition: Condition, column: AttributeColumn) -> int:
-        """How many rows satisfy eq, in, lt, lte, gt or gte: exact, but for ranges of strings, where it is at most."""
+        """The number of rows that satisfy eq, in, lt, lte, gt or gte; for a range of strings, an upper bound."""
         by_kind = self.fields.get(condition.field, {})
         if condition.op not in ("eq", "in") and isinstance(condition.values[0], str):
             return int(by_kind[STRING].starts[-1]) if STRING in by_kind else 0
         return sum(index.count(chosen) for index, chosen in _ranges(by_kind, condition, column))
 
     def wide(self, condition: Condition, column: AttributeColumn) -> bool:
-        """Whether so many rows would be marked one by one that comparing all of them in the column is quicker."""
+        """Whether comparing all rows in the column is faster than marking the rows that satisfy the condition."""
         by_kind = self.fields.get(condition.field, {})
         if condition.op not in ("eq", "in") and isinstance(condition.values[0], str):
             return STRING in by_kind and by_kind[STRING].bitmaps is None
@@ -135,10 +140,12 @@ class AttributeIndex:
 
 
 def build(columns: Mapping[str, AttributeColumn], size: int) -> AttributeIndex:
+    """Index the first `size` rows of the columns."""
     return AttributeIndex(size, {name: _field(column, size) for name, column in columns.items()})
 
 
 def _ranges(by_kind: Field, condition: Condition, column: AttributeColumn) -> Iterator[tuple[ValueIndex, slice]]:
+    """The ranges of values that satisfy a comparison, each with its index."""
     op = "eq" if condition.op == "in" else condition.op
     for value in condition.values:
         for kind, index in by_kind.items():
@@ -148,13 +155,14 @@ def _ranges(by_kind: Field, condition: Condition, column: AttributeColumn) -> It
 
 
 def _kinds(value: Value) -> tuple[int, ...]:
+    """The kinds of stored values that are comparable with `value`."""
     if isinstance(value, str):
         return (STRING,)
     return (BOOL,) if isinstance(value, bool) else (INTEGER, FLOAT)
 
 
 def _range(kind: int, index: ValueIndex, op: str, value: float, kinds: tuple[int, ...]) -> slice | None:
-    """Which of its values are `op` `value`; None where it is of another kind, so not comparable."""
+    """The range of the index's values that are `op` `value`; None if its kind is not one of `kinds`."""
     if kind not in kinds:
         return None
     below, upto = _cut(kind, index.values, value, after=False), _cut(kind, index.values, value, after=True)
@@ -164,7 +172,7 @@ def _range(kind: int, index: ValueIndex, op: str, value: float, kinds: tuple[int
 
 
 def _cut(kind: int, values: NDArray, value: float, *, after: bool) -> int:
-    """How many values are less than `value`, or (`after`) not greater."""
+    """The number of ascending `values` that are less than `value`, or with `after`, not greater."""
     if kind == FLOAT:
         return int(np.searchsorted(values, float(value), "right" if after else "left"))
     if value > INT64_MAX:

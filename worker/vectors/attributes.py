@@ -1,4 +1,4 @@
-"""The attributes of a table's rows, and filters over them: columns for every row, and an index of most of them."""
+"""The attributes of a table's rows and filters over them: columns for all rows, and an index of most rows."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from worker.vectors import attribute_index
 from worker.vectors.attribute_column import AttributeColumn, Mask, Where
 
 COMPARED = ("eq", "in", "lt", "lte", "gt", "gte")
-INDEX_ROWS_MIN = 4096  # fewer are compared in some microseconds
+INDEX_ROWS_MIN = 4096
+"""Fewer rows are compared in some microseconds, without an index."""
 INDEX_GROWTH = 1.25
-"""Built anew when there are so many times the rows: each is sorted five times while a table grows without end."""
+"""The index is built anew when the table has this many times the indexed rows: while a table grows, each row is sorted
+five times on average."""
 NARROW_SHARE = 16
-"""An `and` whose narrowest condition leaves less than 1 in so many rows looks at those rows only."""
+"""If the narrowest condition of an `and` leaves at most 1 in this many rows, the others compare those rows only."""
 
 
 class Attributes:
-    """The columns of one table. One writer at a time; readers ask for rows below their view's size."""
+    """The columns of one table. One writer at a time; readers read rows below the size of their view."""
 
     def __init__(self, columns: Mapping[str, AttributeColumn] | None = None) -> None:
         self._columns: dict[str, AttributeColumn] = dict(columns or {})
@@ -31,7 +33,8 @@ class Attributes:
         return sum(column.memory_bytes for column in list(self._columns.values())) + self._index.memory_bytes
 
     def append(self, first: int, packed: Sequence[bytes]) -> None:
-        """Rows from `first` on: each a msgpack map of names to values, or nothing at all."""
+        """Set the attributes of the rows from `first` on: for each row a msgpack map of names to values, or empty
+        bytes."""
         rows: dict[str, list[int]] = {}
         values: dict[str, list[Value]] = {}
         for row, entry in enumerate(packed, first):
@@ -39,22 +42,22 @@ class Attributes:
                 for name, value in msgspec.msgpack.decode(entry).items():
                     rows.setdefault(name, []).append(row)
                     values.setdefault(name, []).append(value)
-        for name, places in rows.items():
+        for name, field_rows in rows.items():
             column = self._columns.get(name)
             if column is None:
                 column = AttributeColumn()
-                column.put(places, values[name])
+                column.put(field_rows, values[name])
                 self._columns[name] = column
             else:
-                column.put(places, values[name])
+                column.put(field_rows, values[name])
 
     def save(self, size: int) -> bytes:
-        """The first `size` rows, for a snapshot."""
+        """The columns of the first `size` rows as bytes, for a snapshot."""
         return msgspec.msgpack.encode({name: column.state(size) for name, column in list(self._columns.items())})
 
     @classmethod
     def restore(cls, saved: bytes, size: int) -> Attributes:
-        """Inverse of `save` for as many rows. Raises ValueError for something else."""
+        """Inverse of `save` for the same `size`. Raises ValueError if `saved` is not a result of `save`."""
         try:
             states = msgspec.msgpack.decode(saved, type=dict[str, tuple[bytes, bytes, list[str]]])
         except msgspec.MsgspecError as error:
@@ -62,6 +65,7 @@ class Attributes:
         return cls({name: AttributeColumn.from_state(*state, size) for name, state in states.items()})
 
     def index_due(self, size: int) -> bool:
+        """Whether the index should be built anew for a table of `size` rows."""
         return bool(self._columns) and size >= max(INDEX_ROWS_MIN, INDEX_GROWTH * self._index.size)
 
     def build_index(self, size: int) -> None:
@@ -69,14 +73,16 @@ class Attributes:
         self._index = attribute_index.build(dict(self._columns), size)
 
     def unknown(self, condition: Condition) -> set[str]:
-        """Fields that `condition` compares and no row ever had; asking whether a field exists needs no such field."""
-        found = {name for child in condition.children for name in self.unknown(child)}
+        """The fields that `condition` compares although no row ever had them. An `exists` condition compares nothing,
+        so its field is not among them."""
+        unknown_fields = {name for child in condition.children for name in self.unknown(child)}
         if condition.field and condition.op != "exists" and condition.field not in self._columns:
-            found.add(condition.field)
-        return found
+            unknown_fields.add(condition.field)
+        return unknown_fields
 
     def mask(self, condition: Condition, size: int) -> Mask:
-        """The first `size` rows that satisfy `condition`. A row without the field satisfies neq, and nothing else."""
+        """Which of the first `size` rows satisfy `condition`, bool[size]. Of all comparisons, a row without the field
+        satisfies neq only."""
         index = self._index
         if not index.size:
             return self._compared(condition, slice(0, size))
@@ -86,7 +92,7 @@ class Attributes:
         return np.concatenate([head, self._compared(condition, slice(index.size, size))])
 
     def _compared(self, condition: Condition, where: Where) -> Mask:
-        """Of these rows, by their columns."""
+        """Which of these rows satisfy `condition`, by comparing their columns: bool, one for each row of `where`."""
         op, children = condition.op, condition.children
         if op == "and":
             return np.logical_and.reduce([self._compared(child, where) for child in children])
@@ -106,7 +112,7 @@ class Attributes:
         return column.compare(op, condition.values[0], where)
 
     def _indexed(self, condition: Condition, index: attribute_index.AttributeIndex) -> Mask:
-        """Of the indexed rows, bool[index.size]."""
+        """Which of the indexed rows satisfy `condition`, bool[index.size]."""
         op, children = condition.op, condition.children
         if op == "and":
             return self._all_of(children, index)
@@ -124,23 +130,24 @@ class Attributes:
         return index.mask(condition, column)
 
     def _all_of(self, conditions: Sequence[Condition], index: attribute_index.AttributeIndex) -> Mask:
-        """The narrowest first, and if it leaves few rows, the others of those rows only."""
+        """Which of the indexed rows satisfy all `conditions`, bool[index.size]. The narrowest condition comes first; if
+        it leaves few rows, the others compare those rows only."""
         estimates = [self._estimate(condition, index) for condition in conditions]
         order = np.argsort(estimates, kind="stable").tolist()
-        found = self._indexed(conditions[order[0]], index)
+        mask = self._indexed(conditions[order[0]], index)
         if estimates[order[0]] * NARROW_SHARE > index.size:
             for place in order[1:]:
-                found &= self._indexed(conditions[place], index)
-            return found
-        rows = np.flatnonzero(found)
+                mask &= self._indexed(conditions[place], index)
+            return mask
+        rows = np.flatnonzero(mask)
         for place in order[1:]:
             rows = rows[self._compared(conditions[place], rows)]
-        found = np.zeros(index.size, dtype=np.bool_)
-        found[rows] = True
-        return found
+        mask = np.zeros(index.size, dtype=np.bool_)
+        mask[rows] = True
+        return mask
 
     def _estimate(self, condition: Condition, index: attribute_index.AttributeIndex) -> int:
-        """At most so many indexed rows satisfy `condition`."""
+        """An upper bound of the number of indexed rows that satisfy `condition`."""
         if condition.op == "and":
             return min(self._estimate(child, index) for child in condition.children)
         if condition.op == "or":

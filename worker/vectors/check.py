@@ -1,4 +1,4 @@
-"""What is damaged in the vectors' files of a data directory that no process has open; nothing is changed."""
+"""Checks the vectors' files of a data directory that no process has open. Changes nothing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CHECK_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A damaged file, what is wrong with it, and what depends on it. `costs_data` is False when it is repaired or made
-    anew without a loss."""
+    """A damaged file, what is wrong with it, and what depends on it. `costs_data` is False if the file is repaired or
+    written anew without a loss."""
 
     path: Path
     what: str
@@ -32,12 +32,13 @@ class Finding:
 
 
 def check(data: Path) -> list[Finding]:
-    """Of `vector-index/` and of the list of collections. The stores' rows are not looked at here."""
+    """The damage in `vector-index/` and in the list of collections of the data directory `data`. The stores' rows are
+    checked by `check_rows`."""
     return [*check_collections(data), *check_index(data / "vector-index")]
 
 
 def check_index(index: Path) -> Iterator[Finding]:
-    """Of the snapshots of all collections: `index/COLLECTION/SHARD/`."""
+    """The damage in the snapshots of all collections, `index/COLLECTION/SHARD/`."""
     depends = "nothing but time: the index is built anew from the stores at the next start"
     for path in sorted(path for path in index.glob("*/*") if path.is_dir()):
         saved = LocalObjects(path)
@@ -53,7 +54,7 @@ def check_index(index: Path) -> Iterator[Finding]:
 
 
 def _named(directory: Path, error: Exception) -> Path:
-    """The file of a snapshot that an error names; the list of rows is not named by its own."""
+    """The file of a snapshot that an error names; the list of rows if it names none."""
     if isinstance(error, OSError) and error.filename:
         return Path(error.filename)
     return next(
@@ -62,8 +63,8 @@ def _named(directory: Path, error: Exception) -> Path:
 
 
 def check_rows(reader: StoreReader, listed: set[int] | None) -> Iterator[str]:
-    """What is wrong with a store's vectors. `listed`: ids of the collections in the list, None where it is lost. Raises
-    StoreDamaged where a row cannot be read."""
+    """A text for each thing that is wrong with a store's vectors. `listed`: ids of the collections in the list of
+    collections, None if the list is lost. Raises StoreDamaged if a row cannot be read."""
     known: dict[int, Collection] = {}
     for key, value in reader.scan(stored_rows.META, part.KNOWN, part.KNOWN + b"\xff"):
         try:
@@ -75,41 +76,40 @@ def check_rows(reader: StoreReader, listed: set[int] | None) -> Iterator[str]:
             yield f"the row {key!r} of 'meta' makes no sense: {error}"
     unlisted = sorted(known.keys() - listed) if listed is not None else []
     if unlisted:
-        names = ", ".join(repr(known[own].name) for own in unlisted)
+        names = ", ".join(repr(known[collection_id].name) for collection_id in unlisted)
         yield f"the collections {names} are not in the list of collections"
-    after = b""
-    while (row := next(reader.scan(stored_rows.FAMILY, after), None)) is not None:
-        number = int.from_bytes(row[0][:4], "big")
-        after = stored_rows.prefix(number + 1)
-        yield from _check_collection(reader, number, known.get(number))
+    start = b""
+    while (row := next(reader.scan(stored_rows.FAMILY, start), None)) is not None:
+        collection_id = int.from_bytes(row[0][:4], "big")
+        start = stored_rows.prefix(collection_id + 1)
+        yield from _check_collection(reader, collection_id, known.get(collection_id))
 
 
-def _check_collection(reader: StoreReader, number: int, collection: Collection | None) -> Iterator[str]:
-    rows = reader.scan(stored_rows.FAMILY, stored_rows.prefix(number), stored_rows.prefix(number + 1))
+def _check_collection(reader: StoreReader, collection_id: int, collection: Collection | None) -> Iterator[str]:
+    rows = reader.scan(stored_rows.FAMILY, stored_rows.prefix(collection_id), stored_rows.prefix(collection_id + 1))
     if collection is None:
-        yield f"{sum(1 for _ in rows)} vectors are of collection {number}, which the shard does not know"
+        yield f"{sum(1 for _ in rows)} vectors are of collection {collection_id}, which the shard does not know"
         return
     wrong: dict[bytes, str] = {}
     highest = 0
     while batch := [(key[4:], value) for key, value in islice(rows, CHECK_ROWS)]:
-        whole, others = stored_rows.checked(batch, collection.dimension)
-        wrong.update(others)
-        highest = max([highest, *(stored_rows.version_of(value) for _, value in whole)])
+        whole_rows, damaged = stored_rows.checked(batch, collection.dimension)
+        wrong.update(damaged)
+        highest = max([highest, *(stored_rows.version_of(value) for _, value in whole_rows)])
     if wrong:
         vector_id, why = next(iter(wrong.items()))
         yield f"{len(wrong)} vectors of {collection.name!r} are damaged, such as {vector_id!r}: {why}"
-    kept = reader.get(stored_rows.META, stored_rows.HIGHEST + str(number).encode())
-    version = 0 if kept is None else int.from_bytes(kept, "little")
-    if version < highest:
-        yield f"the highest version of {collection.name!r} is {version}, and a vector has {highest}"
+    stored = reader.get(stored_rows.META, stored_rows.HIGHEST + str(collection_id).encode())
+    stored_highest = 0 if stored is None else int.from_bytes(stored, "little")
+    if stored_highest < highest:
+        yield f"the highest version of {collection.name!r} is {stored_highest}, and a vector has {highest}"
 
 
 def check_collections(data: Path) -> Iterator[Finding]:
-    """Of both copies of the list of collections, and of what was set aside."""
+    """The damage in both copies of the list of collections, and the copies that were set aside."""
     directory = data / DIRECTORY
     copies = copies_in(LocalControl(directory))
-    whole = newest(copies)
-    is_whole = whole is not None
+    is_whole = newest(copies) is not None
     is_new = not any((directory / name).exists() for name in NAMES)
     for name, content in copies.items():
         if isinstance(content, Lost) and not is_new:

@@ -1,7 +1,7 @@
-"""One collection's vectors in one worker: what the stores have, and the table that searches read.
+"""One collection's vectors in one worker: the rows in the stores, and the table that searches read.
 
-All shards of a worker share one table and one index: searching a graph costs nearly the same whatever its size, so a
-graph for each shard would multiply the cost of a search by their number. The form of the stores' rows: `stored_rows`.
+All shards of a worker share one table and one index: the cost of searching a graph hardly depends on its size, so a
+graph for each shard would multiply the cost of a search by their number. `stored_rows` describes the stores' rows.
 """
 
 from __future__ import annotations
@@ -22,91 +22,93 @@ from worker.damage import DamageReport
 from worker.storage.faces import Objects, RowBatch, Rows
 from worker.vectors import snapshot, stored_rows
 from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Row, prefix, version_of
-from worker.vectors.table import Table, View
+from worker.vectors.table import Table, TableView
 from worker.vectors.text import TextIndex
 
 LOAD_ROWS = 4096
 SETTLED_S = 10.0
-"""With no shard loaded for so long, rows of a snapshot that none has claimed belong to shards of other workers. (When
-all of its shards have been loaded, they belong to nobody.)"""
+"""If no shard was loaded for this time, rows of a snapshot that no store has confirmed belong to shards of other
+workers, and may be removed."""
 
 
 class WorkerCollection:
-    """Safe to use from many threads: writers take turns, searches use `view()` and never wait for them."""
+    """Safe to use from many threads: one writer at a time; searches use `view()` and never wait for a writer."""
 
     def __init__(self, collection: Collection, snapshots: Objects) -> None:
         self.collection = collection
         self.expansion = 0
-        """Candidates that found most of the nearest when last measured here; 0 before that."""
+        """The expansion that gave enough recall when it was last measured (`calibration`); 0 before that."""
         self.searched_at = 0.0
-        """On the clock of `time.monotonic`."""
+        """Time of the last search, in seconds of `time.monotonic`."""
         self._snapshots = snapshots
         self.measured_rows = self.saved_rows = 0
-        """Rows that the index had when that was measured, and when its last snapshot was taken."""
+        """Rows of the index when `expansion` was measured, and when the last snapshot was taken."""
         self._prefix = prefix(collection.id)
         self._end = prefix(collection.id + 1)
         self._head = VERSION_BYTES + 4 * collection.dimension
-        self.lock = RLock()  # a rebuild reads contents under it, and these report damage under it
-        """Held by who changes the collection."""
+        self.lock = RLock()  # reentrant: a rebuild holds it while it reads contents, which takes it to report damage
+        """Guards every change of the collection."""
         self.stores: dict[int, Rows] = {}
         self._damage: dict[int, DamageReport] = {}
-        self._damaged: dict[bytes, str] = {}  # ids whose rows cannot be used, and why
-        self._vectors: dict[int, int] = {}
+        self._damaged: dict[bytes, str] = {}  # id of a vector whose stored row is damaged → why
+        self._vector_counts: dict[int, int] = {}  # shard → number of its living vectors
         self.highest: dict[int, int] = {}
         """Shard → the highest version ever given in it."""
-        self._rows: dict[bytes, int] = {}
+        self._rows: dict[bytes, int] = {}  # id → its living row
         self.table = Table(collection)
-        self._known: dict[bytes, int] | None = None
-        self._named: Mapping[int, int] = {}  # the highest version the snapshot names, for each of its shards
+        self._snapshot_rows: dict[bytes, int] | None = None  # id → its row in the snapshot, while shards are loading
+        self._snapshot_highest: Mapping[int, int] = {}  # shard → the highest version that the snapshot names
         self._awaited: set[int] = set()  # shards whose vectors are in the snapshot and have not been loaded
         self._dropped = False
         self._attached_at = time.monotonic()
         self.text = TextIndex(collection.text) if collection.text else None
 
-    def view(self) -> View:
+    def view(self) -> TableView:
+        """The rows at this moment."""
         return self.table.view
 
-    def foreign(self, view: View, shards: Iterable[int]) -> NDArray[np.bool_] | None:
-        """Which rows are of `shards`, bool[size]; None when all are, which is so unless a shard is still loading."""
-        asked = set(shards)
-        if asked >= self.stores.keys():
+    def foreign(self, view: TableView, shards: Iterable[int]) -> NDArray[np.bool_] | None:
+        """Which rows belong to `shards`, bool[view.size]; None if all rows do, as when all shards are loaded."""
+        wanted_shards = set(shards)
+        if wanted_shards >= self.stores.keys():
             return None
-        return np.isin(view.shards[: view.size], list(asked))
+        return np.isin(view.shards[: view.size], list(wanted_shards))
 
     def stats(self) -> CollectionStats:
+        """The collection's sizes in this worker, and its expansion."""
         view = self.table.view
         return CollectionStats(
             self.collection.id, view.size - view.dead, view.indexed, view.dead, self.table.memory_bytes, self.expansion
         )
 
     def counts(self, shard: int) -> tuple[int, int]:
-        """(vectors of a shard, its vectors that are not in the index yet)."""
+        """(number of the shard's vectors, number of those that are not in the index yet)."""
         view = self.table.view
         pending = view.shards[view.indexed : view.size] == shard
-        return self._vectors.get(shard, 0), int(np.count_nonzero(pending & view.alive[view.indexed : view.size]))
+        return self._vector_counts.get(shard, 0), int(np.count_nonzero(pending & view.alive[view.indexed : view.size]))
 
     # Loading
 
     def attach(self, shard: int, store: Rows, damage: DamageReport) -> None:
-        """Read a shard's vectors from its store; the first shard brings the index's snapshot if there is a good one.
+        """Read a shard's vectors from its store. The first shard also loads the index's snapshot, if a good one exists.
 
-        Rows that cannot be used are left out, and said in `damage`.
+        Damaged rows are left out and reported in `damage`. Raises StoreDamaged, Unavailable.
         """
         highest = stored_rows.highest_version(store, self.collection.id)
         snapshot.discard_newer(self._snapshots, shard, highest)
         with self.lock:
-            first = not self.stores
+            is_first = not self.stores
             self.stores[shard], self._damage[shard] = store, damage
-            self._vectors[shard], self.highest[shard] = 0, highest
-            if first:
+            self._vector_counts[shard], self.highest[shard] = 0, highest
+            if is_first:
                 self._restore(shard)
         entries = store.scan(FAMILY, self._prefix, self._end)
         wrong: dict[bytes, str] = {}
         while batch := [(key[4:], value) for key, value in islice(entries, LOAD_ROWS)]:
-            whole, others = stored_rows.checked(batch, self.collection.dimension)
-            wrong.update(others)
+            whole_rows, damaged = stored_rows.checked(batch, self.collection.dimension)
+            wrong.update(damaged)
             with self.lock:
-                self._load_batch(shard, whole)
+                self._load_batch(shard, whole_rows)
                 self._attached_at = time.monotonic()
         with self.lock:
             self._awaited.discard(shard)
@@ -114,7 +116,8 @@ class WorkerCollection:
             stored_rows.check_highest(store, self.collection.id, highest, self.highest[shard])
 
     def _report(self, shard: int, wrong: Mapping[bytes, str]) -> None:
-        """These vectors of a shard are left out of answers from now on, which say so."""
+        """Leave these vectors of a shard out of answers from now on, and report them in the shard's `DamageReport`.
+        `wrong`: id → what is wrong."""
         wrong = {vector_id: why for vector_id, why in wrong.items() if vector_id not in self._damaged}
         if wrong:
             self._damaged.update(wrong)
@@ -127,23 +130,25 @@ class WorkerCollection:
             event(logging.ERROR, "vectors are damaged", shard=shard, why=text)
 
     def _restore(self, shard: int) -> None:
+        """Begin with the rows of the snapshot that has this shard, all dead until a store confirms them."""
         saved = snapshot.read(self._snapshots, shard, self.collection)
         if saved is not None and saved.ids:
             self.table.restore(saved.index, saved.versions, saved.attributes)
             self.expansion, self.measured_rows = saved.expansion, len(saved.ids)
-            self._known = {vector_id: row for row, vector_id in enumerate(saved.ids)}
-            self._named, self._awaited = saved.highest, set(saved.highest)
+            self._snapshot_rows = {vector_id: row for row, vector_id in enumerate(saved.ids)}
+            self._snapshot_highest, self._awaited = saved.highest, set(saved.highest)
             self.saved_rows = len(saved.ids)
 
     def _load_batch(self, shard: int, batch: Sequence[Row]) -> None:
-        known, versions = self._known or {}, self.table.view.versions
-        if self._named.get(shard, 0) > self.highest[shard]:
-            known = {}  # the snapshot has seen more of this shard than its store: it is of another one
+        """Put whole rows of a store into the table: revive those that the snapshot has, append the others."""
+        snapshot_rows, versions = self._snapshot_rows or {}, self.table.view.versions
+        if self._snapshot_highest.get(shard, 0) > self.highest[shard]:
+            snapshot_rows = {}  # the snapshot names versions that this store never gave: it is of another store
         old: list[Row] = []
         revived: list[int] = []
         new: list[Row] = []
         for vector_id, value in batch:
-            row = known.get(vector_id)
+            row = snapshot_rows.get(vector_id)
             if row is not None and int(versions[row]) == version_of(value):
                 old.append((vector_id, value))
                 revived.append(row)
@@ -159,7 +164,7 @@ class WorkerCollection:
             first = self.table.append(ids, vectors, numbers, shard, attributes, ())
             self._rows.update(zip(ids, range(first, first + len(ids)), strict=True))
             self.highest[shard] = max(self.highest[shard], int(numbers.max()))
-        self._vectors[shard] += len(batch)
+        self._vector_counts[shard] += len(batch)
         if self.text is not None:
             for vector_id, value in batch:
                 self.text.put(vector_id, value[self._head :])
@@ -167,10 +172,11 @@ class WorkerCollection:
     # Writing
 
     def upsert(self, shard: int, ids: Sequence[bytes], vectors: Floats, attributes: Sequence[bytes]) -> None:
-        """Insert or replace; `ids` are distinct, `vectors` float32[n, dimension]. Searches see it when this returns.
+        """Insert or replace vectors: `ids` are distinct, `vectors` float32[n, dimension], `attributes` msgpack maps or
+        empty bytes. Searches see the vectors when this returns.
 
-        It survives the process then; the store's `sync` makes it survive the loss of power. Raises NotFound when the
-        collection was dropped, Unavailable when the store refuses, and then nothing has changed.
+        They then survive the death of the process, and after the store's `sync` a loss of power. Raises NotFound if the
+        collection was dropped, Unavailable if the store refuses the write, and then no search sees a change.
         """
         width = 4 * self.collection.dimension
         components = np.ascontiguousarray(vectors, dtype=np.float32).tobytes()
@@ -184,14 +190,14 @@ class WorkerCollection:
                 value = version + components[place * width : place * width + width] + attributes[place]
                 batch.put(FAMILY, self._prefix + vector_id, value)
             stored_rows.put_highest(batch, self.collection.id, last)
-            # Also when the store refuses: what it has of the batch then is not known.
+            # Set before the write, because a store that refuses the batch may contain it nevertheless.
             self.highest[shard] = last
             store.write(batch)
             replaced = [self._rows[vector_id] for vector_id in ids if vector_id in self._rows]
             versions = np.arange(base, base + len(ids), dtype=np.uint64)
             first = self.table.append(ids, vectors, versions, shard, attributes, replaced)
             self._rows.update(zip(ids, range(first, first + len(ids)), strict=True))
-            self._vectors[shard] += len(ids) - len(replaced)
+            self._vector_counts[shard] += len(ids) - len(replaced)
             if self._damaged:
                 for vector_id in self._damaged.keys() & ids:
                     del self._damaged[vector_id]
@@ -200,30 +206,32 @@ class WorkerCollection:
                     self.text.put(vector_id, packed)
 
     def delete(self, shard: int, ids: Iterable[bytes]) -> int:
-        """Remove those that exist, and say how many did. As durable as `upsert`, and raises as it does."""
+        """Remove the vectors with these ids, and return how many existed. As durable as `upsert`, and raises as it
+        does."""
         with self.lock:
             store = self._store(shard)
-            asked = dict.fromkeys(ids)
-            gone = [vector_id for vector_id in asked if vector_id in self._rows]
-            damaged = self._damaged.keys() & asked
-            if not gone and not damaged:
+            distinct_ids = dict.fromkeys(ids)
+            existing = [vector_id for vector_id in distinct_ids if vector_id in self._rows]
+            damaged = self._damaged.keys() & distinct_ids
+            if not existing and not damaged:
                 return 0
             batch = store.batch()
-            for vector_id in (*gone, *damaged):
+            for vector_id in (*existing, *damaged):
                 batch.delete(FAMILY, self._prefix + vector_id)
             store.write(batch)
-            self.table.kill([self._rows.pop(vector_id) for vector_id in gone])
-            self._vectors[shard] -= len(gone)
+            self.table.kill([self._rows.pop(vector_id) for vector_id in existing])
+            self._vector_counts[shard] -= len(existing)
             for vector_id in damaged:
                 del self._damaged[vector_id]
             if self.text is not None:
-                for vector_id in gone:
+                for vector_id in existing:
                     self.text.remove(vector_id)
-            return len(gone) + len(damaged)
+            return len(existing) + len(damaged)
 
     def leave(self, shard: int, batch: RowBatch) -> None:
-        """Give a shard's vectors up once `batch`, which removes them from its store, is on the disk. The collection is
-        indexed and saved no more when its last shard has left. Raises Unavailable, and then nothing has changed."""
+        """Write `batch`, which removes a shard's vectors from its store, durably, then remove the vectors from memory.
+        After its last shard has left, the collection is not indexed or saved any more. Raises Unavailable, and then
+        nothing has changed in memory."""
         with self.lock:
             store = self.stores.get(shard)
             if store is None:
@@ -238,38 +246,40 @@ class WorkerCollection:
             if shard not in self.stores:
                 return
             self._forget(shard)
-            if not self.stores:  # the next one is the first again, and brings the snapshot
-                self.table, self._known, self.saved_rows = Table(self.collection), None, 0
+            if not self.stores:  # the next shard is the first again, and loads the snapshot
+                self.table, self._snapshot_rows, self.saved_rows = Table(self.collection), None, 0
 
     def _forget(self, shard: int) -> None:
+        """Remove a shard and its vectors from memory; call it with `lock` held."""
         view = self.table.view
-        gone = np.flatnonzero(view.alive[: view.size] & (view.shards[: view.size] == shard)).tolist()
-        self.table.kill(gone)
-        for row in gone:
+        shard_rows = np.flatnonzero(view.alive[: view.size] & (view.shards[: view.size] == shard)).tolist()
+        self.table.kill(shard_rows)
+        for row in shard_rows:
             self._rows.pop(view.ids[row], None)
             if self.text is not None:
                 self.text.remove(view.ids[row])
-        del self.stores[shard], self._vectors[shard], self.highest[shard]
+        del self.stores[shard], self._vector_counts[shard], self.highest[shard]
 
     @property
     def is_left(self) -> bool:
-        """Whether every shard has given it up."""
+        """Whether every shard of this worker has left the collection."""
         return self._dropped
 
     def is_settled(self) -> bool:
-        """Whether no rows of a snapshot are waited for any more: dead ones may go."""
-        if self._known is not None and (not self._awaited or time.monotonic() - self._attached_at >= SETTLED_S):
-            self._known = None
-        return self._known is None
+        """Whether no store may still confirm rows of the snapshot: dead rows may then be removed."""
+        if self._snapshot_rows is not None and (not self._awaited or time.monotonic() - self._attached_at >= SETTLED_S):
+            self._snapshot_rows = None
+        return self._snapshot_rows is None
 
     def replace_table(self, fresh: Table) -> None:
-        """Serve this table, which has the same vectors, from now on. Under `lock`."""
+        """Serve the table `fresh`, which has the same living vectors, from now on; call it with `lock` held."""
         view = fresh.view
         self._rows = {view.ids[row]: row for row in np.flatnonzero(view.alive[: view.size]).tolist()}
         self.table = fresh
         self.saved_rows = 0
 
     def _store(self, shard: int) -> Rows:
+        """The shard's store. Raises NotFound if the shard has left the collection."""
         if shard not in self.stores:
             raise NotFound(f"the collection {self.collection.name!r} has been deleted")
         return self.stores[shard]
@@ -277,8 +287,8 @@ class WorkerCollection:
     # Reading
 
     def contents(self, shard: int, ids: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
-        """(components float32, attributes) of each id as the store has them now, None for one that does not exist or
-        is damaged."""
+        """(components float32, attributes) of each id as the store has them now, both as bytes; None for a vector that
+        does not exist or is damaged. Raises StoreDamaged, Unavailable."""
         store = self.stores.get(shard)
         if store is None:
             return [None] * len(ids)
@@ -296,7 +306,7 @@ class WorkerCollection:
         return [None if value is None else (value[VERSION_BYTES:head], value[head:]) for value in values]
 
     def contents_of(self, ids: Sequence[bytes], shards: Sequence[int]) -> list[tuple[bytes, bytes] | None]:
-        """As `contents`, each id with its shard."""
+        """As `contents`, for ids of several shards: `shards[i]` is the shard of `ids[i]`."""
         contents: list[tuple[bytes, bytes] | None] = [None] * len(ids)
         places: dict[int, list[int]] = {}
         for place, shard in enumerate(shards):

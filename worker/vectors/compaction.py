@@ -1,4 +1,4 @@
-"""Bringing rows of a table over to a fresh one without the dead."""
+"""Copies the living rows of a table to a fresh one, and indexes them there."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from worker.vectors.similarity import Rows
 from worker.vectors.table import Table
 
 Contents = Callable[[Sequence[bytes], Sequence[int]], list[tuple[bytes, bytes] | None]]
-"""(components float32, attributes) by ids and their shards, as the stores have them now; None where there is none."""
+"""(components float32, attributes) of ids and their shards, as the stores have them now; None for an id without a
+vector."""
 
 
 COPY_ROWS = 2048
-SLICE_ROWS = 64  # no search waits for an index aside; this is how soon a stop is noticed
+SLICE_ROWS = 64
+"""Rows indexed between two checks for a stop. No search waits for the index of the fresh table."""
 
 
 def build_aside(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> Iterator[None]:
-    """Bring rows over and index them; yields between slices."""
+    """Copy `rows` int64[n] of the old table to the fresh one and index them; yields between slices."""
     for start in range(0, len(rows), COPY_ROWS):
         copy_rows(old, fresh, contents_of, rows[start : start + COPY_ROWS])
         while fresh.pending():
@@ -29,10 +31,10 @@ def build_aside(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> 
 
 
 def copy_rows(old: Table, fresh: Table, contents_of: Contents, rows: Rows) -> None:
-    """Bring rows over, with the stores' components and attributes.
+    """Append copies of `rows` int64[n] of the old table to the fresh one, with the stores' components and attributes.
 
-    A row whose vector was replaced or deleted since is brought over with something else; it is dead in the old
-    table, so it is killed at the swap.
+    If a vector was replaced or deleted since, its copy has other components or attributes. Such a row is dead in the
+    old table, so its copy is killed before the fresh table is served.
     """
     if not len(rows):
         return

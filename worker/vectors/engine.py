@@ -1,4 +1,4 @@
-"""The vectors of one worker process: collections over all its shards, and the thread that works behind the requests."""
+"""The vectors of one worker process: collections over all its shards, and the thread that indexes in the background."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from worker.storage.faces import Objects, Rows
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.indexing import Indexing
 
-NICENESS = 5  # behind the threads that answer requests
+NICENESS = 5
+"""Of the background thread, so that threads that answer requests go first."""
 IDLE_S = 1.0
 STOP_S = 3.0
 
 
 class Engine:
-    """Its thread begins with the first shard that is loaded and ends with the first that closes: the shards of a worker
-    close together."""
+    """The collections of a worker, and a background thread that indexes, rebuilds, measures and saves them. The thread
+    starts when the first shard is loaded, and ends when the first shard closes, because the shards of a worker close
+    together."""
 
     def __init__(self, settings: Settings, snapshots: Objects) -> None:
         self._settings = settings
@@ -38,7 +40,7 @@ class Engine:
         self._thread: threading.Thread | None = None
 
     def join(self, shard: int, store: Rows, damage: DamageReport, collections: list[Collection]) -> None:
-        """A shard and the collections it has; returns when its vectors are loaded."""
+        """Add a shard with its collections; returns when its vectors are loaded. Raises StoreDamaged, Unavailable."""
         with self._lock:
             self._stores[shard] = store
             joined = [self._find_or_make(collection) for collection in collections]
@@ -51,7 +53,7 @@ class Engine:
         self.wake()
 
     def leave(self, shard: int) -> None:
-        """Forget a shard whose loading failed; it may `join` again."""
+        """Remove a shard whose loading failed; it may `join` again."""
         with self._lock:
             self._stores.pop(shard, None)
             collections = list(self._collections.values())
@@ -71,17 +73,19 @@ class Engine:
         return self._snapshots.within(f"{collection_id:06d}")
 
     def find(self, collection_id: int) -> WorkerCollection | None:
+        """The collection, None if no shard of this worker has it."""
         return self._collections.get(collection_id)
 
     def open(self, shard: int, damage: DamageReport, collection: Collection) -> WorkerCollection:
-        """The collection, with this shard attached."""
+        """The collection, which is created if it is new in this worker, with this shard attached. Raises StoreDamaged,
+        Unavailable."""
         with self._lock:
             opened = self._find_or_make(collection)
         opened.attach(shard, self._stores[shard], damage)
         return opened
 
     def remove_left(self, collection_id: int) -> None:
-        """Forget the collection if all its shards have given it up."""
+        """Remove the collection and its snapshots if all shards of this worker have left it."""
         with self._lock:
             known = self._collections.get(collection_id)
             if known is not None and not known.is_left:
@@ -91,19 +95,22 @@ class Engine:
         self.remove_index(collection_id)
 
     def remove_index(self, collection_id: int) -> None:
-        """Remove the snapshots of a collection that was dropped. Every worker does; what another is just writing there
-        it will not use either, and what is left over goes at the next start."""
+        """Remove the snapshots of a dropped collection. Each worker removes those of all workers, because none uses its
+        own any more. If another worker is writing one at the moment, the next start removes what is left. Raises
+        nothing."""
         self._snapshots_of(collection_id).remove()
 
     def stats(self) -> list[CollectionStats]:
+        """The sizes of all collections in this worker."""
         return [collection.stats() for collection in list(self._collections.values())]
 
     def counts(self, shard: int) -> dict[str, int]:
+        """The number of the shard's vectors, and of those that are not in an index yet, over all collections."""
         pairs = [collection.counts(shard) for collection in list(self._collections.values())]
         return {"vectors": sum(n for n, _ in pairs), "vectors_to_index": sum(n for _, n in pairs)}
 
     def wake(self) -> None:
-        """There is something new to index."""
+        """Wake the thread, because something new is to be indexed."""
         self._work.set()
 
     def stop(self) -> None:
@@ -114,7 +121,7 @@ class Engine:
             if self._thread is None:
                 return
             self._thread.join(STOP_S)
-            if not self._thread.is_alive():  # else an index being written is left without its list, and not used
+            if not self._thread.is_alive():  # else the thread is writing a snapshot, which is not used if incomplete
                 for indexing in self._indexing.values():
                     self._save(indexing)
             self._thread = None
@@ -122,13 +129,13 @@ class Engine:
     # The thread
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # a container may refuse it; indexing then competes on equal terms
+        with contextlib.suppress(OSError):  # a container may refuse this; indexing then has the usual priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while not self._stopping.is_set():
             try:
                 busy = [self._step(indexing) for indexing in list(self._indexing.values())]
             except Exception:
-                # The stores still have everything and searches compare what is not indexed, so serving goes on.
+                # The stores still have all vectors and searches compare those not indexed, so serving goes on.
                 event(logging.ERROR, "vector indexing failed", trace=True)
                 busy = []
             if not any(busy):
@@ -136,6 +143,7 @@ class Engine:
                 self._work.clear()
 
     def _step(self, indexing: Indexing) -> bool:
+        """Do what is due for one collection; False if there is nothing to index."""
         if indexing.compact_due():
             for _ in self._until_stopped(indexing.compact()):
                 pass
@@ -150,6 +158,7 @@ class Engine:
         return busy
 
     def _until_stopped(self, slices: Iterator[None]) -> Iterator[None]:
+        """The slices of a long task, up to the moment when the engine stops."""
         for _ in slices:
             if self._stopping.is_set():
                 return

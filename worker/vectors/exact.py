@@ -1,4 +1,4 @@
-"""Exact search over rows of the table: a matrix product finds the candidates, `similarity` orders them."""
+"""Exact search over rows of a table: a matrix product finds candidates, which `similarity` then puts in order."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 from shared.messages.vectors import Floats
 from worker.vectors.similarity import NOTHING, Rows
 
-BLOCK_CELLS_MAX = 4 << 20  # similarities held at once: 16 MB
+BLOCK_CELLS_MAX = 4 << 20
+"""Similarities in memory at once: 16 MB."""
 TIE_SLACK = 16
-SPAN_MAX = 2  # copying a row takes longer than comparing it: so many are compared for each that is wanted
-# Relative error of a float32 product of unit vectors of 16,384 components, summed in blocks, with room to spare.
+"""Candidates that are kept beyond `k`; more are kept if the last of these may still be one of the `k` nearest."""
+SPAN_MAX = 2
+"""Up to this many rows are compared for each wanted row, because copying a row takes longer than comparing it."""
 PRODUCT_ERROR = 4e-6
+"""An upper bound of the relative error of a float32 product of unit vectors of 16,384 components, summed in blocks."""
 
 
 def candidates(
@@ -26,11 +29,12 @@ def candidates(
     metric: str,
     check: Callable[[], None],
 ) -> Rows:
-    """Rows that hold the `k` nearest of `rows` to each query, and perhaps some more: int64[q, c], −1 for none.
+    """The `k` nearest of `rows` to each query, and perhaps some more rows: int64[q, c], −1 for none.
 
-    `norms` float32[rows of the table] are the vectors' lengths. A candidate is left out only if its product falls
-    short of the k-th by more than the product's error, so vectors equally near at the edge are all kept. `check` is
-    called between blocks, and raises when the search is to be given up.
+    `table` is float32 or float16 [n, dimension], `norms` float32[n] are the lengths of its vectors, `rows` int64[r] are
+    ascending, and `queries` float32[q, dimension]. A row is left out only if its product is less than the k-th greatest
+    by more than the product's error, so rows that are equally near at the edge are all kept. `check` is called between
+    blocks, and raises to end the search early.
     """
     block_rows = max(1024, BLOCK_CELLS_MAX // max(1, len(queries)))
     kept_rows = np.empty((len(queries), 0), dtype=np.int64)
@@ -49,7 +53,7 @@ def candidates(
 
 
 def _products(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: Floats, metric: str) -> Floats:
-    """float32[q, n], higher the nearer: inner products, less half the squared length under l2."""
+    """float32[q, r], greater for nearer rows: inner products; under l2, minus half the squared length of the row."""
     first, end = int(rows[0]), int(rows[-1]) + 1
     if end - first > SPAN_MAX * len(rows):
         near = queries @ table[rows].astype(np.float32, copy=False).T
@@ -63,7 +67,8 @@ def _products(table: NDArray[np.floating], norms: Floats, rows: Rows, queries: F
 
 
 def _keep(rows: Rows, values: Floats, k: int, error: NDArray[np.float64]) -> tuple[Rows, Floats]:
-    """The columns that may belong to the k best of each row."""
+    """`rows` and `values` without the columns that cannot belong to the `k` best of any query. `error` float64[q]: the
+    largest error of the values."""
     width = values.shape[1]
     wanted = k + TIE_SLACK
     if width <= wanted:
@@ -77,8 +82,8 @@ def _keep(rows: Rows, values: Floats, k: int, error: NDArray[np.float64]) -> tup
     inside = values >= floor[:, None]
     widest = int(inside.sum(axis=1).max())
     order = np.argsort(~inside, axis=1, kind="stable")[:, :widest]
-    kept = np.take_along_axis(inside, order, axis=1)
+    is_candidate = np.take_along_axis(inside, order, axis=1)
     return (
-        np.where(kept, np.take_along_axis(rows, order, axis=1), -1),
-        np.where(kept, np.take_along_axis(values, order, axis=1), NOTHING),
+        np.where(is_candidate, np.take_along_axis(rows, order, axis=1), -1),
+        np.where(is_candidate, np.take_along_axis(values, order, axis=1), NOTHING),
     )

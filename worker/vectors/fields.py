@@ -1,4 +1,4 @@
-"""Choosing the attributes an answer shows."""
+"""Selects the attributes that an answer contains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import msgspec
 
 
 def chosen(packed: bytes, fields: Sequence[str] | None) -> bytes:
-    """A msgpack map of attributes with only `fields` of it; None: all."""
+    """The msgpack map `packed` with only the attributes in `fields` (None: all). Empty bytes if `packed` or `fields` is
+    empty."""
     if fields is None or not packed:
         return packed
     if not fields:

@@ -1,4 +1,4 @@
-"""The vectors of one shard: which collections its store has, and its place in the worker's engine."""
+"""The vectors of one shard: the collections in its store, and the shard's part in the worker's engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from worker.vectors.engine import Engine
 from worker.vectors.stored_rows import META
 
 KNOWN = b"vector/collection/"
+"""Prefix of the rows that describe the collections of this shard: the collection's id → `Collection` in msgpack."""
 DROPPED = b"vector/dropped/"
+"""Prefix of the rows that name dropped collections by their ids."""
 
 
 class VectorPart:
@@ -34,6 +36,8 @@ class VectorPart:
         self._lock = Lock()
 
     def load(self) -> None:
+        """Read the shard's collections and their vectors from the store. Damaged rows are left out and reported. Raises
+        StoreDamaged, Unavailable if the store cannot be read."""
         self._dropped = {
             int(key.removeprefix(DROPPED)) for key, _ in self._store.scan(META, DROPPED, DROPPED + b"\xff")
         }
@@ -43,7 +47,7 @@ class VectorPart:
                 if KNOWN + str(collection.id).encode() != key:
                     raise ValueError(f"it says collection {collection.id}")
             except (msgspec.MsgspecError, ValueError) as error:
-                # Whoever writes to the collection next brings its description, and its vectors are found again.
+                # The next write to the collection brings its description, and then its vectors are loaded again.
                 text = f"the row {key.decode(errors='replace')!r} is damaged and its collection is missing: {error}"
                 self._damage.add("vector", text)
                 event(logging.ERROR, "collection is damaged", shard=self.shard, why=text)
@@ -54,20 +58,21 @@ class VectorPart:
         self.engine.join(self.shard, self._store, self._damage, list(self._known.values()))
 
     def unload(self) -> None:
-        """Undo a `load` that may have failed half-way: the worker's engine knows nothing of the shard any more."""
+        """Undo a `load` that may have failed half-way: remove the shard from the worker's engine."""
         self.engine.leave(self.shard)
 
     def collections(self) -> ShardCollections:
-        """Those the store has, and the numbers of those that were dropped."""
+        """The collections in the store, and the ids of the dropped ones, ascending."""
         with self._lock:
             return ShardCollections(self.shard, list(self._known.values()), sorted(self._dropped))
 
     def find(self, collection: Collection) -> WorkerCollection | None:
-        """The collection, or None if no vector of it ever came to this shard."""
+        """The collection, or None if this shard never got a vector of it."""
         return self.engine.find(collection.id) if collection.id in self._known else None
 
     def open(self, collection: Collection) -> WorkerCollection:
-        """The collection, made known to the store first if it is new here. Raises NotFound for one that was dropped."""
+        """The collection; its description is first written to the store if it is new in this shard. Raises NotFound if
+        the collection was dropped, Unavailable if the store refuses the write."""
         opened = self.find(collection)
         if opened is not None:
             return opened
@@ -84,10 +89,10 @@ class VectorPart:
             return opened
 
     def drop(self, collection: Collection) -> None:
-        """Remove a collection and what it holds, durably; dropping it again does nothing.
+        """Remove a collection and all its vectors, durably; dropping it again does nothing.
 
-        Raises Unavailable, and then the collection is whole still. The disk is first: what memory has of it goes when
-        it can no more come back.
+        Raises Unavailable, and then the collection is still whole. The rows on the disk are removed first, then those
+        in memory, so that a collection that has disappeared does not come back.
         """
         with self._lock:
             if collection.id in self._dropped:
@@ -96,21 +101,23 @@ class VectorPart:
             batch.delete(META, KNOWN + str(collection.id).encode())
             batch.put(META, DROPPED + str(collection.id).encode(), b"")
             stored_rows.forget(batch, collection.id)
-            held = self.find(collection)
-            if held is None:
+            opened = self.find(collection)
+            if opened is None:
                 self._store.write(batch, durable=True)
             else:
-                held.leave(self.shard, batch)
+                opened.leave(self.shard, batch)
             self._dropped.add(collection.id)
             self._known.pop(collection.id, None)
         self.engine.remove_left(collection.id)
 
     def sync(self) -> None:
-        """Every write before this call is on the disk when it returns."""
+        """When this returns, every write that returned before is on the disk. Raises Unavailable."""
         self._store.sync()
 
     def counts(self) -> dict[str, int]:
+        """The shard's vectors, and its vectors that are not in an index yet, by name."""
         return self.engine.counts(self.shard)
 
     def close(self) -> None:
+        """Stop the worker's engine, which all shards share; safe to call for each of them."""
         self.engine.stop()

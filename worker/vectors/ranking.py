@@ -1,4 +1,4 @@
-"""The best of each query's candidates, in order."""
+"""Selects the best of each query's candidates, in order."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ROWS = types.Array(types.int64, 2, "C", readonly=True)
 
 @dataclass(slots=True)
 class Ranking:
-    """The best of several queries, one query's after the other's, best first: `counts` int32[q], `rows` int64[n],
-    `near` float32[n]."""
+    """The best rows of several queries, one query after the other, best first: `counts` int32[q] rows of each query,
+    `rows` int64[n], and their similarities `near` float32[n]."""
 
     counts: NDArray[np.int32]
     rows: Rows
@@ -35,7 +35,8 @@ class Ranking:
 
 @kernel(types.void(_VALUES, types.int64[::1], types.int64, types.int64))
 def _sink(values, heap, at, size):  # type: ignore[no-untyped-def]
-    """Let the entry at `at` of a heap of places sink below every lesser value."""
+    """Restore the order of a heap whose entry at `at` may be too great. The heap contains positions in `values`, those
+    of lesser values first."""
     place = heap[at]
     value = values[place]
     while True:
@@ -55,9 +56,10 @@ def _sink(values, heap, at, size):  # type: ignore[no-untyped-def]
     types.int64(_TABLE, _ROWS, types.int64, types.int32[::1], types.int64[::1], types.float32[::1], types.boolean[::1])
 )
 def _best(near, index, k, counts, rows, out, tied):  # type: ignore[no-untyped-def]
-    """The `k` greatest of each row of `near` (−inf is none) → `counts`, and `rows` and `out` one query after the other.
+    """Write the `k` greatest values of each row of `near` (−inf: no candidate) to `out` and their rows to `rows`, one
+    query after the other, and their numbers to `counts`; returns the total number.
 
-    `tied` tells of which queries equal values are among those, or one of them equals one that is not.
+    `tied[q]` becomes true if the result of query q contains equal values, or a value equal to one that is left out.
     """
     width = min(k + 1, near.shape[1])
     heap = np.empty(width, dtype=np.int64)
@@ -98,16 +100,16 @@ def _best(near, index, k, counts, rows, out, tied):  # type: ignore[no-untyped-d
 
 
 def best(near: Floats, index: Rows, k: int, ids: list[bytes]) -> Ranking:
-    """The `k` nearest of each query's candidates, equal ones by id.
+    """The `k` nearest of each query's candidates, equally near ones by id.
 
-    `near` float32[q, c] are the similarities of the rows `index` int64[q, c], `ids` those of all rows.
+    `near` float32[q, c] are the similarities of the rows `index` int64[q, c], `ids` the ids of all rows of the table.
     """
     queries = len(near)
-    most = queries * min(k, near.shape[1])
-    ranking = Ranking(np.empty(queries, np.int32), np.empty(most, np.int64), np.empty(most, np.float32))
+    rows_max = queries * min(k, near.shape[1])
+    ranking = Ranking(np.empty(queries, np.int32), np.empty(rows_max, np.int64), np.empty(rows_max, np.float32))
     tied = np.zeros(queries, dtype=np.bool_)
     total = _best(near, index, k, ranking.counts, ranking.rows, ranking.near, tied)
-    if total < most:
+    if total < rows_max:
         ranking.rows, ranking.near = ranking.rows[:total], ranking.near[:total]
     if tied.any():
         for place, (rows, values) in enumerate(ranking.parts()):
@@ -117,9 +119,10 @@ def best(near: Floats, index: Rows, k: int, ids: list[bytes]) -> Ranking:
 
 
 def _by_id(near: Floats, index: Rows, count: int, ids: list[bytes]) -> tuple[Rows, Floats]:
-    """The best `count` of one query's candidates, equal ones by id."""
+    """The best `count` of one query's candidates, equally near ones by id: their rows int64[count] and similarities
+    float32[count]."""
     least = np.partition(near, len(near) - count)[len(near) - count]
-    there = np.flatnonzero(near >= least)
-    keys = zip((-near[there]).tolist(), [ids[row] for row in index[there].tolist()], there.tolist(), strict=True)
+    places = np.flatnonzero(near >= least)
+    keys = zip((-near[places]).tolist(), [ids[row] for row in index[places].tolist()], places.tolist(), strict=True)
     order = [place for _, _, place in sorted(keys)][:count]
     return index[order], near[order]

@@ -1,4 +1,4 @@
-"""One search over a worker's table: candidates from the index and from comparison, then exact order."""
+"""One search over a worker's table: candidates from the index and from exact comparison, then their exact order."""
 
 from __future__ import annotations
 
@@ -12,39 +12,45 @@ from worker.vectors import exact
 from worker.vectors.attribute_column import Mask
 from worker.vectors.ranking import Ranking, best
 from worker.vectors.similarity import Rows, similarities
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 
 ROWS_PER_CANDIDATE = 10
-"""One more candidate kept by the index costs about twenty distances at random places in memory, which take as long as
-ten rows compared side by side do together with what is done for each afterwards."""
+"""One more candidate in the index costs about as much as comparing this many adjacent rows exactly: it takes about
+twenty distances at random places in memory."""
 EXPANSION = 128
-"""Until it is measured on the data (`calibration`)."""
+"""The expansion until it is measured on the data (`calibration`)."""
 EXPANSION_SHARE = 1.5
+"""A search for more than `k` candidates, because of dead or filtered rows, keeps at least this many times as many."""
 SURPLUS = 1.2
-"""A search keeps so many times what it is asked for at least: the last of what a graph's walk keeps is found least
-surely, and the graph's own order of it is of rounded components."""
+"""A search for `k` candidates keeps at least this many times as many: the last candidates of a walk are found least
+reliably, and the graph orders them by rounded components."""
 K_MEASURED = 10
+"""The number of nearest rows for which an expansion is measured."""
 DEPTH_POWER = 0.25
-"""Deeper ranks need more candidates for each: on unclustered data about the fourth root of how much deeper."""
+"""The expansion grows with this power of `k`: on data without clusters, deeper ranks need more candidates each."""
 WIDEN = 4
+"""How many times as many candidates the next round fetches if a filter has left too few."""
 SPREAD = 5.0
+"""Standard deviations above the mean for which `share_of` allows."""
 
 
 def share_of(k: int, share: float) -> int:
-    """How many of the `k` best of the whole cluster to expect here at most, having this share of its shards.
+    """The largest number of the cluster's `k` best to expect in a worker with this share of the shards.
 
-    Ids are spread over shards by a hash, so the number is binomial; this is five standard deviations above its mean.
+    Ids are spread over shards by a hash, so the number has a binomial distribution; the result is `SPREAD` standard
+    deviations above its mean.
     """
     return min(k, math.ceil(k * share + SPREAD * math.sqrt(k * share * (1 - share)) + 1))
 
 
 def expansion_of(measured: int, k: int) -> int:
-    """Candidates the index keeps where the caller does not say; `measured` for the 10 nearest, 0 if it has not been."""
+    """The number of candidates that the index keeps by default in a search for `k`. `measured`: the expansion measured
+    for the `K_MEASURED` nearest, 0 before the first measurement."""
     return math.ceil((measured or EXPANSION) * max(1.0, k / K_MEASURED) ** DEPTH_POWER)
 
 
 def search(
-    view: View,
+    view: TableView,
     queries: Floats,
     k: int,
     metric: str,
@@ -54,12 +60,13 @@ def search(
     mask: Mask | None,
     check: Callable[[], None],
 ) -> Ranking:
-    """The `k` nearest living rows (of those in `mask`, bool[view.size], if given) to each query, equal ones by id.
+    """The `k` nearest living rows (of those in `mask`, bool[view.size], if given) to each query, equally near ones by
+    id.
 
-    `queries` float32[q, dimension] as `prepared`. With few rows to choose from they are all compared. Otherwise the
-    index is asked for so many that k of them should be allowed, for more if they are not, and once that would cost as
-    much as comparing every allowed row, that is done instead: so a filter never costs recall. `check` raises when the
-    search is to be given up.
+    `queries` float32[q, dimension] are as `prepared`. Few rows are all compared. Otherwise the index returns so many
+    candidates that `k` of them are expected to be allowed, and more if fewer are. As soon as that would cost as much as
+    comparing every allowed row, all allowed rows are compared instead, so a filter never costs recall. `check` raises
+    to end the search early.
     """
     check()
     allowed: Mask | None = mask & view.allowed() if mask is not None else view.allowed() if view.dead else None
@@ -76,10 +83,10 @@ def search(
 
 
 def _from_index(
-    view: View, queries: Floats, k: int, expansion: int, allowed: Mask | None, *, filtered: bool
+    view: TableView, queries: Floats, k: int, expansion: int, allowed: Mask | None, *, filtered: bool
 ) -> Rows | None:
-    """Allowed rows from the index, int64[q, c], or None if it is cheaper to compare every allowed row."""
-    # Rows after `indexed` are compared anyway, so only those before it are saved.
+    """Allowed rows from the index, int64[q, c], −1 for none; None if comparing every allowed row is cheaper."""
+    # Rows from `view.indexed` on are compared in any case, so the index can only save comparing those before.
     indexed = view.indexed if allowed is None else int(np.count_nonzero(allowed[: view.indexed]))
     if not indexed:
         return None
@@ -90,7 +97,7 @@ def _from_index(
         width = max(math.ceil(expansion * deeper), math.ceil(fetch * (EXPANSION_SHARE if fetch > k else SURPLUS)))
         if width * ROWS_PER_CANDIDATE >= indexed:
             return None
-        # What was indexed since the view was taken is compared with the rest.
+        # Rows that were indexed after the view was taken are left out; the exact comparison covers them.
         rows = view.index.search(queries, width, view.indexed)
         if allowed is None:
             return rows

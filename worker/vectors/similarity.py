@@ -1,6 +1,6 @@
-"""How near two vectors are, exactly: what decides the order of an answer and is shown as its score.
+"""The exact similarity of two vectors, which determines the order of an answer and is shown as the score.
 
-A similarity is higher the nearer: the cosine, the inner product, or minus the Euclidean distance.
+A similarity is greater for nearer vectors: the cosine, the inner product, or minus the Euclidean distance.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from shared.kernels import kernel
 from shared.messages.vectors import Floats
 
 Rows = NDArray[np.int64]
+"""Numbers of rows of a table."""
 
 _TABLE = types.Array(types.float32, 2, "C", readonly=True)
 _ROWS = types.Array(types.int64, 2, "C", readonly=True)
 
 NOTHING = np.float32(-np.inf)
-"""The similarity of a place in a table of candidates that holds none."""
+"""The similarity where there is no candidate."""
 
 _CODES = {"cosine": 0, "dot": 1, "l2": 2}
 
 
 @kernel(types.void(types.float32[:, ::1]), first=True, fastmath={"reassoc", "contract"}, error_model="numpy")
 def _normalize(vectors):  # type: ignore[no-untyped-def]
+    """Scale each row of `vectors` float32[n, dimension] to length 1, in place."""
     for i in range(vectors.shape[0]):
         vector = vectors[i]
         longest = np.float32(0)
         for d in range(vector.shape[0]):
             longest = max(longest, abs(vector[d]))
-        # Scaled first, so that neither the square of a huge component overflows nor that of a tiny one vanishes.
+        # Scaled first, so that the square of a huge component does not overflow and that of a tiny one does not vanish.
         wide = np.float64(longest)
         total = 0.0
         for d in range(vector.shape[0]):
@@ -44,15 +46,16 @@ def _normalize(vectors):  # type: ignore[no-untyped-def]
 
 
 def prepared(vectors: Floats, metric: str) -> Floats:
-    """Vectors as they are compared, float32[n, dimension]: of length 1 under cosine, as given otherwise."""
-    own = np.array(vectors, dtype=np.float32, order="C")
+    """A copy of the vectors as they are compared, float32[n, dimension]: of length 1 under cosine, else as given."""
+    copies = np.array(vectors, dtype=np.float32, order="C")
     if metric == "cosine":
-        _normalize(own)
-    return own
+        _normalize(copies)
+    return copies
 
 
 @kernel(types.void(_TABLE, _ROWS, _TABLE, types.int64, types.float32[:, ::1]), fastmath={"reassoc", "contract"})
 def _similarities(table, index, queries, metric, out):  # type: ignore[no-untyped-def]
+    """See `similarities`; the result is written to `out` float32[q, c], −inf where `index` is negative."""
     for q in range(index.shape[0]):
         query = queries[q]
         for c in range(index.shape[1]):
@@ -74,10 +77,11 @@ def _similarities(table, index, queries, metric, out):  # type: ignore[no-untype
 
 
 def similarities(table: NDArray[np.floating], index: Rows, queries: Floats, metric: str) -> Floats:
-    """Similarity of each query to its own candidates: `index` int64[q, c] of rows of `table`, negative for none.
+    """The similarity of each query to its own candidates: `index` int64[q, c] are rows of `table`, negative for none;
+    `queries` float32[q, dimension] are as `prepared`.
 
-    Returns float32[q, c]. Sums are in double precision and in one order for every pair, so equal vectors have equal
-    similarities wherever they are stored.
+    Returns float32[q, c], −inf for no candidate. Sums are computed in double precision and in one order for every pair,
+    so equal vectors have equal similarities in all shards.
     """
     if table.dtype != np.float32:
         flat = table[np.maximum(index, 0).ravel()].astype(np.float32)

@@ -1,16 +1,17 @@
 """Snapshots of a worker's index of one collection: the index, the attributes' columns, and the list of its rows.
 
-A snapshot only saves the time to build the index: which vectors exist, and with what content, is the store's word. The
-list names each row's id and the version of the vector that was indexed; a row counts only if the store still has that
-version, which no other vector ever gets (`stored_rows`). Index and columns are written and fsynced first, then the
-list, which carries all checksums, is replaced whole: a crash at any point leaves the last whole snapshot or a list
-that fails its checksum, never a wrong one. Everything is verified before it is used; what is damaged is said in the
-log, and the index is built anew.
+A snapshot only saves the time to build the index: the store alone decides which vectors exist, and with what content.
+The list names each row's id and the version of the vector that was indexed; a row counts only if the store still has
+that version, which no other vector ever gets (`stored_rows`). The index and the columns are written and fsynced first.
+Then the list, which contains all checksums, is replaced whole: a crash at any point leaves the last whole snapshot or
+one that fails a checksum, never a wrong one. Everything is verified before it is used; damage is logged, and the index
+is built anew.
 
-A snapshot is a place of objects, whose name is the lowest shard's number. When shards have moved between workers since,
-a worker takes the snapshot that has the first of its shards to load, and builds the rest from the store. The object
-`shards` says whose vectors a snapshot has, and the highest version it may name of each: one that names more than a
-shard's store has ever given is of another store, and is removed.
+A snapshot is a place of objects, whose name is the number of its lowest shard. If shards have moved between workers
+since, a worker uses the snapshot that has the first of its shards to be loaded, and indexes the other vectors from the
+stores. The object `shards` names the shards of a snapshot, and the highest version that the snapshot may name of each.
+If that is above the highest version that a shard's store has ever given, the snapshot belongs to another store, and is
+removed.
 """
 
 from __future__ import annotations
@@ -29,16 +30,19 @@ from shared.telemetry import event
 from worker.storage.faces import Objects
 from worker.vectors.ann import AnnIndex
 from worker.vectors.attributes import Attributes
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 
 FORMAT = 1
 READ_BYTES = 4 << 20
 ROWS, SHARDS = "rows", "shards"
 INDEX, ATTRIBUTES = ".index", ".attributes"
-"""Behind the number of a snapshot, the names of its index and of its attributes' columns."""
+"""Suffixes of the objects of the index and of the attributes' columns; the snapshot's number precedes them."""
 
 
 class _List(msgspec.Struct):
+    """The list of rows. `joined` and `lengths`: the rows' ids (`pack_blobs`); `versions`: uint64[n] as bytes;
+    `highest`: shard → the highest version it had given."""
+
     format: int
     collection: Collection
     index_file: str
@@ -52,7 +56,8 @@ class _List(msgspec.Struct):
 
 
 class _Shards(msgspec.Struct):
-    """Shard → the highest version it had given; `checksum` is of the same with an empty one."""
+    """The object `shards`. `highest`: shard → the highest version it had given; `checksum`: of the encoding with an
+    empty checksum."""
 
     highest: dict[int, int]
     checksum: str = ""
@@ -63,9 +68,9 @@ class _Shards(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Snapshot:
-    """Rows 0 … n of `index`: their ids and versions (uint64[n]), the expansion measured (0: none), and the highest
-    version given in each of the shards whose vectors they were."""
+class IndexSnapshot:
+    """The rows 0 … n − 1 of `index`, with their ids and `versions` uint64[n]. `expansion`: as measured, else 0.
+    `highest`: shard → the highest version given, for each shard of the snapshot."""
 
     index: AnnIndex
     attributes: Attributes
@@ -75,9 +80,11 @@ class Snapshot:
     highest: Mapping[int, int]
 
 
-def write(snapshots: Objects, highest: Mapping[int, int], collection: Collection, view: View, expansion: int) -> None:
-    """The indexed rows of `view`; `highest` is the highest version given in each shard. Durable when this returns;
-    older snapshots of these shards are removed.
+def write(
+    snapshots: Objects, highest: Mapping[int, int], collection: Collection, view: TableView, expansion: int
+) -> None:
+    """Write a snapshot of the indexed rows of `view`; `highest`: shard → the highest version given. The snapshot is
+    durable when this returns; older snapshots of these shards are removed.
 
     Raises OSError.
     """
@@ -112,7 +119,7 @@ def write(snapshots: Objects, highest: Mapping[int, int], collection: Collection
             target.delete(name)
     for entry in snapshots.list():
         other = snapshots.within(entry.name)
-        if entry.name != lowest and (entry.name in map(str, highest) or _held(other).keys() & highest.keys()):
+        if entry.name != lowest and (entry.name in map(str, highest) or _usable_shards(other).keys() & highest.keys()):
             other.remove()
 
 
@@ -125,23 +132,25 @@ def _attributes_name(index_name: str) -> str:
 
 
 def shards_of(saved: Objects) -> Mapping[int, int]:
-    """Whose vectors a snapshot has: shard → the highest version given there. Raises OSError, ValueError."""
+    """The shards of a snapshot: shard → the highest version given. Raises OSError, and ValueError if the object is
+    damaged."""
     content = saved.get(SHARDS)
     try:
-        held = msgspec.json.decode(content, type=_Shards)
+        shards = msgspec.json.decode(content, type=_Shards)
     except msgspec.MsgspecError as error:
         raise ValueError(f"{SHARDS} cannot be read: {error}") from error
-    if held.encode() != content:
+    if shards.encode() != content:
         raise ValueError(f"{SHARDS} fails its checksum")
-    return held.highest
+    return shards.highest
 
 
-def _held(saved: Objects) -> Mapping[int, int]:
-    """As `shards_of`; empty for a snapshot of no use to anyone, which is removed."""
+def _usable_shards(saved: Objects) -> Mapping[int, int]:
+    """As `shards_of`; empty if the object does not exist or cannot be read. In the latter case the snapshot is
+    removed."""
     try:
         return shards_of(saved)
     except FileNotFoundError:
-        return {}  # its first one is being written
+        return {}  # the first snapshot in this place is being written
     except (OSError, ValueError) as error:
         event(logging.WARNING, "vector index snapshot not usable, building anew", path=saved.location(), why=error)
         saved.remove()
@@ -149,17 +158,18 @@ def _held(saved: Objects) -> Mapping[int, int]:
 
 
 def _all_in(snapshots: Objects) -> Iterator[tuple[Objects, Mapping[int, int]]]:
+    """Each snapshot of a collection with its shards, as `_usable_shards`."""
     for entry in snapshots.list():
         saved = snapshots.within(entry.name)
-        yield saved, _held(saved)
+        yield saved, _usable_shards(saved)
 
 
 def discard_newer(snapshots: Objects, shard: int, highest: int) -> None:
-    """Remove snapshots that name versions this shard's store never gave: the store is older than they are, and would
-    give them to other vectors."""
-    for saved, held in _all_in(snapshots):
-        if held.get(shard, 0) > highest:
-            why = f"it names version {held[shard]} of shard {shard}, whose store has given {highest} at most"
+    """Remove snapshots that name versions above `highest`, the highest version this shard's store has given: the store
+    is older than these snapshots, and would give the same versions to other vectors."""
+    for saved, shards in _all_in(snapshots):
+        if shards.get(shard, 0) > highest:
+            why = f"it names version {shards[shard]} of shard {shard}, whose store has given {highest} at most"
             event(
                 logging.WARNING,
                 "vector index snapshot is of another store, building anew",
@@ -169,19 +179,21 @@ def discard_newer(snapshots: Objects, shard: int, highest: int) -> None:
             saved.remove()
 
 
-def read(snapshots: Objects, shard: int, collection: Collection) -> Snapshot | None:
-    """The snapshot that has `shard`, or None if there is none, or it is damaged: build from the store."""
-    for saved, held in _all_in(snapshots):
-        if shard in held and saved.exists(ROWS):
+def read(snapshots: Objects, shard: int, collection: Collection) -> IndexSnapshot | None:
+    """The first usable snapshot that has `shard`; None if there is none, and then the index is built from the store."""
+    for saved, shards in _all_in(snapshots):
+        if shard in shards and saved.exists(ROWS):
             try:
                 return _read(saved, collection)
             except (OSError, ValueError, RuntimeError) as error:
-                where = saved.location()
-                event(logging.WARNING, "vector index snapshot not usable, building anew", path=where, why=error)
+                path = saved.location()
+                event(logging.WARNING, "vector index snapshot not usable, building anew", path=path, why=error)
     return None
 
 
-def _read(saved: Objects, collection: Collection) -> Snapshot:
+def _read(saved: Objects, collection: Collection) -> IndexSnapshot:
+    """Raises OSError, ValueError, RuntimeError if the snapshot is damaged or of another description of the
+    collection."""
     content = verified(saved)
     if content.collection != collection:
         raise ValueError(f"it is of {content.collection}")
@@ -190,11 +202,12 @@ def _read(saved: Objects, collection: Collection) -> Snapshot:
     attributes = Attributes.restore(_attributes_bytes(saved, content), len(ids))
     index = AnnIndex(collection.dimension, collection.metric, collection.storage)
     saved.get_by_path(content.index_file, lambda path: index.load(path, len(ids)))
-    return Snapshot(index, attributes, content.expansion, ids, versions, content.highest)
+    return IndexSnapshot(index, attributes, content.expansion, ids, versions, content.highest)
 
 
 def verified(saved: Objects) -> _List:
-    """The list of a snapshot's rows, when it and all it refers to are whole. Raises OSError, ValueError."""
+    """The list of a snapshot's rows. Raises OSError, and ValueError if the list or an object that it names is
+    damaged."""
     content = _read_list(saved)
     name = content.index_file
     if "/" in name or _checksum(saved, name) != content.index_checksum:
@@ -215,9 +228,9 @@ def _read_list(saved: Objects) -> _List:
     if content.format != FORMAT or rest or len(content.versions) != 8 * rows:
         raise ValueError(f"it is of format {content.format}, with {len(content.versions)} bytes of versions")
     if sum(np.frombuffer(content.lengths, np.uint32).tolist()) != len(content.joined):
-        raise ValueError(f"its ids have {len(content.joined)} bytes, and their lengths say others")
+        raise ValueError(f"its ids have {len(content.joined)} bytes, but their lengths add up to another number")
     if content.highest.keys() != shards_of(saved).keys():
-        raise ValueError(f"its rows are of the shards {sorted(content.highest)}, and {SHARDS} says others")
+        raise ValueError(f"its rows are of the shards {sorted(content.highest)}, but {SHARDS} names others")
     return content
 
 

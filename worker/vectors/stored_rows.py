@@ -1,11 +1,11 @@
-"""The rows of a collection in a shard's store: their form, how they are checked, and the highest version given there.
+"""The rows of a collection in a shard's store: their format, their checks, and the highest version given in the shard.
 
 In the family "vectors", the key is the collection's id (4 bytes, big endian) and the vector's id; the value is the
-version (8 bytes, little endian), the components as given (float32) and the attributes (a msgpack map, or nothing).
+version (8 bytes, little endian), the components as given (float32) and the attributes (a msgpack map, or no bytes).
 
-A version is a number that no other vector of the collection ever had in that shard, deleted ones included: a snapshot
-that names it means that content and no other. The highest one is a row of its own, written with the vectors that have
-it, so nothing depends on which vectors are left.
+A version is a number that no other vector of the collection ever had in that shard, not even a deleted one, so a
+snapshot that names a version names exactly one content. The highest version has a row of its own, which is written
+together with the vectors, so it does not depend on which vectors still exist.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from worker.storage.faces import RowBatch, Rows
 
 FAMILY, META = "vectors", "meta"
 HIGHEST = b"vector/version/"
+"""Prefix of the rows that contain the highest version of each collection."""
 VERSION_BYTES = 8
 
 Row = tuple[bytes, bytes]
-"""A vector's id, and the value of its row."""
+"""(a vector's id, the value of its row)."""
 
 _ATTRIBUTES = msgspec.msgpack.Decoder(dict[str, str | int | float | bool])
 
 
 def prefix(collection_id: int) -> bytes:
+    """The first bytes of the keys of a collection's vectors."""
     return collection_id.to_bytes(4, "big")
 
 
 def put_highest(batch: RowBatch, collection_id: int, version: int) -> None:
-    """The highest version of the vectors that the batch writes."""
+    """Add to the batch the highest version of the vectors that it writes."""
     batch.put(META, HIGHEST + str(collection_id).encode(), version.to_bytes(VERSION_BYTES, "little"))
 
 
 def highest_version(store: Rows, collection_id: int) -> int:
-    """The highest version ever given in this shard, 0 when none was. Raises StoreDamaged."""
+    """The highest version ever given in this shard, 0 if none was. Raises StoreDamaged, Unavailable."""
     key = HIGHEST + str(collection_id).encode()
     value = store.get(META, key)
     with store.decoding(META, key):
@@ -47,16 +49,16 @@ def highest_version(store: Rows, collection_id: int) -> int:
     return 0 if value is None else int.from_bytes(value, "little")
 
 
-def check_highest(store: Rows, collection_id: int, kept: int, seen: int) -> None:
-    """Raises StoreDamaged when a vector has a version above the highest one that was kept."""
+def check_highest(store: Rows, collection_id: int, stored: int, seen: int) -> None:
+    """Raises StoreDamaged if the highest version `seen` in a vector is above the highest version that was `stored`."""
     key = HIGHEST + str(collection_id).encode()
     with store.decoding(META, key):
-        if seen > kept:
-            raise ValueError(f"it says {kept}, and a vector has version {seen}")
+        if seen > stored:
+            raise ValueError(f"it says {stored}, and a vector has version {seen}")
 
 
 def forget(batch: RowBatch, collection_id: int) -> None:
-    """Remove all that the store has of a collection's vectors."""
+    """Add to the batch the removal of all rows of a collection's vectors."""
     batch.delete(META, HIGHEST + str(collection_id).encode())
     batch.delete_range(FAMILY, prefix(collection_id), prefix(collection_id + 1))
 
@@ -70,11 +72,12 @@ def columns(rows: Sequence[Row], dimension: int) -> tuple[list[bytes], Floats, l
 
 
 def version_of(value: bytes) -> int:
+    """The version in the value of a vector's row."""
     return int.from_bytes(value[:VERSION_BYTES], "little")
 
 
 def checked(rows: Sequence[Row], dimension: int) -> tuple[list[Row], dict[bytes, str]]:
-    """(the rows that are whole, what is wrong with each of the others)."""
+    """(the rows that are whole, id → what is wrong for each of the others)."""
     head = VERSION_BYTES + 4 * dimension
     whole = [row for row in rows if len(row[1]) >= head]
     try:
@@ -83,18 +86,20 @@ def checked(rows: Sequence[Row], dimension: int) -> tuple[list[Row], dict[bytes,
                 _check_texts(vector_id, value, head)
             return whole, {}
     except (msgspec.MsgspecError, ValueError):
-        pass  # one of them is damaged: which, is found one by one
+        pass  # a row is damaged: check the rows one by one
     wrong = {vector_id: why for vector_id, value in rows if (why := _wrong(vector_id, value, head))}
     return [row for row in rows if row[0] not in wrong], wrong
 
 
 def _check_texts(vector_id: bytes, value: bytes, head: int) -> None:
+    """Raises ValueError or MsgspecError if the id or the attributes cannot be decoded."""
     vector_id.decode()
     if len(value) > head:
         _ATTRIBUTES.decode(value[head:])
 
 
 def _wrong(vector_id: bytes, value: bytes, head: int) -> str:
+    """What is wrong with a row; empty if it is whole. `head`: bytes of the version and the components."""
     if not 1 <= len(vector_id) <= ID_BYTES_MAX:
         return f"its id has {len(vector_id)} bytes"
     if len(value) < head:

@@ -1,7 +1,8 @@
-"""The rows of a collection in one worker's memory: what searches read while writes go on.
+"""The rows of a collection in one worker's memory, which searches read while writes go on.
 
-A row holds one version of one vector and never changes; replacing or deleting a vector makes its row dead. Readers take
-a `View` and need no lock: a view's arrays are only ever written past the view's size or at dead rows, or copied first.
+A row contains one version of one vector and never changes; replacing or deleting a vector makes its row dead. Readers
+take a `TableView` and need no lock: a view's arrays are only written behind the view's size or at dead rows; for any
+other change they are copied first.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ Shards = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """The rows at one moment. Rows < `indexed` are in `index`; those from there to `size` must be searched exactly.
+class TableView:
+    """The rows at one moment. Living rows below `indexed` are in `index`; those from there to `size` must be compared
+    exactly.
 
-    `vectors` float32 or float16 [≥ size, dimension] as they are compared, `norms` float32[≥ size] their lengths,
-    `alive` bool[≥ size], `shards` uint16[≥ size] the shard each living row is of, `ids` those of the rows.
+    `vectors` float32 or float16 [≥ size, dimension] are as they are compared, `norms` float32[≥ size] their lengths,
+    `alive` bool[≥ size], `shards` uint16[≥ size] the shard of each living row, `versions` uint64[≥ size], `ids` those
+    of the rows. `dead` is the number of dead rows below `size`.
     """
 
     index: AnnIndex
@@ -43,16 +46,18 @@ class View:
     dead: int
 
     def allowed(self) -> NDArray[np.bool_]:
+        """Which rows are living, bool[size]."""
         return self.alive[: self.size]
 
 
 class Table:
-    """Rows under one writer at a time; the owner holds its lock around every method that changes it."""
+    """The rows, for one writer at a time: the owner holds its lock around every method that changes the table. `view`
+    is the present state for readers."""
 
     def __init__(self, collection: Collection, capacity: int = 0) -> None:
         self.collection = collection
         capacity = max(CAPACITY_MIN, capacity)
-        # i8 is only how the index holds components: an answer's order is decided by the halves kept here.
+        # i8 is the type in the index only: the order of an answer is decided by the float16 components here.
         kind = np.float32 if collection.storage == "f32" else np.float16
         self._vectors: NDArray[np.floating] = np.zeros((capacity, collection.dimension), dtype=kind)
         self._norms = np.zeros(capacity, dtype=np.float32)
@@ -65,8 +70,8 @@ class Table:
         self._size = self._indexed = self._dead = 0
         self.view = self._publish()
 
-    def _publish(self) -> View:
-        self.view = View(
+    def _publish(self) -> TableView:
+        self.view = TableView(
             self._index,
             self._vectors,
             self._norms,
@@ -83,13 +88,14 @@ class Table:
 
     @property
     def memory_bytes(self) -> int:
-        """What the rows take; room kept for growth is not touched, so it takes address space only."""
-        a_row = self._vectors.itemsize * self._vectors.shape[1] + 4 + 1 + 2 + 8
+        """An estimate of the rows' size in memory. Spare capacity is not counted: it is never touched, so it takes
+        address space only."""
+        row_bytes = self._vectors.itemsize * self._vectors.shape[1] + 4 + 1 + 2 + 8
         sample = self._ids[:1000]
-        # A bytes object has 33 bytes beside its text; list and dict hold 8 and about 100 bytes an entry.
-        an_id = sum(map(len, sample)) // max(1, len(sample)) + 141
-        a_node = node_bytes(self.collection.dimension, self.collection.metric, self.collection.storage)
-        return self._size * (a_row + an_id) + self._indexed * a_node + self._attributes.memory_bytes
+        # A bytes object takes 33 bytes and its text; its entries in a list and a dict take 8 and about 100 bytes.
+        id_bytes = sum(map(len, sample)) // max(1, len(sample)) + 141
+        a_node_bytes = node_bytes(self.collection.dimension, self.collection.metric, self.collection.storage)
+        return self._size * (row_bytes + id_bytes) + self._indexed * a_node_bytes + self._attributes.memory_bytes
 
     def append(
         self,
@@ -100,7 +106,8 @@ class Table:
         attributes: Sequence[bytes],
         replaced: Sequence[int],
     ) -> int:
-        """Add rows and let `replaced` ones die, in one step for readers. Returns the first new row."""
+        """Add rows and make the `replaced` ones dead, in one step for readers. `vectors` float32[n, dimension] as
+        given, `versions` uint64[n], `shards` uint16[n] or one for all. Returns the first new row."""
         first, count = self._size, len(ids)
         self._reserve(first + count)
         ready = prepared(vectors, self.collection.metric)
@@ -116,6 +123,7 @@ class Table:
         return first
 
     def kill(self, rows: Sequence[int]) -> None:
+        """Make these living rows dead."""
         self._kill(rows)
         self._publish()
 
@@ -126,7 +134,7 @@ class Table:
             self._dead += len(rows)
 
     def restore(self, index: AnnIndex, versions: NDArray[np.uint64], attributes: Attributes) -> None:
-        """Begin with the rows of a snapshot, all dead until `revive`d; the table must be empty."""
+        """Begin with the rows of a snapshot, all dead until `revive`; the table must be empty. `versions` uint64[n]."""
         assert self._size == 0
         count = len(versions)
         self._reserve(count)
@@ -138,7 +146,8 @@ class Table:
         self._publish()
 
     def revive(self, rows: Rows, ids: Sequence[bytes], vectors: Floats, shard: int) -> None:
-        """Fill dead rows that a snapshot has and the store confirms."""
+        """Make dead rows of a snapshot living, with the content of the store: `rows` int64[n], `vectors`
+        float32[n, dimension] as given."""
         ready = prepared(vectors, self.collection.metric)
         self._vectors[rows] = ready
         self._norms[rows] = np.sqrt(np.einsum("ij,ij->i", ready, ready))
@@ -151,32 +160,35 @@ class Table:
         self._publish()
 
     def index_slice(self, rows_max: int) -> tuple[Rows, Floats]:
-        """The next rows to index, the dead left out; call `advance` when they are in the index."""
+        """The living ones of the next `rows_max` rows to index: int64[n] and their vectors float32[n, dimension]. Call
+        `advance` when they are in the index."""
         end = min(self._size, self._indexed + rows_max)
         rows = self._indexed + np.flatnonzero(self._alive[self._indexed : end])
         return rows, self._vectors[rows].astype(np.float32, copy=False)
 
     def advance(self, rows_max: int) -> None:
-        """The slice of `index_slice(rows_max)` is in the index."""
+        """Count the rows of `index_slice(rows_max)` as indexed."""
         self._indexed = min(self._size, self._indexed + rows_max)
         self._publish()
 
     def pending(self) -> int:
+        """The number of rows that are not indexed yet, dead ones included."""
         return self._size - self._indexed
 
     def _reserve(self, size: int) -> None:
         capacity = len(self._alive)
         if size <= capacity:
             return
-        grown = max(size, capacity + capacity // 2)
-        self._vectors, self._norms = _larger(self._vectors, grown), _larger(self._norms, grown)
-        self._shards, self._versions = _larger(self._shards, grown), _larger(self._versions, grown)
-        alive = np.ones(grown, dtype=np.bool_)
+        new_capacity = max(size, capacity + capacity // 2)
+        self._vectors, self._norms = _larger(self._vectors, new_capacity), _larger(self._norms, new_capacity)
+        self._shards, self._versions = _larger(self._shards, new_capacity), _larger(self._versions, new_capacity)
+        alive = np.ones(new_capacity, dtype=np.bool_)
         alive[:capacity] = self._alive
         self._alive = alive
 
 
 def _larger(array: NDArray, rows: int) -> NDArray:
-    new = np.zeros((rows, *array.shape[1:]), array.dtype)
-    new[: len(array)] = array
-    return new
+    """A copy of the array with this many rows, the new ones zero."""
+    larger = np.zeros((rows, *array.shape[1:]), array.dtype)
+    larger[: len(array)] = array
+    return larger

@@ -1,7 +1,7 @@
-"""The text attributes of one shard's collection, indexed for BM25 by tantivy.
+"""The text attributes of one collection in one worker, indexed for BM25 by tantivy.
 
-The index is in memory and made from the store when the shard loads. Writes are gathered and committed by the first
-search after them, so a search sees every write before it. Words are cut and lower-cased by tantivy's default tokenizer.
+The index is in memory, and is built from the stores when shards load. The first search after some writes commits them,
+so a search sees every write before it. Texts are split into words and lower-cased by tantivy's default tokenizer.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import tantivy
 
 ID_FIELD = "_id"
 WRITER_BYTES = 32 << 20
-PENDING_MAX = 10_000  # uncommitted changes, so that the next search's commit has a bound
+PENDING_MAX = 10_000
+"""Changes after which a write commits, so that the commit of the next search has a bound."""
 
 
 class TextIndex:
     """Safe to use from many threads."""
 
     def __init__(self, fields: Sequence[str]) -> None:
-        # Attributes may have any name, so the index's fields are numbered.
+        # Attributes may have any name, but tantivy's fields may not, so the index's fields are numbered.
         self._fields = {name: f"text{position}" for position, name in enumerate(fields)}
         builder = tantivy.SchemaBuilder()
         builder.add_text_field(ID_FIELD, stored=True, tokenizer_name="raw", index_option="basic")
@@ -33,10 +34,11 @@ class TextIndex:
         self._changes = 0
 
     def put(self, vector_id: bytes, packed: bytes) -> None:
-        """Index the text attributes of a vector, in place of those it had."""
-        values = msgspec.msgpack.decode(packed) if packed else {}
-        found = {field: values.get(attribute) for attribute, field in self._fields.items()}
-        texts = {field: text for field, text in found.items() if isinstance(text, str)}
+        """Index the text attributes of a vector, in place of its earlier ones. `packed`: a msgpack map of all its
+        attributes, or empty bytes."""
+        attributes = msgspec.msgpack.decode(packed) if packed else {}
+        values = {field: attributes.get(name) for name, field in self._fields.items()}
+        texts = {field: text for field, text in values.items() if isinstance(text, str)}
         with self._lock:
             self._writer.delete_documents_by_term(ID_FIELD, vector_id.decode())
             if texts:
@@ -62,7 +64,8 @@ class TextIndex:
         self._changes = 0
 
     def search(self, field: str, query: str, limit: int) -> list[tuple[bytes, float]]:
-        """(id, BM25 score) of the best `limit`, best first. The query is words: a vector matches with any of them."""
+        """(id, BM25 score) of the best `limit` vectors, best first. A vector matches if its field contains any word of
+        the query."""
         with self._lock:
             if self._changes:
                 self._commit()
@@ -79,7 +82,7 @@ class TextIndex:
         return list(dict.fromkeys(_ANALYZER.analyze(query)))
 
 
-# What tantivy calls "default": words of letters and digits, those of 40 bytes and more left out, in lower case.
+# tantivy's "default" tokenizer: words of letters and digits, in lower case, without those of 40 bytes or more.
 _ANALYZER = (
     tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
     .filter(tantivy.Filter.remove_long(40))

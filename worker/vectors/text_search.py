@@ -1,28 +1,31 @@
-"""BM25 over a worker's vectors. Word frequencies are each worker's own, which ids hashed over shards make alike."""
+"""BM25 over the text attributes of a worker's vectors. Each worker uses its own word frequencies, which are similar in
+all workers because ids are hashed over the shards."""
 
 from __future__ import annotations
 
 from worker.vectors.attribute_column import Mask
 from worker.vectors.collection import WorkerCollection
-from worker.vectors.table import View
+from worker.vectors.table import TableView
 
 WIDEN = 4
+"""How many times as many vectors the next round fetches if the mask has left too few."""
 
 
 def rank_text(
-    collection: WorkerCollection, view: View, mask: Mask | None, field: str, query: str, k: int
+    collection: WorkerCollection, view: TableView, mask: Mask | None, field: str, query: str, k: int
 ) -> list[tuple[bytes, int, float]]:
-    """(id, row, score) of the best `k` (in `mask`, bool[view.size], if given), best first, equal scores by id."""
+    """(id, row, score) of the best `k` vectors (in `mask`, bool[view.size], if given), best first, equal scores by
+    id."""
     assert collection.text is not None
     fetch = k
     while True:
         hits = collection.text.search(field, query, fetch)
         rows = collection.rows([vector_id for vector_id, _ in hits])
-        kept = [
+        allowed_hits = [
             (vector_id, row, score)
             for (vector_id, score), row in zip(hits, rows, strict=True)
             if 0 <= row < view.size and (mask is None or mask[row])
         ]
-        if len(kept) >= k or len(hits) < fetch:
-            return sorted(kept, key=lambda hit: (-hit[2], hit[0]))[:k]
+        if len(allowed_hits) >= k or len(hits) < fetch:
+            return sorted(allowed_hits, key=lambda hit: (-hit[2], hit[0]))[:k]
         fetch *= WIDEN

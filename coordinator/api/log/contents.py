@@ -7,9 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.api.log import parameters
+from coordinator.api.log import log_parameters
 from coordinator.context import CONTEXT
-from coordinator.log.reads import Selection, Warnings
+from coordinator.log.reads import KeySelection, Warnings
 from coordinator.responses import json_answer
 from shared.messages.log import SEQUENCE_MAX
 
@@ -21,8 +21,8 @@ KEYS_MAX = 100_000
 
 async def segments(request: web.Request) -> web.Response:
     """The first `limit` segments. If there are more, `nextSequence` is the `start_seq` that gives the rest."""
-    start, end = parameters.sequences(request.query)
-    limit = parameters.whole(request.query, ("limit",), SEGMENTS_MAX, 0, SEGMENTS_MAX)
+    start, end = log_parameters.sequences(request.query)
+    limit = log_parameters.whole(request.query, ("limit",), SEGMENTS_MAX, 0, SEGMENTS_MAX)
     area = request.app[CONTEXT].log
     await area.wait_for_state()
     in_range = [s for s in area.sequencer.segments if start <= s.start_seq < end]
@@ -36,11 +36,11 @@ async def segments(request: web.Request) -> web.Response:
 async def keys(request: web.Request) -> web.Response:
     """Distinct keys, ascending. If there are more, the next page begins `after` the last key."""
     query = request.query
-    prefix = parameters.octets(query, "prefix") or b""
-    after = parameters.octets(query, "after")
-    first = parameters.whole(query, ("start_segment", "startSegment"), 0, 0, SEGMENT_MAX)
-    last = parameters.whole(query, ("end_segment", "endSegment"), SEGMENT_MAX, 0, SEGMENT_MAX)
-    limit = parameters.whole(query, ("limit",), KEYS_DEFAULT, 1, KEYS_MAX)
+    prefix = log_parameters.octets(query, "prefix") or b""
+    after = log_parameters.octets(query, "after")
+    first = log_parameters.whole(query, ("start_segment", "startSegment"), 0, 0, SEGMENT_MAX)
+    last = log_parameters.whole(query, ("end_segment", "endSegment"), SEGMENT_MAX, 0, SEGMENT_MAX)
+    limit = log_parameters.whole(query, ("limit",), KEYS_DEFAULT, 1, KEYS_MAX)
     warnings = Warnings()
     page, more = await request.app[CONTEXT].log.reader.keys(prefix, after, (first, last), limit, warnings)
     rows = [{"key": base64.b64encode(key).decode()} for key in page]
@@ -49,9 +49,9 @@ async def keys(request: web.Request) -> web.Response:
 
 async def count(request: web.Request) -> web.Response:
     """The exact number of records of a key, of all keys with a prefix, or (without either) of the whole log."""
-    start, end = parameters.sequences(request.query)
+    start, end = log_parameters.sequences(request.query)
     named = any(name in request.query for name in ("key", "key_base64", "prefix", "prefix_base64"))
-    selection = parameters.selection(request.query) if named else Selection(None)
+    selection = log_parameters.selection(request.query) if named else KeySelection(None)
     warnings = Warnings()
     records = await request.app[CONTEXT].log.reader.count(selection, start, end, warnings)
     return json_answer(_warned({"status": "success", "count": records}, warnings))

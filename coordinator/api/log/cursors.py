@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
-from coordinator.api.log import parameters
+from coordinator.api.log import log_parameters
 from coordinator.bodies import read_body
 from coordinator.calls import WorkerReply
 from coordinator.context import CONTEXT
@@ -46,7 +46,7 @@ _list_decoder = msgspec.json.Decoder(list[_Position])
 
 async def get(request: web.Request) -> web.Response:
     """All positions of the cursor, or that of one `key`."""
-    key = parameters.octets(request.query, "key")
+    key = log_parameters.octets(request.query, "key")
     reply = await _ask(request, "log.cursor_get", CursorBody(_name(request), key=key))
     positions = unpack(reply.message.body, CursorReply).positions
     rows = [{"key": base64.b64encode(key).decode(), "sequence": sequence} for key, sequence in positions]

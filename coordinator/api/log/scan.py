@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from coordinator.api.log import answers, parameters
+from coordinator.api.log import answers, log_parameters
 from coordinator.context import CONTEXT, Context
 from coordinator.log.follow import Follower, Row, rows_of
-from coordinator.log.reads import Selection, Warnings
+from coordinator.log.reads import KeySelection, Warnings
 from coordinator.negotiation import EVENTS, JSON, PROTOBUF, boolean, preferred
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
@@ -34,8 +34,8 @@ SEND_TIMEOUT_S = 30.0
 async def scan(request: web.Request) -> web.StreamResponse:
     """Records of `key`, or of all keys with `prefix` merged by sequence number."""
     query = request.query
-    selection = parameters.selection(query)
-    start, end = parameters.sequences(query)
+    selection = log_parameters.selection(query)
+    start, end = log_parameters.sequences(query)
     reverse = boolean(query, "reverse", False)
     follow = boolean(query, "follow", False)
     media_type = preferred(request, EVENTS, PROTOBUF, JSON)
@@ -43,8 +43,8 @@ async def scan(request: web.Request) -> web.StreamResponse:
         if reverse:
             raise BadData("parameter 'reverse' is true; an event stream goes forward only")
         return await _event_stream(request, selection, _resumed(request, start), end)
-    limit = parameters.whole(query, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
-    timeout_s = parameters.seconds(query, "timeout", FOLLOW_TIMEOUT_S, FOLLOW_TIMEOUT_MAX_S)
+    limit = log_parameters.whole(query, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
+    timeout_s = log_parameters.seconds(query, "timeout", FOLLOW_TIMEOUT_S, FOLLOW_TIMEOUT_MAX_S)
     if follow:
         if reverse:
             raise BadData("parameter 'reverse' is true; a read that follows goes forward only")
@@ -58,7 +58,7 @@ async def scan(request: web.Request) -> web.StreamResponse:
 class _Json:
     media_type = JSON
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: KeySelection) -> None:
         self._selection = selection
         self._first = True
 
@@ -79,7 +79,7 @@ class _Json:
 class _Protobuf:
     media_type = PROTOBUF
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: KeySelection) -> None:
         pass
 
     def start(self) -> bytes:
@@ -95,7 +95,7 @@ class _Protobuf:
 
 async def _scan(
     request: web.Request,
-    selection: Selection,
+    selection: KeySelection,
     start: int,
     end: int,
     limit: int,
@@ -158,7 +158,7 @@ def _parked(context: Context) -> Iterator[None]:
         context.in_flight += 1
 
 
-async def _wait_for_records(context: Context, selection: Selection, start: int, end: int, timeout_s: float) -> None:
+async def _wait_for_records(context: Context, selection: KeySelection, start: int, end: int, timeout_s: float) -> None:
     """Return when the selection has a readable record from `start` on, or the time is over."""
     if start >= end:
         return
@@ -182,11 +182,11 @@ def _resumed(request: web.Request, start: int) -> int:
     return int(text) + 1
 
 
-async def _event_stream(request: web.Request, selection: Selection, start: int, end: int) -> web.StreamResponse:
+async def _event_stream(request: web.Request, selection: KeySelection, start: int, end: int) -> web.StreamResponse:
     """Records as server-sent events, past and then live, until `end` or the reader goes."""
     context = request.app[CONTEXT]
-    limit = parameters.whole(request.query, ("limit",), LIMIT_MAX, 1, LIMIT_MAX)
-    timeout_s = parameters.seconds(request.query, "timeout", float("inf"), float("inf"))
+    limit = log_parameters.whole(request.query, ("limit",), LIMIT_MAX, 1, LIMIT_MAX)
+    timeout_s = log_parameters.seconds(request.query, "timeout", float("inf"), float("inf"))
     with context.log.followers.following(selection, start) as follower, _parked(context):
         rows = await context.log.followers.read(follower, min(limit, EVENTS_AT_ONCE))
         headers = {"Content-Type": EVENTS, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

@@ -9,7 +9,8 @@ from shared.promql.model import Grid, Matrix, Value
 
 
 def evaluate_aggregate(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, context: EvalContext) -> Matrix:
-    """`op by|without (…) (param, value)` at every step: an instant vector of groups, or of series for topk and such.
+    """`op by|without (…) (param, value)` at every step: an instant vector of groups, or of series for topk and the
+    like.
 
     Raises NotExecutable for an invalid parameter (NaN, beyond int64, not a label name).
     """

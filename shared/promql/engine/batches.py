@@ -1,4 +1,4 @@
-"""Aggregations over one selector's series, evaluated some series at a time so that memory has a bound."""
+"""Aggregations over one selector's series, evaluated some series at a time to bound memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shared.promql.ast import (
     VectorSelector,
 )
 from shared.promql.engine import partial
-from shared.promql.engine.context import Batch, EvalContext
+from shared.promql.engine.context import EvalContext, SeriesBatch
 from shared.promql.engine.partial import Partial
 from shared.promql.engine.range_functions import range_argument
 from shared.promql.functions import FUNCTIONS, Scope
@@ -32,18 +32,18 @@ BATCH_CELLS = 1 << 18
 """Series × steps of a batch: 2 MB of values, which stay in the processor's cache from one operator to the next."""
 
 BATCH_SERIES = 1 << 14
-"""Series of a batch at most, whose samples are read some at a time."""
+"""Series of a batch, at most; their samples are read in several parts."""
 
 STREAMED = frozenset({"sum", "avg", "count", "min", "max", "group", "stddev", "stdvar", "topk", "bottomk"})
-"""Aggregations whose partial form is smaller than what they aggregate."""
+"""Aggregations whose partial form is smaller than their input."""
 
 
 EvaluateVector = Callable[[Expr, Grid, EvalContext], Matrix]
-"""How an expression that is an instant vector is evaluated."""
+"""A function that evaluates an expression whose type is an instant vector."""
 
 
 def batched_selector(node: Aggregate) -> VectorSelector | None:
-    """The selector whose series come in batches; None where the aggregation takes all of its series at once."""
+    """The selector whose series come in batches, or None if the aggregation takes all of its series at once."""
     return leaf(node.expr) if node.op in STREAMED else None
 
 
@@ -61,7 +61,7 @@ def partials(
         return
     steps = max(grid.steps, 1)
     cells = 0
-    batch = Batch(selector, size=max(1, min(BATCH_SERIES, BATCH_CELLS // steps)))
+    batch = SeriesBatch(selector, size=max(1, min(BATCH_SERIES, BATCH_CELLS // steps)))
     while batch.first == 0 or batch.first < batch.total:
         with _restricted(batch, context):
             value = evaluate_vector(node.expr, grid, context)
@@ -74,7 +74,7 @@ def partials(
 
 
 @contextmanager
-def _restricted(batch: Batch, context: EvalContext) -> Iterator[None]:
+def _restricted(batch: SeriesBatch, context: EvalContext) -> Iterator[None]:
     outer, context.batch = context.batch, batch
     try:
         yield
@@ -108,7 +108,7 @@ def _leaf_of_call(call: Call) -> VectorSelector | None:
 
 
 def constant(expr: Expr) -> bool:
-    """Whether `expr` reads no samples, so that evaluating it once a batch costs nothing."""
+    """Whether `expr` reads no samples, so that evaluating it once per batch costs next to nothing."""
     match expr:
         case NumberLiteral() | StringLiteral():
             return True

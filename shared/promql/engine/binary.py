@@ -62,8 +62,8 @@ def evaluate_binary(node: Binary, lhs: Value, rhs: Value, grid: Grid, context: E
 
 
 def _trimmed(node: Binary, lhs: Value, rhs: Value, context: EvalContext) -> Matrix:
-    """Nothing, with a remark where there was a float to trim. Raises NotExecutable between scalars, and for ambiguous
-    vector matches."""
+    """The empty vector, with an annotation if there was a float to trim. Raises NotExecutable between scalars, and for
+    ambiguous vector matches."""
 
     def drop(left: Float, right: Float) -> tuple[Float, Bool | None]:
         return left, np.zeros(np.broadcast_shapes(left.shape, right.shape), dtype=np.bool_)
@@ -85,32 +85,33 @@ def _trimmed(node: Binary, lhs: Value, rhs: Value, context: EvalContext) -> Matr
 
 
 def _operation(node: Binary) -> Operation:
-    """A comparison without `bool` keeps the left value where it holds."""
+    """The function of (left values, right values). A comparison without `bool` keeps the left value where it holds."""
     arithmetic = ARITHMETIC_UFUNCS.get(node.op)
 
     def apply(left: Float, right: Float) -> tuple[Float, Bool | None]:
         with np.errstate(all="ignore"):
             if arithmetic is not None:
                 return arithmetic(left, right), None
-            held = COMPARISON_UFUNCS[node.op](left, right)
-        return (held.astype(np.float64), None) if node.return_bool else (left, held)
+            holds = COMPARISON_UFUNCS[node.op](left, right)
+        return (holds.astype(np.float64), None) if node.return_bool else (left, holds)
 
     return apply
 
 
 def _scalars(node: Binary, left: Float, right: Float) -> Float:
-    values, kept = _operation(node)(left, right)
-    if kept is not None:
+    values, is_kept = _operation(node)(left, right)
+    if is_kept is not None:
         raise NotExecutable(f"comparisons between scalars must use the bool modifier: {node.op} bool")
     return values
 
 
 def _with_scalar(node: Binary, vector: Matrix, scalar: Float, *, swapped: bool) -> Matrix:
-    """A vector and a scalar; a comparison that filters answers the vector's values on whichever side it stands."""
+    """The value for a vector and a scalar. A comparison without `bool` keeps the vector's values, whichever side the
+    vector is on."""
     if node.op in ARITHMETIC or node.return_bool:
         operation = _operation(node)
         values, _ = operation(scalar, vector.values) if swapped else operation(vector.values, scalar)
         return Matrix(vector.labels, values, vector.present, np.ones_like(vector.drop_name))
     compare = COMPARISON_UFUNCS[node.op]
-    held = compare(scalar, vector.values) if swapped else compare(vector.values, scalar)
-    return without_empty(Matrix(vector.labels, vector.values, vector.present & held, vector.drop_name))
+    holds = compare(scalar, vector.values) if swapped else compare(vector.values, scalar)
+    return without_empty(Matrix(vector.labels, vector.values, vector.present & holds, vector.drop_name))

@@ -1,4 +1,4 @@
-"""What one evaluation carries through the tree: where samples come from, its limits, and the remarks it gathers."""
+"""The context of an evaluation: the source of its samples, its limits, and the annotations it gathers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from shared.errors import DeadlineExceeded, Internal, NotExecutable
+from shared.errors import DeadlineExceeded, Internal, NotExecutable, TooHeavy
 from shared.labels import Symbols
 from shared.promql.ast import At, Duration, Expr, VectorSelector
-from shared.promql.model import Annotations, Grid, Selection, Source, Value
+from shared.promql.model import Annotations, Grid, SeriesSelection, Source, Value
 
 LOOKBACK_MS = 300_000
 """How far an instant selector looks back for a sample: Prometheus's default of five minutes."""
@@ -26,24 +26,23 @@ def _never() -> bool:
 
 
 def resolved(duration: Duration) -> int:
-    """A duration the parser has resolved to milliseconds (`parser.resolve_durations`)."""
+    """The milliseconds of a duration that `resolve_durations` has resolved. Raises Internal for any other."""
     if not isinstance(duration, int):
         raise Internal("a duration expression reached the evaluator unresolved")
     return duration
 
 
 @dataclass(slots=True)
-class Batch:
+class SeriesBatch:
     """Restricts one selector to the series [first, first + size) while a batch of series is evaluated.
 
-    The scan of that selector makes `selection` when it first meets it, and remembers in `read_size` how many series
-    to read at once.
+    The first scan of that selector sets `selection`, and each read sets `read_size`, the number of series to read next.
     """
 
     selector: VectorSelector
     size: int
     first: int = 0
-    selection: Selection | None = None
+    selection: SeriesSelection | None = None
     read_size: int = 0
 
     @property
@@ -53,10 +52,11 @@ class Batch:
 
 @dataclass
 class EvalContext:
-    """The source, limits and remarks of one evaluation; used by one thread at a time.
+    """The source, limits and annotations of one evaluation; used by one thread at a time.
 
     `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
-    `remote[i]` is the value of the leaf `Remote(i)`; `samples_left` counts down, `samples_read` up.
+    `processor_end` is of `time.thread_time()`: the end of what a light query may take. `remote[i]` is the value of the
+    leaf `Remote(i)`; `samples_left` counts down, `samples_read` up.
     """
 
     source: Source | None
@@ -68,17 +68,22 @@ class EvalContext:
     annotations: Annotations = field(default_factory=Annotations)
     remote: Sequence[Value] = ()
     cancelled: Callable[[], bool] = _never
+    processor_end: float = float("inf")
     samples_read: int = 0
-    batch: Batch | None = None
+    batch: SeriesBatch | None = None
     invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
-    """Memo of `invariance.step_invariant`: id of a node → (the node, so that no other gets its id; the answer)."""
+    """The memo of `invariance.step_invariant`: id of a node → (the node, so that no other node gets its id; the
+    result)."""
 
     def check(self) -> None:
-        """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled."""
+        """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled, TooHeavy when
+        a light query has had its processor time."""
         if self.cancelled():
             raise DeadlineExceeded("query was cancelled before it was done")
         if time.monotonic() > self.deadline:
             raise DeadlineExceeded(TIMED_OUT)
+        if time.thread_time() > self.processor_end:
+            raise TooHeavy("the query has had the processor time of a light one")
 
     def charge(self, samples: int) -> None:
         """Count samples read from the source. Raises NotExecutable when the query's budget is spent."""
@@ -87,7 +92,7 @@ class EvalContext:
         self.reserve(0)
 
     def reserve(self, cells: int) -> None:
-        """Ask for a matrix of `cells` values. Raises NotExecutable if it alone exceeds what is left of the budget."""
+        """Announce a matrix of `cells` values. Raises NotExecutable if it alone exceeds the rest of the budget."""
         if cells > self.samples_left:
             raise NotExecutable(TOO_MANY_SAMPLES)
 

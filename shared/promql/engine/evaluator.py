@@ -1,7 +1,8 @@
-"""The walk over the tree: each node's value over a grid of evaluation times, as columns.
+"""Evaluates the tree: each node's value over a grid of evaluation times, as columns.
 
-Semantics: https://prometheus.io/docs/prometheus/latest/querying/basics/. This module only decides which part computes
-a node, and evaluates what that part needs. No other module evaluates a subtree, except by the function it is given.
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/basics/. This module only decides which part computes a
+node, and evaluates what that part needs. Other modules evaluate a subtree only through a function that is passed to
+them.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
 
 
 def evaluate_vector(expr: Expr, grid: Grid, context: EvalContext) -> Matrix:
-    """`evaluate` where the type check promises an instant vector."""
+    """`evaluate` for an expression that the type check found to be an instant vector."""
     value = evaluate(expr, grid, context)
     if not isinstance(value, Matrix):
         raise NotExecutable(f"expected an instant vector, got a {type(value).__name__.lower()}")
@@ -84,7 +85,7 @@ def evaluate_vector(expr: Expr, grid: Grid, context: EvalContext) -> Matrix:
 
 
 def evaluate_scalar(expr: Expr, grid: Grid, context: EvalContext) -> Scalar:
-    """`evaluate` where the type check promises a scalar."""
+    """`evaluate` for an expression that the type check found to be a scalar."""
     value = evaluate(expr, grid, context)
     if not isinstance(value, Scalar):
         raise NotExecutable(f"expected a scalar, got a {type(value).__name__.lower()}")
@@ -98,7 +99,7 @@ def evaluate_partial(node: Aggregate, grid: Grid, context: EvalContext) -> Parti
 
 
 def _aggregate(node: Aggregate, grid: Grid, context: EvalContext) -> Matrix:
-    """The value of an aggregation, by way of its partial form where its series come in batches."""
+    """The value of an aggregation, computed from partials if its series come in batches."""
     if batches.batched_selector(node) is not None:
         param = _param(node, grid, context)
         parts = list(batches.partials(node, param, grid, context, evaluate_vector))
@@ -122,7 +123,8 @@ def _range_vector(node: MatrixSelector | Subquery, grid: Grid, context: EvalCont
 
 
 def _range_series(node: MatrixSelector | Subquery, grid: Grid, context: EvalContext) -> RangeSeries:
-    """Raises NotExecutable when the inner grid of a subquery alone is over the query's budget."""
+    """The series of a range selector or subquery. Raises NotExecutable if the inner grid of a subquery alone exceeds
+    the query's budget."""
     if isinstance(node, MatrixSelector):
         return range_vectors.of_selector(node, grid, context)
     inner = inner_grid(node, grid, context)

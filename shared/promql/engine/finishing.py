@@ -13,7 +13,8 @@ from shared.promql.model import METADATA_LABELS, Bool, Matrix, RangeVector, Valu
 def finish(value: Value) -> Value:
     """Remove the metric names that operators have dropped, and series without a sample.
 
-    Series that became equal are merged where no step has both. Raises NotExecutable where one has.
+    Series whose label sets become equal are merged if no step has both. Raises NotExecutable if a step has both, or if
+    they are series of a range vector.
     """
     if isinstance(value, Matrix):
         return _finish_matrix(value)
@@ -27,7 +28,8 @@ def finish(value: Value) -> Value:
 
 
 def without_dropped_names(labels: LabelFrame, drop_name: Bool) -> LabelFrame:
-    """`labels` without name (and type and unit, which belong to it) where `drop_name` says so."""
+    """`labels` without the name (and without type and unit, which belong to it) in the rows of `drop_name`
+    (bool[series])."""
     if not drop_name.any():
         return labels
     if drop_name.all():

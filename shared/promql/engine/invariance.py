@@ -1,4 +1,4 @@
-"""Subtrees whose value is the same at every step because of `@`: found, evaluated once, and broadcast."""
+"""Finds subtrees whose value is the same at every step because of `@`. They are evaluated once and broadcast."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _step_invariant(expr: Expr, context: EvalContext) -> bool:
             parameter = expr.param is None or step_invariant(expr.param, context)
             return parameter and step_invariant(expr.expr, context)
         case Remote():
-            # Its value was made for the grid it stands in.
+            # Its value already covers the grid at this place in the tree.
             return False
 
 
@@ -58,7 +58,7 @@ def _call(call: Call, context: EvalContext) -> bool:
     signature = FUNCTIONS[call.func]
     if signature.of_samples and isinstance(selector := without_parens(call.args[0]), VectorSelector):
         return step_invariant(selector, context)
-    # A function that orders remarks on being used in a range query, which it could not see if it were evaluated once.
+    # A function that orders warns about its use in a range query, which it could not notice if it were evaluated once.
     if signature.depends_on_time or signature.gives_order:
         return False
     return all(step_invariant(argument, context) for argument in call.args)

@@ -1,7 +1,7 @@
 """Binary operators between two instant vectors: which series pair up, and the label sets of the result.
 
-Semantics: https://prometheus.io/docs/prometheus/latest/querying/operators/#vector-matching. Pairs are found once, on
-the label sets; whether a pair is ambiguous depends on what is present, and is decided step by step.
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/operators/#vector-matching. Pairs are determined once,
+from the label sets. Whether a pair is ambiguous depends on which series are present, and is decided at every step.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def presence_counts(present: Bool, ids: Rows, groups: int) -> Int:
 
 @dataclass(slots=True)
 class _Sides:
-    """The operands as seen by matching: `one` must be unique in its match group at every step, `many` need not be.
+    """The operands in the roles of matching: `one` must be unique in its match group at every step, `many` need not be.
 
-    `many_ids`, `one_ids`: the match group of every series; `fill_many`, `fill_one`: values for absent sides.
+    `many_ids`, `one_ids`: the match group of every series; `fill_many`, `fill_one`: the values for absent sides.
     """
 
     node: Binary
@@ -67,6 +67,7 @@ class _Sides:
     arithmetic: bool
 
     def apply(self, many: Float, one: Float) -> tuple[Float, Bool | None]:
+        """The operation on values of `many` and `one`, in the order of the query."""
         return self.operation(one, many) if self.swapped else self.operation(many, one)
 
 
@@ -116,7 +117,8 @@ def _evaluate(sides: _Sides, context: EvalContext) -> Matrix:
 
 
 def _refuse_duplicates(sides: _Sides, one_counts: Int) -> None:
-    """Two series of one match group on the "one" side at a step at which the operator has anything to do."""
+    """Raise NotExecutable if two series of one match group are on the "one" side at a step at which the operator has
+    something to compute."""
     if not len(one_counts) or one_counts.max() <= 1:
         return
     active = sides.many.present.any(axis=0)
@@ -136,6 +138,7 @@ def _refuse_duplicates(sides: _Sides, one_counts: Int) -> None:
 
 
 def _refuse_many(sides: _Sides, one_present: Bool) -> None:
+    """Raise NotExecutable if a one-to-one match has two series of one match group on the "many" side."""
     many_counts = presence_counts(sides.many.present, sides.many_ids, sides.groups)
     if len(many_counts) and many_counts.max() > 1:
         matched = one_present if sides.fill_one is None else np.ones_like(one_present)
@@ -144,7 +147,7 @@ def _refuse_many(sides: _Sides, one_present: Bool) -> None:
 
 
 def _matched(sides: _Sides, row_of: Rows) -> Matrix:
-    """Pairs of every "many" series with the "one" series `row_of` gives its group (int64[groups], -1: none)."""
+    """Pair every "many" series with the "one" series that `row_of` gives for its group (int64[groups], -1: none)."""
     partner = row_of[sides.many_ids]
     rows = np.flatnonzero(partner >= 0)
     partner = partner[rows]
@@ -152,30 +155,31 @@ def _matched(sides: _Sides, row_of: Rows) -> Matrix:
     # The common case of two vectors in the same order needs no copy.
     same = len(partner) == sides.one.labels.size and bool((np.diff(partner, prepend=-1) == 1).all())
     one = sides.one if same else take(sides.one, partner)
-    values, kept = sides.apply(many.values, one.values)
+    values, is_kept = sides.apply(many.values, one.values)
     include = {name: one.labels.column(name) for name in sides.matching.include}
-    return _result(sides, many.labels, many.drop_name, values, many.present & one.present, kept, include)
+    return _result(sides, many.labels, many.drop_name, values, many.present & one.present, is_kept, include)
 
 
 def _filled_one(sides: _Sides, one_present: Bool) -> Matrix:
-    """The "many" series at steps at which their group has nothing on the other side."""
+    """The "many" series at the steps at which their group has no series on the other side."""
     many = sides.many
-    values, kept = sides.apply(many.values, np.full_like(many.values, sides.fill_one))
+    values, is_kept = sides.apply(many.values, np.full_like(many.values, sides.fill_one))
     matched = many.present & ~one_present[sides.many_ids]
     one_labels = _match_labels(many.labels, sides.matching)
     include = {name: one_labels.column(name) for name in sides.matching.include}
-    return without_empty(_result(sides, many.labels, many.drop_name, values, matched, kept, include))
+    return without_empty(_result(sides, many.labels, many.drop_name, values, matched, is_kept, include))
 
 
 def _filled_many(sides: _Sides) -> Matrix:
-    """The "one" series at steps at which their group has nothing on the other side: they have their group's labels."""
+    """The "one" series at the steps at which their group has no series on the other side, with the labels of their
+    group."""
     one = sides.one
     many_present = presence_counts(sides.many.present, sides.many_ids, sides.groups) > 0
-    values, kept = sides.apply(np.full_like(one.values, sides.fill_many), one.values)
+    values, is_kept = sides.apply(np.full_like(one.values, sides.fill_many), one.values)
     matched = one.present & ~many_present[sides.one_ids]
     labels = _match_labels(one.labels, sides.matching)
     include = {name: one.labels.column(name) for name in sides.matching.include}
-    return without_empty(_result(sides, labels, np.zeros_like(one.drop_name), values, matched, kept, include))
+    return without_empty(_result(sides, labels, np.zeros_like(one.drop_name), values, matched, is_kept, include))
 
 
 def _result(
@@ -184,12 +188,12 @@ def _result(
     drop_name: Bool,
     values: Float,
     matched: Bool,
-    kept: Bool | None,
+    is_kept: Bool | None,
     include: dict[str, np.ndarray],
 ) -> Matrix:
     """The result of pairs: label sets from the "many" side and, for `include`, from the "one" side.
 
-    Arithmetic removes the name here and now, so that `group_left(__name__)` can give the result another one.
+    Arithmetic removes the name at once, so that `group_left(__name__)` can give the result another one.
     """
     matching = sides.matching
     if sides.arithmetic:
@@ -200,18 +204,18 @@ def _result(
         labels = labels.with_column(name, codes)
     if sides.node.return_bool:
         drop_name = np.ones_like(drop_name)
-    present = matched if kept is None else matched & kept
+    present = matched if is_kept is None else matched & is_kept
     message = MANY_TO_ONE if matching.card == "one-to-one" else GROUPING_LABELS
     return united(Matrix(labels, values, present, drop_name), message=message, occupied=matched)
 
 
 def _match_labels(labels: LabelFrame, matching: Matching) -> LabelFrame:
-    """The labels that name a series' match group."""
+    """The labels that identify a series' match group."""
     return labels.only(matching.labels) if matching.on else labels.without((METRIC_NAME, *matching.labels))
 
 
 def label_text(labels: LabelFrame, row: int) -> str:
-    """`{name="value", …}` with the metric name as a label like the others."""
+    """`{name="value", …}`, with the metric name written like any other label."""
     pairs = []
     for name, value in labels.labels(row):
         legacy = name.replace("_", "a").isalnum() and name.isascii() and not name[0].isdigit()

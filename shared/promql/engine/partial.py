@@ -1,8 +1,10 @@
-"""Aggregations in parts: the contribution of one batch of series or one shard, and how contributions become the answer.
+"""Aggregations in parts: the contribution of one batch of series or of one shard, and how contributions become the
+answer.
 
-A partial holds the groups' label sets and planes of float64[groups, steps]; where a group has no sample the planes hold
-what changes nothing when merged. Operators that need values instead of a reduction (quantile, topk, …) have a partial
-of series, in one plane `value`. An aggregation in one place is the merge of one partial.
+A partial has the groups' label sets and planes of float64[groups, steps]; where a group has no sample, the planes have
+neutral elements, which change nothing when merged. For operators that need values instead of a reduction (quantile,
+topk, …), a partial has series instead of groups, and one plane `value`. An aggregation that is evaluated in one place
+is the merge of one partial.
 
 Merging: compensated sums by Neumaier's addition, moments by Chan, Golub and LeVeque's formula (1979).
 """
@@ -16,7 +18,7 @@ import numpy as np
 
 from shared.labels import LabelFrame, Rows, concat, row_ids
 from shared.promql.ast import Aggregate
-from shared.promql.engine import parameters, selection
+from shared.promql.engine import aggregation_parameters, selection
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.kernels import aggregation
 from shared.promql.engine.rows import in_order, stack, united, without_empty
@@ -39,8 +41,8 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """`neutral`: the planes and their neutral elements; `reduce`: series into planes, answering counts or presence;
-    `merge`: two sets of planes into one; `answer`: the aggregation's values."""
+    """`neutral`: the planes and their neutral elements. `reduce`: reduces series into planes and returns counts or
+    presence, [groups, steps]. `merge`: merges two sets of planes. `answer`: the aggregation's values."""
 
     neutral: dict[str, float]
     reduce: Callable[[Float, Bool, Rows, Planes], np.ndarray]
@@ -49,7 +51,7 @@ class _Reduction:
 
 
 SERIES_OPERATORS = frozenset({"topk", "bottomk", "limitk", "limit_ratio", "quantile"})
-"""Operators whose partial is made of series (`groups` are label sets of series)."""
+"""Operators whose partial has series instead of groups (`groups` has the label sets of series)."""
 
 
 def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, context: EvalContext) -> Partial:
@@ -59,7 +61,9 @@ def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, con
         return Partial(matrix.labels, {"value": matrix.values}, matrix.present, matrix.drop_name)
     value = without_empty(value)
     if node.op == "count_values":
-        groups, counts, drop_name = selection.value_counts(node, value, parameters.label_name(param), context)
+        groups, counts, drop_name = selection.value_counts(
+            node, value, aggregation_parameters.label_name(param), context
+        )
         return Partial(groups, {"count": counts}, counts > 0, drop_name)
     reduction = _REDUCTIONS[node.op]
     ids, groups = selection.grouped(value.labels, node)
@@ -71,7 +75,7 @@ def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, con
 
 
 def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, context: EvalContext) -> Partial:
-    """One partial of several, all over one grid and one symbol table; none of them is changed."""
+    """Combine several partials, over one grid and with one symbol table, into one. None of them is changed."""
     assert partials
     if len(partials) == 1:
         return partials[0]
@@ -100,13 +104,13 @@ def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, c
 def merge(
     node: Aggregate, partials: Sequence[Partial], param: Value | None, grid: Grid, context: EvalContext
 ) -> Matrix:
-    """The aggregation's answer from the contributions of batches and shards, all on one symbol table."""
+    """The aggregation's answer from the contributions of batches and shards, which share one symbol table."""
     whole = combine(node, partials, param, context)
     if node.op in ORDERING_AGGREGATORS:
         chosen = without_empty(_series(whole))
         return selection.by_value(node, chosen) if grid.steps == 1 else chosen
     if node.op == "quantile":
-        q = parameters.scalar_of(param)
+        q = aggregation_parameters.scalar_of(param)
         series = without_empty(_series(whole))
         groups, ids, values, present = selection.quantiles(node, series, q)
         return without_empty(Matrix(groups, values, present, _any_of(series.drop_name, ids, groups.size)))
@@ -122,13 +126,15 @@ def _series(part: Partial) -> Matrix:
 
 
 def _candidates(node: Aggregate, value: Matrix, param: Value | None, context: EvalContext) -> Matrix:
-    """The series that may be in the answer when others join these."""
+    """The series that may be in the answer once others are merged with these."""
     if node.op == "quantile":
-        parameters.warn_of_quantiles(parameters.scalar_of(param), _parameter_offset(node), context)
+        aggregation_parameters.warn_of_quantiles(
+            aggregation_parameters.scalar_of(param), _parameter_offset(node), context
+        )
         return value
     if node.op == "limit_ratio":
-        return selection.sampled_by_hash(value, parameters.ratios(param, _parameter_offset(node), context))
-    k = parameters.limits(param)
+        return selection.sampled_by_hash(value, aggregation_parameters.ratios(param, _parameter_offset(node), context))
+    k = aggregation_parameters.limits(param)
     if node.op == "limitk":
         return selection.first_by_hash(node, value, k)
     return selection.extremes(node, value, k)
@@ -169,7 +175,7 @@ def _reduce_average(values: Float, present: Bool, ids: Rows, planes: Planes) -> 
 
 
 def _merge_average(a: Planes, b: Planes) -> Planes:
-    """Sums add up, at the smaller scale where one of them has it already or where the total would overflow."""
+    """Add the sums, at the smaller scale if one of them has it already or the total would overflow."""
     scaled = (a["scaled"] > 0) | (b["scaled"] > 0) | np.isinf(a["sum"] + b["sum"])
     sums, compensations = (
         [side[name] * np.where(scaled & (side["scaled"] == 0), aggregation.SCALE, 1.0) for side in (a, b)]

@@ -1,7 +1,7 @@
 """Functions of range vectors.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/functions/. The kernels do the arithmetic; this module
-says which kernel computes which function, and adds the remarks.
+decides which kernel computes which function, and adds the annotations.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from shared.labels import METRIC_NAME, LabelFrame
 from shared.promql import types
 from shared.promql.ast import Call, Expr, MatrixSelector, Subquery, without_parens
 from shared.promql.engine import scan
+from shared.promql.engine.aggregation_parameters import quantile_remark
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.vectors import absent_labels
 from shared.promql.engine.kernels import counters, extended, extremes, moments, order_statistics, tallies, trends
-from shared.promql.engine.parameters import quantile_remark
 from shared.promql.engine.range_vectors import RangeSeries
 from shared.promql.engine.scan import NO_FLAGS, Windows
 from shared.promql.functions import FUNCTIONS
 from shared.promql.model import Bool, Float, Grid, Int, Matrix, Samples
 
-KERNEL_WORK = 1 << 28
-"""Samples × steps in one call of a kernel: the worst case takes about a second, after which the deadline is checked."""
+KERNEL_WORK = 1 << 25
+"""Samples that all windows of one call of a kernel have together, each counted in every window: the worst case takes
+about an eighth of a second, after which the deadline is checked."""
 
 COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
 
@@ -142,7 +143,8 @@ RANGE_FUNCTIONS: dict[str, Callable[[Reading], None]] = {
 
 
 def range_argument(node: Call) -> tuple[int, MatrixSelector | Subquery]:
-    """Which argument of a range function is the range vector, without its parentheses."""
+    """(index, expression) of the argument that is a range vector, without its parentheses. Raises NotExecutable if
+    there is none."""
     for index, argument in enumerate(node.args):
         ranged = without_parens(argument)
         if isinstance(ranged, MatrixSelector | Subquery):
@@ -190,7 +192,7 @@ def _reading(
 
 def _run(function: Callable[[Reading], None], reading: Reading, context: EvalContext) -> bool:
     """Run a kernel in bounded calls. Returns whether start timestamps overlap somewhere."""
-    if len(reading.samples.values) * reading.windows.steps <= KERNEL_WORK:
+    if _work(reading) <= KERNEL_WORK:
         function(reading)
         return reading.overlapping_starts
     overlapping = False
@@ -201,31 +203,63 @@ def _run(function: Callable[[Reading], None], reading: Reading, context: EvalCon
     return overlapping
 
 
+def _work(reading: Reading) -> int:
+    """How many samples all windows have together, at most."""
+    return len(reading.samples.values) * _windows_of_sample(reading.windows) + reading.out.size
+
+
+def _windows_of_sample(windows: Windows) -> int:
+    """In how many windows a sample can be."""
+    if not windows.step:
+        return windows.steps
+    return min(windows.steps, (windows.range_ms + windows.before_ms + windows.after_ms) // windows.step + 1)
+
+
 def _parts(reading: Reading) -> Iterator[Reading]:
-    """The reading cut into single series, and each series into runs of steps."""
-    offsets = reading.samples.offsets
-    for row in range(len(offsets) - 1):
-        begin, end = int(offsets[row]), int(offsets[row + 1])
-        starts = reading.samples.start_timestamps_ms
-        samples = Samples(
-            np.array([0, end - begin], dtype=np.int64),
-            reading.samples.timestamps_ms[begin:end],
-            reading.samples.values[begin:end],
+    """The reading cut into series whose windows have few samples together, and a single series of many into runs of
+    steps."""
+    offsets, windows = reading.samples.offsets, reading.windows
+    work = offsets * _windows_of_sample(windows) + np.arange(len(offsets)) * windows.steps
+    first = 0
+    while first < len(offsets) - 1:
+        last = max(first + 1, int(np.searchsorted(work, work[first] + KERNEL_WORK, side="right")) - 1)
+        series = _of_series(reading, first, last)
+        if last - first == 1 and work[last] - work[first] > KERNEL_WORK:
+            samples = max(int(offsets[last] - offsets[first]), 1)
+            yield from _runs_of_steps(series, max(1, KERNEL_WORK // samples))
+        else:
+            yield series
+        first = last
+
+
+def _of_series(reading: Reading, first: int, last: int) -> Reading:
+    samples = reading.samples
+    begin, end = int(samples.offsets[first]), int(samples.offsets[last])
+    starts = samples.start_timestamps_ms
+    return replace(
+        reading,
+        samples=Samples(
+            samples.offsets[first : last + 1] - begin,
+            samples.timestamps_ms[begin:end],
+            samples.values[begin:end],
             None if starts is None else starts[begin:end],
+        ),
+        out=reading.out[first:last],
+        present=reading.present[first:last],
+    )
+
+
+def _runs_of_steps(reading: Reading, length: int) -> Iterator[Reading]:
+    for k in range(0, reading.windows.steps, length):
+        last = min(k + length, reading.windows.steps)
+        yield replace(
+            reading,
+            windows=replace(reading.windows, first=reading.windows.first + k * reading.windows.step, steps=last - k),
+            out=reading.out[:, k:last],
+            present=reading.present[:, k:last],
+            parameters=[parameter[k:last] for parameter in reading.parameters],
+            now=reading.now + k * reading.now_step,
         )
-        chunk = max(1, KERNEL_WORK // max(end - begin, 1))
-        for k in range(0, reading.windows.steps, chunk):
-            last = min(k + chunk, reading.windows.steps)
-            windows = replace(reading.windows, first=reading.windows.first + k * reading.windows.step, steps=last - k)
-            yield replace(
-                reading,
-                samples=samples,
-                windows=windows,
-                out=reading.out[row : row + 1, k:last],
-                present=reading.present[row : row + 1, k:last],
-                parameters=[parameter[k:last] for parameter in reading.parameters],
-                now=reading.now + k * reading.now_step,
-            )
 
 
 def _absent(ranged: MatrixSelector | Subquery, series: RangeSeries, grid: Grid, context: EvalContext) -> Matrix:
@@ -251,7 +285,8 @@ def _refuse_extension(func: str, ranged: MatrixSelector | Subquery) -> None:
 def _remark(
     node: Call, ranged: Expr, matrix: Matrix, parameters: list[Float], overlapping: LabelFrame, context: EvalContext
 ) -> None:
-    """Prometheus's remarks on a range function's arguments. Raises NotExecutable for factors it refuses."""
+    """Add Prometheus's annotations on a range function's arguments. Raises NotExecutable for factors that it
+    refuses."""
     annotations = context.annotations
     if node.func in ("rate", "increase"):
         for name in _names(matrix.labels):

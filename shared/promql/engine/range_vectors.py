@@ -22,7 +22,7 @@ from shared.promql.model import Bool, Grid, Matrix, RangeVector, Samples, Value
 @dataclass(frozen=True, slots=True)
 class RangeSeries:
     """The series of a range vector that are evaluated now. `drop_name`: bool[series]; `reads`: the samples of some
-    series at a time, with the rows they belong to, which can be read once."""
+    series at a time, with the rows they belong to. It can be read only once."""
 
     labels: LabelFrame
     windows: Windows
@@ -39,9 +39,10 @@ def of_selector(node: MatrixSelector, grid: Grid, context: EvalContext) -> Range
 
 
 def of_subquery(node: Subquery, value: Value, inner: Grid, grid: Grid, context: EvalContext) -> RangeSeries:
-    """The series of a subquery whose expression has `value` over `inner`. Start timestamps end here.
+    """The series of a subquery whose expression has `value` over the grid `inner`. Its samples have no start
+    timestamps.
 
-    Raises NotExecutable where the value is no instant vector.
+    Raises NotExecutable if the value is not an instant vector.
     """
     if not isinstance(value, Matrix):
         raise NotExecutable("subquery is only allowed on instant vector")
@@ -51,7 +52,7 @@ def of_subquery(node: Subquery, value: Value, inner: Grid, grid: Grid, context: 
 
 
 def first_windows(series: RangeSeries) -> RangeVector:
-    """The samples in the first window of each series; series without any are left out."""
+    """The samples in the first window of each series; series without samples are left out."""
     parts = [_cut(samples, series.windows) for _, samples in series.reads]
     counts = np.concatenate([np.diff(part.offsets) for part in parts] or [np.zeros(0, dtype=np.int64)])
     seen = counts > 0

@@ -23,7 +23,7 @@ def take(matrix: Matrix, rows: Rows) -> Matrix:
 
 
 def stack(parts: list[Matrix]) -> Matrix:
-    """Matrices over one grid and one symbol table, one under the other."""
+    """The series of several matrices over one grid and with one symbol table, one matrix after another."""
     if len(parts) == 1:
         return parts[0]
     return Matrix(
@@ -54,8 +54,8 @@ def in_order(ids: Rows, first: Rows) -> tuple[Rows, Rows]:
 
 
 def layers(ids: Rows) -> Rows:
-    """int64[n]: how many earlier rows are of each row's group, so that layer k has at most one row of a group.
-    `ids`: int64[n], the group of each row."""
+    """int64[n]: the number of earlier rows of the same group, so that layer k has at most one row of a group. `ids`:
+    int64[n], the group of each row."""
     order = np.argsort(ids, kind="stable")
     sorted_ids = ids[order]
     starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
@@ -67,8 +67,8 @@ def layers(ids: Rows) -> Rows:
 def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None = None) -> Matrix:
     """Make one series of all series with equal label sets.
 
-    `occupied` (bool[n, steps], by default the presence) says at which steps a series counts for the check.
-    Raises NotExecutable with `message` if two of them are at the same step.
+    `occupied` (bool[n, steps], by default the presence) says at which steps a series counts for the check. Raises
+    NotExecutable with `message` if two of them have a step in common.
     """
     ids, first = matrix.labels.unique()
     if len(first) == matrix.labels.size:

@@ -17,13 +17,13 @@ from shared.promql.ast import VectorSelector
 from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.kernels.extended import smoothed_at
 from shared.promql.engine.kernels.windows import last_in_window
-from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, Selection
+from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, SeriesSelection
 
 READ_SERIES = 256
-"""Series in a selector's first read, before it is known how many samples a series has."""
+"""Series in a selector's first read, before the number of samples per series is known."""
 
 READ_SAMPLES = 1 << 19
-"""Samples that a read aims at: 8 MB of timestamps and values stay near the processor's cache."""
+"""The number of samples that a read aims at: 8 MB of timestamps and values stay near the processor's cache."""
 
 NO_STARTS = np.zeros(0, dtype=np.int64)
 NO_FLAGS = np.zeros(0, dtype=np.bool_)
@@ -62,7 +62,7 @@ class Scan:
     """The series of a selector that are evaluated now: [first, first + labels.size) of its selection."""
 
     labels: LabelFrame
-    selection: Selection
+    selection: SeriesSelection
     first: int
 
 
@@ -91,7 +91,7 @@ def scan(node: VectorSelector, windows: Windows, context: EvalContext) -> Scan:
 def reads(selected: Scan, context: EvalContext, *, keep_stale: bool = False) -> Iterator[tuple[slice, Samples]]:
     """The samples of a scan, some series at a time, with the rows they belong to.
 
-    Staleness markers are left out unless `keep_stale`. Counts the samples against the query's budget and checks its
+    Staleness markers are left out unless `keep_stale`. Counts the samples against the query's budget, and checks its
     deadline before every read.
     """
     batch = context.batch if context.batch is not None and context.batch.selection is selected.selection else None
@@ -109,6 +109,7 @@ def reads(selected: Scan, context: EvalContext, *, keep_stale: bool = False) -> 
 
 
 def without_stale(samples: Samples) -> Samples:
+    """The samples without staleness markers."""
     stale = samples.values.view(np.int64) == STALE_NAN_BITS
     if not stale.any():
         return samples
@@ -123,14 +124,15 @@ def without_stale(samples: Samples) -> Samples:
 
 
 def instant_vector(node: VectorSelector, grid: Grid, context: EvalContext) -> Matrix:
-    """The newest sample of every series at each time, if not older than the lookback or a staleness marker."""
+    """The newest sample of every series at each time, unless it is older than the lookback or a staleness marker."""
     return _instant(node, grid, context, None)
 
 
 def sample_times(func: str, node: VectorSelector, grid: Grid, context: EvalContext) -> Matrix:
-    """`timestamp(selector)` and `start_timestamp(selector)`: seconds, of the sample the selector chooses.
+    """`timestamp(selector)` and `start_timestamp(selector)`: the time, in seconds, of the sample that the selector
+    chooses.
 
-    A sample without a start timestamp answers 0.
+    The start timestamp of a sample that has none is 0.
     """
     matrix = _instant(node, grid, context, func)
     return Matrix(matrix.labels, matrix.values, matrix.present, np.ones_like(matrix.drop_name))
@@ -168,7 +170,8 @@ def _column(func: str | None, samples: Samples) -> Float:
 
 
 def empty(series: int, steps: int, context: EvalContext) -> tuple[Float, Bool]:
-    """Uninitialised (values, present) of a matrix; refused if over the query's budget."""
+    """Uninitialised (values float64[series, steps], presence bool[series, steps]) of a matrix. Raises NotExecutable if
+    they exceed the query's budget."""
     context.reserve(series * steps)
     return np.empty((series, steps)), np.empty((series, steps), dtype=np.bool_)
 
@@ -182,12 +185,13 @@ def seen_only(labels: LabelFrame, values: Float, present: Bool, drop_name: Bool)
 
 
 def counter_starts(samples: Samples) -> tuple[Int, Bool, Bool]:
-    """What start timestamps say of counters: (`starts`, `began`, `overlaps`), all empty where there are none.
+    """What start timestamps say about counters: (`starts` int64[m], `began` bool[m], `overlaps` bool[n]), all empty if
+    there are none.
 
-    `began`: bool[m], the counter began anew between this sample and the one before: it started after that, or exactly
-    then while that sample had a start of its own (delta temporality; without one it is the first of a counter whose
-    start is unknown). A start that is not before its own sample is none. `overlaps`: bool[n], series in which a start
-    lies before the previous sample and is not that sample's.
+    `began`: the counter was reset between the previous sample and this one. Its start is later than the previous
+    sample, or at the same time if the previous sample has a start of its own (delta temporality; a previous sample
+    without a start is the first one of a counter whose start is unknown). A start that is not before its own sample is
+    ignored. `overlaps`: the series in which a start is before the previous sample and differs from that sample's start.
     """
     starts = samples.start_timestamps_ms
     if starts is None or not starts.any():
@@ -199,7 +203,7 @@ def counter_starts(samples: Samples) -> tuple[Int, Bool, Bool]:
     began[1:] = valid[1:] & ((starts[1:] > times[:-1]) | ((starts[1:] == times[:-1]) & valid[:-1]))
     overlap[1:] = (starts[1:] != 0) & (starts[1:] < times[:-1]) & (starts[1:] != starts[:-1])
     # A series' first sample has no predecessor.
-    heads = samples.offsets[:-1][np.diff(samples.offsets) > 0]
-    began[heads] = overlap[heads] = False
+    first_samples = samples.offsets[:-1][np.diff(samples.offsets) > 0]
+    began[first_samples] = overlap[first_samples] = False
     counts = np.concatenate([[0], np.cumsum(overlap)])
     return starts, began, counts[samples.offsets[1:]] > counts[samples.offsets[:-1]]

@@ -1,8 +1,8 @@
-"""Aggregations that choose series instead of reducing them (topk, bottomk, limitk, limit_ratio), and those that need
-all values of a group at once (quantile, count_values).
+"""Aggregations that choose series instead of reducing them (topk, bottomk, limitk, limit_ratio), and aggregations that
+need all values of a group at once (quantile, count_values).
 
-The answers do not depend on how the series are spread over shards: equal values in topk and bottomk are ordered by
-label set, limitk and limit_ratio sample by the hash of the label set.
+The answers do not depend on how the series are spread over shards: topk and bottomk order equal values by label set,
+limitk and limit_ratio sample by the hash of the label set.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def extremes(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
     chosen = np.zeros(present.shape, dtype=np.bool_)
     ranks = np.arange(len(ids), dtype=np.int64)
     if select_groups(values, present, ids, ranks, k, capacities, greatest, chosen):
-        # The order of label sets is worth its cost only where values are equal.
+        # Label sets are sorted only where values are equal, because sorting is expensive.
         ranks[matrix.labels.sort_order()] = np.arange(len(ids), dtype=np.int64)
         chosen[:] = False
         select_groups(values, present, ids, ranks, k, capacities, greatest, chosen)
@@ -63,7 +63,8 @@ def extremes(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
 
 
 def by_value(node: Aggregate, matrix: Matrix) -> Matrix:
-    """The order of an instant topk or bottomk: group by group, best first, NaN last, equal values by label set."""
+    """Order the series of an instant topk or bottomk: group by group, best first, NaN last, equal values by label
+    set."""
     matrix = take(matrix, matrix.labels.sort_order())
     ids, groups = grouped(matrix.labels, node)
     ids = np.argsort(groups.sort_order())[ids]
@@ -73,7 +74,7 @@ def by_value(node: Aggregate, matrix: Matrix) -> Matrix:
 
 
 def first_by_hash(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
-    """limitk: at each step the k (int64[steps]) present series of each group whose hashes are smallest."""
+    """limitk: at each step, the k (int64[steps]) present series of each group with the smallest hashes."""
     ids, groups = grouped(matrix.labels, node)
     order = np.lexsort((hashes(matrix.labels), ids))
     starts = np.searchsorted(ids[order], np.arange(groups.size))
@@ -86,7 +87,8 @@ def first_by_hash(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
 
 
 def sampled_by_hash(matrix: Matrix, ratio: Float) -> Matrix:
-    """limit_ratio: series whose hash, as a fraction, is below the ratio, or for a negative one not below 1 + ratio."""
+    """limit_ratio: the series whose hash, as a fraction, is below the ratio (float64[steps]) or, for a negative ratio,
+    at least 1 + ratio."""
     fraction = (hashes(matrix.labels) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     position = fraction[:, np.newaxis]
     chosen = np.where(ratio >= 0.0, position < ratio, position >= 1.0 + ratio)
@@ -108,27 +110,30 @@ def quantiles(node: Aggregate, matrix: Matrix, q: Float) -> tuple[LabelFrame, Ro
 def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalContext) -> tuple[LabelFrame, Float, Bool]:
     """count_values: (label sets of groups and values, counts float64[groups, steps], drop_name).
 
-    The value's text is a label of every series before they are grouped, so it may replace a label that tells groups
-    apart, and `without` may remove it. Raises NotExecutable where there are more cells than the query may hold.
+    The value's text becomes a label of every series before they are grouped, so it may replace a label that
+    distinguishes groups, and `without` may remove it. Raises NotExecutable if there are more cells than the query may
+    have.
     """
-    shown = not (node.without and label in (*node.grouping, METRIC_NAME))
+    has_value_label = not (node.without and label in (*node.grouping, METRIC_NAME))
     ids, groups = grouped(matrix.labels.without((label,)), node)
     rows, columns = np.nonzero(matrix.present)
     # Equal texts are equal values: one NaN, but two zeros.
     bits = matrix.values[rows, columns]
     bits[np.isnan(bits)] = np.nan
-    distinct, of_value = np.unique(bits.view(np.int64), return_inverse=True)
-    many = max(len(distinct), 1)
-    cells, of_cell = np.unique(ids[rows] * many + (of_value if shown else 0), return_inverse=True)
+    distinct, value_index = np.unique(bits.view(np.int64), return_inverse=True)
+    value_count = max(len(distinct), 1)
+    cells, cell_index = np.unique(
+        ids[rows] * value_count + (value_index if has_value_label else 0), return_inverse=True
+    )
     steps = matrix.present.shape[1]
     context.reserve(len(cells) * steps)
-    counts = np.bincount(of_cell * steps + columns, minlength=len(cells) * steps).astype(np.float64)
-    origin = cells // many
+    counts = np.bincount(cell_index * steps + columns, minlength=len(cells) * steps).astype(np.float64)
+    origin = cells // value_count
     named = groups.take(origin)
     dropped = np.bincount(ids, weights=matrix.drop_name, minlength=groups.size) > 0
-    if shown:
+    if has_value_label:
         texts = [plain(value) for value in distinct.view(np.float64).tolist()]
         codes = np.array([matrix.labels.symbols.code(text) for text in texts], dtype=np.int32)
-        named = named.with_column(label, codes[cells % many])
+        named = named.with_column(label, codes[cells % value_count])
     drop_name = dropped[origin] & (label != METRIC_NAME)
     return named, counts.reshape(len(cells), steps), drop_name

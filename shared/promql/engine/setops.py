@@ -12,14 +12,14 @@ from shared.promql.model import Matrix
 
 
 def evaluate_set(node: Binary, lhs: Matrix, rhs: Matrix) -> Matrix:
-    """`lhs and|or|unless rhs`: series of the operands, less the steps at which the other side decides against them."""
+    """`lhs and|or|unless rhs`: the operands' series, without the steps that the other side excludes."""
     matching = node.matching or Matching(card="many-to-many")
     left_ids, right_ids, groups = match_groups(lhs.labels, rhs.labels, matching)
     if node.op == "or":
-        taken = presence_counts(lhs.present, left_ids, groups) > 0
-        rest = Matrix(rhs.labels, rhs.values, rhs.present & ~taken[right_ids], rhs.drop_name)
+        in_left = presence_counts(lhs.present, left_ids, groups) > 0
+        rest = Matrix(rhs.labels, rhs.values, rhs.present & ~in_left[right_ids], rhs.drop_name)
         # The same label set may come from the left at one step and from the right at another.
         return united(stack([without_empty(lhs), without_empty(rest)]))
-    met = presence_counts(rhs.present, right_ids, groups) > 0
-    chosen = met[left_ids] if node.op == "and" else ~met[left_ids]
-    return without_empty(Matrix(lhs.labels, lhs.values, lhs.present & chosen, lhs.drop_name))
+    in_right = presence_counts(rhs.present, right_ids, groups) > 0
+    is_chosen = in_right[left_ids] if node.op == "and" else ~in_right[left_ids]
+    return without_empty(Matrix(lhs.labels, lhs.values, lhs.present & is_chosen, lhs.drop_name))

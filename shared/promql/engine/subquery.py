@@ -1,4 +1,4 @@
-"""Subqueries: an expression evaluated on a grid of its own, seen as a range vector.
+"""Subqueries: an expression that is evaluated on a grid of its own and then seen as a range vector.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/basics/#subquery.
 """
@@ -17,12 +17,14 @@ DEFAULT_STEP_MS = 60_000
 
 
 def windows_of(node: Subquery, grid: Grid, context: EvalContext) -> Windows:
+    """The windows of a subquery on `grid`."""
     first, step = context.time_shift(resolved(node.offset), node.at, grid)
     return Windows(first, step, grid.steps, resolved(node.range))
 
 
 def inner_grid(node: Subquery, grid: Grid, context: EvalContext) -> Grid:
-    """The times at which `node`'s expression is evaluated for `grid`: multiples of the step, in any window."""
+    """The times at which `node`'s expression is evaluated for `grid`: the multiples of the step from the start of the
+    first window (exclusive) to the end of the last."""
     windows = windows_of(node, grid, context)
     step = resolved(node.step) if node.step is not None else DEFAULT_STEP_MS
     step = step or DEFAULT_STEP_MS
@@ -31,7 +33,7 @@ def inner_grid(node: Subquery, grid: Grid, context: EvalContext) -> Grid:
 
 
 def ragged(matrix: Matrix, grid: Grid) -> Samples:
-    """A matrix over `grid` as samples, present ones only."""
+    """A matrix over `grid` as samples, without absent ones."""
     counts = np.count_nonzero(matrix.present, axis=1)
     times = np.broadcast_to(grid.times_ms(), matrix.present.shape)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

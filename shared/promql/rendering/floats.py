@@ -1,7 +1,7 @@
-"""Shortest decimal text of float64 values, written by a kernel straight into a byte buffer.
+"""The shortest decimal text of float64 values, which kernels write straight into a byte buffer.
 
 The digits are those of the Schubfach algorithm (Raffaello Giulietti, "The Schubfach way to render doubles", 2020): the
-shortest decimal that reads back as the same float, the closest of them if there are several. The notation is that of
+shortest decimal that reads back as the same float, and the closest one if there are several. The notation is that of
 the Prometheus HTTP API: positional, but with an exponent of at least two digits below 1e-6 and from 1e21 on.
 """
 
@@ -28,7 +28,7 @@ _U32, _U52, _LOW32 = np.uint64(32), np.uint64(52), np.uint64(0xFFFFFFFF)
 _FRACTION = np.uint64((1 << 52) - 1)
 _HIDDEN = np.uint64(1 << 52)
 _EXPONENT = np.uint64(0x7FF)
-_WHOLE_MAX = 9007199254740992.0  # 2**53: whole numbers below it are their own digits
+_WHOLE_MAX = 9007199254740992.0  # 2**53: below it, a whole number has its own digits as its shortest text
 _ZERO = np.uint8(ord("0"))
 _MINUS = np.uint8(ord("-"))
 _PLUS = np.uint8(ord("+"))
@@ -42,7 +42,7 @@ Bytes = NDArray[np.uint8]
 
 
 def _powers_of_ten() -> NDArray[np.uint64]:
-    """uint64[powers, 2]: high and low half of 10^k scaled to 128 bits with the top bit set, rounded up."""
+    """uint64[powers, 2]: the high and the low half of 10^k, scaled to 128 bits with the top bit set, and rounded up."""
     table = np.empty((_POWER_MAX - _POWER_MIN + 1, 2), dtype=np.uint64)
     for k in range(_POWER_MIN, _POWER_MAX + 1):
         shift = 127 - ((k * 1741647) >> 19)
@@ -124,9 +124,9 @@ def _shortest(bits: Any, powers: Any) -> Any:
 
 @inlined
 def _write_digits(out: Any, at: Any, digits: Any, count: Any) -> Any:
-    """The last `count` decimal digits of `digits`, the last one at `at + count - 1`: two at a time, as a division
-    costs more than a look into the table of pairs."""
-    i = np.uint64(at + count)  # an index without a sign needs no look whether it counts from the end
+    """Write the last `count` decimal digits of `digits`, the last one to `at + count - 1`. Two digits at a time,
+    because a division costs more than a lookup in the table of pairs. Returns the position after them."""
+    i = np.uint64(at + count)  # an unsigned index needs no check whether it is negative
     for _ in range(count >> 1):
         rest = digits // _U100
         pair = (digits - rest * _U100) << _U1
@@ -141,7 +141,7 @@ def _write_digits(out: Any, at: Any, digits: Any, count: Any) -> Any:
 
 @inlined
 def _count_digits(digits: Any) -> Any:
-    if digits >= _E15:  # what a float with many digits has: 15 to 17
+    if digits >= _E15:  # many floats have 16 or 17 digits
         count = 16
         limit = _E15 * _U10
     else:
@@ -157,7 +157,7 @@ def _count_digits(digits: Any) -> Any:
 
 @inlined
 def write_time(out: Any, at: Any, time_ms: Any) -> Any:
-    """Unix seconds, with three decimals if they are not whole; returns the position after the text."""
+    """Write Unix seconds, with three decimals if they are not whole. Returns the position after the text."""
     if time_ms < 0:
         out[at] = _MINUS
         at += 1
@@ -173,7 +173,7 @@ def write_time(out: Any, at: Any, time_ms: Any) -> Any:
 
 @inlined
 def write_float(out: Any, at: Any, value: Any, bits: Any, powers: Any) -> Any:
-    """The text of `value`, whose IEEE bits are `bits`; returns the position after it."""
+    """Write the text of `value`, whose IEEE bits are `bits`. Returns the position after the text."""
     if value != value:
         for i in range(3):
             out[at + i] = _NAN[i]

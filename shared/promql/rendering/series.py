@@ -1,7 +1,7 @@
-"""Series as JSON text, written by kernels from arrays: nothing per sample in interpreted Python.
+"""Series as JSON text, which kernels write from arrays: nothing per sample is interpreted Python.
 
 The shape of a series is that of the Prometheus HTTP API's range and instant vectors. Every series begins with a comma,
-so that texts of several writers can stand in one array in any order; the first comma of an answer is left out.
+so that the texts of several writers can be put into one array in any order; an answer leaves out its first comma.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROW_BYTES = 64
 WRITERS = 2
 """Threads that write long texts, for all queries of a process together: kernels run outside the interpreter lock."""
 TEXTS_AHEAD = 4
-"""Texts of one value that may be written before they are taken, so that both threads have work."""
+"""Texts of one value that may be written ahead of the consumer, so that both threads have work."""
 SLOT_BYTES = 32
 """Room for `,[`, a time and `,"`."""
 
@@ -52,10 +52,10 @@ _OUT, _ENDS = types.uint8[::1], types.int64[::1]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Some series, one after the other.
+    """Some series as text, one after another.
 
     `data`: uint8[m]; `ends`: int64[series], where each series' text ends in it; `label_ends`: int64[series], where its
-    labels do (before the brace that closes them). Equal label sets have equal texts up to there.
+    labels end (before the brace that closes them). Equal label sets have equal texts up to there.
     """
 
     data: Bytes
@@ -67,7 +67,7 @@ class Text:
         return len(self.ends)
 
     def starts(self) -> Int:
-        """int64[series]."""
+        """int64[series]: where each series' text begins in `data`."""
         return np.concatenate(([0], self.ends[:-1])) if self.series else self.ends
 
 
@@ -84,8 +84,8 @@ class _LabelTexts:
     pieces: NDArray[np.int32]
 
     def row_bytes(self) -> Int:
-        """int64[series]: how long each series' labels are at most."""
-        lengths = np.append(np.diff(self.offsets), 0) + 1  # the appended 0 is what piece -1 finds
+        """int64[series]: an upper bound of the length of each series' labels."""
+        lengths = np.append(np.diff(self.offsets), 0) + 1  # piece -1 takes the appended 0
         return lengths[self.pieces].sum(axis=0, dtype=np.int64)
 
 
@@ -105,10 +105,10 @@ def _label_texts(labels: LabelFrame) -> _LabelTexts:
 
 
 class SeriesWriter:
-    """Writes the series `rows` (int64 indices) of a value, in that order, some at a time; safe in several threads.
+    """Writes the series `rows` (int64 indices) of a value, in that order, some at a time. Safe to use from several
+    threads.
 
-    `instant`: each series has one sample, its `value`, instead of `values`. Every series of `value` is finished: its
-    labels are those to be shown.
+    `instant`: each series has one sample, its `value`, instead of `values`. The labels of `value` must be final.
     """
 
     def __init__(self, value: Matrix | RangeVector, rows: Int, grid: Grid, *, instant: bool) -> None:
@@ -140,7 +140,8 @@ class SeriesWriter:
         return int(self._row_bytes.sum()) + SAMPLE_BYTES_MAX * int(self._counts.sum())
 
     def spans(self, samples: int = TEXT_SAMPLES) -> list[tuple[int, int]]:
-        """Where to cut the series so that each part has about that many samples, and at least one series."""
+        """(first, last) of each part if the series are cut so that a part has about this many samples, and at least one
+        series."""
         if not self.series:
             return []
         weight = np.cumsum(self._counts + 1)
@@ -151,7 +152,8 @@ class SeriesWriter:
         return list(zip([0, *ends], ends, strict=False))
 
     def texts(self) -> Iterator[Text]:
-        """All series, about TEXT_SAMPLES samples at a time, written ahead in threads if there is more than one text."""
+        """All series, about TEXT_SAMPLES samples at a time. If there is more than one text, threads write them ahead of
+        the consumer."""
         spans = self.spans()
         if len(spans) < 2:
             yield from (self.write(*span) for span in spans)
@@ -159,7 +161,7 @@ class SeriesWriter:
         yield from mapped(_WRITERS, self.write, spans, TEXTS_AHEAD)
 
     def write(self, first: int, last: int) -> Text:
-        """The series first ≤ i < last of `rows`."""
+        """The text of the series first ≤ i < last of `rows`."""
         bound = int(self._row_bytes[first:last].sum()) + SAMPLE_BYTES_MAX * int(self._counts[first:last].sum())
         return self._written(self._write, first, last, bound)
 
@@ -175,7 +177,7 @@ class SeriesWriter:
         label_ends = np.empty(last - first, dtype=np.int64)
         size = write(self._rows[first:last], out, ends, label_ends)
         assert size <= bound
-        # A copy, so that what was set aside for the longest of numbers is free again.
+        # A copy, so that the memory that was reserved for the longest numbers is freed.
         return Text(out[:size].copy(), ends, label_ends)
 
     def _of_matrix(self, value: Matrix, grid: Grid) -> Callable[..., int]:
@@ -208,7 +210,7 @@ class SeriesWriter:
 
 @inlined
 def _copy(out: Any, at: Any, source: Any, start: Any, end: Any) -> Any:
-    # Indices without a sign: else every byte is preceded by a look whether its index counts from the end.
+    # Unsigned indices: with signed ones, every byte would be preceded by a check whether its index is negative.
     begin, to = np.uint64(start), np.uint64(at)
     for i in range(np.uint64(end - start)):
         out[to + i] = source[begin + i]
@@ -232,7 +234,7 @@ def _write_labels(out: Any, at: Any, pool: Any, pool_offsets: Any, pieces: Any, 
 
 @kernel(types.void(_INTS, types.uint8[:, ::1], _ENDS))
 def _write_times(times: Any, slots: Any, lengths: Any) -> None:
-    """`,[time,"` of every step into a slot of its own."""
+    """Write `,[time,"` of every step into a slot of its own, and its length into `lengths`."""
     for i in range(len(times)):
         slot = slots[i]
         slot[0] = _COMMA
@@ -254,7 +256,7 @@ def _write_matrix(
     pool: Any, pool_offsets: Any, pieces: Any, values: Any, bits: Any, present: Any, slots: Any, lengths: Any,
     rows: Any, instant: Any, powers: Any, out: Any, ends: Any, label_ends: Any,
 ) -> Any:  # fmt: skip
-    """Rows of a matrix as JSON objects into `out`; returns how many bytes."""
+    """Write rows of a matrix as JSON objects into `out`. Returns the number of bytes."""
     at = 0
     for number in range(len(rows)):
         series = rows[number]
@@ -262,7 +264,7 @@ def _write_matrix(
         label_ends[number] = at
         at = _copy(out, at, _VALUE, 0, len(_VALUE)) if instant else _copy(out, at, _VALUES, 0, len(_VALUES))
         at -= 1
-        begin, opening = at, out[at]  # the first sample's comma comes where the bracket or colon is, which is put back
+        begin, opening = at, out[at]  # the first sample's comma overwrites the bracket or colon, restored below
         for step in range(values.shape[1]):
             if present[series, step]:
                 at = _copy(out, at, slots[step], 0, lengths[step])
@@ -292,7 +294,8 @@ def _write_samples(
     pool: Any, pool_offsets: Any, pieces: Any, firsts: Any, lasts: Any, times: Any, values: Any, bits: Any, rows: Any,
     powers: Any, out: Any, ends: Any, label_ends: Any,
 ) -> Any:  # fmt: skip
-    """Series with samples firsts[row] ≤ i < lasts[row] as JSON objects into `out`; returns how many bytes."""
+    """Write series with samples firsts[row] ≤ i < lasts[row] as JSON objects into `out`. Returns the number of
+    bytes."""
     at = 0
     for number in range(len(rows)):
         series = rows[number]

@@ -14,9 +14,8 @@ import msgspec
 import numpy as np
 
 from coordinator.series import remote_write
-from coordinator.series.remote_write import UNLIMITED
 from coordinator.vectors.catalogue import Catalogue
-from loadtest.harness.remote_write_bodies import body
+from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared import identity
 from shared.config import Settings
 from shared.control import LocalControl
@@ -116,7 +115,7 @@ class Data:
     def upsert(self, shards: Sequence[int], number: int) -> None:
         vector = np.full((1, 4), number + 1, dtype=np.float32)
         part = [*messages.pack_blobs([b"%d" % number]), vector.tobytes(), *messages.pack_blobs([b""])]
-        self.call("vector.write", shards, messages.WriteBody(self.collection()), part)
+        self.call("vector.write", shards, messages.UpsertBody(self.collection()), part)
 
     def move(self, shards: Sequence[int], number: int) -> None:
         self.call("log.cursor_put", shards, log_messages.CursorBody("c", [log_messages.CursorMove(b"k", number, None)]))

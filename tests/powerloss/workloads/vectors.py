@@ -154,7 +154,7 @@ def _allowed(history: History) -> dict[tuple[int, str], set[int | None]]:
 def _held(shard: OneShard, collection: Collection) -> dict[str, int]:
     asked = messages.pack_blobs([b"id-%d" % i for i in range(IDS)] + [b"id-new"])
     reply = shard.call("vector.get", messages.IdsBody(collection), part=asked)
-    wire.unpack(reply.body, messages.Count)
+    wire.unpack(reply.body, messages.VectorCountReply)
     names = messages.unpack_blobs(reply.frames[0], reply.frames[1])
     attributes = messages.unpack_blobs(reply.frames[2], reply.frames[3])
     vectors = np.frombuffer(reply.frames[4], np.float32).reshape(-1, DIMENSION)

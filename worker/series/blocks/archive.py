@@ -1,11 +1,12 @@
-"""The blocks of one shard and their tombstones, as rows of its store and objects beside it.
+"""The blocks of one shard and their tombstones: rows of the shard's store, and a file for each block.
 
-Family "blocks": `block/<name>` → BlockRow, `tombstone/<sequence>` → Tombstone, in msgpack; `leftover/<name>`: the file
-of this name may be deleted, since it is not a block's yet, or not any more.
+Family "blocks" of the store has the rows `block/<name>` → BlockRow and `tombstone/<sequence>` → Tombstone, in msgpack.
+An empty row `leftover/<name>` says that the file of this name may be deleted, because it is not yet, or no longer, the
+file of a block.
 
-A file without a row is deleted only if that is known to be right: it still has the name that it has while it is
-written, or there is a row that says it is left over, durable before the file got its name, or written with the batch
-that took its block's row away. Any other one may be a block whose row was lost: it is set aside and reported.
+A file that no `block/` row names is deleted only in two cases: it still has the name of an unfinished file, or a
+`leftover/` row names it. Such a row is durable before the file gets its name, or it is written in the batch that
+deletes the block's row. Any other file may be a block whose row was lost: it is set aside and reported.
 """
 
 from __future__ import annotations
@@ -31,21 +32,22 @@ _SEQUENCE = struct.Struct(">Q")
 
 
 class Archive:
-    """Rows and files; which blocks are served is the part's `Layers`."""
+    """Reads and writes the rows and files of blocks. Which blocks are read is decided by `Layers`."""
 
     def __init__(self, store: Rows, settings: Settings, objects: Objects) -> None:
         self._store = store
         self.objects = objects
         self.set_aside: list[str] = []
-        """Where the objects are that no row names."""
-        self._lock = Lock()  # of the names: blocks are sealed and merged by a thread each
+        """Locations of the files that no row names."""
+        self._lock = Lock()  # guards the two sets of names: one thread seals blocks, another merges them
         self._left_over: set[str] = set()
-        self._coming: set[str] = set()  # of those, the ones whose files are being written
+        self._being_written: set[str] = set()  # those left-over names whose files are being written
         self._cache = DecodedCache(settings.block_cache_bytes // settings.shards)
 
     def load(self) -> Layers:
-        """All blocks and tombstones; those without a file, or with one that is too short, are `broken`. The files are
-        not looked into. What is left over is removed; `set_aside` names what was not known. Raises OSError."""
+        """Load all blocks and tombstones. A block whose file is missing or too short is `broken`; the contents of files
+        are not read. Deletes left-over files, and lists the other files that no row names in `set_aside`. Raises
+        OSError, StoreDamaged."""
         self.objects.prepare()
         rows = self._store.scan("blocks", BLOCK, BLOCK + b"\xff")
         blocks = []
@@ -56,39 +58,39 @@ class Archive:
         for block, reason in broken:
             event(logging.ERROR, "block set aside", file=block.location, reason=reason)
         self._tidy({block.object_name for block in blocks})
-        lost = {block.row.name for block, _ in broken}
+        broken_names = {block.row.name for block, _ in broken}
         tombstones = []
         for key, value in self._store.scan("blocks", _TOMBSTONE, _TOMBSTONE + b"\xff"):
             with self._store.decoding("blocks", key):
                 tombstones.append(msgspec.msgpack.decode(value, type=Tombstone))
         return Layers(
-            blocks=reading_order(block for block in blocks if block.row.name not in lost),
+            blocks=reading_order(block for block in blocks if block.row.name not in broken_names),
             tombstones=tuple(tombstones),
             broken=broken,
         )
 
-    def _tidy(self, named: set[str]) -> None:
-        """Remove the files that are left over, and set aside those that are not known."""
+    def _tidy(self, object_names: set[str]) -> None:
+        """Delete left-over files, and set aside the files that are not known. `object_names`: those of all blocks."""
         left_over = self._store.keys("blocks", LEFT_OVER, LEFT_OVER + b"\xff")
         self._left_over = {key.removeprefix(LEFT_OVER).decode() for key in left_over}
         for entry in self.objects.list():
             name, location = entry.name, self.objects.location(entry.name)
-            if name in named:
+            if name in object_names:
                 continue
             if entry.state is State.SET_ASIDE:
                 self.set_aside.append(location)
             elif entry.state is State.DRAFT or name.removesuffix(SUFFIX) in self._left_over:
-                event(logging.INFO, "file of a block removed that is not one", file=location)
+                event(logging.INFO, "left-over block file deleted", file=location)
                 self.objects.delete(name)
             else:
                 self.set_aside.append(self.objects.set_aside(name))
                 event(logging.ERROR, "file set aside that no row names", file=location)
-        # An unfinished file that a loss of power brings back is removed again.
+        # An unfinished file that reappears after a loss of power is deleted again by the next start.
         self.forget()
 
     def announce(self, names: Sequence[str]) -> None:
-        """Before files get these names: when this returns, it is durable that they are left over until `put`. Raises
-        Unavailable."""
+        """Announce that files will get these names. When this returns, it is durable that the files are left over,
+        which holds until `put`. Raises Unavailable."""
         if not names:
             return
         batch = self._store.batch()
@@ -96,49 +98,52 @@ class Archive:
             batch.put("blocks", LEFT_OVER + name.encode(), b"")
         with self._lock:
             self._left_over.update(names)
-            self._coming.update(names)
+            self._being_written.update(names)
         self._store.write(batch, durable=True)
 
     def give_up(self, names: Iterable[str]) -> None:
-        """No files get these names any more, which had been announced."""
+        """Note that no more files will get these names, which were announced."""
         with self._lock:
-            self._coming.difference_update(names)
+            self._being_written.difference_update(names)
 
     def forget(self) -> None:
-        """Drop the rows of files that were left over and are gone. Raises OSError, Unavailable."""
+        """Delete the rows of left-over files that no longer exist. Raises OSError, Unavailable."""
         with self._lock:
-            names = self._left_over - self._coming
-        gone = [name for name in names if not self.objects.exists(name + SUFFIX)]
-        if not gone:
+            names = self._left_over - self._being_written
+        deleted_names = [name for name in names if not self.objects.exists(name + SUFFIX)]
+        if not deleted_names:
             return
         self.objects.sync_names()
         batch = self._store.batch()
-        for name in gone:
+        for name in deleted_names:
             batch.delete("blocks", LEFT_OVER + name.encode())
         self._store.write(batch)
         with self._lock:
-            self._left_over.difference_update(gone)
+            self._left_over.difference_update(deleted_names)
 
     def block(self, row: BlockRow, cache: DecodedCache | None = None) -> Block:
+        """The block of this row. It keeps decoded data in `cache`, by default the archive's own."""
         return Block(row, self.objects, cache or self._cache)
 
     def put(self, batch: RowBatch, rows: Iterable[BlockRow]) -> None:
+        """Add the rows of new blocks to `batch`; their files are no longer left over."""
         for row in rows:
             assert self.objects.size(row.name + SUFFIX) == row.size_bytes
             batch.put("blocks", BLOCK + row.name.encode(), msgspec.msgpack.encode(row))
             batch.delete("blocks", LEFT_OVER + row.name.encode())
 
     def delete(self, batch: RowBatch, blocks: Iterable[Block]) -> None:
+        """Delete the rows of these blocks in `batch`; their files are left over from then on."""
         for block in blocks:
             batch.delete("blocks", BLOCK + block.row.name.encode())
             batch.put("blocks", LEFT_OVER + block.row.name.encode(), b"")
 
     def changed(self, rows: Iterable[BlockRow], old: Iterable[Block]) -> None:
-        """The batch of `put` and `delete` is in the store."""
+        """Note that the batch of `put` (`rows`) and `delete` (`old`) is in the store."""
         names = {row.name for row in rows}
         with self._lock:
             self._left_over -= names
-            self._coming -= names
+            self._being_written -= names
             self._left_over.update(block.row.name for block in old)
 
     def put_tombstone(self, batch: RowBatch, tombstone: Tombstone) -> None:

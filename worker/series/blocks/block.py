@@ -1,11 +1,12 @@
-"""Blocks: sealed samples of a stretch of time, one immutable file each, found by series and time.
+"""Blocks: the sealed samples of a stretch of time, in one immutable file each, found by series and time.
 
-A file is chunks one after another and then the directory, which says for every run of samples whose it is, how many,
-from when to when, and in which chunk. The row that makes a file a block is in the shard's store (`BlockRow`), with the
-directory's place and checksum; the directory has the chunks' checksums. Nothing is read when a block is opened.
+A file has the chunks, one after another, and then the directory. For every run of samples, the directory has its
+series, its number of samples, its earliest and latest time, and its chunk. The row that makes a file a block is in the
+shard's store (`BlockRow`). It has the directory's position and checksum, and the directory has the checksums of the
+chunks. Opening a block reads nothing.
 
-Files and not rows of the store: a file is written once, where a store writes its log, a table, and that table again at
-each of its own compactions (see docs/internals/metrics.md for the figures).
+Blocks are files instead of rows of the store because a file is written once, whereas the store writes its log, a table,
+and that table again at each of its own compactions (see docs/internals/metrics.md for the figures).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 from pcodec import ChunkConfig, standalone
 
+from shared.array_memory import uncounted
 from shared.errors import Unavailable
 from worker.series.blocks import chunks
 from worker.series.blocks.cache import DecodedCache
@@ -31,11 +33,11 @@ from worker.series.pieces import Piece
 from worker.storage.faces import NotOpened, Objects
 
 SUFFIX = ".block"
-"""A block is the object of its row's name with this at the end."""
+"""The suffix of a block's object name, after the name in its row."""
 
 
 class CorruptBlock(Exception):
-    """A block's file is not what was written."""
+    """A block's file is not as it was written."""
 
     def __init__(self, block: Block, reason: str) -> None:
         super().__init__(f"block {block.row.name}: {reason}")
@@ -44,8 +46,9 @@ class CorruptBlock(Exception):
 
 
 class BlockRow(msgspec.Struct, frozen=True):
-    """A block, as the store knows it. It holds what the journal's records before `generation` say, and nothing of
-    what a deletion before `generation` deleted; of two blocks' equal times the higher generation's is right."""
+    """A block as its row in the store describes it. It holds samples of the journal's records before `generation`,
+    without the samples that a deletion before `generation` deleted. Where two blocks have samples with equal times,
+    those of the higher generation count."""
 
     name: str
     generation: int
@@ -58,19 +61,21 @@ class BlockRow(msgspec.Struct, frozen=True):
     directory_hash: int
     created_ms: int
     cleaned: int
-    """Deletions before this sequence of the journal have been carried out in it, beside those before `generation`."""
+    """Deletions before this sequence of the journal have been applied to the block, in addition to those before
+    `generation`."""
 
     @property
     def deletions_from(self) -> int:
-        """The sequence from which on deletions still are to be applied to what is read of it."""
+        """The sequence from which on deletions must be applied to samples read from the block."""
         return max(self.generation, self.cleaned)
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Runs in the order of the file: `ids` int32, `counts` int32, `earliest` and `latest` int64, [runs]. Chunk c has
-    the runs chunk_runs[c]:chunk_runs[c + 1] and the bytes chunk_at[c]:chunk_at[c + 1]. `order` sorts the runs by id,
-    those of one series staying in order of time; `sorted_ids` = ids[order]; `before` int64[runs + 1]: samples ahead."""
+    """The runs in the order of the file: `ids` and `counts` int32[runs], `earliest` and `latest` int64[runs] in Unix
+    ms. Chunk c has the runs chunk_runs[c]:chunk_runs[c + 1] and the bytes chunk_at[c]:chunk_at[c + 1]. `order`
+    int64[runs] sorts the runs by id and leaves the runs of one series in order of time; `sorted_ids` = ids[order];
+    `before` int64[runs + 1]: the number of samples before each run."""
 
     ids: NDArray[np.int32]
     counts: NDArray[np.int32]
@@ -88,7 +93,7 @@ class Directory:
         return sum(int(getattr(self, name).nbytes) for name in self.__slots__)
 
     def find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(rows, runs): the runs of ids[row], for all rows, by ascending row and then time."""
+        """(rows, runs), int64 each: the runs of every series ids[row], ascending by row and then by time."""
         wanted = ids.astype(np.int32)
         left = np.searchsorted(self.sorted_ids, wanted)
         run_counts = np.searchsorted(self.sorted_ids, wanted, side="right") - left
@@ -99,11 +104,11 @@ class Directory:
 
 _COLUMNS = ("ids", "counts", "earliest", "latest", "chunk_runs", "chunk_at", "chunk_hashes")
 _DIRECTORY = struct.Struct("<7I")
-"""Bytes of each column."""
+"""The compressed bytes of each column."""
 
 
 def _encode_directory(columns: dict[str, NDArray]) -> bytes:
-    # The end of a run is near its start: their difference is small.
+    # A run ends shortly after it begins: the difference compresses better than the latest time.
     columns = {**columns, "latest": columns["latest"] - columns["earliest"]}
     packed = [standalone.simple_compress(columns[name], ChunkConfig()) for name in _COLUMNS]
     return _DIRECTORY.pack(*map(len, packed)) + b"".join(packed)
@@ -122,7 +127,7 @@ def _decode_directory(data: bytes) -> Directory:
 
 
 class Block:
-    """An open block. Its file stays until `condemn`ed and no longer used by any reader."""
+    """An open block. After `condemn`, its file is deleted once no reader uses the block any more."""
 
     def __init__(self, row: BlockRow, objects: Objects, cache: DecodedCache) -> None:
         self.row = row
@@ -132,31 +137,37 @@ class Block:
 
     @property
     def location(self) -> str:
-        """Where its file is, for messages."""
+        """Where the block's file is, for messages."""
         return self._objects.location(self.object_name)
 
     def overlaps(self, start_ms: int, end_ms: int) -> bool:
         return self.row.earliest_ms <= end_ms and self.row.latest_ms >= start_ms
 
     def directory(self) -> Directory:
-        """Raises CorruptBlock."""
+        """The decoded directory. Raises CorruptBlock, Unavailable."""
         decoded = self._cache.get(self.row.name)
         if decoded is None:
-            row = self.row
-            data = self._read(row.directory_at, row.size_bytes - row.directory_at, row.directory_hash, "directory")
-            try:
-                decoded = _decode_directory(data)
-            except (RuntimeError, TypeError, ValueError, struct.error) as error:
-                raise CorruptBlock(self, f"its directory cannot be decoded: {error}") from error
-            self._cache.put(row.name, decoded, decoded.size_bytes)
+            with uncounted():
+                decoded = self._read_directory()
+        return decoded
+
+    def _read_directory(self) -> Directory:
+        row = self.row
+        data = self._read(row.directory_at, row.size_bytes - row.directory_at, row.directory_hash, "directory")
+        try:
+            decoded = _decode_directory(data)
+        except (RuntimeError, TypeError, ValueError, struct.error) as error:
+            raise CorruptBlock(self, f"its directory cannot be decoded: {error}") from error
+        self._cache.put(row.name, decoded, decoded.size_bytes)
         return decoded
 
     def having(
         self, ids: NDArray[np.int64], start_ms: int, end_ms: int, check: Callable[[], None]
     ) -> NDArray[np.bool_]:
-        """bool[n]: which series have samples with start ≤ t ≤ end here. A run with an end in the range tells so from
-        the directory; of the others the times are looked at, chunk by chunk. `check` is called before each and may
-        raise. Raises CorruptBlock."""
+        """bool[n]: which series have samples with start ≤ t ≤ end in this block. The directory tells this for a run
+        whose earliest or latest time is in the range; for a run that begins before the range and ends after it, the
+        times are decoded, chunk by chunk. `check` is called before each chunk and may raise. Raises CorruptBlock,
+        Unavailable."""
         directory = self.directory()
         rows, runs = directory.find(ids)
         earliest, latest = directory.earliest[runs], directory.latest[runs]
@@ -177,15 +188,19 @@ class Block:
         return has_samples
 
     def may_have(
-        self, ids: NDArray[np.int64], start_ms: int, end_ms: int, gone: Sequence[tuple[NDArray[np.bool_], int, int]]
+        self,
+        ids: NDArray[np.int64],
+        start_ms: int,
+        end_ms: int,
+        deletions: Sequence[tuple[NDArray[np.bool_], int, int]],
     ) -> NDArray[np.bool_]:
-        """bool[n]: which series may have samples with start ≤ t ≤ end here; `gone`: (which series, between when) have
-        been deleted. Raises CorruptBlock."""
+        """bool[n]: which series may have samples with start ≤ t ≤ end in this block. `deletions`: (bool[n], which
+        series are affected; the first and last deleted time in ms). Raises CorruptBlock, Unavailable."""
         directory = self.directory()
         rows, runs = directory.find(ids)
         earliest, latest = directory.earliest[runs], directory.latest[runs]
         inside = (earliest <= end_ms) & (latest >= start_ms)
-        for is_deleted, first_ms, last_ms in gone:
+        for is_deleted, first_ms, last_ms in deletions:
             whole = (np.maximum(earliest, start_ms) >= first_ms) & (np.minimum(latest, end_ms) <= last_ms)
             inside &= ~(is_deleted[rows] & whole)
         has_samples = np.zeros(len(ids), dtype=np.bool_)
@@ -193,7 +208,8 @@ class Block:
         return has_samples
 
     def pieces(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> list[Piece]:
-        """The samples with start ≤ t ≤ end; row i is ids[i] (each once). Raises CorruptBlock."""
+        """The samples of the distinct series `ids` with start ≤ t ≤ end; row i is ids[i]. Raises CorruptBlock,
+        Unavailable."""
         directory = self.directory()
         rows, runs = directory.find(ids)
         inside = (directory.earliest[runs] <= end_ms) & (directory.latest[runs] >= start_ms)
@@ -216,7 +232,7 @@ class Block:
         return pieces
 
     def missing(self) -> str:
-        """Why the file cannot be what was written, as its size says; empty if it may be."""
+        """Why the file cannot be as it was written, judged by its size; "" if it may be."""
         try:
             size = self._objects.size(self.object_name)
         except OSError as error:
@@ -226,27 +242,33 @@ class Block:
         return ""
 
     def condemn(self) -> None:
-        """Remove the file when the last reader has let go of this block."""
+        """Delete the file when the last reader has released this block."""
         weakref.finalize(self, self._objects.delete, self.object_name)
 
     def chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """(times_ms, values) of all runs of a chunk. Raises CorruptBlock."""
+        """(times_ms int64[n], values float64[n]) of all runs of a chunk, read-only. Raises CorruptBlock,
+        Unavailable."""
         key = (self.row.name, number)
         decoded = self._cache.get(key)
         if decoded is None:
-            data = self._chunk_bytes(directory, number)
-            runs = slice(*directory.chunk_runs[number : number + 2].tolist())
-            try:
-                decoded = chunks.decode(data, directory.counts[runs].astype(np.int64), directory.earliest[runs])
-            except (ValueError, struct.error) as error:
-                raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
-            for array in decoded:
-                array.flags.writeable = False
+            with uncounted():
+                decoded = self._read_chunk(directory, number)
             self._cache.put(key, decoded, decoded[0].nbytes + decoded[1].nbytes)
         return decoded
 
+    def _read_chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        data = self._chunk_bytes(directory, number)
+        runs = slice(*directory.chunk_runs[number : number + 2].tolist())
+        try:
+            decoded = chunks.decode(data, directory.counts[runs].astype(np.int64), directory.earliest[runs])
+        except (ValueError, struct.error) as error:
+            raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
+        for array in decoded:
+            array.flags.writeable = False
+        return decoded
+
     def _between(self, directory: Directory, number: int, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
-        """bool[runs of the chunk]: which have a time with start ≤ t ≤ end. Nothing of it is kept in the cache."""
+        """bool[runs of the chunk]: which runs have a time with start ≤ t ≤ end. The decoded times are not cached."""
         runs = slice(*directory.chunk_runs[number : number + 2].tolist())
         data = self._chunk_bytes(directory, number)
         counts, firsts = directory.counts[runs].astype(np.int64), directory.earliest[runs]
@@ -260,6 +282,8 @@ class Block:
         return self._read(at, end - at, int(directory.chunk_hashes[number]), f"chunk {number}")
 
     def _read(self, at: int, size: int, checksum: int, what: str) -> bytes:
+        """The bytes at:at + size of the file, checked against their xxh64. `what` names them in errors. Raises
+        CorruptBlock, Unavailable if the file cannot be opened at the moment."""
         try:
             data = self._objects.read(self.object_name, at, size)
         except NotOpened as error:
@@ -274,7 +298,7 @@ class Block:
 
 
 class BlockWriter:
-    """Writes one block's object. Until `publish` it is a draft, which the next start removes."""
+    """Writes one block's object. Until `publish` it is a draft, which the next start deletes."""
 
     def __init__(self, objects: Objects, generation: int, cleaned: int = 0) -> None:
         self._name = uuid4().hex
@@ -298,7 +322,8 @@ class BlockWriter:
         times_ms: NDArray[np.int64],
         values: NDArray[np.float64],
     ) -> None:
-        """counts[i] ≥ 1 samples of series ids[i], run after run, ascending in time. Raises OSError."""
+        """Append runs of samples: counts[i] ≥ 1 samples of series ids[i], one run after another, ascending in time.
+        Raises OSError."""
         self._ids.append(ids)
         self._counts.append(counts)
         self._times.append(times_ms)
@@ -308,18 +333,19 @@ class BlockWriter:
             self._flush(self._buffered // CHUNK_SAMPLES * CHUNK_SAMPLES)
 
     def finish(self) -> BlockRow:
-        """`sync` and `publish`."""
+        """Call `sync` and `publish`, and return the block's row."""
         row = self.sync()
         self.publish()
         return row
 
     def publish(self) -> None:
-        """Give the object the name that a row may name. The name is not durable yet: see `Objects.sync_names`. Raises
-        OSError."""
+        """Give the object its final name, which a row may then contain. The name is not durable yet: see
+        `Objects.sync_names`. Raises OSError."""
         self._draft.publish()
 
     def sync(self) -> BlockRow:
-        """The block's row; when this returns, the object's content is on the disk. Raises OSError."""
+        """Write the rest, and return the block's row. When this returns, the object's content is on disk. Raises
+        OSError."""
         if self._buffered:
             self._flush(self._buffered)
         columns = {name: np.concatenate(arrays) for name, arrays in self._columns.items()}
@@ -349,25 +375,25 @@ class BlockWriter:
         )
 
     def abandon(self) -> None:
-        """Leave no object behind, finished or not."""
+        """Delete the object, finished or not."""
         self._draft.abandon()
 
     def _flush(self, samples: int) -> None:
-        """Write the first `samples` that are buffered as chunks, cutting runs where a chunk is full."""
+        """Write the first `samples` buffered samples as chunks, and split runs where a chunk is full."""
         ids, counts = np.concatenate(self._ids), np.concatenate(self._counts)
         times, values = np.concatenate(self._times), np.concatenate(self._values)
         ends = np.cumsum(counts)
-        edges = np.append(np.arange(CHUNK_SAMPLES, samples, CHUNK_SAMPLES), samples)
-        bounds = np.union1d(ends, edges)
-        owner = ids[np.searchsorted(ends, bounds, side="left")]
-        lengths = np.diff(bounds, prepend=0)
+        chunk_ends = np.append(np.arange(CHUNK_SAMPLES, samples, CHUNK_SAMPLES), samples)
+        run_ends = np.union1d(ends, chunk_ends)
+        run_ids = ids[np.searchsorted(ends, run_ends, side="left")]
+        lengths = np.diff(run_ends, prepend=0)
         first = 0
         start = 0
-        for end in edges.tolist():
-            last = int(np.searchsorted(bounds, end)) + 1
-            self._write_chunk(owner[first:last], lengths[first:last], times[start:end], values[start:end])
+        for end in chunk_ends.tolist():
+            last = int(np.searchsorted(run_ends, end)) + 1
+            self._write_chunk(run_ids[first:last], lengths[first:last], times[start:end], values[start:end])
             first, start = last, end
-        self._ids, self._counts = [owner[first:]], [lengths[first:]]
+        self._ids, self._counts = [run_ids[first:]], [lengths[first:]]
         self._times, self._values = [times[samples:]], [values[samples:]]
         self._buffered = len(times) - samples
 

@@ -1,4 +1,4 @@
-"""Decoded pieces of blocks, kept while there is room."""
+"""A cache of the decoded directories and chunks of blocks, with a bound on its size."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 class DecodedCache:
-    """The least recently used is forgotten first, so that all together stay within `bytes_max`. Safe to use from many
-    threads; what it gives is shared and must not be written to."""
+    """Drops the least recently used items first, so that all items together stay within `bytes_max`. Safe to use from
+    many threads. Items are shared and must not be written to."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._held: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 
@@ -24,19 +24,19 @@ class DecodedCache:
 
     def get(self, key: Hashable) -> Any | None:
         with self._lock:
-            found = self._held.get(key)
-            if found is None:
+            entry = self._entries.get(key)
+            if entry is None:
                 return None
-            self._held.move_to_end(key)
-            return found[0]
+            self._entries.move_to_end(key)
+            return entry[0]
 
     def put(self, key: Hashable, item: Any, size_bytes: int) -> None:
-        """Keep `item`, unless it alone is over the bound."""
+        """Store `item`, unless it alone is over the bound."""
         if size_bytes > self._bytes_max:
             return
         with self._lock:
-            before = self._held.pop(key, None)
-            self._bytes += size_bytes - (before[1] if before else 0)
-            self._held[key] = (item, size_bytes)
+            replaced = self._entries.pop(key, None)
+            self._bytes += size_bytes - (replaced[1] if replaced else 0)
+            self._entries[key] = (item, size_bytes)
             while self._bytes > self._bytes_max:
-                self._bytes -= self._held.popitem(last=False)[1][1]
+                self._bytes -= self._entries.popitem(last=False)[1][1]

@@ -1,9 +1,10 @@
-"""A chunk: some 65,000 samples of neighbouring series, compressed.
+"""A chunk: about 65,000 samples of neighbouring series, compressed.
 
-Times are those since the run's first, and a run with the times of the run before it (series of one target) is one bit.
-Values: a run of one value is that value. The others are compressed by pcodec (https://github.com/pcodec/pcodec), which
-finds deltas and multiples itself: whole numbers as integers apart from the rest, and long runs each by itself, since
-what is alike is mostly one series. All is exact to the last bit, payloads of NaNs included.
+Times are differences from the first time of their run. A run with the same times as the run before it (a series of the
+same target) takes one bit. A run of equal values is stored as a single value. The other values are compressed by pcodec
+(https://github.com/pcodec/pcodec), which finds deltas and common factors itself. Runs of whole numbers are compressed
+as integers, apart from the others, and each long run on its own, since similar samples are mostly those of one series.
+All values are exact to the last bit, including the payloads of NaNs.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from pcodec import ChunkConfig, standalone
 from shared.kernels import kernel
 
 CHUNK_SAMPLES = 65_536
-"""Long enough for pcodec's statistics (a header is some 30 bytes), short enough to decode in a millisecond."""
+"""Long enough for pcodec's statistics (a header is about 30 bytes), short enough to decode in a millisecond."""
 ALONE_SAMPLES = 2048
-"""Runs from here on are compressed each by itself, which takes less where neighbours differ (an hour of node_exporter,
-scraped every second: a fifth less). Shorter runs are compressed together: each by itself, runs of 480 samples are
-written at a third and read at six tenths of the speed, and they take more where neighbours are alike. A part of the
-format: a reader finds the runs by the same number."""
+"""A run of at least this many samples is compressed on its own, which takes less space where neighbours differ (a fifth
+less for an hour of node_exporter, scraped every second). Shorter runs are compressed together. On their own, runs of
+480 samples would be written at a third of the speed and read at six tenths of it, and would take more space where
+neighbours are alike. This number is part of the format: a reader uses it to find the runs."""
 
 _HEADER = struct.Struct("<BBHIIIII")
-"""Version, whether the constants are integers, zero, bytes of the times, of the constants, of the integers together, of
-the doubles together, number of times."""
+"""Version, whether the constants are integers, zero; the bytes of the times, of the constants, of the runs that are
+together as integers, and of those that are together as doubles; the number of times."""
 _VERSION = 1
 _CONFIG = ChunkConfig()
 
@@ -41,8 +42,9 @@ Flags = NDArray[np.bool_]
 
 @kernel(types.int64(_INTS_IN, _INTS_IN, _FLAGS, _INTS))
 def _fold(times: np.ndarray, bounds: np.ndarray, same: np.ndarray, since: np.ndarray) -> int:
-    """same[r]: whether run r, times[bounds[r]:bounds[r + 1]], has the times of the run before; the times of the other
-    runs since their first, that excepted, go to `since`. Returns how many there are. Differences may wrap."""
+    """same[r]: whether run r, times[bounds[r]:bounds[r + 1]], has the same times as the run before it. For every other
+    run, the differences of its later times from its first one go to `since`. Returns the number of differences. They
+    may wrap around."""
     out = 0
     for r in range(len(same)):
         a, b = bounds[r], bounds[r + 1]
@@ -65,7 +67,7 @@ def _fold(times: np.ndarray, bounds: np.ndarray, same: np.ndarray, since: np.nda
 
 @kernel(types.void(_INTS_IN, _INTS_IN, _INTS_IN, _FLAGS, _INTS))
 def _unfold(since: np.ndarray, firsts: np.ndarray, bounds: np.ndarray, same: np.ndarray, times: np.ndarray) -> None:
-    """Inverse of `_fold`; firsts[r] is the first time of run r."""
+    """Inverse of `_fold`: fills `times`. firsts[r] is the first time of run r."""
     at = 0
     for r in range(len(same)):
         a, b = bounds[r], bounds[r + 1]
@@ -90,8 +92,8 @@ def _seek(
     end_ms: int,
     inside: np.ndarray,
 ) -> None:
-    """inside[r]: whether run r of what `_fold` folded has a time with start ≤ t ≤ end. Times ascend within a run, so a
-    run takes a binary search, and one with the times of the run before takes nothing."""
+    """inside[r]: whether run r, as `_fold` encoded it, has a time with start ≤ t ≤ end. Times ascend within a run, so a
+    run takes a binary search; a run with the same times as the run before takes that run's result."""
     at = 0
     for r in range(len(same)):
         if same[r]:
@@ -112,7 +114,7 @@ def _seek(
 
 
 def encode(counts: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> bytes:
-    """Runs of counts[r] ≥ 1 samples, one after another, times ascending within each."""
+    """Encode runs of counts[r] ≥ 1 samples, one after another, with times ascending within each run."""
     bounds = np.concatenate(([0], np.cumsum(counts)))
     same, since = np.zeros(len(counts), dtype=np.bool_), np.empty(len(times_ms), dtype=np.int64)
     used = int(_fold(times_ms, bounds, same, since))
@@ -122,21 +124,21 @@ def encode(counts: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArr
     numbers, exact = _integers(values)
     whole = np.logical_and.reduceat(exact, starts)
     alone = ~constant & (counts >= ALONE_SAMPLES)
-    few = ~constant & ~alone
+    together = ~constant & ~alone
     whole_constants = bool(whole[constant].all())
     of_constants = starts[constant]
     parts = [
         _compressed(since[:used]),
         _compressed((numbers if whole_constants else values)[of_constants]),
-        _compressed(numbers[np.repeat(few & whole, counts)]),
-        _compressed(values[np.repeat(few & ~whole, counts)]),
+        _compressed(numbers[np.repeat(together & whole, counts)]),
+        _compressed(values[np.repeat(together & ~whole, counts)]),
     ]
     streams = [
         _compressed((numbers if whole[r] else values)[bounds[r] : bounds[r + 1]])
         for r in np.flatnonzero(alone).tolist()
     ]
     header = _HEADER.pack(_VERSION, whole_constants, 0, *map(len, parts), used)
-    flags = [np.packbits(own).tobytes() for own in (same, constant, whole)]
+    flags = [np.packbits(flag).tobytes() for flag in (same, constant, whole)]
     lengths = np.array([len(stream) for stream in streams], dtype="<u4").tobytes()
     return b"".join((header, *flags, lengths, *parts, *streams))
 
@@ -144,8 +146,9 @@ def encode(counts: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArr
 def decode(
     data: bytes, counts: NDArray[np.int64], firsts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """(times_ms int64[n], values float64[n]) of a chunk whose checksum is right; `counts` and `firsts` (first times)
-    are its runs'. Raises ValueError where it makes no sense all the same."""
+    """(times_ms int64[n], values float64[n]) of a chunk whose checksum is right. `counts` and `firsts`, int64[runs],
+    are the lengths and the first times of its runs. Raises ValueError or struct.error if the bytes are not a valid
+    chunk."""
     version, whole_constants, _, *sizes, used = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise ValueError(f"chunk version {version} is not known to this release")
@@ -155,7 +158,7 @@ def decode(
     same, constant, whole = np.unpackbits(flags, axis=1, count=len(counts)).astype(np.bool_)
     at += 3 * flag_bytes
     alone = ~constant & (counts >= ALONE_SAMPLES)
-    few = ~constant & ~alone
+    together = ~constant & ~alone
     runs = np.flatnonzero(alone).tolist()
     lengths = np.frombuffer(data, dtype="<u4", count=len(runs), offset=at).tolist()
     at += 4 * len(runs)
@@ -167,24 +170,24 @@ def decode(
     since, times = np.empty(used, dtype=np.int64), np.empty(n, dtype=np.int64)
     _fill(pieces[0], since)
     if used != int((counts[~same] - 1).sum()):
-        raise ValueError(f"{used} times are there, which is not what its runs have")
+        raise ValueError(f"it has {used} times, which is not the number that its runs have")
     _unfold(since, np.ascontiguousarray(firsts), bounds, same, times)
 
     values = np.empty(n, dtype=np.float64)
     constants = _decompressed(pieces[1], int(constant.sum()), bool(whole_constants))
     values[np.repeat(constant, counts)] = np.repeat(constants, counts[constant])
-    for piece, own, are_whole in ((pieces[2], few & whole, True), (pieces[3], few & ~whole, False)):
-        if own.any():
-            together = np.repeat(own, counts)
-            values[together] = _decompressed(piece, int(counts[own].sum()), are_whole)
+    for piece, runs_in_piece, are_whole in ((pieces[2], together & whole, True), (pieces[3], together & ~whole, False)):
+        if runs_in_piece.any():
+            samples_in_piece = np.repeat(runs_in_piece, counts)
+            values[samples_in_piece] = _decompressed(piece, int(counts[runs_in_piece].sum()), are_whole)
     for piece, run in zip(pieces[4:], runs, strict=True):
         values[bounds[run] : bounds[run + 1]] = _decompressed(piece, int(counts[run]), bool(whole[run]))
     return times, values
 
 
 def between(data: bytes, counts: NDArray[np.int64], firsts: NDArray[np.int64], start_ms: int, end_ms: int) -> Flags:
-    """bool[runs]: which runs of the chunk have a time with start ≤ t ≤ end, with only the times decompressed. Raises
-    ValueError as `decode` does."""
+    """bool[runs]: which runs of the chunk have a time with start ≤ t ≤ end. Decompresses only the times. Raises
+    ValueError or struct.error as `decode` does."""
     inside = np.zeros(len(counts), dtype=np.bool_)
     bounds = np.concatenate(([0], np.cumsum(counts)))
     version, _, _, times_bytes, *_, used = _HEADER.unpack_from(data)
@@ -194,7 +197,7 @@ def between(data: bytes, counts: NDArray[np.int64], firsts: NDArray[np.int64], s
     flags = np.frombuffer(data, dtype=np.uint8, count=3 * flag_bytes, offset=_HEADER.size).reshape(3, flag_bytes)
     same, constant, _ = np.unpackbits(flags, axis=1, count=len(counts)).astype(np.bool_)
     if used != int((counts[~same] - 1).sum()):
-        raise ValueError(f"{used} times are there, which is not what its runs have")
+        raise ValueError(f"it has {used} times, which is not the number that its runs have")
     at = _HEADER.size + 3 * flag_bytes + 4 * int((~constant & (counts >= ALONE_SAMPLES)).sum())
     since = np.empty(used, dtype=np.int64)
     _fill(data[at : at + times_bytes], since)
@@ -213,6 +216,7 @@ def _decompressed(data: bytes, count: int, whole: bool) -> NDArray:
 
 
 def _fill(data: bytes, out: NDArray) -> None:
+    """Decompress into the whole of `out`. Raises ValueError if the data does not fit it."""
     if not len(out):
         return
     try:
@@ -220,11 +224,12 @@ def _fill(data: bytes, out: NDArray) -> None:
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"pcodec: {error}") from error
     if progress.n_processed != len(out) or not progress.finished:
-        raise ValueError(f"{progress.n_processed} of {len(out)} numbers are there")
+        raise ValueError(f"it has {progress.n_processed} of {len(out)} numbers")
 
 
 def _integers(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], Flags]:
-    """(the values as integers, which of them come back from that bit for bit: so no −0, no NaN)."""
+    """(int64[n], the values as integers; bool[n], which of these convert back to the same bits, so neither −0 nor
+    NaN)."""
     with np.errstate(invalid="ignore"):
         whole = values.astype(np.int64)
     return whole, whole.astype(np.float64).view(np.int64) == values.view(np.int64)

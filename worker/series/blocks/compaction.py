@@ -1,4 +1,5 @@
-"""Which blocks to merge into one: those that share times, those of small windows, those that lost samples."""
+"""Chooses the blocks to merge into one: blocks with overlapping times, blocks of small windows, and blocks with deleted
+samples."""
 
 from __future__ import annotations
 
@@ -10,25 +11,30 @@ from worker.series.blocks.block import Block
 from worker.series.blocks.layers import Layers, closure
 
 BLOCKS_MERGED_MIN = 4
-"""Blocks of one window that are merged at once; with fewer, a sample would be written more often than it saves."""
+"""The least number of blocks of one window that are merged; merging fewer would rewrite each sample more often than it
+is worth."""
 WIDER = 4
 LEVELS = 4
-"""Windows of 1, 4, 16 and 64 times the first: with 2 h, a block is 5 days at last, and a year is some 70 blocks."""
+"""There are windows of 1, 4, 16 and 64 times the length of the narrowest. If that is 2 h, the widest block covers 5
+days, and a year takes about 70 blocks."""
 LEVELS_MAX = 26
-"""Windows for blocks wider than that, of samples scattered over years: 4^25 ms is more than all time there is."""
+"""The levels of windows for even wider blocks, of samples scattered over years: 4^25 ms is longer than the range of all
+times."""
 WIDE_BLOCKS_MAX = 16
-"""Wide blocks of one window that are merged even if narrower ones must be merged with them."""
+"""From this number on, the wide blocks of one window are merged even if narrower blocks must be merged with them."""
 
 
 def choose(layers: Layers, window_ms: int, now_ms: int) -> list[Block]:
-    """Blocks to rewrite as one block of the highest generation among them, in reading order, or none.
+    """Choose blocks to rewrite as one block, which gets the highest generation among them. Returns them in reading
+    order, or [].
 
-    Blocks of one window are merged when there are BLOCKS_MERGED_MIN, and two that share the narrowest at the latest
-    when nothing was added to it for the length of one. Then a block that a tombstone may apply to, alone. What shares
-    times with a block that is set aside stays as it is, in case that one comes back.
+    Blocks of one window are merged when there are BLOCKS_MERGED_MIN of them. Two blocks of the narrowest window are
+    merged as well, when no block has been added to the window for as long as the window itself. If there are no such
+    blocks, a single block that a tombstone may apply to is chosen. Blocks whose times overlap those of a block that is
+    set aside stay as they are, in case that block is restored.
 
-    This comes to an end: merging makes fewer blocks of more, and the last choice leaves nothing that the tombstone
-    applies to.
+    Repeated calls come to an end: a merge leaves fewer blocks, and the rewriting of a single block leaves nothing that
+    the tombstone applies to.
     """
     blocks = layers.blocks
     for chosen in chain(_in_windows(blocks, window_ms, now_ms), _wide(blocks, window_ms)):
@@ -45,6 +51,7 @@ def choose(layers: Layers, window_ms: int, now_ms: int) -> list[Block]:
 
 
 def _in_windows(blocks: Sequence[Block], window_ms: int, now_ms: int) -> Iterator[list[Block]]:
+    """Blocks that lie in the same window, which has ended, and that may be merged; narrow windows first."""
     for level in range(LEVELS):
         width = window_ms * WIDER**level
         windows: dict[int, list[Block]] = {}
@@ -60,7 +67,7 @@ def _in_windows(blocks: Sequence[Block], window_ms: int, now_ms: int) -> Iterato
 
 
 def _wide(blocks: Sequence[Block], window_ms: int) -> Iterator[list[Block]]:
-    """Blocks that no window of the levels holds, of the same narrowest window that does hold them."""
+    """Blocks that are too wide for every window of LEVELS and have the same narrowest window that contains them."""
     windows: dict[tuple[int, int], list[Block]] = {}
     for block in blocks:
         level, width = LEVELS, window_ms * WIDER ** (LEVELS - 1)
@@ -79,8 +86,8 @@ def _wide(blocks: Sequence[Block], window_ms: int) -> Iterator[list[Block]]:
 
 
 def _runs(inside: Sequence[Block], blocks: Sequence[Block]) -> list[list[Block]]:
-    """The blocks cut by generation, so that each part is its own closure: where the generation of another block that
-    shares times with them lies between theirs, or is one of theirs, there is a cut."""
+    """The blocks, split by generation so that each part is its own `closure`. They are split where another block's
+    generation lies between theirs, or is one of theirs, and its times overlap theirs."""
     if len(inside) < 2:
         return []
     start_ms, end_ms = min(b.row.earliest_ms for b in inside), max(b.row.latest_ms for b in inside)

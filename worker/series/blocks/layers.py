@@ -1,8 +1,10 @@
-"""What lies below a shard's growing head: the blocks, and the samples that are being sealed or will be next time.
+"""The layers below a shard's growing head: the blocks, and the samples that are being sealed or will be sealed next
+time.
 
-Layers are ordered by generation, the journal sequence up to which they hold what was written: of equal times the one of
-the higher generation is right, and a deletion takes from the layers of its own generation and lower. Layers are values:
-readers go on with the ones they took while the shard replaces them.
+Layers are ordered by generation, the journal sequence up to which a layer holds what was written. Where two layers have
+samples with equal times, those of the higher generation count, and a deletion applies to the layers of its own
+generation and lower ones. `Layers` is immutable: readers continue with the one that they took while the shard replaces
+it.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from worker.series.pieces import Piece
 Ids = NDArray[np.int64]
 
 SERIES_PER_CHECK = 1024
-"""Series read between two looks at the deadline."""
+"""Series read between two checks of the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slab:
-    """Samples too young for a block when the head they were in was sealed, as one ragged array of all series there
-    were: series i < n has [offsets[i], offsets[i + 1])."""
+    """Samples that were too recent for a block when their head was sealed, as one ragged array of all n series at that
+    time: series i < n has the samples [offsets[i], offsets[i + 1])."""
 
     samples: Samples
 
@@ -37,6 +39,7 @@ class Slab:
         return 16 * len(self.samples.values) + 8 * len(self.samples.offsets)
 
     def piece(self, ids: Ids) -> Piece:
+        """The samples of series `ids` (int64[n]); row i is ids[i]."""
         rows = np.flatnonzero(ids < len(self.samples.offsets) - 1)
         series = ids[rows]
         offsets = self.samples.offsets
@@ -44,8 +47,9 @@ class Slab:
 
 
 class Tombstone(msgspec.Struct, frozen=True):
-    """The samples with start ≤ t ≤ end of series `ids` (int32 bytes, permanent ids ascending) are gone from all layers
-    of a generation up to `sequence`, the deletion's own in the journal."""
+    """A deletion: the samples with start ≤ t ≤ end of series `ids` (permanent ids, ascending, as the bytes of an int32
+    array) are deleted from all layers whose generation is at most `sequence`, the deletion's own sequence in the
+    journal."""
 
     sequence: int
     start_ms: int
@@ -54,22 +58,22 @@ class Tombstone(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, sequence: int, series: Ids, start_ms: int, end_ms: int) -> Tombstone:
-        """That of a deletion which is the journal's record `sequence`."""
+        """The tombstone of the deletion that is the journal's record `sequence`."""
         return cls(sequence, start_ms, end_ms, series.astype(np.int32).tobytes())
 
     def covers(self, permanent: Ids) -> NDArray[np.bool_]:
-        """bool[n]: which series it is about."""
+        """bool[n]: which of these series are affected."""
         return np.isin(permanent, np.frombuffer(self.ids, dtype=np.int32))
 
     def applies(self, generation: int, start_ms: int, end_ms: int) -> bool:
-        """Whether a layer of this generation and time range may have lost samples to it."""
+        """Whether the tombstone may delete samples of a layer with this generation and time range in ms."""
         return generation <= self.sequence and self.start_ms <= end_ms and self.end_ms >= start_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """`blocks` are in the order in which their samples are to be read. `slab` and `frozen` hold what the journal says
-    before their generations and no block has; `broken` are blocks set aside, with the reason."""
+    """`blocks` are in the order in which their samples must be read. `slab` and `frozen` hold samples of the journal's
+    records before their generations that no block has. `broken`: blocks that are set aside, with the reasons."""
 
     blocks: tuple[Block, ...] = ()
     slab: Slab | None = None
@@ -81,13 +85,13 @@ class Layers:
 
     @property
     def samples(self) -> int:
-        """Samples held; one that is in two layers counts twice."""
+        """The number of samples; a sample that is in two layers counts twice."""
         below = sum(block.row.samples for block in self.blocks)
         slab = 0 if self.slab is None else len(self.slab.samples.values)
         return below + slab + (0 if self.frozen is None else self.frozen.samples)
 
     def needs(self, tombstone: Tombstone) -> bool:
-        """Whether any layer may still have samples that the tombstone says are gone."""
+        """Whether any layer may still have samples that the tombstone deletes."""
         blocks = [*self.blocks, *(block for block, _ in self.broken)]
         below = [(block.row.deletions_from, block.row.earliest_ms, block.row.latest_ms) for block in blocks]
         if self.slab is not None:
@@ -97,7 +101,7 @@ class Layers:
         return any(tombstone.applies(*layer) for layer in below)
 
     def damage(self, start_ms: int, end_ms: int) -> list[str]:
-        """One text for each block that is missing from an answer about start ≤ t ≤ end."""
+        """One text for each set-aside block whose samples an answer about start ≤ t ≤ end lacks."""
         return [
             f"block {block.row.name} with samples from {block.row.earliest_ms} to {block.row.latest_ms} "
             f"is set aside: {reason}"
@@ -108,8 +112,8 @@ class Layers:
     def having(
         self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int, check: Callable[[], None]
     ) -> NDArray[np.bool_]:
-        """bool[n]: which series have samples with start ≤ t ≤ end. `check` is called before a block or a chunk is
-        looked at, and may raise. Raises CorruptBlock."""
+        """bool[n]: which series have samples with start ≤ t ≤ end. `check` is called before each block and each chunk,
+        and may raise. Raises CorruptBlock, Unavailable."""
         has_samples = self._have_unsealed(ids, permanent, start_ms, end_ms, exactly=True)
         for block in reversed(self.blocks):
             open_ids = np.flatnonzero(~has_samples)
@@ -123,8 +127,8 @@ class Layers:
     def _have_unsealed(
         self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int, *, exactly: bool
     ) -> NDArray[np.bool_]:
-        """bool[n]: which series have samples with start ≤ t ≤ end in the slab or in the frozen head. Without `exactly`,
-        those count too that may have some in the frozen head."""
+        """bool[n]: which series have samples with start ≤ t ≤ end in the slab or in the frozen head. Unless `exactly`,
+        series that only may have samples in the frozen head count too."""
         has_samples = np.zeros(len(ids), dtype=np.bool_)
         if not len(ids):
             return has_samples
@@ -144,25 +148,27 @@ class Layers:
     def _have(
         self, block: Block, permanent: Ids, start_ms: int, end_ms: int, check: Callable[[], None]
     ) -> NDArray[np.bool_]:
-        """bool[n]: which series have samples of this block left. Only those a tombstone is about are read."""
+        """bool[n]: which series have samples with start ≤ t ≤ end in this block that are not deleted. Samples are read
+        only of the series that a tombstone affects."""
         stones = [stone for stone in self.tombstones if stone.applies(block.row.deletions_from, start_ms, end_ms)]
         has_samples = np.zeros(len(permanent), dtype=np.bool_)
-        touched = has_samples.copy()
+        is_affected = has_samples.copy()
         for stone in stones:
-            touched |= stone.covers(permanent)
-        whole, cut = np.flatnonzero(~touched), np.flatnonzero(touched)
-        has_samples[whole] = block.having(permanent[whole], start_ms, end_ms, check)
-        for first in range(0, len(cut), SERIES_PER_CHECK):
+            is_affected |= stone.covers(permanent)
+        unaffected, affected = np.flatnonzero(~is_affected), np.flatnonzero(is_affected)
+        has_samples[unaffected] = block.having(permanent[unaffected], start_ms, end_ms, check)
+        for first in range(0, len(affected), SERIES_PER_CHECK):
             check()
-            batch = cut[first : first + SERIES_PER_CHECK]
+            batch = affected[first : first + SERIES_PER_CHECK]
             pieces = block.pieces(permanent[batch], start_ms, end_ms)
-            for piece in self._kept(pieces, block.row.deletions_from, permanent[batch], start_ms, end_ms):
+            for piece in self._without_deleted(pieces, block.row.deletions_from, permanent[batch], start_ms, end_ms):
                 has_samples[batch[piece.rows[piece.ends > piece.starts]]] = True
         return has_samples
 
     def may_have(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
-        """bool[n]: which series may have samples with start ≤ t ≤ end (they have some before and some after): what a
-        reader asks, who sees the samples anyway. Raises CorruptBlock."""
+        """bool[n]: which series may have samples with start ≤ t ≤ end. A series counts too if its samples only lie
+        before and after this range. That is enough for readers, which see the samples anyway. Raises CorruptBlock,
+        Unavailable."""
         has_samples = self._have_unsealed(ids, permanent, start_ms, end_ms, exactly=False)
         for block in reversed(self.blocks):
             if block.overlaps(start_ms, end_ms):
@@ -172,22 +178,22 @@ class Layers:
                 open_permanent = permanent[open_ids]
                 since = block.row.deletions_from
                 stones = [stone for stone in self.tombstones if stone.applies(since, start_ms, end_ms)]
-                gone = [(stone.covers(open_permanent), stone.start_ms, stone.end_ms) for stone in stones]
-                has_samples[open_ids] = block.may_have(open_permanent, start_ms, end_ms, gone)
+                deletions = [(stone.covers(open_permanent), stone.start_ms, stone.end_ms) for stone in stones]
+                has_samples[open_ids] = block.may_have(open_permanent, start_ms, end_ms, deletions)
         return has_samples
 
     def pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
-        """The samples with start ≤ t ≤ end of series `ids` (their numbers in memory, and the permanent ids of the same
-        series), in the order in which a later one replaces an earlier. Raises CorruptBlock."""
+        """The samples with start ≤ t ≤ end of series `ids` (their numbers in memory; `permanent`: the permanent ids of
+        the same series). Among equal times, a later piece replaces an earlier one. Raises CorruptBlock, Unavailable."""
         pieces: list[Piece] = []
         for block in self.blocks:
             if block.overlaps(start_ms, end_ms):
                 block_pieces = block.pieces(permanent, start_ms, end_ms)
-                pieces += self._kept(block_pieces, block.row.deletions_from, permanent, start_ms, end_ms)
+                pieces += self._without_deleted(block_pieces, block.row.deletions_from, permanent, start_ms, end_ms)
         return pieces + self.unsealed(ids, permanent, start_ms, end_ms)
 
     def unsealed(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
-        """`pieces` of slab and frozen head only."""
+        """As `pieces`, but of the slab and the frozen head only."""
         slab = self._slab_pieces(ids, permanent, start_ms, end_ms)
         return slab + self._frozen_pieces(ids, permanent, start_ms, end_ms)
 
@@ -195,7 +201,7 @@ class Layers:
         if self.slab is None:
             return []
         piece = self.slab.piece(ids).clipped(start_ms, end_ms)
-        return self._kept([piece], self.slab_generation, permanent, start_ms, end_ms)
+        return self._without_deleted([piece], self.slab_generation, permanent, start_ms, end_ms)
 
     def _frozen_pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
         if self.frozen is None:
@@ -203,20 +209,23 @@ class Layers:
         rows = np.flatnonzero(ids < self.frozen.series)
         piece = Piece.of(self.frozen.read(ids[rows], start_ms, end_ms))
         piece.rows = rows
-        return self._kept([piece], self.frozen_generation, permanent, start_ms, end_ms)
+        return self._without_deleted([piece], self.frozen_generation, permanent, start_ms, end_ms)
 
-    def _kept(self, pieces: list[Piece], generation: int, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
+    def _without_deleted(
+        self, pieces: list[Piece], generation: int, permanent: Ids, start_ms: int, end_ms: int
+    ) -> list[Piece]:
+        """The pieces of a layer of this generation without the samples that tombstones delete."""
         for tombstone in self.tombstones:
             if pieces and tombstone.applies(generation, start_ms, end_ms):
-                gone = tombstone.covers(permanent)
-                if gone.any():
-                    pieces = [piece.without(gone, tombstone.start_ms, tombstone.end_ms) for piece in pieces]
+                is_affected = tombstone.covers(permanent)
+                if is_affected.any():
+                    pieces = [piece.without(is_affected, tombstone.start_ms, tombstone.end_ms) for piece in pieces]
         return pieces
 
 
 def reading_order(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """By time, so that what is read ascends and needs no sorting, unless that would put a higher generation before a
-    lower one with which it shares times: then by generation."""
+    """The blocks ordered by time, so that samples are read in ascending order and need no sorting. If that would put a
+    block before one of lower generation whose times overlap its own, they are ordered by generation instead."""
     by_time = sorted(blocks, key=lambda block: (block.row.earliest_ms, block.row.generation))
     latest_ms: int | None = None
     generation = 0
@@ -232,22 +241,23 @@ def reading_order(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 
 def closure(chosen: Sequence[Block], blocks: Sequence[Block]) -> list[Block]:
-    """The chosen blocks with all that must be merged with them into one block of the highest generation among them.
+    """The chosen blocks, and all blocks that must be merged with them into one block of the highest generation among
+    them.
 
-    That is every block that shares times with them and whose generation lies between theirs, or is one of theirs: the
-    merged block would pass over it. A block older or newer than all of them stays below or above the merged one.
-    Blocks of one generation share no times of any series: they were cut from one head. So those of one generation can
-    be merged without the others.
+    These are the blocks whose times overlap theirs and whose generation lies between theirs, or is one of theirs:
+    otherwise the merged block would wrongly take precedence over them. A block that is older or newer than all of them
+    stays below or above the merged one. Blocks of one generation were cut from one head, so no series has the same time
+    in two of them. Blocks that all have the same generation can therefore be merged without others.
     """
     inside = set(chosen)
     while True:
         start_ms, end_ms = min(b.row.earliest_ms for b in inside), max(b.row.latest_ms for b in inside)
         lowest, highest = min(b.row.generation for b in inside), max(b.row.generation for b in inside)
-        more = {
+        overlapping = {
             block
             for block in blocks
             if lowest != highest and lowest <= block.row.generation <= highest and block.overlaps(start_ms, end_ms)
         }
-        if more <= inside:
+        if overlapping <= inside:
             return [block for block in blocks if block in inside]
-        inside |= more
+        inside |= overlapping

@@ -1,4 +1,4 @@
-"""Which blocks are past their time, or past the space there is for them, and when the clock is believed."""
+"""Chooses the blocks to drop, by age or by size, and decides whether the wall clock can be trusted for that."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from shared.telemetry import event
 from worker.series.blocks.block import Block
 
 SETTLE_MS = 600_000
-"""How long the wall clock must have gone as the monotonic one before anything is dropped by it."""
+"""How long the wall clock must have agreed with the monotonic clock before blocks are dropped by age."""
 DRIFT_MS = 5_000
 DRIFT_SHARE = 100
-"""What the two may differ by: this, and a hundredth of the time that passed. A clock that is being slewed stays within
-it, one that is set does not."""
+"""The two clocks may differ by DRIFT_MS and a hundredth of the time that has passed. A clock that is being slewed stays
+within that, a clock that is set does not."""
 
 
 class WallClock:
-    """The wall clock, believed only while it goes as the monotonic one does, so that one that jumps drops nothing."""
+    """The wall clock, trusted only while it advances as the monotonic clock does, so that a jump of it drops
+    nothing."""
 
     def __init__(self) -> None:
         self._reference: tuple[int, int] | None = None
         self._settled = False
 
     def believed(self, wall_ms: int, monotonic_ms: int) -> bool:
-        """Whether two readings at least SETTLE_MS apart agree on how much time passed, and none since disagreed."""
+        """Whether two readings at least SETTLE_MS apart agree on how much time has passed, and no reading since then
+        disagrees."""
         if self._reference is None:
             self._reference = wall_ms, monotonic_ms
             return False
@@ -39,8 +41,8 @@ class WallClock:
 
 
 def expired(blocks: Sequence[Block], before_ms: int, window_ms: int) -> list[Block]:
-    """Of the blocks whose newest sample is older than `before_ms` those that end in the same window as the oldest: what
-    is dropped at a time."""
+    """The blocks to drop next because of their age: of those whose newest sample is older than `before_ms`, the blocks
+    that end in the same window as the oldest of them."""
     old = sorted((b for b in blocks if b.row.latest_ms < before_ms), key=lambda block: block.row.latest_ms)
     if not old:
         return []
@@ -49,12 +51,13 @@ def expired(blocks: Sequence[Block], before_ms: int, window_ms: int) -> list[Blo
 
 
 def surplus(blocks: Sequence[Block], bytes_max: int) -> list[Block]:
-    """The oldest blocks, while all are larger than `bytes_max` together; 0 sets no bound."""
+    """The oldest blocks, as many as must be dropped for the others to take at most `bytes_max` together; 0 sets no
+    bound."""
     dropped = []
-    left = sum(block.row.size_bytes for block in blocks)
+    size_bytes = sum(block.row.size_bytes for block in blocks)
     for block in sorted(blocks, key=lambda block: block.row.latest_ms):
-        if not bytes_max or left <= bytes_max:
+        if not bytes_max or size_bytes <= bytes_max:
             break
         dropped.append(block)
-        left -= block.row.size_bytes
+        size_bytes -= block.row.size_bytes
     return dropped

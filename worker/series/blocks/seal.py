@@ -1,4 +1,4 @@
-"""Writing samples into blocks: by time window, in slices of series, so that nothing waits for it."""
+"""Writes samples into blocks, by time window and in slices of series, so that other threads do not have to wait."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from worker.series.pieces import Piece, join
 from worker.storage.faces import Objects
 
 WINDOWS_MAX = 32
-"""Blocks written at a time. Of samples scattered over more windows, those of the fullest ones get blocks of one window
-all the same, and the few in each of the others share wider blocks."""
+"""Blocks written at the same time. If samples are scattered over more windows, the windows with the most samples still
+get a block each, and the others share wider blocks."""
 WIDER = 4
 SLICE_SAMPLES = 1 << 17
-"""Samples gathered at a time: steps of less than a millisecond between which other threads get their turn."""
+"""Samples gathered at a time: steps of less than a millisecond, between which other threads get their turn."""
 
 Ids = NDArray[np.int64]
 
 
 class Stopped(Exception):
-    """The shard is closing; what was begun is abandoned."""
+    """The shard is closing; unfinished work is abandoned."""
 
 
 class _TooManyWindows(Exception):
@@ -32,7 +32,7 @@ class _TooManyWindows(Exception):
 
 
 def slices(series: int, samples: int) -> Iterator[slice]:
-    """Of series in order, so that each has about SLICE_SAMPLES."""
+    """Consecutive slices of the series, each with about SLICE_SAMPLES samples if all series have the same number."""
     step = max(1, SLICE_SAMPLES * series // max(samples, 1))
     for first in range(0, series, step):
         yield slice(first, min(first + step, series))
@@ -51,11 +51,13 @@ def write_blocks(
     stopped: Callable[[], bool],
     announce: Callable[[Sequence[str]], None],
 ) -> tuple[list[BlockRow], list[tuple[slice, Samples]]]:
-    """(rows of the blocks, synced and named on the disk; what has t ≥ before_ms, slice by slice).
+    """Write blocks of samples. Returns (rows of the blocks, which are synced and have their final names on disk; the
+    samples with t ≥ before_ms, one entry for each slice that has any).
 
-    `permanent` are the ids of the series in the order in which they are to be written, `read` gives the samples of a
-    slice of them, `samples` says about how many there are. `window_ms` None: one block. `announce` is told the names
-    before objects get them. Raises OSError, Stopped, or what `read` or `announce` raises, and leaves no object then.
+    `permanent`: int64[n], the ids of the series in the order in which they are written; `read` returns the samples of a
+    slice of them; `samples` is the approximate number of all samples. If `window_ms` is None, all samples go into one
+    block. `announce` is called with the names before objects get them. Raises OSError, Stopped, or what `read` or
+    `announce` raises; then no object is left behind.
     """
     cells = Cells(window_ms)
     while True:
@@ -80,7 +82,8 @@ def write_blocks(
 
 
 class Cells:
-    """Which samples share a block: those of one window, or, of the windows that are not `apart`, of `wider` windows."""
+    """Decides which samples share a block: those of one window, or, among the windows that are not `apart`, those of
+    one window that is `wider` times as wide."""
 
     def __init__(self, window_ms: int | None, apart: Ids | None = None, wider: int = 1) -> None:
         self._window_ms = window_ms
@@ -88,7 +91,7 @@ class Cells:
         self._wider = wider
 
     def of(self, times_ms: Ids) -> Ids:
-        """A number for the block of each sample."""
+        """int64[n]: a number for the block of each sample."""
         if self._window_ms is None:
             return np.zeros(len(times_ms), dtype=np.int64)
         windows = times_ms // self._window_ms
@@ -97,13 +100,13 @@ class Cells:
         return np.where(np.isin(windows, self._apart), 2 * windows + 1, 2 * (windows // self._wider))
 
     def fewer(self, times_ms: Iterable[Ids]) -> Cells:
-        """Cells for samples in more than WINDOWS_MAX windows, as these are: the windows with the most samples have a
-        block each, as they would have otherwise, and the others share wider ones."""
+        """Cells for samples in more than WINDOWS_MAX windows, which these are: the windows with the most samples still
+        have a block each, and the others share wider ones."""
         assert self._window_ms is not None and self._apart is None
         counted = [np.unique(times // self._window_ms, return_counts=True) for times in times_ms]
         windows, at = np.unique(np.concatenate([windows for windows, _ in counted]), return_inverse=True)
         counts = np.bincount(at, weights=np.concatenate([counts for _, counts in counted]))
-        order = np.argsort(counts, kind="stable")  # of equal ones the latest have a block each
+        order = np.argsort(counts, kind="stable")  # of windows with equal counts, the latest have a block each
         apart, others = order[-(WINDOWS_MAX // 2) :], order[: -(WINDOWS_MAX // 2)]
         wider = WIDER
         while len(np.unique(windows[others] // wider)) > WINDOWS_MAX // 2:
@@ -112,6 +115,8 @@ class Cells:
 
 
 class _Windows:
+    """The writers of the blocks that are being written, one for each cell, and the samples that are too recent."""
+
     def __init__(self, objects: Objects, generation: int, cells: Cells, before_ms: int, cleaned: int) -> None:
         self._objects = objects
         self._generation = generation
@@ -122,15 +127,16 @@ class _Windows:
         self.young: list[tuple[slice, Samples]] = []
 
     def add(self, part: slice, ids: Ids, samples: Samples) -> None:
+        """Write the samples of a slice of the series; `ids` are their permanent ids."""
         times, values, lengths = samples.timestamps_ms, samples.values, np.diff(samples.offsets)
         rows = np.repeat(np.arange(len(ids)), lengths)
-        late = times < self._before_ms
-        if not late.all():
-            young = ~late
-            counts = np.bincount(rows[young], minlength=len(ids))
+        is_old = times < self._before_ms
+        if not is_old.all():
+            is_young = ~is_old
+            counts = np.bincount(rows[is_young], minlength=len(ids))
             offsets = np.concatenate(([0], np.cumsum(counts)))
-            self.young.append((part, Samples(offsets, times[young], values[young])))
-            rows, times, values = rows[late], times[late], values[late]
+            self.young.append((part, Samples(offsets, times[is_young], values[is_young])))
+            rows, times, values = rows[is_old], times[is_old], values[is_old]
         if not len(times):
             return
         windows = self._cells.of(times)
@@ -138,8 +144,8 @@ class _Windows:
             self._write(int(windows[0]), ids, rows, times, values)
             return
         for window in np.unique(windows).tolist():
-            inside = windows == window
-            self._write(window, ids, rows[inside], times[inside], values[inside])
+            in_window = windows == window
+            self._write(window, ids, rows[in_window], times[in_window], values[in_window])
 
     def _write(self, window: int, ids: Ids, rows: Ids, times: Ids, values: NDArray[np.float64]) -> None:
         writer = self._writers.get(window)
@@ -164,7 +170,8 @@ class _Windows:
 
 
 def slab_of(young: list[tuple[slice, Samples]], ids: Ids, series: int) -> Slab | None:
-    """What `write_blocks` left, of the series ids[slice], as a slab of all series below `series`."""
+    """The samples that `write_blocks` returned as too recent, as a slab of all series below `series`; None if there are
+    none. `ids`: int64[n], the series in the order in which they were written."""
     if not young:
         return None
     pieces = []

@@ -1,1 +1,1 @@
-"""Which series a shard has, and finding them by their labels."""
+"""The index of a shard's series, which finds them by their labels."""

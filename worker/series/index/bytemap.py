@@ -1,7 +1,7 @@
-"""A map from byte strings to dense numbers 0, 1, 2 …, in arrays: open addressing, confirmed byte by byte.
+"""A map from byte strings to dense numbers 0, 1, 2 …, in arrays: open addressing, with strings compared byte by byte.
 
-One table of label bytes → series, and one of label texts → interned codes, is all that stands between a request's bytes
-and columns of integers. At a million label sets of 200 bytes it takes 20 bytes an entry beside the bytes themselves.
+Two such maps turn a request's bytes into columns of integers: one from label bytes to series, and one from label texts
+to interned codes. With a million label sets of 200 bytes, an entry takes 20 bytes in addition to its string.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from worker.series.growing_array import GrowingArray
 
 SLOTS_MIN = 1024
 LOAD_MAX = 0.6
-"""Entries a slot: probes stay short, and a slot costs 4 bytes."""
+"""Entries per slot: probes stay short, and a slot takes 4 bytes."""
 
 _INTS = types.Array(types.int64, 1, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
@@ -28,6 +28,7 @@ _ARENA = types.Array(types.uint8, 1, "C")
 
 @kernel(types.boolean(Bytes, types.int64, Bytes, types.int64, types.int64), first=True)
 def _equal(a: np.ndarray, i: int, b: np.ndarray, j: int, size: int) -> bool:
+    """Whether a[i:i + size] and b[j:j + size] are equal."""
     at = 0
     while at + 8 <= size:
         if load64(a, i + at) != load64(b, j + at):
@@ -42,11 +43,11 @@ def _equal(a: np.ndarray, i: int, b: np.ndarray, j: int, size: int) -> bool:
 
 @kernel(types.void(_HASHES, types.int64, types.int64, _SLOTS), first=True)
 def _place(hashes: np.ndarray, first: int, last: int, slots: np.ndarray) -> None:
-    """Enter numbers first ≤ n < last, none of which is in `slots` (int32[2^k], number + 1, 0 for free)."""
+    """Enter the numbers first ≤ n < last, none of which is in `slots` yet (int32[2^k]: number + 1, or 0 if free)."""
     mask = len(slots) - 1
     shift = np.uint64(64) - np.uint64(np.log2(len(slots)))
     for number in range(first, last):
-        # The high bits: the low ones are alike in all series of a shard.
+        # The high bits, because the low bits are alike in all series of a shard.
         slot = np.int64(hashes[number] >> shift)
         while slots[slot] != 0:
             slot = (slot + 1) & mask
@@ -70,10 +71,10 @@ def _resolve(
     enter: bool,
     out: np.ndarray,
 ) -> int:
-    """Numbers of the strings data[starts[i]:ends[i]] with hashes `wanted`; returns the new count. New ones are entered,
-    or have the number −1 unless `enter`.
+    """Look up the strings data[starts[i]:ends[i]], whose hashes are `wanted`, and write their numbers to `out`. New
+    strings are entered, or get the number −1 unless `enter`. Returns the new count.
 
-    The arena, `offsets`, `hashes` and `slots` have room for all of them being new.
+    The arena, `offsets`, `hashes` and `slots` must have room for all strings, in case all are new.
     """
     mask = len(slots) - 1
     shift = np.uint64(64) - np.uint64(np.log2(len(slots)))
@@ -104,7 +105,7 @@ def _resolve(
 
 
 class ByteMap:
-    """Grows only. Not safe for concurrent use; arrays taken from it stay valid."""
+    """The map, which only grows. Not safe for concurrent use, save `bytes_of`; arrays taken from it stay valid."""
 
     def __init__(self) -> None:
         self._slots = np.zeros(SLOTS_MIN, dtype=np.int32)
@@ -147,7 +148,7 @@ class ByteMap:
         return out
 
     def find(self, data: NDArray[np.uint8], hash_: np.uint64) -> int:
-        """The number of one string, −1 if it is not there."""
+        """The number of one string (uint8[n], with its xxh64), or −1 if it is not in the map."""
         out = np.empty(1, dtype=np.int64)
         _resolve(
             data,
@@ -165,9 +166,9 @@ class ByteMap:
         return int(out[0])
 
     def bytes_of(self, numbers: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
-        """(the strings with these numbers one after another, int64[n + 1] offsets of each into them). Safe beside a
-        thread that enters others."""
-        offsets = self._offsets.data  # before the arena, which then has all they point to
+        """(the strings with these numbers one after another, int64[n + 1] offsets of each into them). Safe while
+        another thread enters strings."""
+        offsets = self._offsets.data  # read before the arena, which then has all the bytes that they point to
         arena = self._arena.data
         starts = offsets[numbers]
         sizes = offsets[numbers + 1] - starts
@@ -181,6 +182,7 @@ class ByteMap:
         return self._arena.rows()[offsets[0] :], offsets - offsets[0]
 
     def _reserve(self, entries: int, size_bytes: int) -> None:
+        """Make room for this many new strings with this many bytes in all."""
         self._arena.reserve(size_bytes)
         self._offsets.reserve(entries)
         self._hashes.reserve(entries)

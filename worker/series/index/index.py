@@ -17,7 +17,8 @@ from worker.series.index.patterns import Patterns
 from worker.series.index.postings import Postings
 
 LABEL_BYTES_MIN = 8
-"""A label field is never shorter: tag and length of it, of its name and of its value, and a byte of both."""
+"""The least length of a label field: a tag and a length for the field, its name and its value, and at least one byte
+each of name and value."""
 
 _INTS = types.Array(types.int64, 1, "C")
 _INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
@@ -33,9 +34,9 @@ def _split(
     ends: np.ndarray,
     hashes: np.ndarray,
 ) -> int:
-    """Take label sets apart: set i is data[offsets[i]:offsets[i + 1]], in canonical form (our own bytes, checked when
-    they came in). Texts go to starts, ends and hashes, name and value by turns; counts[i] is the labels of set i.
-    Returns the number of texts."""
+    """Split label sets into texts. Set i is data[offsets[i]:offsets[i + 1]], in canonical form (it was checked when it
+    came in). The texts, names and values in turn, go to `starts`, `ends` and `hashes`; counts[i] is the number of
+    labels of set i. Returns the number of texts."""
     out = 0
     for i in range(len(offsets) - 1):
         at, first = offsets[i], out
@@ -52,7 +53,7 @@ def _split(
 
 
 class Index:
-    """Series get ids 0, 1, 2 … in order of appearance. Not safe for concurrent use; what `lookup` returns is."""
+    """Series get ids 0, 1, 2 … in order of appearance. Not safe for concurrent use, but what `lookup` returns is."""
 
     def __init__(self, symbols: Symbols, patterns: Patterns) -> None:
         self._symbols = symbols
@@ -60,7 +61,7 @@ class Index:
         self._series = ByteMap()
         self._numbers: dict[str, int] = {}
         self._name_texts: list[str] = []
-        self._name_numbers = np.zeros(0, dtype=np.int32)  # by code; -1: it is no label name
+        self._name_numbers = np.zeros(0, dtype=np.int32)  # by code; -1: not a label name
         self._label_offsets = GrowingArray(np.int64)
         self._label_offsets.extend(np.zeros(1, dtype=np.int64))
         self._label_names = GrowingArray(np.int32)
@@ -77,8 +78,8 @@ class Index:
         ends: NDArray[np.int64],
         hashes: NDArray[np.uint64],
     ) -> NDArray[np.int64]:
-        """int64[n]: ids of the series with canonical label bytes data[starts[i]:ends[i]] and their xxh64 hashes[i];
-        those not known are registered."""
+        """int64[n]: the ids of the series with canonical label bytes data[starts[i]:ends[i]], whose xxh64 hashes are
+        hashes[i]. Unknown series are registered."""
         ids = self._series.resolve(data, starts, ends, hashes)
         registered = self._label_offsets.size - 1
         if len(self._series) > registered:
@@ -105,11 +106,12 @@ class Index:
         )
 
     def _register(self, first: int) -> None:
+        """Enter the labels of the series from id `first` on."""
         data, offsets = self._series.strings(first)
         series = len(offsets) - 1
-        room = 2 * (len(data) // LABEL_BYTES_MIN)
-        starts, ends = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
-        hashes, counts = np.empty(room, dtype=np.uint64), np.empty(series, dtype=np.int64)
+        texts_max = 2 * (len(data) // LABEL_BYTES_MIN)
+        starts, ends = np.empty(texts_max, dtype=np.int64), np.empty(texts_max, dtype=np.int64)
+        hashes, counts = np.empty(texts_max, dtype=np.uint64), np.empty(series, dtype=np.int64)
         texts = _split(data, offsets, counts, starts, ends, hashes)
         codes = self._symbols.codes_of(data, starts[:texts], ends[:texts], hashes[:texts])
         names, values = self._names_of(codes[0::2]), np.ascontiguousarray(codes[1::2])
@@ -119,11 +121,11 @@ class Index:
         self._postings.add(names, values, np.repeat(np.arange(first, first + series, dtype=np.int32), counts))
 
     def _names_of(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Numbers of label names, given their codes; new names are numbered on."""
-        top = int(codes.max(initial=0)) + 1
-        if top > len(self._name_numbers):
-            more = np.full(top - len(self._name_numbers), -1, dtype=np.int32)
-            self._name_numbers = np.concatenate((self._name_numbers, more))
+        """int32[n]: the numbers of label names, given their codes. New names get the next numbers."""
+        codes_end = int(codes.max(initial=0)) + 1
+        if codes_end > len(self._name_numbers):
+            unnumbered = np.full(codes_end - len(self._name_numbers), -1, dtype=np.int32)
+            self._name_numbers = np.concatenate((self._name_numbers, unnumbered))
         names = self._name_numbers
         for code in np.unique(codes[names[codes] < 0]).tolist():
             text = self._symbols.text(code)

@@ -1,8 +1,8 @@
-"""Finding series by their labels, and their labels as columns, in the index as it was at one moment.
+"""Finds series by their labels, and reads their labels as columns, in the index as it was at one moment.
 
-A selection starts from the postings of its most selective matcher that needs a label to be there; the other matchers
-are tests on the candidates' label columns, each distinct value looked at once. A matcher that matches the empty text
-thereby selects series without the label, as in Prometheus
+A selection starts from the postings of its most selective matcher, among the matchers that require a label. The other
+matchers are tests on the candidates' label columns, where each distinct value is tested once. So a matcher that matches
+the empty text also selects series without the label, as in Prometheus
 (https://prometheus.io/docs/prometheus/latest/querying/basics/).
 """
 
@@ -23,7 +23,7 @@ from worker.series.index.patterns import Pattern, Patterns
 from worker.series.index.postings import Ids, PostingLists
 
 FRAME_CELLS_MAX = 1 << 27
-"""Series × label names of one frame (512 MB): past it a selector reaches too many differently labelled series."""
+"""Series × label names of one frame (512 MB). A selector above this selects too many series with different labels."""
 
 _IDS = types.Array(types.int64, 1, "C", readonly=True)
 _OFFSETS = types.Array(types.int64, 1, "C", readonly=True)
@@ -34,6 +34,7 @@ _CELLS = types.Array(types.int32, 2, "C")
 
 @kernel(types.void(_IDS, _OFFSETS, _CODES, _FLAGS), first=True)
 def _mark_names(ids: np.ndarray, offsets: np.ndarray, names: np.ndarray, used: np.ndarray) -> None:
+    """Set used[name] for every label name of the series `ids`."""
     for i in range(len(ids)):
         for at in range(offsets[ids[i]], offsets[ids[i] + 1]):
             used[names[at]] = True
@@ -60,8 +61,8 @@ def _fill_columns(
 class Lookup:
     """A frozen view of one shard's index; safe to read while the index grows.
 
-    Series i has the labels names[label_offsets[i]:label_offsets[i + 1]] (numbers into `name_texts`) with values of the
-    same places (codes of `symbols`). `numbers`: label name → its number.
+    Series i has the labels label_names[label_offsets[i]:label_offsets[i + 1]] (numbers: positions in `name_texts`);
+    their values are at the same positions of `label_values` (codes of `symbols`). `numbers`: label name → its number.
     """
 
     symbols: Symbols
@@ -75,7 +76,7 @@ class Lookup:
     postings: PostingLists
 
     def select_any(self, selectors: Iterable[Sequence[Matcher]]) -> Ids:
-        """Ascending ids of the series that match any of the selectors, each as `select` takes it."""
+        """Ascending ids of the series that match any of the selectors; `select` has the rules for one."""
         ids = [self.select(matchers) for matchers in selectors]
         return ids[0] if len(ids) == 1 else np.unique(np.concatenate(ids))
 
@@ -106,14 +107,12 @@ class Lookup:
         return out[0]
 
     def names(self, ids: Ids) -> list[str]:
-        """Label names on any of these series."""
+        """The label names that any of these series has."""
         return [self.name_texts[number] for number in self._name_numbers(ids).tolist()]
 
     def frame(self, ids: Ids, symbols: Symbols) -> LabelFrame:
-        """The label sets of these series, in codes of `symbols`, which is the index's own table or stands on it.
-
-        Raises NotExecutable past FRAME_CELLS_MAX.
-        """
+        """The label sets of these series, in codes of `symbols`, which is the index's own table or one that extends it.
+        Raises NotExecutable above FRAME_CELLS_MAX."""
         if not len(ids):
             return LabelFrame(symbols, 0)
         numbers = self._name_numbers(ids)
@@ -132,6 +131,7 @@ class Lookup:
         return LabelFrame(symbols, len(ids), dict(zip(names, out, strict=True)))
 
     def _name_numbers(self, ids: Ids) -> NDArray[np.int64]:
+        """The ascending numbers of the label names that any of these series has."""
         used = np.zeros(len(self.name_texts), dtype=np.bool_)
         _mark_names(ids, self.label_offsets, self.label_names, used)
         return np.flatnonzero(used)
@@ -139,8 +139,8 @@ class Lookup:
 
 @dataclass(slots=True, eq=False)
 class _Test:
-    """One matcher, resolved: it accepts texts among `codes` (None: those `pattern` matches), or all others if
-    `negative`. The code of the empty text, 0, stands for a missing label."""
+    """A resolved matcher: it accepts the texts of `codes` (if None, the texts that `pattern` matches), or all others if
+    `negative`. Code 0, the empty text, stands for a missing label."""
 
     name: str
     codes: Codes | None
@@ -156,21 +156,22 @@ class _Test:
         if texts is None:
             assert pattern is not None
             return cls(matcher.name, None, pattern, negative, pattern.matches("") != negative)
-        found = (lookup.symbols.find(text) for text in texts)
-        codes = np.array(sorted({code for code in found if code is not None}), dtype=np.int32)
+        known_codes = (lookup.symbols.find(text) for text in texts)
+        codes = np.array(sorted({code for code in known_codes if code is not None}), dtype=np.int32)
         return cls(matcher.name, codes, None, negative, ("" in texts) != negative)
 
     def of_codes(self, codes: Codes, lookup: Lookup) -> NDArray[np.bool_]:
-        """bool[n]: which codes pass."""
+        """bool[n]: which of these codes the test accepts."""
         if self.codes is not None:
-            passed = codes == self.codes[0] if len(self.codes) == 1 else np.isin(codes, self.codes)
+            is_accepted = codes == self.codes[0] if len(self.codes) == 1 else np.isin(codes, self.codes)
         else:
             assert self.pattern is not None
-            passed = self.pattern.matches_codes(codes, lookup.symbols)
-        return ~passed if self.negative else passed
+            is_accepted = self.pattern.matches_codes(codes, lookup.symbols)
+        return ~is_accepted if self.negative else is_accepted
 
     def cost(self, lookup: Lookup) -> tuple[int, int]:
-        """What starting from this test takes, to compare: few known series first, then few values to look at."""
+        """The cost of a selection that starts from this test, to be compared: a known number of series first, then a
+        number of values to test."""
         number = lookup.numbers.get(self.name)
         if number is None:
             return 0, 0
@@ -179,7 +180,7 @@ class _Test:
         return 1, lookup.postings.values_bound(number)
 
     def ids(self, lookup: Lookup) -> Ids:
-        """Ascending ids of the series that have the label with a value that passes."""
+        """Ascending ids of the series that have the label with a value that the test accepts."""
         number = lookup.numbers.get(self.name)
         if number is None or (self.codes is not None and not self.negative and not len(self.codes)):
             return np.zeros(0, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Label-matching regular expressions: RE2, anchored at both ends, evaluated once a distinct text."""
+"""Label-matching regular expressions: RE2, anchored at both ends, evaluated once for each distinct text."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from shared.labels import Symbols
 from shared.promql.regex import compile_pattern
 
 PATTERNS_MAX = 32
-"""Expressions remembered for one shard, the least recently used forgotten first."""
+"""Expressions remembered for one shard; the least recently used is dropped first."""
 REMEMBERED_TEXTS_MAX = 1 << 18
-"""Texts an expression's outcomes are remembered for, one byte each: the first that were interned."""
+"""Texts for which an expression's outcomes are remembered, one byte each: those that were interned first."""
 SHOWN_MAX = 200
-"""Characters of an expression that an error repeats."""
+"""Characters of an expression that an error message repeats."""
 
 _LITERALS = re.compile(r"[^\\.+*?()|\[\]{}^$]*(?:\|[^\\.+*?()|\[\]{}^$]*)*")
 _UNKNOWN, _NO, _YES = 0, 1, 2
 
 
 class Pattern:
-    """One expression. `literals` are the texts it stands for if it is just `a|b|c`, else None."""
+    """One expression. `literals`: the texts that it matches if it is only `a|b|c`, else None. Raises BadData for an
+    expression that RE2 refuses."""
 
     def __init__(self, expression: str) -> None:
         try:
@@ -54,7 +55,8 @@ class Pattern:
         return known == _YES
 
     def _room_for(self, code: int) -> NDArray[np.uint8]:
-        # Two threads growing at once may each forget what the other found, never record anything wrong.
+        """The array of outcomes by code, grown for `code` if that is below REMEMBERED_TEXTS_MAX."""
+        # If two threads grow the array at once, each may lose the other's outcomes, but no outcome is ever wrong.
         outcomes = self._outcomes
         if code >= len(outcomes) and len(outcomes) < REMEMBERED_TEXTS_MAX:
             grown = np.zeros(min(max(code + 1, 2 * len(outcomes)), REMEMBERED_TEXTS_MAX), dtype=np.uint8)
@@ -64,14 +66,14 @@ class Pattern:
 
 
 class Patterns:
-    """The expressions seen lately, compiled, with their outcomes for the codes of one symbol table."""
+    """The expressions used most recently, compiled, with their outcomes for the codes of one symbol table."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Pattern] = OrderedDict()
         self._lock = Lock()
 
     def get(self, expression: str) -> Pattern:
-        """Raises BadData for an expression that RE2 refuses."""
+        """The compiled expression. Raises BadData for an expression that RE2 refuses."""
         with self._lock:
             known = self._known.get(expression)
             if known is not None:

@@ -1,9 +1,9 @@
-"""Which series carry a label: (name, value) → ascending series ids, as sorted runs of arrays.
+"""Which series have a label: (name, value) → ascending series ids, as sorted runs of arrays.
 
-A run is a table sorted by (name, value) with the ids of each pair side by side. New pairs gather in a tail that is
-sorted into a run of its own when it is long enough, and runs of like size are merged, so that there are few: the
-log-structured way, chosen over one bitmap a pair because most values of a wide label belong to one series, where a
-bitmap object costs 250 bytes and this 20.
+A run is a table sorted by (name, value), with the ids of each pair side by side. New pairs collect in a tail, which is
+sorted into a run of its own when it is long enough. Runs of similar size are merged, so that there are few, as in a
+log-structured merge tree. A bitmap for each pair would be larger: most values of a wide label belong to one series, for
+which a bitmap object takes 250 bytes and this table 20.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 TAIL_PAIRS_MAX = 65_536
-"""Pairs gathered before they are sorted (4 ms) by the writer; a reader sorts whatever there is."""
+"""Pairs collected before the writer sorts them (4 ms). A reader sorts any number of them."""
 
 Ids = NDArray[np.int64]
 Keys = NDArray[np.int64]
 
 
 def distinct(codes: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Ascending, each once (np.unique hashes, at ten times the cost of sorting here)."""
+    """The distinct codes, ascending. (np.unique hashes, which takes ten times as long as sorting here.)"""
     codes = np.sort(codes)
     return codes[np.concatenate(([True], codes[1:] != codes[:-1]))] if len(codes) else codes
 
 
 def key_of(name: int, code: int) -> int:
-    """The key of a pair: the number of the name above, the code of the value below."""
+    """The key of a pair: the number of the name in the high 32 bits, the code of the value in the low ones."""
     return name << 32 | code
 
 
@@ -41,35 +41,35 @@ class PostingRun:
 
     @classmethod
     def of(cls, keys: Keys, ids: NDArray[np.int32]) -> PostingRun:
-        """From one key an id; ids must ascend within equal keys."""
+        """A run of pairs: ids[i] has keys[i]. Ids must ascend among equal keys."""
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
         first = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
         return cls(keys[first], np.append(first, len(keys)), ids[order])
 
     def merged(self, later: PostingRun) -> PostingRun:
-        """With a run all of whose ids are higher."""
+        """This run merged with a later one, whose ids are all higher."""
         keys = [np.repeat(run.keys, np.diff(run.starts)) for run in (self, later)]
         return PostingRun.of(np.concatenate(keys), np.concatenate((self.ids, later.ids)))
 
     def span(self, name: int) -> tuple[int, int]:
-        """Where the keys of one name are."""
+        """(first, last): the keys of one name are keys[first:last]."""
         first, last = np.searchsorted(self.keys, [key_of(name, 0), key_of(name + 1, 0)])
         return int(first), int(last)
 
 
 @dataclass(frozen=True, slots=True)
 class PostingLists:
-    """The postings of one moment."""
+    """The postings at one moment, which never change."""
 
     runs: tuple[PostingRun, ...]
 
     def count(self, name: int, code: int) -> int:
-        """How many series carry the pair."""
+        """The number of series that have the pair."""
         return sum(last - first for _, first, last in self._slices(name, code))
 
     def ids(self, name: int, code: int) -> Ids:
-        """Ascending ids of the series that carry the pair."""
+        """Ascending ids of the series that have the pair."""
         pieces = [run.ids[first:last] for run, first, last in self._slices(name, code)]
         return np.concatenate(pieces).astype(np.int64) if pieces else np.zeros(0, dtype=np.int64)
 
@@ -85,7 +85,7 @@ class PostingLists:
         return codes if len(pieces) == 1 else distinct(codes)
 
     def values_bound(self, name: int) -> int:
-        """At least as many as `values` has, without looking at them."""
+        """An upper bound of the number of `values`, without reading them."""
         return sum(last - first for first, last in (run.span(name) for run in self.runs))
 
     def union(self, name: int, codes: NDArray[np.int32]) -> Ids:
@@ -97,7 +97,7 @@ class PostingLists:
             at = at[run.keys[np.minimum(at, len(run.keys) - 1)] == keys]
             starts = run.starts[at]
             sizes = run.starts[at + 1] - starts
-            # Of the slices [start, start + size): the place of each id, counted on from its slice's start.
+            # The positions start, start + 1, … of every slice [start, start + size), one slice after another.
             places = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
             pieces.append(run.ids[places])
         return np.sort(np.concatenate(pieces)).astype(np.int64) if pieces else np.zeros(0, dtype=np.int64)
@@ -113,7 +113,7 @@ class PostingLists:
 
 
 class Postings:
-    """The growing postings. Not safe for concurrent use; what `lists` returned stays as it is."""
+    """The growing postings. Not safe for concurrent use, but what `lists` returns never changes."""
 
     def __init__(self) -> None:
         self._runs: list[PostingRun] = []
@@ -121,7 +121,7 @@ class Postings:
         self._tail_pairs = 0
 
     def add(self, names: NDArray[np.int32], codes: NDArray[np.int32], ids: NDArray[np.int32]) -> None:
-        """Pairs of series that are all newer than those before: int32[n] each, ids ascending."""
+        """Add pairs of series that are all newer than the series before: int32[n] each, ids ascending."""
         if len(ids):
             self._tail.append((names.astype(np.int64) << 32 | codes, ids))
             self._tail_pairs += len(ids)

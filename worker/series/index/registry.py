@@ -1,9 +1,9 @@
-"""Which series a shard has, in its store: family "series", first id (8 bytes, big-endian) → the label bytes of series
-with ids running on from it.
+"""The series of a shard as rows of its store: family "series", first id (8 bytes, big-endian) → the label bytes of the
+series with consecutive ids from it.
 
-Ids are permanent: journal and blocks name series by them. One whose samples are all gone leaves a hole when the rows
-are next swept. No id is given twice: row `series/ids` of family "meta" says how far they were given. It is written with
-each of the rows, and these are durable before a record names their series.
+Ids are permanent: journal and blocks name series by them. A series without samples is removed when the rows are next
+swept, and leaves a hole. No id is given twice: row `series/ids` of family "meta" says up to which id they were given.
+It is written with each of the rows, and all are durable before a record refers to their series.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ _KEY = struct.Struct(">Q")
 _COUNT = struct.Struct("<Q")
 GIVEN = b"series/ids"
 IDS_MAX = 1 << 31
-"""Records and blocks have 4 bytes, signed, for each."""
+"""Records and blocks have 4 bytes, signed, for each id."""
 BULK_BYTES = 8 << 20
-"""Label bytes handed on at a time at the start, and in one row after a sweep."""
+"""Label bytes that `load` yields at a time, approximately, and so the size of a row after a sweep."""
 BULK_SERIES = 1 << 16
+"""Series in one row after a sweep, at most."""
 ROWS_MAX = 4096
-"""Rows a shard may have before the next start joins them."""
+"""Above this number of rows, a sweep rewrites them."""
 DEAD_SHARE = 0.1
-"""Of all series, how many must be without samples before the rows are rewritten."""
+"""Above this share of series without samples, a sweep rewrites the rows."""
 
 Labels = tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]
 """(permanent ids int64[n] ascending, label bytes, int64[n + 1] offsets into them)."""
 
 
 class Registry:
-    """The series rows of one shard. `next_id` is that of the next series to be saved, above all that were ever given,
-    once `load` has ended."""
+    """The series rows of one shard. Once `load` has ended, `next_id` is the id of the next series to be saved, above
+    all ids that were ever given."""
 
     def __init__(self, store: Rows) -> None:
         self._store = store
@@ -45,8 +46,8 @@ class Registry:
         self.rows = 0
 
     def put(self, batch: RowBatch, label_bytes: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-        """The series with ids from `next_id` on: label_bytes[offsets[i]:offsets[i + 1]]. Raises Unavailable when there
-        are no more ids."""
+        """Add to `batch` the series with ids from `next_id` on; their labels are label_bytes[offsets[i]:offsets[i +
+        1]]. Raises Unavailable if there are no more ids."""
         end = self.next_id + len(offsets) - 1
         if end > IDS_MAX:
             raise Unavailable(f"the shard has had {self.next_id} series, and may have {IDS_MAX}")
@@ -54,8 +55,8 @@ class Registry:
         batch.put("meta", GIVEN, _KEY.pack(end))
 
     def load(self) -> Iterator[Labels]:
-        """All series by ascending id, many at a time. Raises StoreDamaged where rows overlap, are missing at the end,
-        or make no sense."""
+        """All series by ascending id, in parts of about BULK_BYTES. Raises StoreDamaged if rows overlap, are missing at
+        the end, or cannot be decoded."""
         ids: list[NDArray] = []
         lengths: list[NDArray] = []
         texts: list[bytes] = []
@@ -88,8 +89,9 @@ class Registry:
             raise StoreDamaged(f"the store {self._store.path} is damaged: {text}")
 
     def sweep(self, alive: NDArray[np.int64]) -> int:
-        """Rewrite the rows, few and long, without the series not in `alive` (ascending ids), if those are many or the
-        rows short; returns how many are gone. It is one batch: a crash leaves the old rows or the new ones."""
+        """Rewrite the rows, as few and long ones, without the series that are not in `alive` (ascending ids), if there
+        are many such series or many rows. Returns the number of removed series. This is a single batch: a crash leaves
+        the old rows or the new ones."""
         stored = Registry(self._store)
         known = dead = 0
         for ids, _, _ in stored.load():
@@ -102,20 +104,21 @@ class Registry:
         batch.delete_range("series", _KEY.pack(0), _KEY.pack(end))
         last = 0
         for ids, label_bytes, offsets in Registry(self._store).load():
-            kept = np.isin(ids, alive)
+            is_alive = np.isin(ids, alive)
             for first in range(0, len(ids), BULK_SERIES):
-                rows = np.flatnonzero(kept[first : first + BULK_SERIES]) + first
+                rows = np.flatnonzero(is_alive[first : first + BULK_SERIES]) + first
                 if len(rows):
                     _put_sparse(batch, ids[rows], label_bytes, offsets[rows], offsets[rows + 1])
                     last = int(ids[rows[-1]]) + 1
-        if last < end:  # so that the ids of the last ones are not given again
+        if last < end:  # so that the ids of the last series are not given again
             batch.put("series", _KEY.pack(end - 1), _row(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8)))
         self._store.write(batch, durable=True)
         return dead
 
 
 def parsed(key: bytes, value: bytes) -> tuple[int, NDArray[np.int32], bytes]:
-    """(first id, bytes of each series' labels, the labels). Raises ValueError, struct.error."""
+    """(first id, int32[n] bytes of each series' labels, all label bytes). A length of 0 is a hole. Raises ValueError,
+    struct.error."""
     (first,) = _KEY.unpack(key)
     (count,) = _COUNT.unpack_from(value)
     lengths = np.frombuffer(value, dtype=np.int32, count=count, offset=_COUNT.size)
@@ -130,7 +133,7 @@ def _row(lengths: NDArray, label_bytes: NDArray[np.uint8]) -> bytes:
 
 
 def _put_sparse(batch: RowBatch, ids: NDArray, label_bytes: NDArray, starts: NDArray, ends: NDArray) -> None:
-    """One row, with zero lengths for the ids that are not there."""
+    """Add one row to `batch`, with length 0 for the ids in between that are not among `ids`."""
     lengths = np.zeros(int(ids[-1] - ids[0]) + 1, dtype=np.int64)
     lengths[ids - ids[0]] = ends - starts
     sizes = ends - starts

@@ -1,7 +1,7 @@
 """A worker process's symbol table: all label names and values of its shards, as bytes in one arena.
 
-A text costs some 40 bytes beside its own, where a Python string in a dictionary and a list costs 200: with a million
-series that have a value of their own, that is a sixth of all memory. Texts become strings when someone asks for them.
+A text takes about 40 bytes in addition to its own, whereas a Python string in a dictionary and a list takes 200: for a
+million series that each have a value of their own, that is a sixth of all memory. Texts become strings only on demand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from worker.series.index.bytemap import ByteMap
 
 
 class TextTable(Symbols):
-    """Symbols that stand on no others. Safe to use from many threads."""
+    """Symbols without a parent. Safe to use from many threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class TextTable(Symbols):
     def codes(self, texts: Sequence[str]) -> Codes:
         raw = [text.encode() for text in texts]
         data = np.frombuffer(b"".join(raw), dtype=np.uint8)
-        offsets = np.concatenate(([0], np.cumsum([len(own) for own in raw], dtype=np.int64)))
+        offsets = np.concatenate(([0], np.cumsum([len(item) for item in raw], dtype=np.int64)))
         return self.codes_of(data, offsets[:-1], offsets[1:], hash_slices(data, offsets))
 
     def codes_of(self, data: NDArray[np.uint8], starts: Rows, ends: Rows, hashes: NDArray[np.uint64]) -> Codes:
@@ -45,10 +45,10 @@ class TextTable(Symbols):
             return self._map.resolve(data, starts, ends, hashes).astype(np.int32)
 
     def find(self, text: str) -> int | None:
-        raw = text.encode(errors="surrogatepass")  # what is not UTF-8 is not here
+        raw = text.encode(errors="surrogatepass")  # a text that is not UTF-8 is not in the table
         with self._map_lock:
-            found = self._map.find(np.frombuffer(raw, dtype=np.uint8), np.uint64(hash64(raw)))
-        return found if found >= 0 else None
+            number = self._map.find(np.frombuffer(raw, dtype=np.uint8), np.uint64(hash64(raw)))
+        return number if number >= 0 else None
 
     def text(self, code: int) -> str:
         return self._map.bytes_of(np.array([code]))[0].decode()

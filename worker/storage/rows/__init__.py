@@ -1,1 +1,1 @@
-"""The store of one shard: RocksDB behind one face, and what is known of damage to its files."""
+"""The store of one shard: RocksDB behind the face of rows, and the detection of damage to its files."""

@@ -1,7 +1,7 @@
 """Checks a store without changing it: reads every row and verifies every checksum.
 
 The store is opened through links in another directory, because the library writes its log of messages and its settings
-where it opens a store, even one that is only read. The records of the store's log are read too, into memory.
+into the directory that it opens, even if it only reads. The records of the store's log are read too, into memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WRITTEN_WHEN_OPENED = ("LOCK", "LOG", "rocksdict-config.json")
 
 
 Rows = Callable[[StoreReader], Iterable[str]]
-"""Looks at the rows of a store whose blocks are whole; a text for each thing that is wrong with them."""
+"""A check of the rows of a store whose blocks are whole: returns a text for each thing that is wrong with them."""
 
 
 def no_rows(reader: StoreReader) -> Iterable[str]:
@@ -33,9 +33,9 @@ def no_rows(reader: StoreReader) -> Iterable[str]:
 
 
 def check(path: Path, rows: Rows = no_rows) -> list[str]:
-    """What is damaged in the store: a text each, with the file, and the family where it is known; empty when all is
-    well. What `rows` finds is added. Raises StoreLocked when a process has it open, OSError when it cannot be read at
-    all."""
+    """A text for each damage in the store, with the file and, where it is known, the family; empty if the store is
+    whole. The texts of `rows` are added if the store's blocks are whole. Raises StoreLocked if a process has the store
+    open, OSError if the store cannot be read at all."""
     with _locked(path):
         claim = Marker(path).read()
         try:
@@ -48,11 +48,12 @@ def check(path: Path, rows: Rows = no_rows) -> list[str]:
                     os.symlink(os.path.abspath(file.path), os.path.join(links, file.name))
             _cut_as_a_start_does(path, Path(links), claim)
             texts = list(_damage(path, links, 0 if claim is None else claim.writes, rows))
-        # The library names the files by the links.
+        # The library's messages name the links.
         return [text.replace(links, str(path)) for text in texts]
 
 
 def _cut_as_a_start_does(store: Path, links: Path, claim: Claim | None) -> None:
+    """Replace the link to a torn manifest by a shortened copy, as a start would shorten the manifest itself."""
     torn = store_files.torn_manifest(store, claim)
     if torn is not None:
         file, size = torn
@@ -61,6 +62,7 @@ def _cut_as_a_start_does(store: Path, links: Path, claim: Claim | None) -> None:
 
 
 def _damage(store: Path, path: str, writes: int, rows: Rows) -> Iterator[str]:
+    """The texts of `check` for the store, opened at `path`. `writes`: the number of writes that it must contain."""
     options = Options(raw_mode=True)
     options.set_paranoid_checks(True)
     try:
@@ -73,15 +75,15 @@ def _damage(store: Path, path: str, writes: int, rows: Rows) -> Iterator[str]:
     try:
         last_write = int.from_bytes(db.get(WRITES) or b"", "big")
         if last_write < writes:
-            yield f"the log of the store {path} ends at write {last_write}, and it had acknowledged {writes}"
+            yield f"the log of the store {path} ends at write {last_write}, but it had acknowledged {writes}"
     except Exception as error:  # the library raises plain Exception
         yield f"family 'default' of the store {path}: {error}"
     tables = db.live_files()
     for name in families:
         family = db.get_column_family(name)
         reasons = _unreadable(family, None, None)
-        if reasons:  # the first one; each table for itself tells of the others
-            for table in tables:  # of any family: which one it has is not told
+        if reasons:  # a reading stops at the first damage, so each table is read separately to find the rest
+            for table in tables:  # all of them, because the library does not say to which family a table belongs
                 reasons |= _unreadable(family, table["start_key"], table["end_key"])
             is_whole = False
         yield from (f"family {name!r} of the store {path}: {reason}" for reason in sorted(reasons))
@@ -91,7 +93,7 @@ def _damage(store: Path, path: str, writes: int, rows: Rows) -> Iterator[str]:
 
 
 def _unreadable(family: Any, start: bytes | None, last: bytes | None) -> set[str]:
-    """What ends the reading of these keys, from both sides."""
+    """The errors that end a reading of the keys start ≤ key ≤ last, forwards and backwards; empty if there is none."""
     reasons = set()
     for from_key, forward in ((start, True), (last, False)):
         options = ReadOptions()
@@ -117,10 +119,10 @@ def _is_within(key: bytes, start: bytes | None, last: bytes | None) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Nobody opens the store inside. Raises StoreLocked when somebody has it."""
+    """Keep other processes from opening the store inside the context. Raises StoreLocked if one has it open."""
     try:
         descriptor = os.open(path / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # nobody has opened it since the file is gone
+    except FileNotFoundError:  # opening a store creates this file, so no process has the store open
         yield
         return
     try:

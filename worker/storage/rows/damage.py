@@ -1,4 +1,4 @@
-"""What is wrong with a store's files, as errors that name the file."""
+"""Errors of a store: exceptions that say whether it is locked, damaged or failing, made from the library's texts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 from shared.errors import Unavailable
 
 DECODING_ERRORS = (struct.error, IndexError, KeyError, TypeError, ValueError, msgspec.MsgspecError)
-"""What reading a row's bytes raises when they are not what was written."""
+"""The exceptions that decoding a row raises if its bytes are not what was written."""
 
 _LOCKED = ("IO error: While lock file: ", "IO error: lock hold by current process")
 _DAMAGED = ("Corruption: ", "IO error: No such file or directory")
 _FAILED = "IO error: "
 _FAILED_OUTSIDE = re.compile(r"\(os error \d+\)$")
-"""How errors end of the library's own file beside RocksDB's, which it writes whenever it opens a store."""
+"""The end of an error about the settings file that the library, rocksdict, writes whenever it opens a store."""
 
 
 class StoreLocked(OSError):
@@ -25,12 +25,12 @@ class StoreLocked(OSError):
 
 
 class StoreDamaged(Unavailable, OSError):
-    """The store's files are not what was written; the message names the store, and the file where that is known. The
-    shard refuses from then on: what a damaged store answers may be too little, or belong to something else."""
+    """The store's files are not what was written; the message names the store and, where it is known, the file. The
+    shard refuses all requests from then on: a damaged store may answer with too few rows, or with wrong ones."""
 
 
 def of_reading(path: Path, error: Exception) -> Unavailable:
-    """The error to raise for one that the library raised while it read the store."""
+    """The exception to raise after the library has raised `error` while reading the store."""
     text = str(error)
     if text.startswith(_DAMAGED):
         return StoreDamaged(f"the store {path} is damaged: {text}")
@@ -38,8 +38,8 @@ def of_reading(path: Path, error: Exception) -> Unavailable:
 
 
 def of_opening(path: Path, error: Exception) -> OSError:
-    """The error to raise for one that the library raised when it opened the store. A disk that fails or is full is no
-    damage: the store may be opened later."""
+    """The exception to raise after the library has raised `error` while opening the store. A failing or full disk is
+    not damage: the store may be opened later."""
     text = str(error)
     if text.startswith(_LOCKED):
         return StoreLocked(text)
@@ -50,8 +50,8 @@ def of_opening(path: Path, error: Exception) -> OSError:
 
 
 def of_writing(path: Path, error: Exception) -> Unavailable:
-    """The error to raise for one that the library raised when it wrote to the store. It remembers what its own
-    compactions found, and refuses writes because of it."""
+    """The exception to raise after the library has raised `error` while writing to the store. RocksDB also refuses
+    writes after one of its compactions has met damage."""
     text = str(error)
     if text.startswith(_DAMAGED):
         return StoreDamaged(f"the store {path} is damaged: {text}")

@@ -1,5 +1,5 @@
-"""What a store's files show before RocksDB reads them: whether some are missing, and whether its manifest ends where
-it was cut off or where it is damaged."""
+"""Checks of a store's files before RocksDB reads them: whether files are missing, and whether the manifest ends at a
+torn write or at damage."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from worker.storage.rows.marker import Claim
 
 
 def torn_manifest(path: Path, claim: Claim | None) -> tuple[Path, int] | None:
-    """The manifest whose end the loss of power has torn, and where to cut it off: what is behind was not synced, and
-    nobody has relied on it. None when it was not torn, as far as can be told. Raises OSError."""
+    """(manifest, size in bytes to which to cut it) if a loss of power has torn its end; None if the manifest is not
+    known to be torn. The bytes behind that size were not synced, and nothing relies on them. Raises OSError."""
     if claim is None or not claim.after_power:
         return None
     try:
         number, _ = store_manifest.current(path)
     except (OSError, ValueError):
-        return None  # which `verify` tells
+        return None  # `verify` reports this
     if number != claim.manifest:
         return None
     file = store_manifest.path_of(path, number)
@@ -30,8 +30,8 @@ def torn_manifest(path: Path, claim: Claim | None) -> tuple[Path, int] | None:
 
 
 def verify(path: Path, claim: Claim | None) -> None:
-    """Raise StoreDamaged where the files are not all there, or the manifest does not end as a crash leaves it. What
-    RocksDB itself finds is left to it."""
+    """Raise StoreDamaged if files are missing, or if the end of the manifest is not one that a crash leaves. Damage
+    that RocksDB detects itself is not looked for. Raises OSError."""
     if not (path / "CURRENT").exists():
         if claim is not None or _has_data(path):
             raise StoreDamaged(f"the store {path} is damaged: its file CURRENT is missing")
@@ -55,7 +55,8 @@ def verify(path: Path, claim: Claim | None) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has the store open. Not for the process that has it: the question lets go of its lock."""
+    """Whether another process has the store open. The process that has it open must not ask, because closing the lock
+    file releases its own lock. Raises OSError."""
     try:
         descriptor = os.open(path / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -70,6 +71,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _has_data(path: Path) -> bool:
-    """A first start that was killed leaves a manifest without CURRENT, but no data."""
+    """Whether the store contains data. The death of a process during a first start leaves a manifest without CURRENT,
+    and no data."""
     with os.scandir(path) as files:
         return any(file.name.endswith((".sst", ".log")) and file.stat().st_size for file in files)

@@ -1,8 +1,8 @@
-"""Rows of a store in the order of their keys, up to the end of their range and not just to where reading failed.
+"""Rows of a store in the order of their keys, complete: a scan that cannot be read to its end raises.
 
-The library's loops (`items`, `keys`) end without an exception at a block that cannot be read. Its readers (`iter`)
-tell: one that is not valid any more is at its end if its status is good. `options` are kept as long as what reads with
-them, which looks up its bounds there.
+The library's loops (`items`, `keys`) end without an exception at a block that cannot be read. Its readers (`iter`) know
+more: a reader that is not valid any more has reached its end if its status is good. Each function keeps `options` alive
+as long as its reader, because the reader refers to the bounds in them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any
 from rocksdict import RdictIter, ReadOptions, Snapshot
 
 Check = Callable[[RdictIter], None]
-"""Returns when the reader is at the end of its range, and raises when that is not what it stopped at."""
+"""Returns if the reader has stopped at the end of its range, and raises if it has stopped before."""
 
 FEW_ROWS = 16
-"""Rows that are read one by one. The library's own loop is faster for each row, but takes longer to begin and to
+"""The first rows are read one by one. The library's own loop is faster for each row, but takes longer to begin and to
 check."""
 
 
 def ascending(snapshot: Snapshot, start: bytes, options: ReadOptions, check: Check) -> Iterator[tuple[bytes, bytes]]:
-    """(key, value) from `start` on."""
+    """(key, value) of the snapshot from `start` on, ascending, up to the bound in `options`. The reader begins when
+    this is called. Raises what `check` raises."""
     reader = snapshot.iter(options)
     reader.seek(start)
     return _ascending(snapshot, reader, options, check)
@@ -43,14 +44,15 @@ def _ascending(
     following: Any = snapshot.items(from_key=row[0], read_opt=options)
     for row in following:
         yield row
-    # What ended the loop is found out by a reader put to its last row.
+    # The loop does not say why it has ended: a reader that steps on from the last row does.
     reader.seek(row[0])
     reader.next()
     check(reader)
 
 
 def descending(reader: RdictIter, start: bytes, options: ReadOptions, check: Check) -> Iterator[tuple[bytes, bytes]]:
-    """(key, value) from the reader's place down to `start`: the library honours only the upper bound."""
+    """(key, value) from the reader's position down to `start`, which is compared here because the library honours the
+    upper bound only. Raises what `check` raises."""
     while reader.valid():
         row = reader.key(), reader.value()
         if row[0] < start:
@@ -62,7 +64,7 @@ def descending(reader: RdictIter, start: bytes, options: ReadOptions, check: Che
 
 
 def keys(reader: RdictIter, options: ReadOptions, check: Check) -> Iterator[bytes]:
-    """Keys from the reader's place on."""
+    """The keys from the reader's position on, ascending. Raises what `check` raises."""
     while reader.valid():
         yield reader.key()
         reader.next()

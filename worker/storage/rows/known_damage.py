@@ -1,6 +1,6 @@
-"""Remembers over a restart that a store was found damaged while it was in use: a file beside the store,
-`store.damaged`, says what was found. A start that finds this file reads the whole store before it serves, because the
-damage may be where a start does not look. If the file is deleted, the store is served without that.
+"""Records that a store was found damaged while it was in use, so that the next start knows: the file `store.damaged`
+beside the store describes the damage. A start that finds this file reads the whole store before it serves, because the
+damage may be in a part that a start does not read. If the file is deleted, the start does not read the whole store.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from shared.telemetry import event
 from worker.storage.rows.damage import StoreDamaged
 
 SHOWN = 3
+"""Damages that a message describes; the others are counted."""
 
 
 def path_of(store: Path) -> Path:
+    """The file that describes the damage of this store."""
     return store.with_name(store.name + DAMAGED)
 
 
 def remember(store: Path, text: str) -> None:
-    """On the disk when this returns; a disk that refuses is logged."""
+    """Write `text` to the file; it is on the disk when this returns. Raises nothing: a failure to write is logged."""
     try:
         write_atomically(path_of(store), text.encode())
     except OSError as error:
@@ -29,8 +31,8 @@ def remember(store: Path, text: str) -> None:
 
 
 def verify(store: Path, check: Callable[[Path], list[str]]) -> None:
-    """Nothing for a store that was not found damaged. One that `check` finds well is forgotten to have been. Raises
-    StoreDamaged for one that still is, StoreLocked when another process has it, OSError."""
+    """Check a store that was found damaged; do nothing for any other store. If `check` returns no text, the file is
+    removed. Raises StoreDamaged if the store is still damaged, StoreLocked if another process has it open, OSError."""
     path = path_of(store)
     if not path.exists() or not store.exists():
         return
@@ -44,4 +46,4 @@ def verify(store: Path, check: Callable[[Path], list[str]]) -> None:
         path=str(store),
         was=path.read_text(errors="replace"),
     )
-    path.unlink()  # if the loss of power brings it back, the store is read once more
+    path.unlink()  # if a loss of power brings it back, the store is read once more

@@ -1,12 +1,12 @@
-"""The manifest of a store: RocksDB's list of its own files, a log to which each change of them is appended.
+"""The manifest of a store: RocksDB's list of its own files, a log to which each change of the list is appended.
 
 RocksDB's log format (https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format): blocks of 32 KiB; records
-of checksum (4 bytes, masked CRC-32C of type and data), length (2), type (1), data. A length that reaches past the end
-of the file is taken for a write that a crash has cut off, and this and all that follows is left out. If one bit of the
-length is damaged, that is wrong: the data is there, and the checksum says so.
+of checksum (4 bytes, masked CRC-32C of type and data), length (2), type (1), data. RocksDB takes a length that reaches
+past the end of the file for a write that a crash has torn, and ignores this record and all that follow. If a bit of the
+length is damaged, that is wrong: the data is in the file, and matches the checksum (`damaged_length`).
 
-RocksDB syncs each change before it relies on it. What the loss of power leaves of a change that was not synced may be
-its end without its beginning; RocksDB takes that for damage, and `torn_at` tells where to cut it off.
+RocksDB syncs each change before it relies on the change. A loss of power may leave the end of an unsynced change
+without its beginning. RocksDB takes that for damage; `torn_at` says where to cut it off.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK_BYTES = 32 << 10
 _HEADER = struct.Struct("<IHB")
 _MASK_DELTA = 0xA282EAD8
 _POLYNOMIAL = 0x82F63B78
-"""Of CRC-32C, bits reversed."""
+"""The polynomial of CRC-32C, bits reversed."""
 _PREFIX = "MANIFEST-"
 
 
@@ -40,8 +40,9 @@ def current(store: Path) -> tuple[int, int]:
 
 
 def synced(store: Path, known: tuple[int, int]) -> tuple[int, int]:
-    """As `current`, and so much of it is on the disk. `known` is what it was when it last was. RocksDB may be about to
-    sync what it has just appended. Raises OSError, ValueError."""
+    """As `current`; when this returns, the manifest is on the disk up to the returned size. `known`: the last result,
+    whose bytes are on the disk. The fsync is needed because RocksDB may not have synced its last change yet. Raises
+    OSError, ValueError."""
     manifest = current(store)
     if manifest != known:
         descriptor = os.open(path_of(store, manifest[0]), os.O_RDONLY | os.O_CLOEXEC)
@@ -53,8 +54,8 @@ def synced(store: Path, known: tuple[int, int]) -> tuple[int, int]:
 
 
 def torn_at(file: Path, synced_bytes: int) -> int | None:
-    """Where the first record that is not whole begins, behind what was synced; None when there is none. Raises
-    OSError."""
+    """The offset of the first incomplete record, if it lies at `synced_bytes` or behind; None if all records are whole
+    or the first incomplete one lies before. Raises OSError."""
     first = synced_bytes // BLOCK_BYTES * BLOCK_BYTES
     with open(file, "rb") as manifest:
         manifest.seek(first)
@@ -62,20 +63,21 @@ def torn_at(file: Path, synced_bytes: int) -> int | None:
     for at in range(0, len(data), BLOCK_BYTES):
         torn = _torn_at(data[at : at + BLOCK_BYTES])
         if torn is not None:
-            place = first + at + torn
-            return place if place >= synced_bytes else None
+            offset = first + at + torn
+            return offset if offset >= synced_bytes else None
     return None
 
 
 def cut(file: Path, size: int) -> None:
-    """Leave so many bytes of it, on the disk when this returns. Raises OSError."""
+    """Truncate the file to `size` bytes; the new size is on the disk when this returns. Raises OSError."""
     with open(file, "r+b") as manifest:
         manifest.truncate(size)
         os.fsync(manifest.fileno())
 
 
 def damaged_length(block: bytes) -> int | None:
-    """The place of the record in a file's last block whose length reaches past the end though its data does not."""
+    """The offset, in a file's last block, of a record with a damaged length: the length reaches past the end, but data
+    that matches the checksum does not. None if there is none."""
     at = 0
     while at + _HEADER.size <= len(block):
         checksum, length, kind = _HEADER.unpack_from(block, at)
@@ -86,7 +88,8 @@ def damaged_length(block: bytes) -> int | None:
 
 
 def _torn_at(block: bytes) -> int | None:
-    """The place of the first record of a block that is not whole. Where no header fits any more, nothing is."""
+    """The offset of the first incomplete record of a block; None if there is none. The last bytes of a block, where no
+    header fits, are unused."""
     at = 0
     while at < len(block) and at + _HEADER.size <= BLOCK_BYTES:
         data = block[at + _HEADER.size :]
@@ -100,7 +103,7 @@ def _torn_at(block: bytes) -> int | None:
 
 
 def _begins_whole(data: bytes, kind: int, checksum: int) -> bool:
-    """Whether the first bytes of `data`, some or all, are those the checksum was made of."""
+    """Whether `data` begins with bytes, none to all, that match the checksum."""
     wanted = _unmasked(checksum)
     table = _table()
     crc = _crc(b"", kind)
@@ -114,7 +117,7 @@ def _begins_whole(data: bytes, kind: int, checksum: int) -> bool:
 
 
 def _crc(data: bytes, kind: int) -> int:
-    """CRC-32C of type and data, not inverted at the end."""
+    """CRC-32C of type and data, without the final inversion."""
     table = _table()
     crc = table[(0xFFFFFFFF ^ kind) & 0xFF] ^ 0x00FFFFFF
     for byte in data:
@@ -123,13 +126,14 @@ def _crc(data: bytes, kind: int) -> int:
 
 
 def _unmasked(checksum: int) -> int:
-    """The checksum that RocksDB has masked, as `_crc` gives it."""
+    """The value of `_crc` that belongs to a checksum as RocksDB masks it."""
     rotated = (checksum - _MASK_DELTA) & 0xFFFFFFFF
     return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF ^ 0xFFFFFFFF
 
 
 @cache
 def _table() -> list[int]:
+    """The CRC of each byte, for `_crc`."""
     table = []
     for crc in range(256):
         for _ in range(8):

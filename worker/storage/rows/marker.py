@@ -1,14 +1,15 @@
-"""How far a store must have come: a small file beside it that is written after the store, and read before it.
+"""The marker of a store: a small file beside it that says how many writes the store must contain. It is written after
+each logged write to the store, and read before the store is opened.
 
-RocksDB replays its log up to the first record that is not whole, and cannot tell a write that a crash has cut off from
-damage in what it had acknowledged. Nor does it notice that the end of its manifest is gone. The marker can tell:
+RocksDB replays its log up to the first incomplete record, and cannot distinguish a write that a crash has torn from
+damage to acknowledged writes. Nor does it notice that the end of its manifest is missing. The marker makes this known:
 
-- what was *synced* must be there whatever happened, and of the manifest the size that was;
-- what was *written* must be there as long as no power was lost since. That is known when the marker is the same file
-  (device, inode) on the same boot of the system: both are then read from the memory of the system that took them.
+- Writes that were *synced* must always be in the store, and the manifest must have at least its synced size.
+- All *written* writes must be in the store if no power was lost since. That is known if the marker is the same file
+  (device, inode) on the same boot of the system: then both are read from the same system's memory.
 
-The marker itself is not synced, except when it is made: after a loss of power it may be an older one, which asks for
-less. One that is damaged asks for nothing.
+The marker itself is synced only when it is created: after a loss of power it may be an older one, which demands fewer
+writes. A damaged marker demands nothing.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from shared.durable import sync_directory
 from shared.telemetry import event
 
 WRITES = b"writes"
-"""Row of the library's own family: how many batches were written with the log."""
+"""A row of the library's default family: the number of logged batches that were written."""
 MAGIC = b"TRPMARK1"
 _CLAIM = struct.Struct("<8sQQQQ16sQQ")
-"""Magic, number of the last write that was synced, of the last one, number and synced size of the manifest, boot,
-device, inode; xxh64 of them follows."""
+"""Magic, number of the last synced write, number of the last write, number and synced size of the manifest, boot,
+device, inode. The xxh64 of all these fields follows."""
 _CHECK = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a store must have: so many writes, and this size of this manifest, 0 where the marker asks for nothing.
-    `after_power`: power may have been lost since."""
+    """What a store must contain: `writes`, the number of writes, and the first `manifest_bytes` of the manifest with
+    the number `manifest`; 0 where the marker demands nothing. `after_power`: the power may have been lost since."""
 
     writes: int = 0
     manifest: int = 0
@@ -46,7 +47,7 @@ class Claim:
 
 
 class Marker:
-    """The file of one store. Not safe for concurrent use, except that `read` may be called before `open`."""
+    """The marker of one store; `read` it before `open`. Not safe for concurrent use."""
 
     def __init__(self, store: Path) -> None:
         self.path = store.with_name(store.name + ".mark")
@@ -55,7 +56,8 @@ class Marker:
         self.manifest = (0, 0)
 
     def read(self) -> Claim | None:
-        """What the store must have; None when there never was a marker. Raises OSError when it cannot be read."""
+        """What the store must contain; None if there is no marker. Raises OSError if the marker cannot be read or
+        another release wrote it."""
         try:
             with open(self.path, "rb") as file:
                 data, status = file.read(_CLAIM.size + _CHECK.size), os.fstat(file.fileno())
@@ -63,7 +65,7 @@ class Marker:
             return None
         claim, check = data[: _CLAIM.size], data[_CLAIM.size :]
         if len(check) < _CHECK.size or _CHECK.unpack(check)[0] != xxhash.xxh64_intdigest(claim):
-            event(logging.WARNING, "store marker is damaged, and made anew", path=str(self.path))
+            event(logging.WARNING, "store marker is damaged, a new one is written", path=str(self.path))
             return Claim()
         magic, synced, written, manifest, manifest_bytes, *place = _CLAIM.unpack(claim)
         if magic != MAGIC:
@@ -73,7 +75,7 @@ class Marker:
         return Claim(max(synced, written), manifest, manifest_bytes)
 
     def defect(self) -> str:
-        """Why the file that is there asks for nothing; empty when it is whole or missing. Raises OSError."""
+        """Why the marker is damaged and therefore demands nothing; empty if it is whole or missing. Raises OSError."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -84,8 +86,8 @@ class Marker:
         return "" if _CHECK.unpack(check)[0] == xxhash.xxh64_intdigest(claim) else "its checksum does not match"
 
     def open(self, writes: int, manifest: tuple[int, int]) -> None:
-        """Begin to write it; the store has so many writes, durably, and has this manifest (number, bytes). Raises
-        OSError."""
+        """Begin to write the marker for an open store. `writes`: number of writes that are on the store's disk;
+        `manifest`: (number, size in bytes on the disk). The marker is on the disk when this returns. Raises OSError."""
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         status = os.fstat(self._descriptor)
         self._place = (_boot(), status.st_dev, status.st_ino)
@@ -95,7 +97,8 @@ class Marker:
         sync_directory(self.path.parent)
 
     def write(self, synced: int, written: int) -> None:
-        """Say how far the store has come. Raises OSError, and then says what it said before, or nothing."""
+        """Write the numbers of the last synced and the last written write, and `manifest`. Raises OSError, and then the
+        marker keeps its old content, or is damaged and demands nothing."""
         claim = _CLAIM.pack(MAGIC, synced, written, *self.manifest, *self._place)
         os.pwrite(self._descriptor, claim + _CHECK.pack(xxhash.xxh64_intdigest(claim)), 0)
 
@@ -106,4 +109,4 @@ class Marker:
 
 
 def _boot() -> bytes:
-    return boot_id() or os.urandom(16)  # unknown is never the same: only what was synced is asked for
+    return boot_id() or os.urandom(16)  # an unknown boot never equals another, so only synced writes are demanded

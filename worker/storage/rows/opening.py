@@ -1,4 +1,4 @@
-"""Opening a store's RocksDB: what is checked before, its column families, and its settings."""
+"""Opening a store's RocksDB: the checks before, the column families, and their settings."""
 
 from __future__ import annotations
 
@@ -18,33 +18,36 @@ from worker.storage.rows.marker import Claim
 FAMILIES = ("meta", "series", "blocks", "log", "vectors")
 WRITE_BUFFER_BYTES = 16 << 20
 STREAM_BUFFER_BYTES = 4 << 20
-"""Of the families that are written in the order of their keys and not read again until the next start: a larger buffer
-would save them no work, and a worker has them for every shard."""
+"""The write buffer of the families in `STREAMS`. A larger one would save no work, and every shard of a worker has
+them."""
 STREAMS = ("series",)
+"""Families that are written in the order of their keys and not read again until the next start."""
 COUNT_BUFFER_BYTES = 1 << 20
-"""Of the library's own family, which has one row. It is in every write, and what is in its buffer keeps log files."""
+"""The write buffer of the library's default family, which has one row. Every write changes the row, and RocksDB keeps
+its log files as long as this buffer needs them."""
 LOG_FILES_BYTES_MAX = 256 << 20
 OPEN_FILES_MAX = 256
 WRITE_BUFFERS_MAX = 6
-"""Full buffers that may wait to be written out before the store holds up a write."""
+"""Write buffers of a family in memory; RocksDB delays writes when nearly all of them are full."""
 SLOWDOWN_FILES = 40
-"""Files not compacted yet at which it does: twice RocksDB's own number."""
+"""Number of files in level 0 from which the store delays writes: twice RocksDB's default."""
 LOG_FILES_KEPT = 2
-"""RocksDB's own information logs: this start's and the last one's."""
+"""RocksDB's logs of messages that are kept: those of this start and of the one before."""
 
 
 def verify_files(path: Path, claim: Claim | None) -> None:
-    """Raises StoreDamaged, StoreLocked, OSError."""
+    """Check the files before RocksDB reads them. Raises StoreDamaged if some are missing or damaged, StoreLocked if
+    another process has the store open, OSError."""
     try:
         store_files.verify(path, claim)
     except StoreDamaged as error:
-        if store_files.is_locked(path):  # they change while they are read
+        if store_files.is_locked(path):  # the files may have changed while they were read
             raise StoreLocked(f"{path} is in use") from error
         raise
 
 
 def cut_torn_manifest(path: Path, claim: Claim | None) -> None:
-    """Cut off the end of a manifest that a loss of power has torn, and log that. Raises OSError."""
+    """Cut off the end of the manifest if a loss of power has torn it, and log that. Raises OSError."""
     torn = store_files.torn_manifest(path, claim)
     if torn is None or store_files.is_locked(path):
         return
@@ -54,7 +57,8 @@ def cut_torn_manifest(path: Path, claim: Claim | None) -> None:
 
 
 def open_database(path: Path) -> Rdict:
-    """The database, with all families: missing ones are made. Raises StoreLocked, StoreDamaged, OSError."""
+    """The database with all families, which are created if they do not exist. Raises StoreLocked, StoreDamaged,
+    OSError."""
     db = None
     try:
         existing = set(Rdict.list_cf(str(path))) if (path / "CURRENT").exists() else set()
@@ -78,14 +82,14 @@ def _options(family: str = "default") -> Options:
     options.set_write_buffer_size(COUNT_BUFFER_BYTES if family == "default" else buffer_bytes)
     options.set_max_total_wal_size(LOG_FILES_BYTES_MAX)
     options.set_keep_log_file_num(LOG_FILES_KEPT)
-    # A write holds the interpreter lock: one that the store holds up would hold up the worker's heartbeat too.
+    # A write holds the interpreter lock, so a write that the store delays would delay the worker's heartbeat too.
     options.set_max_write_buffer_number(WRITE_BUFFERS_MAX)
     options.set_level_zero_slowdown_writes_trigger(SLOWDOWN_FILES)
     options.set_level_zero_stop_writes_trigger(2 * SLOWDOWN_FILES)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_paranoid_checks(True)
-    # Whatever a crash or the loss of power leaves at the end of its log: the writes before it, and none after it. That
-    # none of these had been acknowledged, the marker knows.
+    # Replay the log up to its first incomplete record and nothing after it. The marker shows whether the store then
+    # lacks acknowledged writes.
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     return options

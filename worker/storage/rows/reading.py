@@ -1,4 +1,4 @@
-"""A store as it is on the disk, for those who only look at it: nothing of it is written."""
+"""Reads a store without changing it, for the offline checks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from worker.storage.rows import iteration as store_rows
 
 
 class StoreReader:
-    """Reads as `store.Store` does. Raises StoreDamaged where a row cannot be read."""
+    """The rows of a store that is open for reading only. `writes`: the number of logged writes that the store has
+    counted. `get` and `scan` raise StoreDamaged if a row cannot be read."""
 
     def __init__(self, path: Path, db: Rdict, families: list[str], writes: int) -> None:
         self.path = path
         self.writes = writes
-        """How many the store says it has had."""
         self._families: dict[str, Any] = {name: db.get_column_family(name) for name in families}
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """None also where there is no such family: a first start that is killed has not made all of them."""
+        """The value; None if there is no such row or family. Families are missing if a first start was killed."""
         if family not in self._families:
             return None
         try:
@@ -31,7 +31,7 @@ class StoreReader:
             raise store_damage.of_reading(self.path, error) from error
 
     def scan(self, family: str, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) with start ≤ key < end (None: to the last key), ascending."""
+        """(key, value) with start ≤ key < end (None: to the last key), ascending; none if there is no such family."""
         if family not in self._families:
             return iter(())
         options = ReadOptions()

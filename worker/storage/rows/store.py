@@ -1,13 +1,11 @@
-"""The store of one shard: an ordered, durable key-value map in column families.
-
-The face is small on purpose (write a batch, get, ordered scan, delete range, sync, close), so that another store can
-stand behind it. This one is RocksDB through rocksdict in raw mode.
+"""The store of one shard: an ordered, durable key-value map in column families, RocksDB through rocksdict in raw mode.
+It implements `worker.storage.faces.Rows`.
 
 Durability: when `write` returns, the batch survives the death of the process (it is in the operating system's page
-cache); when `write(..., durable=True)` or `sync` returns, it survives the loss of power (fsync of the log).
+cache); when `write(..., durable=True)` or `sync` returns, it survives a loss of power (fsync of the log).
 
-Damage: every block that is read is checked against its checksum, and no read ends early without raising. A store that
-has lost what it had acknowledged is not opened: see `marker` and `files`.
+Damage: every block that is read is verified by its checksum, and a read that cannot be completed raises. A store that
+has lost acknowledged writes is not opened: see `marker` and `files`.
 """
 
 from __future__ import annotations
@@ -41,18 +39,18 @@ from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged, StoreLocke
 from worker.storage.rows.marker import WRITES, Claim, Marker
 from worker.storage.rows.opening import FAMILIES
 
-__all__ = ["FAMILIES", "Batch", "Store", "StoreDamaged", "StoreLocked"]
+__all__ = ["FAMILIES", "Store", "StoreBatch", "StoreDamaged", "StoreLocked"]
 
 HOLD_UP_S, STOP_S = 1.0, 5.0
-"""How long a write waits here for a store that slows writes down, before it goes on all the same, and for one that
-stops them, before it is refused."""
+"""How long, in seconds, a write waits while RocksDB delays writes (the write then goes on), and while RocksDB stops
+writes (the write is then refused)."""
 HOLD_UP_POLL_S = 0.01
 RECOVERY_FREE_BYTES = 16 << 20
-"""Room there must be before a store that failed is opened again."""
+"""Free space on the disk that a failed store needs before it is opened again."""
 
 
-class Batch:
-    """Changes that are applied together or not at all, in the order given."""
+class StoreBatch:
+    """See `worker.storage.faces.RowBatch`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -64,7 +62,8 @@ class Batch:
         self.size_bytes += len(key) + len(value)
 
     def put_many(self, family: str, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
-        """As many `put`s: the way for many small rows. `size_bytes` does not count them."""
+        """Put a row for each key and its value: faster than `put` for many small rows. `size_bytes` does not count
+        them."""
         put, handle = self._batch.put, self._store.handle(family)
         for key, value in zip(keys, values, strict=True):
             put(key, value, handle)
@@ -74,9 +73,9 @@ class Batch:
         self.size_bytes += len(key)
 
     def delete_range(self, family: str, start: bytes, end: bytes) -> None:
-        """Remove start ≤ key < end; nothing if there is no key between."""
+        """Remove the rows with start ≤ key < end; nothing if end ≤ start."""
         if start >= end:
-            return  # the store counts it as a write, and does not find it again when it is opened
+            return  # RocksDB would count an empty range as a write, and not find that write again when it is opened
         self._batch.delete_range(start, end, self._store.handle(family))
         self.size_bytes += len(start) + len(end)
 
@@ -84,9 +83,9 @@ class Batch:
 class Store:
     """One shard's RocksDB. Safe to use from many threads.
 
-    Opening raises StoreLocked when the directory has another owner, StoreDamaged when its files make no sense or lack
-    something, OSError or Unavailable when the disk is full or failing; reading raises StoreDamaged; writing raises
-    Unavailable when the disk is full or failing.
+    Opening raises StoreLocked if the directory has another owner, StoreDamaged if its files are damaged or incomplete,
+    OSError or Unavailable if the disk is full or failing. Reading raises StoreDamaged if a row is damaged, Unavailable
+    if the disk is failing. Writing raises Unavailable if the disk is full or failing, or the store is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,10 +106,11 @@ class Store:
         try:
             self._begin(claim)
         except BaseException:
-            self._let_go()  # or this process could not try again
+            self._let_go()  # otherwise this process could not open the store again
             raise
 
     def _begin(self, claim: Claim | None) -> None:
+        """Verify the number of writes, and begin to write the marker. Raises StoreDamaged, OSError."""
         self._families.update({name: self._db.get_column_family(name) for name in FAMILIES})
         self._handles.update({name: self._db.get_column_family_handle(name) for name in FAMILIES})
         try:
@@ -119,7 +119,7 @@ class Store:
             raise store_damage.of_reading(self._path, error) from error
         if claim is not None and self._written < claim.writes:
             raise StoreDamaged(
-                f"the store {self._path} is damaged: its log ends at write {self._written}, and it had acknowledged "
+                f"the store {self._path} is damaged: its log ends at write {self._written}, but it had acknowledged "
                 f"{claim.writes}; restore it from a copy, or delete {self._marker.path} to accept the loss"
             )
         self._marker.open(self._synced, store_manifest.synced(self._path, self._marker.manifest))
@@ -130,13 +130,14 @@ class Store:
 
     @property
     def damage(self) -> str | None:
-        """What was found damaged since the store was opened: its shard has to refuse."""
+        """The damage that was found since the store was opened, None if there is none. A shard with damage refuses all
+        requests."""
         return self._damage
 
     @contextmanager
     def decoding(self, family: str, key: bytes) -> Iterator[None]:
-        """Around the decoding of a row, or of many from this one on: raises StoreDamaged that names it for whatever
-        the decoder raises."""
+        """A context for decoding a row, or several rows from this one on: turns an exception of the decoder into
+        StoreDamaged, which names the row."""
         try:
             yield
         except DECODING_ERRORS as error:
@@ -144,7 +145,7 @@ class Store:
             raise self._damaged(StoreDamaged(f"the store {self._path} is damaged: {text}")) from error
 
     def _damaged(self, error: Unavailable) -> Unavailable:
-        """The error, after remembering it if it is damage."""
+        """Return the error; if it is the first StoreDamaged, record it in `damage` and beside the store, and log it."""
         if isinstance(error, StoreDamaged) and self._damage is None:
             self._damage = str(error)
             known_damage.remember(self._path, str(error))
@@ -154,19 +155,19 @@ class Store:
     def handle(self, family: str) -> Any:
         return self._handles[family]
 
-    def batch(self) -> Batch:
-        return Batch(self)
+    def batch(self) -> StoreBatch:
+        return StoreBatch(self)
 
     def write(self, batch: RowBatch, *, durable: bool = False, logged: bool = True) -> None:
-        """Apply the batch. `durable` waits for the fsync, which concurrent callers share. Without `logged` it survives
-        nothing before the next `flush` of its families, and takes a tenth of the time."""
-        changes = cast(Batch, batch)._batch
+        """Apply the batch. `durable` waits for the fsync, which concurrent callers share. A batch that is not `logged`
+        survives nothing before the next `flush` of its families, and takes a tenth of the time. Raises Unavailable."""
+        changes = cast(StoreBatch, batch)._batch
         self._usable()
         self._wait_for_room()
         try:
             with self._writing:
                 if logged:
-                    # In the library's own family. Its sequence numbers would not do: flushed deletions may leave none.
+                    # A count of its own, because flushed deletions may leave no trace in RocksDB's sequence numbers.
                     changes.put(WRITES, (self._written + 1).to_bytes(8, "big"))
                 self._db.write(changes, _BUFFERED if logged else _UNLOGGED)
                 if logged:
@@ -178,44 +179,48 @@ class Store:
             self.sync()
 
     def _usable(self) -> None:
-        """After a failure nobody knows what the disk has, and another fsync would not tell."""
+        """Raise Unavailable after a failed write or sync, or after damage: the content of the disk is unknown then, and
+        another fsync would not make it known."""
         if self._failed or self._damage is not None:
             raise Unavailable(f"the store {self._path} takes no writes: {self._damage or 'one of them failed'}")
 
     def _refused(self, error: Exception) -> Unavailable:
+        """The exception to raise after the library has refused a write; no other write is accepted from now on."""
         self._failed = True
         return self._damaged(store_damage.of_writing(self._path, error))
 
     def _mark(self) -> None:
-        """Under `_writing`. A mark that cannot be written asks for less than it could, and nothing else is wrong."""
+        """Write the marker; call it with `_writing` held. A failure is only logged: the marker then demands fewer
+        writes than it could."""
         try:
             self._marker.write(self._synced, self._written)
         except OSError as error:
             event(logging.WARNING, "store marker not written", path=str(self._marker.path), reason=error.strerror)
 
     def _mark_files(self) -> None:
-        """The same, when the store may have written files."""
-        with suppress(OSError, ValueError):  # it is about to change them
+        """Write the marker after the store may have written files, with the present size of the manifest."""
+        with suppress(OSError, ValueError):  # RocksDB may be exchanging the manifest at this moment
             manifest = store_manifest.synced(self._path, self._marker.manifest)
             with self._writing:
                 self._marker.manifest = manifest
                 self._mark()
 
     def _fsync(self) -> None:
-        """The fsync of `sync`, for all who wait for it."""
+        """The fsync of `sync`, for all callers that wait for it."""
         self._usable()
         written = self._written
         try:
             self._db.flush_wal(True)
         except Exception:
-            self._failed = True  # before anyone who waits wakes up
+            self._failed = True  # before a waiting caller wakes up
             raise
         self._synced = max(self._synced, written)
         self._mark_files()
 
     def _wait_for_room(self) -> None:
-        """Until the store would take a write without holding it up, in which it would hold the interpreter lock, and
-        with it the worker's heartbeat. Raises Unavailable when it takes none."""
+        """Wait until RocksDB would accept a write without a delay, for at most `HOLD_UP_S`. A delayed write would hold
+        the interpreter lock and delay the worker's heartbeat. Raises Unavailable if RocksDB accepts no write for
+        `STOP_S`."""
         started = time.monotonic()
         while self._db.property_int_value(_STOPPED) or self._db.property_int_value(_DELAYED):
             waited_s = time.monotonic() - started
@@ -227,7 +232,8 @@ class Store:
             time.sleep(HOLD_UP_POLL_S)
 
     def sync(self) -> None:
-        """Return when every write that returned before this call is on the disk (group commit)."""
+        """Return when every logged write that returned before this call is on the disk; concurrent callers share an
+        fsync (group commit). Raises Unavailable, and then no further write is accepted."""
         try:
             self._group.sync()
         except Unavailable:
@@ -236,7 +242,8 @@ class Store:
             raise self._refused(error) from error
 
     def flush(self, family: str) -> None:
-        """Return when every write to the family that returned before this call is on the disk, logged or not."""
+        """Return when every write to the family that returned before this call is on the disk, logged or not. Raises
+        Unavailable."""
         self._usable()
         try:
             self._families[family].flush(True)
@@ -261,7 +268,8 @@ class Store:
     ) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) with start ≤ key < end (None: to the last key), ascending, or descending if `reverse`.
 
-        The rows are those of the moment the scan begins. Raises StoreDamaged where one cannot be read.
+        The scan sees the rows as they were when it began. Raises StoreDamaged if a row is damaged, Unavailable if the
+        scan cannot be continued.
         """
         options = _until(end)
         if not reverse:
@@ -278,7 +286,7 @@ class Store:
         return store_rows.keys(reader, options, self._ended)
 
     def _ended(self, reader: RdictIter) -> None:
-        """Raises StoreDamaged or Unavailable when the reader is not at the end of its range."""
+        """Raise StoreDamaged or Unavailable if the reader is not at the end of its range."""
         try:
             reader.status()
         except Exception as error:  # the library raises plain Exception
@@ -287,30 +295,30 @@ class Store:
             raise Unavailable(f"the store {self._path} could not be read on from {reader.key()!r}; try again later")
 
     def reclaim(self, family: str, start: bytes, end: bytes) -> None:
-        """Give the space of a deleted range back now, not when a compaction next passes there."""
+        """Free the space of a deleted range now, instead of at the next compaction of it. Raises Unavailable."""
         self._families[family].compact_range(start, end)
         try:
-            # The library does not tell how a compaction went; the store knows, and tells the next write.
+            # The library does not report a failed compaction, but RocksDB refuses the next write after one.
             self._db.write(WriteBatch(raw_mode=True), _BUFFERED)
         except Exception as error:  # the library raises plain Exception
             raise self._refused(error) from error
 
     def recoverable(self) -> bool:
-        """Whether writes failed, and may succeed once the store is opened again: after an error RocksDB refuses all
-        writes for good, also when the disk has room again. Reads go on. Opening heals no damage."""
+        """Whether a write has failed and writes may succeed once the store is reopened: after an error RocksDB refuses
+        all writes until then, even if the disk has free space again. Reads go on. Reopening does not repair damage."""
         if not self._failed or self._damage is not None:
             return False
         return shutil.disk_usage(self._path).free >= RECOVERY_FREE_BYTES
 
     def close(self) -> None:
-        """Flush the memtables and close; the directory's lock is released."""
+        """Flush the memtables, close the store and release the directory's lock. Errors are logged."""
         try:
             self._group.sync()
             for family in (self._db, *self._families.values()):
                 family.flush(True)
             self._mark_files()
         except Exception as error:  # the library raises plain Exception
-            # What was acknowledged is in the log on the disk, from which the next owner has it.
+            # The acknowledged writes are in RocksDB's log, which the next owner replays.
             event(logging.ERROR, "store closed without flushing", path=str(self._path), reason=str(error))
         self._let_go()
 
@@ -320,11 +328,12 @@ class Store:
         self._handles.clear()
         try:
             self._db.close()
-        except Exception as error:  # the library raises plain Exception; it has let go of the directory
+        except Exception as error:  # the library raises plain Exception; it has released the directory's lock
             event(logging.ERROR, "store closed with an error", path=str(self._path), reason=str(error))
 
 
 def _until(end: bytes | None) -> ReadOptions:
+    """Options that verify checksums and end a reading before the key `end`."""
     options = ReadOptions()
     options.set_verify_checksums(True)
     if end is not None:
@@ -335,4 +344,4 @@ def _until(end: bytes | None) -> ReadOptions:
 _STOPPED, _DELAYED = "rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate"
 _BUFFERED = WriteOptions()
 _UNLOGGED = WriteOptions()
-_UNLOGGED.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub takes it for a method
+_UNLOGGED.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub declares it as a method

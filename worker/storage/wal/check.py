@@ -1,4 +1,4 @@
-"""Reads write-ahead logs while nobody runs, and says what is damaged and what is still good. Changes nothing."""
+"""Checks write-ahead logs while no worker runs: what is damaged, and what can still be read. Changes nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from worker.storage.wal.losses import Key, Loss
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """`records`: (shard, area) → whole records. `bytes`: of their payloads. `cut`: extents that were not known to be
-    synced and do not count. `losses` may be without anything missing: see `Loss.streams`. `error`: why it could not
-    be read at all."""
+    """The result for one file. `records`: (shard, area) → number of whole records. `bytes`: total size of their
+    payloads. `cut`: byte ranges that were not known to be synced and do not count. `losses`: damage, even if no record
+    is missing (see `Loss.streams`). `error`: why the file could not be read at all, else empty."""
 
     path: Path
     records: dict[Key, int] = field(default_factory=dict)
@@ -32,14 +32,15 @@ class FileReport:
 
     @property
     def shards(self) -> list[int] | None:
-        """Those that lack something; None when it may be any of this worker's."""
+        """The shards that lack records; None if any shard of this worker may lack some."""
         if self.error or any(loss.streams is None for loss in self.losses):
             return None
         return sorted({shard for loss in self.losses for shard, _ in loss.streams or ()})
 
     def lines(self) -> Iterator[str]:
-        good = f"{sum(self.records.values())} whole records of {len({shard for shard, _ in self.records})} shards"
-        yield f"{self.path}: {good}, {self.bytes} bytes"
+        """The report as text, one fact a line."""
+        records = f"{sum(self.records.values())} whole records of {len({shard for shard, _ in self.records})} shards"
+        yield f"{self.path}: {records}, {self.bytes} bytes"
         for start, end in self.cut:
             yield f"{self.path}: bytes {start} to {end} were not synced and do not count"
         for loss in self.losses:
@@ -54,8 +55,8 @@ class FileReport:
 
 
 def check(base: Path) -> list[FileReport]:
-    """A report for each file of the logs in `base` (`wal` in the data directory): control files, files in use, and what
-    was set aside before. All is well when each of them `is_good`."""
+    """A report for each file of the logs in `base` (`wal` in the data directory): control files, files in use, and
+    files that were set aside. The logs are whole if each report `is_good`. Raises OSError."""
     reports = []
     path = base / layout.WORKERS
     try:
@@ -64,26 +65,27 @@ def check(base: Path) -> list[FileReport]:
     except ValueError as error:
         reports.append(FileReport(path, error=str(error)))
     for directory in layout.directories(base):
-        reports += _of_directory(directory)
-    for each in (base, *layout.directories(base)):
-        reports += [FileReport(known.path, losses=known.losses) for known in losses.known(each)]
+        reports += _check_directory(directory)
+    for directory in (base, *layout.directories(base)):
+        reports += [FileReport(aside.path, losses=aside.losses) for aside in losses.known(directory)]
     return reports
 
 
-def _of_directory(directory: Path) -> Iterator[FileReport]:
+def _check_directory(directory: Path) -> Iterator[FileReport]:
     try:
         survey = reading.survey(directory)
     except (OSError, ConfigError) as error:
         yield FileReport(directory, error=str(error))
         return
-    listed = directory / register.NAME
+    list_path = directory / register.NAME
     if survey.listing is not None and not survey.listing.is_whole:
-        yield FileReport(listed, losses=(Loss(losses.name_of(listed), 0, 0, "one of its two copies is damaged", ()),))
+        loss = Loss(losses.name_of(list_path), 0, 0, "one of its two copies is damaged", ())
+        yield FileReport(list_path, losses=(loss,))
     for loss in survey.losses:
         yield FileReport(directory / Path(loss.file).name, losses=(loss,))
     for path in survey.unknown:
         yield FileReport(path, error=f"it is no file of this log; the next start renames it to {path.name}{DAMAGED}")
     for content in survey.used:
-        records = Counter((item.shard, item.area) for item, _ in content.records)
-        size = sum(item.length for item, _ in content.records)
+        records = Counter((header.shard, header.area) for header, _ in content.records)
+        size = sum(header.length for header, _ in content.records)
         yield FileReport(content.path, dict(records), size, tuple(content.losses), tuple(content.cut))

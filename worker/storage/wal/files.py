@@ -1,12 +1,11 @@
-"""The files of a write-ahead log: made ready before they are used, and used again.
+"""The files of a write-ahead log: they are prepared before they are used, and reused afterwards.
 
-A file is filled with zeros and synced in the background, so that an fsync of its records has data to write and no
-change of the file itself (`python -m loadtest.bench.journal`). The first one is small, the next ones larger, so that a
-log that is hardly written costs little.
+A file is filled with zeros and synced in the background. An fsync of its records then has to write data only, and no
+change of the file itself (`python -m loadtest.bench.journal`). The first file is small and the next ones are larger, so
+that a log with few records needs little space.
 
-A file is in use from when it is listed (`register`), which is before it is handed out, until it is not
-listed any more, which is before it is used again or removed. One that was read at the start is never used again:
-replays have views of it.
+A file is in use as long as it is listed (`register`). It is listed before it takes records, and struck off the list
+before it is reused or removed. A file that was read at the start is never reused, because replays hold views of it.
 """
 
 from __future__ import annotations
@@ -33,13 +32,14 @@ FIRST_BYTES = 1 << 20
 GROWTH = 4
 ZEROS_BYTES = 1 << 20
 SPARES_MAX = 2
-"""Files without records of use that are kept to be used again."""
+"""Files that no stream needs any more and that are kept for reuse."""
 
 
 @dataclass(slots=True)
 class File:
-    """`last`: stream → position of its last record here. `descriptor` is −1 for one that is not written any more.
-    `was_read`: at this start, so that there may be views of it."""
+    """A file in use. `size`: bytes that were allocated when it was prepared. `last`: stream → position of its last
+    record in this file. `descriptor` is −1 if the file takes no more records. `was_read`: the file was read at this
+    start, so replays may hold views of it."""
 
     number: int
     path: Path
@@ -50,7 +50,8 @@ class File:
 
 
 class Files:
-    """Of one directory, which its owner has locked. A number above `highest` is given once, and never again."""
+    """Prepares, hands out and takes back the files of one directory, which the owner has locked. Files get numbers
+    above `highest`, each number once. A thread prepares the next file in the background."""
 
     def __init__(self, directory: Path, file_bytes: int, register: Register, highest: int) -> None:
         self._directory = directory
@@ -68,7 +69,7 @@ class Files:
         self._thread.start()
 
     def want(self) -> None:
-        """The next file will be needed soon."""
+        """Prepare the next file in the background: it will be needed soon."""
         self._is_wanted = True
         self._work.set()
 
@@ -76,14 +77,14 @@ class Files:
         return self._prepared is not None
 
     def next(self) -> File:
-        """A file to be written; waits while it is made ready. Raises OSError."""
+        """A listed file for new records; waits while it is being prepared. Raises OSError."""
         with self._preparing:
             prepared, self._prepared = self._prepared or self._listed(self.first()), None
             self._is_wanted = False
             return prepared
 
     def first(self) -> File:
-        """A file that is not listed yet: what is written to it is void until it is. Raises OSError."""
+        """Prepare a file that is not listed yet: its records count only once it is listed. Raises OSError."""
         number = self._number + 1
         path = self._directory / f"{number:08d}{SUFFIX}"
         with contextlib.suppress(IndexError):
@@ -114,17 +115,18 @@ class Files:
         return file
 
     def left(self, file: File, end: int) -> None:
-        """The file's records end here, and all of them are on the disk."""
+        """The file takes no more records: they end at offset `end`, and all of them are on the disk."""
         self._register.note(file.number, end)
         self._work.set()
 
     def give_back(self, files: Iterable[File]) -> None:
-        """What is in these files is not needed any more."""
+        """Strike files off the list whose records are not needed any more, and reuse or remove them. Raises nothing
+        for a list that cannot be written: the files then stay in use."""
         files = list(files)
         try:
             self._register.change(removed=tuple(file.number for file in files))
         except OSError as error:
-            # They stay listed, so their records come again at the next start, which the areas bear.
+            # The files stay listed, and the next start reads their records again; the areas recognise those.
             event(logging.WARNING, "write-ahead log files not released", reason=error.strerror)
             return
         for file in files:
@@ -134,16 +136,18 @@ class Files:
                 self.keep_spare(file.path)
 
     def keep_spare(self, path: Path) -> None:
-        """This file, which is not listed, may be used again. Nobody has views of it."""
+        """Keep a file for reuse, or remove it if it is small or enough are kept. It is not listed, and nobody holds
+        views of it. Raises OSError."""
         if len(self._spares) >= SPARES_MAX or path.stat().st_size < self._file_bytes:
             path.unlink(missing_ok=True)
             return
-        # So that it is known for what it is also when the list is lost.
+        # An empty header shows that the file is not in use, even if the list is lost.
         with contextlib.suppress(OSError), open(path, "r+b") as file:
             file.write(bytes(record.FILE_HEADER_BYTES))
         self._spares.append(path)
 
     def close(self) -> None:
+        """End the thread. Files stay as they are."""
         self._closing = True
         self._work.set()
         self._thread.join()
@@ -168,8 +172,8 @@ class Files:
 
 
 def lock(directory: Path) -> int:
-    """Take the directory until the descriptor that is returned is closed. Raises Unavailable when its owner does not
-    let go in time."""
+    """Lock the directory until the returned descriptor is closed. Raises Unavailable if another process does not
+    release it within `worker.ownership.LOCK_WAIT_S`, OSError."""
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         when_free(directory, lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), BlockingIOError)

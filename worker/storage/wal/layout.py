@@ -1,7 +1,7 @@
-"""Which worker's write-ahead log has which shards, and what happens to the records when that changes.
+"""Which worker's write-ahead log holds the records of which shards, and how the logs are rewritten when that changes.
 
-`wal/workers` says how many workers the logs in `wal/NNNN` are for. Logs are always made whole beside, in `wal.new`,
-where that file is written last, and then take the place of the others; so a directory without it was not finished.
+`wal/workers` says how many workers the logs in `wal/NNNN` are for. New logs are always written in `wal.new`, the file
+`workers` last, and then take the place of `wal`; so a `wal.new` without that file is incomplete.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ from worker.storage.wal import files, reading, register, setting_aside
 from worker.storage.wal.log import WriteAheadLog
 
 NAME = "wal"
-"""Of the directory in the data directory."""
+"""The directory of all logs, in the data directory."""
 WORKERS = "workers"
+"""The file that contains the number of workers, in the directory of all logs."""
 
 
 def directory_of(base: Path, worker: int) -> Path:
-    """Where the log of a worker lies: that of the shards `worker`, `worker + workers`, … ."""
+    """The directory of a worker's log, which holds the records of the shards `worker`, `worker + workers`, … ."""
     return base / f"{worker:04d}"
 
 
 def control_of(control: Control, worker: int) -> Control:
-    """The documents in that directory; `control` is the data directory's."""
+    """The documents in the directory of a worker's log; `control` is the data directory's."""
     return control.within(NAME).within(f"{worker:04d}")
 
 
 def directories(base: Path) -> list[Path]:
-    """Those of all workers, by number."""
+    """The directories of all workers' logs, by number."""
     return numbered(base)
 
 
 def prepare(data: Path, workers: int, cluster_id: str) -> None:
-    """`arrange` the logs of this data directory, unless what is there is another's, or something that was there is not.
-    Raises ConfigError then."""
+    """Check that the logs of this data directory belong to this cluster and are all present, then `arrange` them for
+    this number of workers. Raises ConfigError if a log belongs elsewhere or is missing, and as `arrange` does."""
     base = data / NAME
     try:
         logs = {int(path.name): LocalControl(path) for path in directories(base)}
@@ -57,30 +58,31 @@ def prepare(data: Path, workers: int, cluster_id: str) -> None:
 
 
 def _refuse_lost(base: Path, data: Path) -> None:
-    """Raises ConfigError when shards have been used and the logs are gone, or the content of one that has been used."""
+    """Raises ConfigError if shards have been used and the directory of all logs is gone, or if a log has been used and
+    its files are gone."""
     if not any(path.exists() for path in (base, *beside(base))):
-        used = [path for path in shard_directories(data) if (path / identity.NAME).exists()]
-        if used:
+        used_shards = [path for path in shard_directories(data) if (path / identity.NAME).exists()]
+        if used_shards:
             raise ConfigError(
                 f"{base} is missing, with the records that the shards had acknowledged and not stored; restore it from "
                 f"a copy of the data directory, or accept the loss and have it begin anew: mkdir {base}"
             )
     for directory in directories(base):
-        said, listed = directory / identity.NAME, directory / register.NAME
-        if said.exists() and not listed.exists() and not reading.paths_of(directory):
+        identity_path, list_path = directory / identity.NAME, directory / register.NAME
+        if identity_path.exists() and not list_path.exists() and not reading.paths_of(directory):
             raise ConfigError(
                 f"{directory} has lost its files, with the records that its worker's shards had acknowledged and not "
                 f"stored; restore it from a copy of the data directory, or accept the loss and have it begin anew: "
-                f"rm {said}"
+                f"rm {identity_path}"
             )
 
 
 def arrange(base: Path, workers: int) -> None:
-    """Have the logs in `base` laid out for so many workers. Call while none of them runs.
+    """Lay out the logs in `base` for this number of workers. Call it while no worker runs.
 
-    Records of shards that have another worker now are written anew beside, and the directories exchanged; a crash
-    leaves the one or the other. Raises ConfigError when the directory cannot be used or a newer release has written
-    it, Unavailable when a worker of an earlier start still has its log.
+    If the number has changed, all records are written to new logs beside the old ones, and the directories are
+    exchanged; a crash leaves the old logs or the new ones, each complete. Raises ConfigError if the directory cannot be
+    used or a newer release has written it, Unavailable if a worker of an earlier start still has its log open.
     """
     try:
         _finish_exchange(base)
@@ -98,7 +100,7 @@ def arrange(base: Path, workers: int) -> None:
 
 
 def _have_all(base: Path, workers: int) -> None:
-    """Raises ConfigError when the directory of a log is gone."""
+    """Raises ConfigError if the directory of a log is missing."""
     missing = [directory for worker in range(workers) if not (directory := directory_of(base, worker)).is_dir()]
     if missing:
         raise ConfigError(
@@ -109,11 +111,13 @@ def _have_all(base: Path, workers: int) -> None:
 
 
 def encode_workers(workers: int) -> bytes:
+    """The content of the file `WORKERS`: the number and its checksum."""
     return f"{workers} {xxhash.xxh3_64_hexdigest(str(workers).encode())}\n".encode()
 
 
 def read_workers(path: Path) -> int | None:
-    """How many workers the logs are for; None when it is not said. Raises ValueError when it is damaged."""
+    """The number of workers that the logs are for; None if the file does not exist. Raises ValueError if it is damaged,
+    OSError."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -125,12 +129,14 @@ def read_workers(path: Path) -> int | None:
 
 
 def beside(base: Path) -> tuple[Path, Path]:
-    """(where the logs are laid out anew, where they are moved to then)."""
+    """(directory in which new logs are written, directory to which the old logs are moved when the new ones are
+    complete)."""
     return base.with_name(base.name + ".new"), base.with_name(base.name + ".old")
 
 
 def _finish_exchange(base: Path) -> None:
-    """Go on where a crash has ended an exchange: with the new directory if it is whole, else with the old one."""
+    """Complete an exchange that a crash has interrupted: use the new directory if it is complete, else the old one, and
+    remove the other. Raises OSError."""
     new, old = beside(base)
     if not base.exists():
         if (new / WORKERS).exists():
@@ -143,12 +149,13 @@ def _finish_exchange(base: Path) -> None:
 
 
 def _exchange(base: Path, workers: int) -> None:
+    """Write new logs, and put them in the place of the old ones. Raises OSError, ConfigError, Unavailable."""
     new, old = beside(base)
     for worker in range(workers):
         make_directory(directory_of(new, worker))
     if base.exists():
         _write_anew(base, new, workers)
-    # Last, and with it the names of all the others.
+    # Written last: it makes the new directory valid, and syncs the names of everything in it.
     write_atomically(new / WORKERS, encode_workers(workers))
     if base.exists():
         rename(base, old)
@@ -158,21 +165,23 @@ def _exchange(base: Path, workers: int) -> None:
 
 
 def _write_anew(base: Path, new: Path, workers: int) -> None:
+    """Copy all records, and what was set aside, from the logs in `base` to logs in `new`. Raises OSError, ConfigError,
+    Unavailable."""
     logs = [WriteAheadLog(directory_of(new, worker)).open() for worker in range(workers)]
     try:
         for directory in directories(base):
-            owned = files.lock(directory)
+            lock_descriptor = files.lock(directory)
             try:
                 survey = reading.survey(directory)
                 _keep_set_aside(directory, new, f"{directory.name}-")
                 setting_aside.set_aside(survey, new, f"{directory.name}-")
-                _keep_set_aside(directory, new, f"{directory.name}-")  # what has just been renamed
+                _keep_set_aside(directory, new, f"{directory.name}-")  # the unknown files, which have just been renamed
                 survey.tell_cuts()
                 for content in survey.used:
-                    for item, payload in content.records:
-                        logs[item.shard % workers].stream(item.shard, item.area).write([payload])
+                    for header, payload in content.records:
+                        logs[header.shard % workers].stream(header.shard, header.area).write([payload])
             finally:
-                os.close(owned)
+                os.close(lock_descriptor)
         _keep_set_aside(base, new, "")
         for log in logs:
             log.sync()
@@ -182,8 +191,8 @@ def _write_anew(base: Path, new: Path, workers: int) -> None:
 
 
 def _keep_set_aside(directory: Path, new: Path, prefix: str) -> None:
-    """Copy what was set aside before: it stays until an operator accepts the loss. The names are synced with that of
-    the file that makes the new directory count."""
+    """Copy the files that were set aside before: they stay until an operator accepts the loss. Their names are synced
+    later, when `WORKERS` is written. Raises OSError."""
     for path in directory.glob(f"*{DAMAGED}*"):
         target = new / (prefix + path.name)
         if not target.exists():

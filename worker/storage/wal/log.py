@@ -1,9 +1,11 @@
-"""The write-ahead log of one worker process: what its shards have acknowledged and not yet put into their stores.
+"""The write-ahead log of one worker process: records that its shards have acknowledged and not yet put into their
+stores.
 
-One log for all shards and areas, because an fsync costs the same for one record and for hundreds: whatever arrives at
-the same time is one write and one fsync.
+All shards and areas share one log, because an fsync costs the same for one record and for hundreds: records that arrive
+at the same time need one write and one fsync.
 
-Durability: when `write` returns, the records survive the death of the process; when `sync` returns, the loss of power.
+Durability: when `write` returns, the records survive the death of the process; when `sync` returns, they survive a loss
+of power.
 """
 
 from __future__ import annotations
@@ -30,59 +32,62 @@ from worker.storage.wal.losses import Key, Loss
 from worker.storage.wal.register import Listing, Register, this_boot
 
 SERIES, LOG = 1, 2
-"""Areas."""
+"""The areas that write records. Their numbers are in the files of the log."""
 
 BEHIND_FILES = 32
-"""A stream with a record in a file that so many newer ones have followed, all in use, is `behind`."""
+"""A stream is behind when it still needs a file that this many newer files in use have followed."""
 PIECES_MAX = 1000
-"""Of one system call; the kernel takes 1,024."""
+"""Pieces in one system call; the kernel accepts 1,024."""
 RECOVERY_FREE_BYTES = 2 * FILE_BYTES
-"""Room there must be before a log that failed is opened again."""
+"""Free space on the disk that a failed log needs before it is opened again."""
 ASIDE_BYTES_MAX = 64 << 20
-"""Of records that are set aside at once, about: more are counted, and not kept."""
+"""Records set aside in one call are copied up to about this size; the report counts the bytes of all of them."""
 _OFFSET_BITS = 40
 
 
 class WriteAheadLog:
-    """Safe to use from many threads.
+    """See `worker.storage.faces.WorkerJournal`. Safe to use from many threads.
 
-    A record's position is a number that rises with time; positions of one directory are never given twice.
+    A record's position is a number that rises with time: the number of its file and its offset there. No position of
+    a directory is given twice.
     """
 
     def __init__(self, directory: Path, *, file_bytes: int = FILE_BYTES, former: Path | None = None) -> None:
-        """`former` is where damage is remembered that was found while the logs were laid out anew."""
+        """`file_bytes`: the size of a full file. `former`: the directory that records the damage that was found while
+        the logs were laid out anew."""
         self._directory = directory
         self._former = former
         self._file_bytes = file_bytes
         self._opening = Lock()
-        self._lock = Lock()  # of everything below, held for one write at most
-        self._leaving = Lock()  # of the file that is written: it is not closed while it is synced
-        self._owned: int | None = None
+        self._lock = Lock()  # guards everything below; held for one write at most
+        self._leaving = Lock()  # guards the last file: it is not closed while it is synced
+        self._lock_descriptor: int | None = None
         self._files: Files | None = None
         self._register: Register | None = None
-        self._used: list[File] = []  # ascending; the last is the one that is written
+        self._used: list[File] = []  # ascending; records are appended to the last one
         self._streams: dict[Key, Stream] = {}
         self._released: dict[Key, int] = {}
         self._losses: list[Loss] = []
         self._offset = 0
-        self._synced = 0  # of the file that is written, below which everything is on the disk
+        self._synced = 0  # offset in the last file below which everything is on the disk
         self._failed = ""
         self._syncs = GroupSync(self._fsync)
 
     def open(self) -> WriteAheadLog:
-        """Read what is there; safe to call again. What was not known to be synced is written and synced anew: a sync
-        that failed leaves pages in memory that read well and are not on the disk.
+        """Read the records; safe to call again, even after a call that failed. Records that may not have been synced
+        are written and synced anew, because a failed sync leaves pages in memory that read well and are not on the
+        disk.
 
-        Raises OSError, Unavailable when another process has it, ConfigError when a newer release has written it.
+        Raises OSError, Unavailable if another process has the log open, ConfigError if a newer release has written it.
         """
         with self._opening:
             if self._files is None:
                 make_directory(self._directory)
-                self._owned = files.lock(self._directory)
+                self._lock_descriptor = files.lock(self._directory)
                 try:
                     self._open()
                 except BaseException:
-                    os.close(self._owned)
+                    os.close(self._lock_descriptor)
                     raise
         return self
 
@@ -111,7 +116,7 @@ class WriteAheadLog:
         self._files = log_files
 
     def _forget(self) -> None:
-        """Be as before `open`, which failed and may be tried again."""
+        """Restore the state before `open`, which failed and may be tried again."""
         for file in self._used:
             if file.descriptor >= 0:
                 os.close(file.descriptor)
@@ -120,7 +125,7 @@ class WriteAheadLog:
             stream.held = []
 
     def _take_over(self, survey: reading.Survey, log_files: Files) -> None:
-        """Have the streams hold what was found, and begin a file."""
+        """Hand the records of the survey to their streams, and begin a file."""
         assert self._register is not None
         read: list[File] = []
         for content in survey.used:
@@ -138,12 +143,12 @@ class WriteAheadLog:
             self._offset += size
         os.fdatasync(written.descriptor)
         self._synced = self._offset
-        # From here on the new file counts, and what was written anew does not count in the old ones.
+        # This change makes the new file valid, and the copied records in the old files invalid.
         empty = [file for file in read if not file.last]
-        gone = (*survey.missing, *(file.number for file in empty))
+        removed_numbers = (*survey.missing, *(file.number for file in empty))
         self._register.change(
             added=written.number,
-            removed=gone,
+            removed=removed_numbers,
             ends={content.number: content.synced for content in survey.used},
             boot=this_boot(),
         )
@@ -153,20 +158,20 @@ class WriteAheadLog:
         for path in survey.unused:
             log_files.keep_spare(path)
 
-    def _hold(self, file: File, item: record.RecordHeader, payload: memoryview, offset: int) -> None:
-        stream = self.stream(item.shard, item.area)
+    def _hold(self, file: File, header: record.RecordHeader, payload: memoryview, offset: int) -> None:
+        stream = self.stream(header.shard, header.area)
         file.last[stream.key] = _position(file.number, offset)
         stream.held.append((file.last[stream.key], payload))
 
     def losses_of(self, shard: int) -> list[tuple[int, str]]:
-        """(area, what is missing) of one shard, as far as it is known and has not been accepted."""
+        """(area, what is missing) for each known loss of one shard that nobody has accepted yet."""
         return [(area, loss.text()) for loss in self._losses for area in (SERIES, LOG) if loss.concerns(shard, area)]
 
     def set_aside(self, key: Key, payloads: Sequence[Frame], what: str) -> str:
-        """Keep a copy of records that a stream's area could not use, so that each start says so until the copy is
-        deleted, also when the records have been released. Returns the text that says it. A disk that refuses is
-        logged."""
-        # Named by the newest one's content: the older ones are released first, and positions change with the file.
+        """Keep a copy of records that a stream's area could not decode. Each start reports the loss until the copy is
+        deleted, even after the records have been released. Returns the text of the report. Raises nothing: a failure
+        to store the copy is logged."""
+        # The name depends on the newest record only: older ones are released first, and positions change at a start.
         name = f"records-{xxhash.xxh3_64_hexdigest(payloads[-1])}"
         for known_loss in self._losses:
             if known_loss.file == name and key in (known_loss.streams or ()):
@@ -186,8 +191,9 @@ class WriteAheadLog:
             return self._streams.setdefault((shard, area), Stream(self, shard, area))
 
     def write(self, records: Sequence[tuple[JournalStream, Sequence[Frame]]]) -> list[int]:
-        """Append records, each of some pieces that are its payload; their positions. Raises Unavailable, and then none
-        of them is there, unless the process dies before the next write."""
+        """Append records, each with the pieces that make up its payload, and return their positions. When this returns,
+        they survive the death of the process. Raises Unavailable, and then none of them is in the log, unless the
+        process dies before the next write."""
         with self._lock:
             log_files = self._usable()
             try:
@@ -196,11 +202,11 @@ class WriteAheadLog:
                 raise Unavailable(f"the log {self._directory} cannot be written: {error.strerror}") from error
 
     def _cut(self) -> None:
-        """Leave nothing of a write that failed. If this fails too, the log takes no more: a shorter write in its place
-        would leave whole records behind itself that were refused."""
+        """Remove what a failed write has left. If this fails too, the log takes no more records: behind a shorter write
+        at the same place, whole records of the refused write would count."""
         file = self._used[-1]
         try:
-            os.pwrite(file.descriptor, record.file_header(file.number), 0)  # which says no length any more
+            os.pwrite(file.descriptor, record.file_header(file.number), 0)  # a header that promises no length
             os.ftruncate(file.descriptor, self._offset)
         except OSError as error:
             self._failed = f"a write that failed could not be taken back: {error.strerror}"
@@ -210,13 +216,13 @@ class WriteAheadLog:
         pieces: list[Frame] = []
         sizes = []
         for stream, payload in records:
-            more, size = record.frames(file.number, stream.shard, stream.area, payload, self._synced)
-            pieces += more
+            record_pieces, size = record.frames(file.number, stream.shard, stream.area, payload, self._synced)
+            pieces += record_pieces
             sizes.append(size)
         end = self._offset + sum(sizes)
         # A file that is full before the next one is ready may grow, at the price of slower syncs.
-        full = end > file.size and (log_files.is_ready() or end > self._file_bytes)
-        if full and self._offset > record.FILE_HEADER_BYTES:
+        is_full = end > file.size and (log_files.is_ready() or end > self._file_bytes)
+        if is_full and self._offset > record.FILE_HEADER_BYTES:
             self._leave(log_files)
             return self._write(log_files, records)
         if 2 * end > file.size and not log_files.is_ready():
@@ -238,7 +244,8 @@ class WriteAheadLog:
         self._offset = self._synced = record.FILE_HEADER_BYTES
 
     def _leave(self, log_files: Files) -> None:
-        """Go on in the next file. What is in this one is durable then, so that `sync` concerns one file."""
+        """Sync the last file and begin the next one, so that `sync` concerns one file only. Raises OSError,
+        Unavailable."""
         with self._leaving:
             self._usable()
             left = self._used[-1]
@@ -250,7 +257,8 @@ class WriteAheadLog:
             left.descriptor = -1
 
     def _fdatasync(self, file: File) -> None:
-        """For who has `_leaving`. After a failure nobody syncs again: the kernel would let that succeed."""
+        """Call it with `_leaving` held. After a failure the log never syncs again: the kernel would let the next fsync
+        succeed. Raises OSError."""
         try:
             os.fdatasync(file.descriptor)
         except OSError as error:
@@ -260,7 +268,8 @@ class WriteAheadLog:
     def sync(self) -> None:
         """Return when every record whose `write` returned before is on the disk; concurrent callers share an fsync.
 
-        Raises Unavailable. What the disk has is not known then, and the log takes no more until it is opened anew.
+        Raises Unavailable. Then the content of the disk is unknown, and the log takes no more records until it is
+        opened again.
         """
         self._usable()
         try:
@@ -281,11 +290,11 @@ class WriteAheadLog:
         return self._files
 
     def recoverable(self) -> bool:
-        """Whether it failed, and may succeed when opened again."""
+        """Whether the log has failed and the disk has enough free space to open it again. Raises OSError."""
         if not self._failed:
             return False
-        free = os.statvfs(self._directory)
-        return free.f_bavail * free.f_frsize >= RECOVERY_FREE_BYTES
+        status = os.statvfs(self._directory)
+        return status.f_bavail * status.f_frsize >= RECOVERY_FREE_BYTES
 
     def release(self, stream: Stream, position: int) -> None:
         """Records of the stream below `position` are not needed any more."""
@@ -293,28 +302,30 @@ class WriteAheadLog:
             if position <= self._released.get(stream.key, 0):
                 return
             self._released[stream.key] = position
-            done = [file for file in self._used[:-1] if self._is_done(file)]
-            self._used = [file for file in self._used if file not in done]
+            released_files = [file for file in self._used[:-1] if self._is_released(file)]
+            self._used = [file for file in self._used if file not in released_files]
             log_files = self._files
-        if done and log_files is not None:
-            log_files.give_back(done)
+        if released_files and log_files is not None:
+            log_files.give_back(released_files)
 
-    def _is_done(self, file: File) -> bool:
+    def _is_released(self, file: File) -> bool:
         return all(position < self._released.get(key, 0) for key, position in file.last.items())
 
     def is_behind(self, stream: Stream) -> bool:
+        """Whether the stream still needs a file that `BEHIND_FILES` newer files in use have followed."""
         with self._lock:
             released = self._released.get(stream.key, 0)
             return any(file.last.get(stream.key, -1) >= released for file in self._used[:-BEHIND_FILES])
 
     def close(self) -> None:
-        """Sync and let go; the records stay for the next start."""
+        """Sync, close the files and release the directory's lock; the records stay for the next start. A sync that
+        fails is logged."""
         with self._opening, self._lock, self._leaving:
             log_files, self._files = self._files, None
             if log_files is None:
                 return
             log_files.close()
-            assert self._register is not None and self._owned is not None
+            assert self._register is not None and self._lock_descriptor is not None
             file = self._used[-1]
             if not self._failed:
                 try:
@@ -324,11 +335,12 @@ class WriteAheadLog:
                     event(logging.ERROR, "write-ahead log closed without a sync", reason=error.strerror)
             os.close(file.descriptor)
             self._register.close()
-            os.close(self._owned)
+            os.close(self._lock_descriptor)
 
 
 class Stream:
-    """The records of one area of one shard, in the order they were written."""
+    """See `worker.storage.faces.JournalStream`. `held`: (position, payload) of the records that the log contained when
+    it was opened, until `replayed`."""
 
     def __init__(self, log: WriteAheadLog, shard: int, area: int) -> None:
         self.log = log
@@ -338,36 +350,29 @@ class Stream:
         self.held: list[tuple[int, memoryview]] = []
 
     def records(self) -> Iterator[tuple[int, memoryview]]:
-        """(position, payload) of what was there at the start and was not released, until `replayed`. After a crash
-        that may be a record that had been released."""
         return iter(self.held)
 
     def replayed(self) -> None:
-        """`records` are not asked for again: the shard is loaded with all of its areas."""
         self.held = []
 
     def write(self, payload: Sequence[Frame]) -> int:
-        """One record; see `WriteAheadLog.write`."""
         return self.log.write([(self, payload)])[0]
 
     def set_aside(self, payloads: Sequence[Frame], what: str) -> str:
-        """Keep a copy of records that make no sense: see `WriteAheadLog.set_aside`."""
         return self.log.set_aside(self.key, payloads, what)
 
     def sync(self) -> None:
         self.log.sync()
 
     def release(self, position: int) -> None:
-        """Records below `position` are not needed any more: what they say is durable elsewhere."""
         self.log.release(self, position)
 
     def is_behind(self) -> bool:
-        """Whether its oldest record holds up too many files: what they say should be put elsewhere soon."""
         return self.log.is_behind(self)
 
 
 def _first(payloads: Sequence[Frame], size_bytes: int) -> Iterator[Frame]:
-    """As many from the beginning as have that size together, and one more."""
+    """The payloads from the first on, up to and including the one that takes their total size above `size_bytes`."""
     for payload in payloads:
         yield payload
         size_bytes -= memoryview(payload).nbytes
@@ -385,9 +390,9 @@ def _write_all(descriptor: int, pieces: list[Frame], offset: int) -> None:
         size = sum(memoryview(piece).nbytes for piece in batch)
         written = os.pwritev(descriptor, batch, offset)
         if written < size:  # the disk is nearly full, or the pieces are larger than one call takes
-            rest = memoryview(b"".join(batch))[written:]
-            while len(rest):
+            remaining = memoryview(b"".join(batch))[written:]
+            while len(remaining):
                 offset += written
-                written = os.pwrite(descriptor, rest, offset)
-                rest = rest[written:]
+                written = os.pwrite(descriptor, remaining, offset)
+                remaining = remaining[written:]
         offset += written

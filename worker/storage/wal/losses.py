@@ -1,7 +1,8 @@
-"""What a write-ahead log has lost, and how that is remembered: a file beside the log, until an operator deletes it.
+"""What a write-ahead log has lost, and the files that record it beside the log until an operator deletes them.
 
-Such a file, `NNNNNNNN.wal.damaged`, is one line (checksum, JSON: what was lost, of which shards and areas) and, behind
-it, the damaged bytes. A file that is damaged as a whole is renamed so, and is its own record.
+Such a file, `NNNNNNNN.wal.damaged`, contains one line (checksum, JSON: what was lost, of which shards and areas) and,
+behind it, the damaged bytes. A file that does not belong to the log is renamed in the same way, and is itself the
+record of the loss.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ Key = tuple[int, int]
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """Bytes [offset, end) of a file. `streams`: of which records are lost; None when that cannot be told, so that it
-    may be any; empty when nothing is missing. `file` is named from the directory of all logs on."""
+    """The bytes [offset, end) of a file are damaged or missing. `file`: its path below the directory of all logs, or
+    the name under which records are set aside. `streams`: the streams whose records are lost; None if that cannot be
+    told, so that it may be any stream; empty if no record is missing."""
 
     file: str
     offset: int
@@ -39,17 +41,20 @@ class Loss(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
+    """A file that was set aside, and the losses that it records."""
+
     path: Path
     losses: tuple[Loss, ...]
 
 
 def name_of(path: Path) -> str:
-    """How a file of a log is named in texts."""
+    """The name of a log's file in messages: its path below the directory of all logs."""
     return f"{path.parent.name}/{path.name}"
 
 
 def known(directory: Path) -> Iterator[SetAside]:
-    """What has been set aside in this directory and not been accepted as lost."""
+    """The files that were set aside in this directory, ascending; an operator accepts a loss by deleting its file.
+    Raises OSError."""
     for path in sorted(directory.glob(f"*{DAMAGED}*")):
         if path.name.endswith(".new"):
             continue
@@ -66,9 +71,9 @@ def known(directory: Path) -> Iterator[SetAside]:
 
 
 def remember(path: Path, losses: Sequence[Loss], data: Iterable[Frame]) -> None:
-    """Keep what was lost of the log's file `path`, with the damaged bytes, unless it is known. On the disk when this
-    returns. Raises OSError."""
-    if any(own.losses == tuple(losses) for own in known(path.parent)):
+    """Write a file that records the losses of the log's file `path`, with the damaged bytes `data`, unless one records
+    the same losses already. The new file is on the disk when this returns. Raises OSError."""
+    if any(recorded.losses == tuple(losses) for recorded in known(path.parent)):
         return
     line = msgspec.json.encode(tuple(losses))
     content = b"".join([xxhash.xxh3_64_hexdigest(line).encode(), b" ", line, b"\n", *data])

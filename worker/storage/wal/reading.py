@@ -1,13 +1,14 @@
-"""What a write-ahead log's directory holds, read without changing anything: records, and what is damaged or missing.
+"""Reads the directory of a write-ahead log without changing it: records, and what is damaged or missing.
 
-A file in use is told by the list beside it (`register`). Of such a file all must be whole up to where it is
-known to have been synced: the end that the list gives; everything, when the log went on in a later file; else the mark
-in its records.
+The list beside the files (`register`) says which files are in use. Such a file must be whole up to the offset up to
+which it is known to have been synced. That offset is the end that the list gives; or the end of the last record, if a
+later file has records; or else the synced offset in the records themselves.
 
-Behind that place, what is not whole at the very end is a write that a crash has cut. Where it has records behind it,
-it is a hole, and what that means depends on whether the power was lost since (`register.Listing.power`). If so, pages
-have reached the disk out of order, and the hole is where the log ends: only the tail is lost. If not, nothing but
-damage makes a hole, and the records behind it count. Where it is not known they count too, and nothing is said.
+Above that offset, an incomplete record at the very end is a write that a crash has torn. An incomplete record with
+whole records behind it is a hole, whose meaning depends on whether the power was lost since (`register.Listing.power`).
+If it was lost, pages have reached the disk out of order, and the log ends at the hole: only the tail is lost. If it was
+not lost, only damage makes a hole, and the records behind the hole count. If that is not known, the records behind the
+hole count too, and the hole is not reported as damage.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ SUFFIX = ".wal"
 
 @dataclass(slots=True)
 class Content:
-    """Of one file in use. `records` are whole; their payloads are views of `data`, the file's memory map. `cut`: what
-    was not known to be synced, and does not count. `synced`: below this, what is whole is known to be on the disk."""
+    """The content of one file in use. `records` are whole; their payloads are views of `data`, the file's memory map.
+    `cut`: byte ranges [start, end) that were not known to be synced and do not count. `synced`: whole records below
+    this offset are known to be on the disk."""
 
     number: int
     path: Path
@@ -45,14 +47,15 @@ class Content:
 
     @property
     def tail(self) -> list[tuple[RecordHeader, memoryview]]:
-        """Records that a failed sync, or the loss of power, may have kept from the disk."""
+        """The records that may not be on the disk, because no successful sync is known to have covered them."""
         return [item for item in self.records if item[0].offset >= self.synced]
 
 
 @dataclass(slots=True)
 class Survey:
-    """`unused`: files that may be used again. `unknown`: those that are not the log's, as far as can be told.
-    `missing`: numbers in use whose file is gone. `listing` is None when there is none that can be read."""
+    """The content of a log's directory. `listing`: the list of files, None if it is missing or cannot be read. `used`:
+    the files in use, by ascending number. `unused`: files that may be reused. `unknown`: files that do not belong to
+    the log, as far as can be told. `missing`: numbers of listed files that do not exist."""
 
     directory: Path
     listing: Listing | None
@@ -61,11 +64,12 @@ class Survey:
     unknown: list[Path] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
-    """Of no file that is there."""
+    """The losses outside of the files in `used`: of missing files, or of the list."""
     highest: int = 0
-    """No number up to this one may be given again."""
+    """The highest file number ever given."""
 
     def tell_cuts(self) -> None:
+        """Log each byte range that was cut."""
         for content in self.used:
             for start, end in content.cut:
                 event(logging.WARNING, "write-ahead log cut", file=str(content.path), at=start, bytes=end - start)
@@ -81,7 +85,7 @@ def number_of(path: Path) -> int:
 
 
 def check_versions(directory: Path) -> None:
-    """Raises ConfigError when a newer release has written here."""
+    """Raises ConfigError if a newer release has written a file of this directory, OSError."""
     for path in paths_of(directory):
         with path.open("rb") as file:
             _refuse_newer(path, record.read_header(file.read(record.FILE_HEADER_BYTES)))
@@ -96,20 +100,20 @@ def _refuse_newer(path: Path, header: record.FileHeader) -> None:
 
 
 def survey(directory: Path) -> Survey:
-    """Raises OSError, ConfigError when a newer release has written here."""
+    """Read all files of a log's directory. Raises OSError, ConfigError if a newer release has written one of them."""
     contents = Survey(directory, None)
     is_list_lost = False
     try:
         contents.listing = register.read(directory / register.NAME)
     except ValueError as error:
-        _lost_list(contents, str(error))
+        _add_list_loss(contents, str(error))
         is_list_lost = True
     for path in paths_of(directory):
         data = _mapped(path)
         header = record.read_header(data)
         _refuse_newer(path, header)
         if contents.listing is None and header.is_sound and not is_list_lost:
-            _lost_list(contents, "the list of files is missing")
+            _add_list_loss(contents, "the list of files is missing")
             is_list_lost = True
         number = number_of(path)
         if _is_used(contents.listing, number, header, data):
@@ -131,7 +135,7 @@ def survey(directory: Path) -> Survey:
     return contents
 
 
-def _lost_list(contents: Survey, why: str) -> None:
+def _add_list_loss(contents: Survey, why: str) -> None:
     path = contents.directory / register.NAME
     contents.losses.append(Loss(losses.name_of(path), 0, 0, f"{why}; files of the log may be missing"))
 
@@ -141,12 +145,12 @@ def _is_used(listing: Listing | None, number: int, header: record.FileHeader, da
         return number in listing.ends
     if header.is_sound and header.number == number:
         return True
-    # The list is lost: a header that is neither sound nor empty is damaged, if the records behind it name this file.
+    # Without the list, a header that is neither sound nor empty is damaged if a record behind it names this file.
     return not header.is_empty and next(record.scan(number, data), None) is not None
 
 
 def _is_begun(number: int, data: memoryview) -> bool:
-    """Whether a crash came while the file was made ready: it has the beginning of its header, and nothing behind."""
+    """Whether a crash interrupted the preparation of the file: only the first bytes of its header are written."""
     return record.begins_header(number, data[: record.FILE_HEADER_BYTES])
 
 
@@ -168,13 +172,14 @@ def _read_all(contents: Survey) -> None:
 
 
 def _leave_out_copies(used: list[Content]) -> None:
-    """A start writes the tail of the last file anew in the next one. Which of the two counts is in the list; without
-    it, a tail that is whole in the next file is read there, and a copy that was not finished is left out."""
+    """Drop one of two copies of the same records. A start writes the tail of the last file anew in the next one, and
+    the list says which of the two counts. Without the list, a copy that is complete replaces the tail, and a copy that
+    is incomplete is left out."""
     for content, following in itertools.pairwise(used):
         mark = max((header.synced for header, _ in content.records), default=0)
         tail = [item for item in content.records if item[0].offset >= mark]
         copies = following.records[: len(tail)]
-        if not tail or not copies or any(_what(a) != _what(b) for a, b in zip(tail, copies, strict=False)):
+        if not tail or not copies or any(_identity(a) != _identity(b) for a, b in zip(tail, copies, strict=False)):
             continue
         if len(copies) == len(tail):
             content.records = content.records[: -len(tail)]
@@ -182,16 +187,19 @@ def _leave_out_copies(used: list[Content]) -> None:
             following.records = []
 
 
-def _what(item: tuple[RecordHeader, memoryview]) -> tuple[int, int, memoryview]:
+def _identity(item: tuple[RecordHeader, memoryview]) -> tuple[int, int, memoryview]:
+    """(shard, area, payload): equal for a record and its copy."""
     return item[0].shard, item[0].area, item[1]
 
 
 def _read(content: Content, known_end: int, is_last: bool, power: Power) -> None:
+    """Fill `content` from its `data`. `known_end`: the end of the records in the list, 0 if it is not known. `is_last`:
+    no later file has records."""
     broken: list[tuple[int, int, RecordHeader | None]] = []
     at = record.FILE_HEADER_BYTES
     for item in record.scan(content.number, content.data):
         if known_end and item.offset >= known_end:
-            break  # these have been written anew in a later file
+            break  # the records from here on have been written anew in a later file
         if isinstance(item, record.Damage):
             broken.append((item.offset, item.end, None))
         elif item.whole:
@@ -199,7 +207,7 @@ def _read(content: Content, known_end: int, is_last: bool, power: Power) -> None
         else:
             broken.append((item.offset, item.end, item))
         at = item.end
-    # A process that is killed leaves a file as long as it was made; the loss of power may not.
+    # The death of a process leaves a file as long as it was prepared; a loss of power may shorten it.
     least_bytes = record.read_header(content.data).least_bytes if power == "kept" else 0
     if known_end > at:
         broken.append((at, known_end, None))
@@ -220,6 +228,7 @@ def _read(content: Content, known_end: int, is_last: bool, power: Power) -> None
 
 
 def _losses(content: Content, broken: list[tuple[int, int, RecordHeader | None]]) -> Iterator[Loss]:
+    """A loss for each broken range that was not cut. `broken`: (start, end, header if it can be read)."""
     name = losses.name_of(content.path)
     for start, end, torn in broken:
         if any(cut_start <= start < cut_end for cut_start, cut_end in content.cut):

@@ -1,12 +1,13 @@
-"""How a record lies in a file of the write-ahead log.
+"""The format of records in a file of the write-ahead log.
 
-A file is a header and records, all at multiples of 8 bytes. A record is 32 bytes (magic, checksum of the rest of these
-bytes, number of its file, length, checksum of the payload, shard, area, up to where its file was synced) and the
-payload, padded with zeros. Files are used again, so what lies behind the last record may be a record of the file's
-former life: the file's number tells.
+A file is a header and records, all at multiples of 8 bytes. A record is a header of 32 bytes and the payload, padded
+with zeros. The header contains: magic, checksum of the bytes after it, number of the file, length of the payload in
+bytes, checksum of the payload, shard, area, and the offset up to which the file was synced, divided by 8. Files are
+reused, so bytes behind the last record may be a record from an earlier use of the file; the file number in the header
+distinguishes them.
 
-Up to where the file was synced when a record was written tells damage from a write that a crash has cut: what is not
-whole below that place had been acknowledged.
+The synced offset distinguishes damage from a write that a crash has torn: an incomplete record below that offset had
+been acknowledged.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from shared.wire import Frame
 _HEAD = struct.Struct("<IIIIQHHI")
 _CHECKED = 8
 _FILE = struct.Struct("<8sIII")
+"""Magic, version, number of the file, least size of the file in units of `SIZE_UNIT` bytes."""
 _LENGTH = struct.Struct("<I")
-"""The last of these: what is known without it is the header's beginning."""
+"""The last field of `_FILE`. `begins_header` knows the values of the fields before it."""
 MAGIC = 0x4C415754
 FILE_MAGIC = b"TRPTYWAL"
 VERSION = 1
@@ -37,7 +39,8 @@ _PADDING = tuple(bytes(n) for n in range(ALIGNMENT))
 
 @dataclass(frozen=True, slots=True)
 class RecordHeader:
-    """A record: its payload is [start, start + length) of the file; `whole` is whether its checksum is right."""
+    """The header of the record at `offset`, in bytes. The payload is [start, start + length) of the file. `whole`: the
+    payload matches its checksum."""
 
     offset: int
     shard: int
@@ -46,17 +49,17 @@ class RecordHeader:
     length: int
     whole: bool
     synced: int
-    """Up to here the file was on the disk when the record was written."""
+    """The offset up to which the file was on the disk when the record was written."""
 
     @property
     def end(self) -> int:
-        """Where the next record begins."""
+        """The offset at which the next record begins."""
         return self.start + self.length + -self.length % ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """[offset, end) is no record, and there are records of this file behind it."""
+    """The bytes [offset, end) are not a record, and a record of this file follows them."""
 
     offset: int
     end: int
@@ -64,38 +67,39 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """`is_empty`: all zeros, as before a file is begun and when it is released. Not `is_sound`: something else than a
-    header, of whatever version; `version` and `number` are 0 then."""
+    """What the first bytes of a file say. `is_empty`: they are zeros, as before a file is begun and after it is
+    released. `is_sound`: they are a header, of any version; otherwise `version`, `number` and `least_bytes` are 0."""
 
     is_empty: bool
     is_sound: bool
     version: int
     number: int
     least_bytes: int = 0
-    """The file has so many at least, unless it was cut off."""
+    """The file has at least this many bytes, unless it was truncated; 0 if that is not known."""
 
 
 def frames(number: int, shard: int, area: int, payload: Sequence[Frame], synced: int) -> tuple[list[Frame], int]:
-    """The record's bytes, as pieces for one gathering write, and how many they are. `synced`: see `RecordHeader`."""
+    """(the pieces of the record for one gathering write, their size in bytes). `synced`: see `RecordHeader`."""
     assert synced >= FILE_HEADER_BYTES and synced % ALIGNMENT == 0
     digest = xxhash.xxh3_64()
     length = 0
     for piece in payload:
         digest.update(piece)
         length += memoryview(piece).nbytes
-    rest = _HEAD.pack(0, 0, number, length, digest.intdigest(), shard, area, synced // ALIGNMENT)[_CHECKED:]
-    head = struct.pack("<II", MAGIC, xxhash.xxh32_intdigest(rest)) + rest
+    checked = _HEAD.pack(0, 0, number, length, digest.intdigest(), shard, area, synced // ALIGNMENT)[_CHECKED:]
+    head = struct.pack("<II", MAGIC, xxhash.xxh32_intdigest(checked)) + checked
     padding = -length % ALIGNMENT
     return [head, *payload, _PADDING[padding]], HEADER_BYTES + length + padding
 
 
 def file_header(number: int, version: int = VERSION, *, least_bytes: int = 0) -> bytes:
+    """The header of a file, `FILE_HEADER_BYTES` long; `least_bytes` is rounded down to a multiple of `SIZE_UNIT`."""
     content = _FILE.pack(FILE_MAGIC, version, number, least_bytes // SIZE_UNIT)
     return (content + struct.pack("<I", xxhash.xxh32_intdigest(content))).ljust(FILE_HEADER_BYTES, b"\0")
 
 
 def begins_header(number: int, data: Frame) -> bool:
-    """Whether these are the first bytes, some or all, of a header of this file, and zeros: whatever length it says."""
+    """Whether `data` is a header of this file, with any least size, of which the last bytes may still be zeros."""
     known = _FILE.size - _LENGTH.size
     content = bytes(data)
     units = int.from_bytes(content[known : _FILE.size], "little")
@@ -103,7 +107,7 @@ def begins_header(number: int, data: Frame) -> bool:
 
 
 def read_header(data: Frame) -> FileHeader:
-    """What the first bytes of a file say."""
+    """Decode the first bytes of a file."""
     content = bytes(data[:FILE_HEADER_BYTES])
     if not any(content):
         return FileHeader(True, False, 0, 0)
@@ -115,26 +119,27 @@ def read_header(data: Frame) -> FileHeader:
 
 
 def scan(number: int, data: memoryview) -> Iterator[RecordHeader | Damage]:
-    """What is in a file, in order. After bytes that are no record it goes on with the next one of this file."""
+    """The records of a file in order. Bytes that are not a record give a `Damage`, and the next record of this file
+    follows; the scan ends where no record of this file follows."""
     at = FILE_HEADER_BYTES
     while True:
-        found = _read(number, data, at)
-        if found is None:
+        header = _read(number, data, at)
+        if header is None:
             following = _next(number, data, at)
             if following is None:
                 return
             yield Damage(at, following)
             at = following
             continue
-        yield found
-        at = found.end
+        yield header
+        at = header.end
 
 
 def _read(number: int, data: memoryview, at: int) -> RecordHeader | None:
     if at + HEADER_BYTES > len(data):
         return None
-    magic, check, own, length, digest, shard, area, synced = _HEAD.unpack_from(data, at)
-    if magic != MAGIC or own != number:
+    magic, check, file_number, length, digest, shard, area, synced = _HEAD.unpack_from(data, at)
+    if magic != MAGIC or file_number != number:
         return None
     if check != xxhash.xxh32_intdigest(data[at + _CHECKED : at + HEADER_BYTES]):
         return None
@@ -144,7 +149,7 @@ def _read(number: int, data: memoryview, at: int) -> RecordHeader | None:
 
 
 def _next(number: int, data: memoryview, after: int) -> int | None:
-    """Where the next record of this file begins, behind `after`."""
+    """The offset at which the next record of this file begins, greater than `after`; None if no record follows."""
     usable = max(0, (len(data) - after) // 4 * 4)
     if not usable:
         return None

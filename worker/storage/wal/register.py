@@ -1,7 +1,8 @@
-"""Which files of a write-ahead log are in use: what is not listed is of no use, what is listed and not there is lost.
+"""The list of the files of a write-ahead log that are in use. A file that is not listed is not needed; a listed file
+that does not exist is lost.
 
-The list lies twice in one file, each copy with a checksum. A change writes and syncs one copy after the other, in
-place: a crash leaves one whole copy, whichever it cuts, and a disk that is full cannot refuse the change.
+One file contains two copies of the list, each with a checksum. A change writes and syncs one copy after the other, in
+place: a crash leaves at least one whole copy, and a full disk cannot refuse the change.
 """
 
 from __future__ import annotations
@@ -26,21 +27,22 @@ VERSION = 1
 MAGIC = b"TRPTYLST"
 COPY_BYTES = 1 << 16
 _HEAD = struct.Struct("<8sIIQ")
-"""Magic, version, number of entries, how many changes came before; the checksum of all the rest lies in front. The
-first entry is the highest number and the boot."""
+"""Magic, version, number of entries, number of earlier changes. The checksum of all this and of the entries lies in
+front. The first entry, which is not counted, is the highest number and the boot."""
 _ENTRY = struct.Struct("<QQ")
 _CHECKSUM = struct.Struct("<Q")
 FILES_MAX = (COPY_BYTES - _CHECKSUM.size - _HEAD.size - _ENTRY.size) // _ENTRY.size
-"""4,093 files, of 32 MB 128 GB: a log that holds more is refused more."""
+"""4,093 files, which hold 128 GB at 32 MB each. A log that has so many in use takes no more records."""
 
 Power = Literal["kept", "lost", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """`ends`: file in use → where its records end, 0 when that is not known. `highest`: no number up to this one is
-    given again. `boot`: that under which the records without a known end were written, 0 when that is not known.
-    `is_whole`: both copies were good."""
+    """The content of the list. `highest`: the highest file number ever given. `ends`: number of a file in use → offset
+    at which its records end, 0 if that is not known. `changes`: number of changes so far. `boot`: the system's boot
+    during which the records without a known end were written, 0 if that is not known. `is_whole`: both copies were
+    good."""
 
     highest: int = 0
     ends: dict[int, int] = field(default_factory=dict)
@@ -50,12 +52,14 @@ class Listing:
 
     @property
     def power(self) -> Power:
-        """Since those records were written. If it was lost, what was not synced may be on the disk in any order."""
+        """Whether the power was lost since the records without a known end were written. If it was, any part of the
+        data that was not synced may be on the disk."""
         if not self.boot:
             return "unknown"
         return "kept" if self.boot == this_boot() else "lost"
 
     def encode(self) -> bytes:
+        """One copy of the list, without padding."""
         head = _HEAD.pack(MAGIC, VERSION, len(self.ends), self.changes)
         entries = b"".join(_ENTRY.pack(*entry) for entry in sorted(self.ends.items()))
         content = head + _ENTRY.pack(self.highest, self.boot) + entries
@@ -63,22 +67,22 @@ class Listing:
 
 
 def read(path: Path) -> Listing | None:
-    """The list; None when there is none. Raises ValueError when neither copy is good, ConfigError when a newer release
-    wrote it."""
+    """The newest whole copy of the list; None if the file does not exist. Raises ValueError if neither copy is good,
+    ConfigError if a newer release wrote it, OSError."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
     copies = [_decode(content[at : at + COPY_BYTES]) for at in (0, COPY_BYTES)]
-    good = [copy for copy in copies if copy is not None]
-    if not good:
+    whole_copies = [copy for copy in copies if copy is not None]
+    if not whole_copies:
         raise ValueError("neither copy of the list of files is whole")
-    newest = max(good, key=lambda listing: listing.changes)
-    return dataclasses.replace(newest, is_whole=len(good) == len(copies))
+    newest = max(whole_copies, key=lambda listing: listing.changes)
+    return dataclasses.replace(newest, is_whole=len(whole_copies) == len(copies))
 
 
 def this_boot() -> int:
-    """A number for the boot of the system; 0 where it is not known."""
+    """A number that identifies the current boot of the system; 0 if that is not known."""
     boot = boot_id()
     return xxhash.xxh64_intdigest(boot) if boot else 0
 
@@ -100,10 +104,10 @@ def _decode(copy: bytes) -> Listing | None:
 
 
 class Register:
-    """The list of one directory, which its owner has locked. Safe to use from many threads."""
+    """The list of one directory, which the owner has locked. Safe to use from many threads."""
 
     def __init__(self, directory: Path, listing: Listing) -> None:
-        """Begin with this list, which is on the disk when this returns. Raises OSError."""
+        """Write this list; it is on the disk when this returns. Raises OSError."""
         self._lock = Lock()
         self._ends = dict(listing.ends)
         self._highest = listing.highest
@@ -122,8 +126,9 @@ class Register:
         ends: dict[int, int] | None = None,
         boot: int | None = None,
     ) -> None:
-        """The change is on the disk when this returns, with those that were `noted` before. Raises OSError, and then
-        nothing has changed."""
+        """Change the list: add a file without a known end, remove files, set known ends, set the boot. When this
+        returns, the change is on the disk, with every `note` before it. Raises OSError, and then nothing has changed
+        in memory."""
         with self._lock:
             before = dict(self._ends), self._highest, self._boot
             self._ends.update(ends or {})
@@ -140,20 +145,20 @@ class Register:
                 raise
 
     def note(self, number: int, end: int) -> None:
-        """The file has been left: its records end here, which is written with the next change."""
+        """The file takes no more records: they end at offset `end`. The next change writes that to the disk."""
         with self._lock:
             if number in self._ends:
                 self._ends[number] = end
                 self._is_dirty = True
 
     def catch_up(self) -> None:
-        """Write what was noted. Raises OSError."""
+        """Write the noted ends, if any. Raises OSError."""
         with self._lock:
             if self._is_dirty:
                 self._save()
 
     def close(self) -> None:
-        """Changes fail from now on."""
+        """Close the file; changes fail with OSError from now on."""
         with self._lock:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,4 +1,4 @@
-"""Keeps a copy of what a survey found damaged, before anything is written."""
+"""Sets aside what a survey has found damaged, before the log is written to."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from worker.storage.wal.reading import Content, Survey
 
 
 def set_aside(survey: Survey, directory: Path, prefix: str = "") -> None:
-    """Remember in `directory` what is damaged or missing, with the damaged bytes; files that are unknown as a whole are
-    renamed. On the disk when this returns. Raises OSError."""
+    """Record in `directory` what is damaged or missing, with the damaged bytes, in files whose names begin with
+    `prefix`. Files that do not belong to the log are renamed where they are. All of this is on the disk when this
+    returns. Raises OSError."""
     for loss in survey.losses:
         name = Path(loss.file).name
-        listed = survey.directory / register.NAME
-        data = [listed.read_bytes()] if name == register.NAME and listed.exists() else []
+        list_path = survey.directory / register.NAME
+        data = [list_path.read_bytes()] if name == register.NAME and list_path.exists() else []
         losses.remember(directory / (prefix + name), [loss], data)
     for content in survey.used:
         if content.losses:

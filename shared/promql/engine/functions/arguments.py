@@ -13,6 +13,7 @@ Function = Callable[[Call, list[Value], Grid, EvalContext], Value]
 
 
 def vector(call: Call, args: Sequence[Value], index: int = 0) -> Matrix:
+    """Argument `index`. Raises NotExecutable unless it is an instant vector."""
     value = args[index]
     if not isinstance(value, Matrix):
         raise _mistyped(call, index, "an instant vector", value)
@@ -20,7 +21,7 @@ def vector(call: Call, args: Sequence[Value], index: int = 0) -> Matrix:
 
 
 def scalar(call: Call, args: Sequence[Value], index: int) -> Float:
-    """float64[steps]."""
+    """float64[steps]: argument `index`. Raises NotExecutable unless it is a scalar."""
     value = args[index]
     if not isinstance(value, Scalar):
         raise _mistyped(call, index, "a scalar", value)
@@ -28,6 +29,7 @@ def scalar(call: Call, args: Sequence[Value], index: int) -> Float:
 
 
 def text(call: Call, args: Sequence[Value], index: int) -> str:
+    """Argument `index`. Raises NotExecutable unless it is a string."""
     value = args[index]
     if not isinstance(value, String):
         raise _mistyped(call, index, "a string", value)
@@ -41,12 +43,12 @@ def _mistyped(call: Call, index: int, expected: str, value: Value) -> NotExecuta
 
 
 def offset(call: Call, index: int) -> int | None:
-    """Where an argument stands in the query, for annotations."""
+    """The character offset of an argument in the query, for annotations; None if there is no such argument."""
     return call.args[index].span[0] if index < len(call.args) else None
 
 
 def bare(expr: Expr) -> Expr:
-    """The expression without the parentheses and the planner's leaves around it."""
+    """The expression without the parentheses and the planner's leaves (`Remote`) around it."""
     while isinstance(expr, Paren | Remote):
         expr = expr.expr
     return expr

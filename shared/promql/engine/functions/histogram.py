@@ -1,7 +1,7 @@
-"""Functions of histograms. Classic ones are series of cumulative buckets that differ in the label `le`.
+"""Functions of histograms. Classic histograms are series of cumulative buckets that differ in the label `le`.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/#histogram_quantile. The functions of native
-histograms only (`histogram_avg` and its like) answer nothing for floats.
+histograms (`histogram_avg` and the like) return nothing for floats.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from shared.errors import NotExecutable
 from shared.labels import METRIC_NAME, LabelFrame, Rows
 from shared.promql.ast import Call
+from shared.promql.engine.aggregation_parameters import REMARKS_MAX, is_label_name, warn_of_quantiles
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.arguments import Function, offset, scalar, text, vector
 from shared.promql.engine.kernels.histogram import bucket_fractions, bucket_quantiles
 from shared.promql.engine.numbers import general
-from shared.promql.engine.parameters import REMARKS_MAX, is_label_name, warn_of_quantiles
 from shared.promql.engine.rows import no_series, stack, united, without_empty
 from shared.promql.model import Bool, Float, Grid, Matrix, Value
 
@@ -32,7 +32,7 @@ MONOTONICITY = (
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Bucket series in histograms: histogram g, with labels `histograms[g]`, has the rows
+    """Bucket series, grouped into histograms: histogram g, with labels `histograms[g]`, has the rows
     order[offsets[g]:offsets[g + 1]], ascending by `bounds` (float64, one for each entry of `order`)."""
 
     values: Float
@@ -49,7 +49,7 @@ class Buckets:
 
 
 def bound_of(le: str) -> float | None:
-    """The number in a bucket label, None if it is not one."""
+    """The number in a bucket label, or None if it is not a number."""
     if not le or le != le.strip() or "_" in le or not le.isascii():
         return None
     try:
@@ -64,7 +64,8 @@ def _of_metric(name: str) -> str:
 
 
 def _buckets(matrix: Matrix, position: int | None, context: EvalContext) -> Buckets:
-    """Series with all labels but `le` in common are a histogram's buckets; remarks on series without a bound."""
+    """Group series into histograms: the series with all labels but `le` in common are a histogram's buckets. Warns of
+    series without a bound."""
     matrix = without_empty(matrix)
     codes, inverse = np.unique(matrix.labels.column(BUCKET_LABEL), return_inverse=True)
     parsed = [bound_of(le) for le in matrix.labels.symbols.texts(codes)]
@@ -117,9 +118,9 @@ def _histogram_quantile(call: Call, args: list[Value], grid: Grid, context: Eval
 
 
 def _histogram_quantiles(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    """Several quantiles at once, told apart by a label whose value is the quantile.
+    """Several quantiles at once, distinguished by a label whose value is the quantile.
 
-    Raises NotExecutable where that label makes series equal that were not.
+    Raises NotExecutable if that label makes different series equal.
     """
     matrix, label = vector(call, args), text(call, args, 1)
     if not is_label_name(label):

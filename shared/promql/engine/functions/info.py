@@ -1,7 +1,8 @@
 """`info`: adds to series the labels of the info series with the same identifying labels.
 
-Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/#info. Of several info series of one metric
-that fit at a step, the one with the newest sample counts; so what is evaluated of them is their samples' timestamps.
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/#info. If several info series of one metric
+fit at a step, the one with the newest sample counts. So the info series are evaluated to the timestamps of their
+samples.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ from shared.promql.model import Grid, Matrix, Value
 from shared.promql.regex import compile_pattern
 
 IDENTIFYING = ("instance", "job")
-"""The labels that say which info series belongs to a series."""
+"""The labels that determine which info series belongs to a series."""
 
 DEFAULT_NAME = Matcher(METRIC_NAME, "=", "target_info")
 ANY_INFO = Matcher(METRIC_NAME, "=~", ".+_info")
-"""The names of info metrics where the query only excludes some."""
+"""The names of info metrics if the query only excludes names."""
 
 NONE = -1
 
 
 def info_selector(call: Call) -> VectorSelector:
-    """The selector of the info series that `info(v, {…})` needs, at the times at which `v` looks at its samples.
+    """The selector of the info series that `info(v, {…})` needs, at the times at which `v` reads its samples.
 
-    A planner that puts in a leaf for `v` puts in, as the second argument, one for `timestamp` of this selector.
+    A planner that inserts a leaf for `v` inserts, as the second argument, a leaf for `timestamp` of this selector.
     """
-    given = bare(call.args[1]) if len(call.args) > 1 else None
-    if isinstance(given, Call) and given.func == "timestamp":
-        given = bare(given.args[0])
-        assert isinstance(given, VectorSelector)
-        return given
-    matchers = given.matchers if isinstance(given, VectorSelector) else ()
+    info_argument = bare(call.args[1]) if len(call.args) > 1 else None
+    if isinstance(info_argument, Call) and info_argument.func == "timestamp":
+        info_argument = bare(info_argument.args[0])
+        assert isinstance(info_argument, VectorSelector)
+        return info_argument
+    matchers = info_argument.matchers if isinstance(info_argument, VectorSelector) else ()
     names = [matcher for matcher in matchers if matcher.name == METRIC_NAME]
     if not names:
         matchers = (DEFAULT_NAME, *matchers)
@@ -63,14 +64,14 @@ def info_selector(call: Call) -> VectorSelector:
         matchers = (ANY_INFO, *matchers)
     selector = VectorSelector(None, matchers, span=call.span)
     for node in reversed(_path_to_selector(call.args[0])):
-        # Outer shifts come first: an inner `@` makes them void, otherwise offsets add up.
+        # From the innermost node outwards: an inner `@` overrides outer shifts, otherwise offsets add up.
         if selector.at is None:
             selector = replace(selector, at=node.at, offset=resolved(selector.offset) + resolved(node.offset))
     return selector
 
 
 def _path_to_selector(expr: Expr) -> list[VectorSelector | Subquery]:
-    """The nodes that shift time on the way to the first selector, outermost first."""
+    """The nodes that shift time on the path to the first selector, outermost first."""
     match expr:
         case VectorSelector():
             return [expr]
@@ -90,7 +91,8 @@ def _path_to_selector(expr: Expr) -> list[VectorSelector | Subquery]:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """The selector's matchers: those of the info metrics' names, and those of the wanted labels (none: all labels)."""
+    """The selector's matchers: those of the info metrics' names, and those of the wanted labels (none: all labels are
+    wanted)."""
 
     names: tuple[Matcher, ...]
     data: tuple[Matcher, ...]
@@ -136,7 +138,8 @@ def _info(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Va
 
 
 def _sample_times(call: Call, selector: VectorSelector, grid: Grid, context: EvalContext) -> Matrix:
-    """The info series with the timestamps of their samples as values: from the source, or from the planner's leaf."""
+    """The info series, with the timestamps of their samples in seconds as values: from the source, or from the
+    planner's leaf."""
     leaf = call.args[1] if len(call.args) > 1 else None
     if not isinstance(leaf, Remote):
         return scan.sample_times("timestamp", selector, grid, context)
@@ -147,10 +150,10 @@ def _sample_times(call: Call, selector: VectorSelector, grid: Grid, context: Eva
 
 
 class _Join:
-    """Series and info series, and which info series fits which series at which step.
+    """Joins series with info series: decides which info series fits which series at which step.
 
-    Series with equal identifying labels are of one identity. `winners[f]`: int64[identities, steps], the row of the
-    info series of the f-th info metric that fits, or NONE.
+    Series with equal identifying labels have the same identity. `winners[f]`: int64[identities, steps], the row of the
+    fitting info series of the f-th info metric, or NONE.
     """
 
     def __init__(self, base: Matrix, info: Matrix, condition: _Condition) -> None:
@@ -159,7 +162,7 @@ class _Join:
         columns = [np.concatenate([frame.column(name) for frame in labels]) for name in IDENTIFYING]
         ids, first = row_ids(columns, base.labels.size + self._info.labels.size)
         self._identity, info_identity = ids[: base.labels.size], ids[base.labels.size :]
-        # Series that nothing identifies belong to no info series.
+        # Series without identifying labels belong to no info series.
         identified = np.any([column[first] != 0 for column in columns], axis=0)
         info_names = self._info.labels.column(METRIC_NAME)
         self._winners = [
@@ -194,8 +197,8 @@ class _Join:
     def parts(self, context: EvalContext) -> Iterator[Matrix]:
         """The series with their new labels.
 
-        An identity has one combination of info series at most steps, and another after one of them changed: the k-th
-        combinations of all identities make one part.
+        An identity has the same combination of info series at most steps, and another one after one of them changed.
+        The k-th combinations of all identities make one part.
         """
         identities, steps = self._winners[0].shape
         constant = np.all([(plane == plane[:, :1]).all(axis=1) for plane in self._winners], axis=0)
@@ -213,7 +216,7 @@ class _Join:
             yield self._part(combination, cells[layer == k])
 
     def _part(self, combination: Rows, cells: Rows) -> Matrix:
-        """The series of identities that have one of the combinations at `cells`, present where they have it."""
+        """The series whose identities have one of the combinations at `cells`, present at the steps that have it."""
         identities, steps = combination.shape
         cell_of = np.full(identities, NONE, dtype=np.int64)
         cell_of[cells // steps] = cells
@@ -229,9 +232,9 @@ class _Join:
         return self._labelled(without_empty(part), [info_rows[seen] for info_rows in fitting])
 
     def _labelled(self, part: Matrix, fitting: Sequence[Rows]) -> Matrix:
-        """Add the labels of the info series `fitting` (int64[series] each, or NONE) that a series does not have.
+        """Add those labels of the info series `fitting` (int64[series] each, or NONE) that a series does not have.
 
-        Raises NotExecutable where two info metrics disagree.
+        Raises NotExecutable if two info metrics disagree.
         """
         if not self._info.labels.size:
             return part

@@ -1,7 +1,7 @@
 """`label_replace` and `label_join`: each distinct label value, or combination of values, is processed once.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/. Regular expressions are RE2 and match the
-whole value; replacements are written as for Go's Regexp.Expand.
+whole value; the syntax of replacements is that of Go's Regexp.Expand.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ import re2
 from shared.errors import NotExecutable
 from shared.labels import METRIC_NAME, row_ids
 from shared.promql.ast import Call
+from shared.promql.engine.aggregation_parameters import is_label_name
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.arguments import Function, text, vector
-from shared.promql.engine.parameters import is_label_name
 from shared.promql.engine.rows import united
 from shared.promql.model import Bool, Grid, Matrix, Value
 
 _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")
 
 Template = list[str | int | None]
-"""Literal texts and numbers of groups; None stands for a group that does not exist."""
+"""Literal texts, and the numbers of groups; None stands for a group that does not exist."""
 
 GROUPS_MAX = 200
-"""Groups of an expression: RE2's time to fill them grows with their number times the text's length."""
+"""Groups of an expression, at most: the time that RE2 takes to fill them grows with their number times the length of
+the text."""
 
 
 def _template(replacement: str, names: dict[str, int], groups: int) -> Template:
-    """`$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, another `$` stands for itself."""
+    """Parse a replacement: `$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, and any other `$`
+    stands for itself."""
     parts: Template = []
     at = 0
     for reference in _REFERENCE.finditer(replacement):
@@ -95,7 +97,8 @@ def _label_join(call: Call, args: list[Value], grid: Grid, context: EvalContext)
 
 
 def _relabelled(matrix: Matrix, target: str, column: np.ndarray, changed: Bool) -> Matrix:
-    """A metric name that was set is not dropped. Raises NotExecutable where two series at one step become equal."""
+    """The matrix with `column` as the label `target` (`changed`: bool[n], which series got a new value). A metric name
+    that was set is not dropped. Raises NotExecutable if two series become equal and have a step in common."""
     drop_name = matrix.drop_name & ~changed if target == METRIC_NAME else matrix.drop_name
     labels = matrix.labels.with_column(target, column.astype(np.int32))
     return united(Matrix(labels, matrix.values, matrix.present, drop_name))

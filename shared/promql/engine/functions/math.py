@@ -19,7 +19,7 @@ from shared.promql.model import Float, Grid, Matrix, Scalar, Value
 
 
 def mapped(matrix: Matrix, values: Float) -> Matrix:
-    """The series of `matrix` with other values; their names are dropped."""
+    """The series of `matrix` with other values (float64[n, steps]) and without their names."""
     return Matrix(matrix.labels, values, matrix.present, np.ones_like(matrix.drop_name))
 
 
@@ -37,13 +37,13 @@ def _round(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> V
     matrix = vector(call, args)
     nearest = scalar(call, args, 1) if len(args) > 1 else np.ones(grid.steps)
     with np.errstate(all="ignore"):
-        # Multiplying by the inverse loses less than dividing: 0.1 is not a binary fraction, 10 is.
+        # Multiplying by the inverse loses less than dividing: 0.1 is not a binary fraction, but 10 is.
         inverse = 1.0 / nearest
         return mapped(matrix, np.floor(matrix.values * inverse + 0.5) / inverse)
 
 
 def _clamp(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    """Values between two bounds; nothing at steps at which the upper is below the lower."""
+    """Values clamped to two bounds; nothing at steps at which the upper bound is below the lower one."""
     matrix, lower, upper = vector(call, args), scalar(call, args, 1), scalar(call, args, 2)
     clamped = mapped(matrix, np.maximum(lower, np.minimum(upper, matrix.values)))
     if (upper < lower).any():

@@ -1,4 +1,4 @@
-"""Functions that order the result of an instant query; in a range query they only leave a remark.
+"""Functions that order the result of an instant query; in a range query they only add an annotation.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/.
 """
@@ -44,12 +44,12 @@ def _ascending(call: Call, args: list[Value], matrix: Matrix) -> Rows:
 
 
 def _descending(call: Call, args: list[Value], matrix: Matrix) -> Rows:
-    # argsort puts NaN last, which is where both orders have it.
+    # argsort puts NaN last, as both orders require.
     return np.argsort(-matrix.values[:, 0], kind="stable")
 
 
 def natural(a: str, b: str) -> int:
-    """Compare texts with the numbers in them as numbers: negative, 0 or positive."""
+    """Compare texts, with the numbers in them compared as numbers: negative, 0 or positive."""
     for x, y in zip_longest(_CHUNK.findall(a), _CHUNK.findall(b), fillvalue=""):
         if x and y and x[0] in _DIGITS and y[0] in _DIGITS:
             x, y = x.lstrip("0"), y.lstrip("0")
@@ -61,7 +61,7 @@ def natural(a: str, b: str) -> int:
 
 
 def _by_label(call: Call, args: list[Value], matrix: Matrix) -> Rows:
-    """By the labels named, each in natural order, then by the whole label set."""
+    """The order by the given labels, each in natural order, and then by the whole label set."""
     keys = [np.argsort(matrix.labels.sort_order())]
     for index in reversed(range(1, len(args))):
         codes, inverse = np.unique(matrix.labels.column(text(call, args, index)), return_inverse=True)

@@ -40,13 +40,13 @@ def _step_s(query: Grid) -> float:
 
 
 def _timestamp(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    """For a vector that is not a selector, whose samples have the time of the evaluation; `scan` answers selectors."""
+    """The evaluation time, for a vector that is not a selector. `scan.sample_times` computes it for selectors."""
     matrix = vector(call, args)
     return mapped(matrix, np.broadcast_to(grid.times_ms() / 1000.0, matrix.values.shape).copy())
 
 
 def _start_timestamp(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    """Nothing: only a selector's samples have start timestamps."""
+    """The empty vector: only a selector's samples have start timestamps."""
     return no_series(context.symbols, grid.steps)
 
 

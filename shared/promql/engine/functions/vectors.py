@@ -23,7 +23,7 @@ def _vector(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> 
 
 
 def _scalar(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    """The value of the only sample; NaN at steps at which there is none, or several."""
+    """The value of the only sample; NaN at steps at which there is no sample, or more than one."""
     matrix = vector(call, args)
     values = np.full(grid.steps, np.nan)
     if matrix.labels.size:
@@ -34,8 +34,8 @@ def _scalar(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> 
 
 
 def absent_labels(expr: Expr) -> dict[str, str]:
-    """Labels that a missing series would have: those that an instant or range selector matches by `=` and by nothing
-    else. Any other expression gives none."""
+    """The labels that a missing series would have: those that an instant or range selector matches by `=` and by no
+    other matcher. Any other expression gives none."""
     selector = bare(expr)
     if isinstance(selector, MatrixSelector):
         selector = selector.vector

@@ -1,8 +1,10 @@
-"""Passes over [series × steps] that reduce the series of each group: numpy would need a loop over groups or series.
+"""Passes over [series × steps] that reduce the series of each group, for which numpy would need a loop over groups or
+series.
 
-All read rows in memory order, so that a pass costs one stream through the values while the groups' cells stay in
-cache. `values`: float64[n, steps], `present`: bool[n, steps], `ids`: int64[n], the group of each series; the arrays
-reduced into are [groups, steps]. Inputs may be read-only views of received frames, hence the explicit signatures.
+All kernels read rows in memory order, so that a pass costs one stream through the values while the groups' cells stay
+in cache. `values`: float64[n, steps], `present`: bool[n, steps], `ids`: int64[n], the group of each series; the arrays
+that are reduced into are [groups, steps]. Inputs may be read-only views of received frames, hence the explicit
+signatures.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import math
 import numpy as np
 from numba import types
 
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.promql.model import Bool, Float, Int
 
 _VALUES = types.Array(types.float64, 2, "C", readonly=True)
@@ -34,6 +36,7 @@ SCALE = 2.0**-512
 
 @kernel(types.void(_PRESENT, _IDS, _COUNTS), error_model="numpy")
 def count_groups(present: Bool, ids: Int, counts: Int) -> None:
+    """Add to counts[g, t] the number of series of group g that are present at step t."""
     for i in range(present.shape[0]):
         g = ids[i]
         for t in range(present.shape[1]):
@@ -93,7 +96,7 @@ def average_groups(
 
 @kernel(types.void(_VALUES, _PRESENT, _IDS, _PLANE, _PLANE, _PLANE), error_model="numpy")
 def moment_groups(values: Float, present: Bool, ids: Int, counts: Float, means: Float, squares: Float) -> None:
-    """Welford's running mean and sum of squared deviations; a value that is not finite makes the latter NaN."""
+    """Welford's running mean and sum of squared deviations; a value that is not finite makes the sum NaN."""
     for i in range(values.shape[0]):
         g = ids[i]
         for t in range(values.shape[1]):
@@ -117,8 +120,8 @@ def extreme_groups(values: Float, present: Bool, ids: Int, greatest: bool, extre
         g = ids[i]
         for t in range(values.shape[1]):
             if present[i, t]:
-                x, held = values[i, t], extremes[g, t]
-                if (x > held if greatest else x < held) or math.isnan(held):
+                x, extreme = values[i, t], extremes[g, t]
+                if (x > extreme if greatest else x < extreme) or math.isnan(extreme):
                     extremes[g, t] = x
                 counts[g, t] += 1
 
@@ -148,6 +151,30 @@ def nth_smallest(buffer: Float, size: int, n: int) -> float:
         else:
             break
     return buffer[n]
+
+
+@inlined(error_model="numpy")
+def _quantile(buffer: Float, size: int, nans: int, q: float) -> float:
+    """The quantile `q` of `buffer[:size]`, which it reorders, and of `nans` NaNs, which sort below all values."""
+    if math.isnan(q):
+        return math.nan
+    if q < 0.0:
+        return -math.inf
+    if q > 1.0:
+        return math.inf
+    rank = q * (nans + size - 1)
+    lower = math.floor(rank)
+    upper = min(nans + size - 1, lower + 1)
+    weight = rank - lower
+    if lower < nans:
+        return math.nan
+    a = nth_smallest(buffer, size, lower - nans)
+    b = a
+    if upper > lower:
+        b = buffer[upper - nans]
+        for p in range(upper - nans + 1, size):
+            b = min(b, buffer[p])
+    return a * (1.0 - weight) + b * weight
 
 
 @kernel(types.void(_VALUES, _PRESENT, _IDS, _IDS, _FLOATS, _PLANE, _MASK), error_model="numpy")
@@ -180,33 +207,10 @@ def quantile_groups(
                             columns[t - first, sizes[t - first]] = values[i, t]
                             sizes[t - first] += 1
             for t in range(first, last):
-                below, size, q = nans[t - first], sizes[t - first], quantiles[t]
-                n = below + size
-                if n == 0:
-                    continue
-                seen[g, t] = True
-                if math.isnan(q):
-                    out[g, t] = math.nan
-                elif q < 0.0:
-                    out[g, t] = -math.inf
-                elif q > 1.0:
-                    out[g, t] = math.inf
-                else:
-                    rank = q * (n - 1)
-                    lower = math.floor(rank)
-                    upper = min(n - 1, lower + 1)
-                    weight = rank - lower
-                    buffer = columns[t - first]
-                    if lower < below:
-                        out[g, t] = math.nan
-                        continue
-                    a = nth_smallest(buffer, size, lower - below)
-                    b = a
-                    if upper > lower:
-                        b = buffer[upper - below]
-                        for p in range(upper - below + 1, size):
-                            b = min(b, buffer[p])
-                    out[g, t] = a * (1.0 - weight) + b * weight
+                b = t - first
+                if nans[b] + sizes[b] > 0:
+                    seen[g, t] = True
+                    out[g, t] = _quantile(columns[b], sizes[b], nans[b], quantiles[t])
 
 
 @kernel(types.boolean(types.float64, types.int64, types.float64, types.int64, types.boolean), error_model="numpy")
@@ -223,6 +227,7 @@ def _worse(x: float, x_rank: int, y: float, y_rank: int, greatest: bool) -> bool
 
 @kernel(types.boolean(types.float64, types.float64), error_model="numpy")
 def _level(x: float, y: float) -> bool:
+    """Whether the values are equal, where NaN equals NaN."""
     return x == y or (math.isnan(x) and math.isnan(y))
 
 
@@ -259,10 +264,11 @@ def _sink(heap: Int, keys: Float, ranks: Int, size: int, i: int, x: float, great
 def select_groups(
     values: Float, present: Bool, ids: Int, ranks: Int, limits: Int, capacities: Int, greatest: bool, chosen: Bool
 ) -> bool:
-    """Mark in `chosen` the `limits[t]` best series of each group at each step, all of them where fewer are present.
+    """Mark in `chosen` the `limits[t]` best series of each group at each step, or all of them where fewer are present.
 
-    A heap of at most `capacities[g]` rows (int64[groups], no fewer than are ever kept), the worst on top, for every
-    group and step. Equal values are ordered by `ranks` (int64[n]); answers whether that order decided anything.
+    There is a heap for every group and step, with the worst row on top, and room for `capacities[g]` rows
+    (int64[groups], at least as many as the heap will ever hold). Equal values are ordered by `ranks` (int64[n]).
+    Returns whether that order decided anything.
     """
     n, steps = values.shape
     bases = np.zeros(len(capacities) + 1, dtype=np.int64)

@@ -19,6 +19,7 @@ from shared.promql.engine.kernels.windows import (
     SERIES,
     VALUES_OUT,
     advance,
+    longest_series,
 )
 from shared.promql.model import Bool, Float, Int
 
@@ -27,7 +28,7 @@ RATE, INCREASE, DELTA, IRATE, IDELTA = 0, 1, 2, 3, 4
 
 @kernel(types.boolean(FLOATS, FLAGS, types.int64), error_model="numpy")
 def is_reset(values: Float, began: Bool, i: int) -> bool:
-    """Whether the counter began anew between samples i-1 and i: it fell, or its start timestamp says so."""
+    """Whether the counter was reset between samples i-1 and i: it fell, or its start timestamp says so."""
     return values[i] < values[i - 1] or (began.size > 0 and began[i])
 
 
@@ -96,7 +97,7 @@ def extrapolated(
     A counter is not extrapolated to below zero. `zero_t` > `from_t` is a time the counter is known to have been zero;
     `result` then counts from there.
     """
-    # All in ms, which cancel out; products where quotients would say the same: divisions are what this costs.
+    # All times are in ms, which cancel out. Products stand in for quotients, because divisions dominate the cost.
     to_start = float(first_t - from_t)
     to_end = float(to_t - last_t)
     interval = float(last_t - first_t)
@@ -134,14 +135,11 @@ def counters(
 ) -> None:
     """RATE, INCREASE, DELTA, IRATE, IDELTA.
 
-    `began`: bool[m] or empty: whether start timestamps say that the counter began anew at that sample;
-    `starts`: int64[m] or empty: the samples' start timestamps.
-    The values lost at resets are summed per window in order; where all are integers (the sum is then exact in any
-    order) by a difference of prefix sums.
+    `began`: bool[m] or empty: whether start timestamps say that the counter was reset before that sample; `starts`:
+    int64[m] or empty: the samples' start timestamps, in ms. The values lost at resets are summed for each window in
+    order, or, where all are integers (the sum is then exact in any order), by a difference of prefix sums.
     """
-    longest = 0
-    for s in range(out.shape[0]):
-        longest = max(longest, offsets[s + 1] - offsets[s])
+    longest = longest_series(offsets)
     resets = np.empty(longest + 1, np.int64)
     sums = np.empty(longest + 1, np.float64)
     counter = op != DELTA and op != IDELTA

@@ -11,7 +11,7 @@ from numba import types
 
 from shared.kernels import inlined, kernel
 from shared.promql.engine.kernels.counters import DELTA, RATE, counter_resets, lost_at
-from shared.promql.engine.kernels.windows import EDGES, PRESENT_OUT, SERIES, VALUES_OUT, advance
+from shared.promql.engine.kernels.windows import EDGES, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int
 
 
@@ -28,9 +28,9 @@ def between(timestamps: Int, values: Float, i: int, t: int, counter: bool) -> fl
 def smoothed_at(
     offsets: Int, timestamps: Int, values: Float, first: int, step: int, lookback_ms: int, out: Float, present: Bool
 ) -> None:
-    """The value at each time on the line between its neighbours no further than `lookback_ms`.
+    """The value at each time on the line between its neighbours, which are at most `lookback_ms` away.
 
-    Without a later sample the earlier one's value stays; without an earlier one there is none.
+    Without a later sample, the earlier one's value is used; without an earlier one, there is no value.
     """
     for s in range(out.shape[0]):
         hi = offsets[s]
@@ -71,9 +71,7 @@ def increases(
     Start timestamps take no part.
     """
     counter = op != DELTA
-    longest = 0
-    for s in range(out.shape[0]):
-        longest = max(longest, offsets[s + 1] - offsets[s])
+    longest = longest_series(offsets)
     resets = np.empty(longest + 1, np.int64)
     sums = np.empty(longest + 1, np.float64)
     no_starts = np.empty(0, np.bool_)

@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 
 from shared.kernels import kernel
-from shared.promql.engine.kernels.windows import EDGES, PRESENT_OUT, SERIES, VALUES_OUT, advance
+from shared.promql.engine.kernels.windows import EDGES, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int
 
 MIN, MAX, MIN_TIME, MAX_TIME = 0, 1, 2, 3
@@ -27,13 +27,12 @@ def extremes(
     out: Float,
     present: Bool,
 ) -> None:
-    """MIN, MAX and the time of the last sample that has it, by a queue of samples each better than all after it.
+    """MIN and MAX, and the times of the last samples with these values in seconds (MIN_TIME, MAX_TIME), by a queue of
+    samples each of which is better than all after it.
 
-    NaN loses to every other value; a window of NaN alone answers NaN, and its last sample's time.
+    NaN loses to every other value. A window with nothing but NaN gives NaN, and the time of its last sample.
     """
-    longest = 0
-    for s in range(out.shape[0]):
-        longest = max(longest, offsets[s + 1] - offsets[s])
+    longest = longest_series(offsets)
     queue = np.empty(longest + 1, np.int64)
     sign = 1.0 if op % 2 == MAX else -1.0
     for s in range(out.shape[0]):

@@ -1,7 +1,7 @@
-"""Quantiles and fractions of classic histograms, a histogram at a time.
+"""Quantiles and fractions of classic histograms, one histogram at a time.
 
 Group g has the rows order[offsets[g]:offsets[g + 1]], ascending by `bounds` (float64, one for each entry of `order`).
-Buckets with equal bounds are added up; what is absent at a step is no bucket there.
+Buckets with equal bounds are added up; a series that is absent at a step is not a bucket there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MIN_NORMAL = 2.2250738585072014e-308
 def _gather(
     values: Float, present: Bool, order: Int, bounds: Float, first: int, last: int, t: int, uppers: Float, counts: Float
 ) -> int:
-    """Buckets present at step t into `uppers` and `counts`; answers how many."""
+    """Write the buckets that are present at step t into `uppers` and `counts`. Returns their number."""
     size = 0
     for p in range(first, last):
         i = order[p]
@@ -61,7 +61,8 @@ def _almost_equal(a: float, b: float) -> bool:
 
 @kernel(types.boolean(_BUFFER, types.int64), error_model="numpy")
 def _force_monotonic(counts: Float, size: int) -> bool:
-    """Raise counts that are below an earlier one to it; answers whether any was by more than a rounding error."""
+    """Raise every count that is below an earlier one to that one. Returns whether any was below by more than a rounding
+    error."""
     forced = False
     highest = counts[0]
     for k in range(1, size):
@@ -79,7 +80,7 @@ def _force_monotonic(counts: Float, size: int) -> bool:
 
 @kernel(types.float64(types.float64, _BOUNDS, _BOUNDS, types.int64), error_model="numpy")
 def _quantile(q: float, uppers: Float, counts: Float, size: int) -> float:
-    """Linear within a bucket; the lowest one begins at 0 if its bound is positive."""
+    """The quantile `q`, linear within a bucket; the lowest bucket begins at 0 if its upper bound is positive."""
     if size < 2 or counts[size - 1] == 0.0:
         return math.nan
     rank = q * counts[size - 1]
@@ -100,7 +101,7 @@ def _quantile(q: float, uppers: Float, counts: Float, size: int) -> float:
 
 @kernel(types.float64(types.float64, types.float64, _BOUNDS, _BOUNDS, types.int64), error_model="numpy")
 def _rank_of(bound: float, floor: float, uppers: Float, counts: Float, size: int) -> float:
-    """How many observations are below `bound`; buckets of infinite width are not interpolated."""
+    """The number of observations below `bound`; buckets of infinite width are not interpolated."""
     below, lower = 0.0, floor
     for b in range(size):
         if b > 0:
@@ -117,6 +118,7 @@ def _rank_of(bound: float, floor: float, uppers: Float, counts: Float, size: int
 
 @kernel(types.float64(types.float64, types.float64, _BOUNDS, _BOUNDS, types.int64), error_model="numpy")
 def _fraction(lower: float, upper: float, uppers: Float, counts: Float, size: int) -> float:
+    """The fraction of observations between `lower` and `upper`."""
     total = counts[size - 1]
     if total == 0.0 or math.isnan(lower) or math.isnan(upper):
         return math.nan
@@ -140,7 +142,7 @@ def bucket_quantiles(
     seen: Bool,
     forced: Bool,
 ) -> None:
-    """The `quantiles[t]` of each histogram at each step; `forced[g]` tells that counts were not monotonic."""
+    """The `quantiles[t]` of each histogram at each step; `forced[g]` says that counts were not monotonic."""
     uppers, counts = np.empty(len(order)), np.empty(len(order))
     for g in range(len(offsets) - 1):
         for t in range(values.shape[1]):

@@ -1,9 +1,9 @@
 """Sums, averages and variances of windows.
 
-Shapes as in `windows`. These visit every sample of every window, so they cost samples × overlap: a compensated
-(Kahan–Neumaier) sum depends on the order in which its terms come, so sliding it would change its last bits. The one
-exception: where a series' values are integers and their magnitudes add up to less than 2^53, every order gives the
-exact sum, and prefix sums slide.
+Shapes as in `windows`. These kernels visit every sample of every window, so they cost samples × overlap: a compensated
+(Kahan–Neumaier) sum depends on the order of its terms, so sliding it would change its last bits. There is one
+exception: if a series' values are integers whose magnitudes add up to less than 2^53, every order gives the exact sum,
+and prefix sums slide.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ import numpy as np
 from numba import types
 
 from shared.kernels import kernel
-from shared.promql.engine.kernels.windows import EDGES, EXACT_INTEGER, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance
+from shared.promql.engine.kernels.windows import (
+    EDGES,
+    EXACT_INTEGER,
+    FLOATS,
+    PRESENT_OUT,
+    SERIES,
+    VALUES_OUT,
+    advance,
+    longest_series,
+)
 from shared.promql.model import Bool, Float, Int
 
 SUM, AVG, STDVAR, STDDEV = 0, 1, 2, 3
@@ -31,7 +40,7 @@ def add(term: float, total: float, lost: float) -> tuple[float, float]:
 
 @kernel(types.float64(FLOATS, types.int64, types.int64), error_model="numpy")
 def mean(values: Float, lo: int, hi: int) -> float:
-    """Compensated mean, which becomes incremental where the sum would overflow."""
+    """The compensated mean, computed incrementally from where the sum would overflow."""
     total = values[lo]
     lost = 0.0
     for i in range(lo + 1, hi):
@@ -44,15 +53,15 @@ def mean(values: Float, lo: int, hi: int) -> float:
         lost /= count - 1
         for j in range(i, hi):
             count = j - lo + 1.0
-            kept = (count - 1) / count
-            average, lost = add(values[j] / count, kept * average, kept * lost)
+            weight = (count - 1) / count
+            average, lost = add(values[j] / count, weight * average, weight * lost)
         return average + lost
     return total / (hi - lo) + lost / (hi - lo)
 
 
 @kernel(types.float64(FLOATS, types.int64, types.int64), error_model="numpy")
 def variance(values: Float, lo: int, hi: int) -> float:
-    """Population variance by Welford's method, compensated."""
+    """The population variance by Welford's method, compensated."""
     average = 0.0
     average_lost = 0.0
     squares = 0.0
@@ -77,9 +86,7 @@ def moments(
     present: Bool,
 ) -> None:
     """SUM, AVG, STDVAR, STDDEV."""
-    longest = 0
-    for s in range(out.shape[0]):
-        longest = max(longest, offsets[s + 1] - offsets[s])
+    longest = longest_series(offsets)
     before = np.zeros(longest + 1, np.float64)
     for s in range(out.shape[0]):
         begin = offsets[s]

@@ -1,7 +1,7 @@
 """Quantiles of windows, and the median distance from the median.
 
-Shapes as in `windows`. The window is kept sorted, so the cost is that of samples that enter or leave it: each moves at
-most a window's length of values.
+Shapes as in `windows`. The values of a window are kept sorted, so the cost is that of the samples that enter or leave
+the window: each moves at most as many values as the window has.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 
 from shared.kernels import inlined, kernel
-from shared.promql.engine.kernels.windows import EDGES, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance
+from shared.promql.engine.kernels.windows import EDGES, FLOATS, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int
 
 QUANTILE, MAD = 0, 1
@@ -18,7 +18,7 @@ QUANTILE, MAD = 0, 1
 
 @kernel(types.int64(FLOATS, types.int64, types.float64), error_model="numpy")
 def position(ordered: Float, n: int, value: float) -> int:
-    """The first index of the ascending `ordered[:n]` whose value is not below `value`."""
+    """The first index of the ascending `ordered[:n]` whose value is at least `value`; n if there is none."""
     lo, hi = 0, n
     while lo < hi:
         middle = (lo + hi) >> 1
@@ -31,7 +31,7 @@ def position(ordered: Float, n: int, value: float) -> int:
 
 @inlined(error_model="numpy")
 def interpolated(ordered: Float, missing: int, n: int, q: float) -> float:
-    """Quantile of `missing` NaNs, which come first, and the ascending `ordered[:n]`."""
+    """The quantile `q` of `missing` NaNs, which come first, and the ascending `ordered[:n]`."""
     if np.isnan(q):
         return np.nan
     if q < 0:
@@ -74,10 +74,8 @@ def order_statistics(
     out: Float,
     present: Bool,
 ) -> None:
-    """QUANTILE (`q`: float64[steps]) and MAD, the median distance from the median (NaN if a sample is)."""
-    longest = 0
-    for s in range(out.shape[0]):
-        longest = max(longest, offsets[s + 1] - offsets[s])
+    """QUANTILE (`q`: float64[steps]), and MAD, the median distance from the median (NaN if any sample is NaN)."""
+    longest = longest_series(offsets)
     ordered = np.empty(longest + 1, np.float64)
     distances = np.empty(longest + 1, np.float64)
     for s in range(out.shape[0]):

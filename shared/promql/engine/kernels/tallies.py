@@ -8,12 +8,24 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.promql.engine.kernels.counters import is_reset
-from shared.promql.engine.kernels.windows import EDGES, FLAGS, PRESENT_OUT, SERIES, VALUES_OUT, advance
+from shared.promql.engine.kernels.windows import EDGES, FLAGS, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int
 
 COUNT, PRESENT, FIRST, LAST, FIRST_TIME, LAST_TIME, CHANGES, RESETS = 0, 1, 2, 3, 4, 5, 6, 7
+
+
+@inlined(error_model="numpy")
+def _count_events(op: int, values: Float, began: Bool, begin: int, end: int, counts: Int) -> None:
+    """counts[i - begin]: the number of CHANGES or RESETS of a series from sample `begin` to sample i < end."""
+    for i in range(begin + 1, end):
+        if op == RESETS:
+            is_event = is_reset(values, began, i)
+        else:
+            a, b = values[i - 1], values[i]
+            is_event = a != b and not (np.isnan(a) and np.isnan(b))
+        counts[i - begin] = counts[i - begin - 1] + is_event
 
 
 @kernel(types.void(types.int64, *SERIES, FLAGS, *EDGES, types.int64, VALUES_OUT, PRESENT_OUT), error_model="numpy")
@@ -32,26 +44,18 @@ def tallies(
 ) -> None:
     """COUNT, PRESENT, FIRST, LAST, FIRST_TIME, LAST_TIME, CHANGES, RESETS.
 
-    `anchor_ms` > 0 takes the last sample at or before the window's start, if not older than that, into the window,
-    provided that the window has a sample.
+    If `anchor_ms` > 0, a window that has a sample also includes the last sample at or before its start, unless that is
+    `anchor_ms` older or more.
     """
-    longest = 0
-    for s in range(out.shape[0]):
-        longest = max(longest, offsets[s + 1] - offsets[s])
-    before = np.zeros(longest + 1, np.int64)
+    longest = longest_series(offsets)
+    events = np.zeros(longest + 1, np.int64)
     for s in range(out.shape[0]):
         begin = offsets[s]
         lo = begin
         hi = begin
         end = offsets[s + 1]
         if op >= CHANGES:
-            for i in range(begin + 1, end):
-                if op == RESETS:
-                    hit = is_reset(values, began, i)
-                else:
-                    a, b = values[i - 1], values[i]
-                    hit = a != b and not (np.isnan(a) and np.isnan(b))
-                before[i - begin] = before[i - begin - 1] + hit
+            _count_events(op, values, began, begin, end, events)
         for k in range(out.shape[1]):
             t = first + k * step
             hi = advance(timestamps, hi, end, t)
@@ -75,4 +79,4 @@ def tallies(
             elif op == LAST_TIME:
                 out[s, k] = timestamps[hi - 1] / 1000.0
             else:
-                out[s, k] = before[hi - 1 - begin] - before[left - begin]
+                out[s, k] = events[hi - 1 - begin] - events[left - begin]

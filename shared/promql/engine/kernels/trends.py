@@ -1,6 +1,6 @@
 """Linear regression and double exponential smoothing of windows.
 
-Shapes as in `windows`. These visit every sample of every window, so they cost samples × overlap.
+Shapes as in `windows`. These kernels visit every sample of every window, so they cost samples × overlap.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ DERIV, PREDICT, SMOOTH = 0, 1, 2
 
 @kernel(types.UniTuple(types.float64, 2)(INTS, FLOATS, types.int64, types.int64, types.int64), error_model="numpy")
 def regression(timestamps: Int, values: Float, lo: int, hi: int, origin: int) -> tuple[float, float]:
-    """Least squares: (slope per second, value at `origin`). Equal values give slope 0 exactly; infinite ones NaN."""
+    """Least squares: (slope per second, value at `origin`). Equal values give exactly slope 0; equal infinite values
+    give NaN."""
     same = True
     n = hi - lo
     x_sum = x_lost = y_sum = y_lost = xy_sum = xy_lost = xx_sum = xx_lost = 0.0
@@ -39,7 +40,7 @@ def regression(timestamps: Int, values: Float, lo: int, hi: int, origin: int) ->
 
 @kernel(types.float64(FLOATS, types.int64, types.int64, types.float64, types.float64), error_model="numpy")
 def smoothed_level(values: Float, lo: int, hi: int, smoothing: float, trend: float) -> float:
-    """Holt's double exponential smoothing; at least two samples."""
+    """Holt's double exponential smoothing of at least two samples."""
     previous = 0.0
     level = values[lo]
     slope = values[lo + 1] - values[lo]

@@ -1,9 +1,9 @@
-"""What all kernels over windows share, and the instant vector: the newest sample of each window.
+"""The conventions that all kernels over windows share, and the instant vector: the newest sample of each window.
 
 Shared shapes: `offsets` int64[n+1] (series i owns samples [offsets[i], offsets[i+1])), `timestamps` int64[m] ascending
 within a series, `values` float64[m]; `out` float64[n, steps] and `present` bool[n, steps] are written whole. The window
 of step k is the samples with end - range_ms < t ≤ end, end = first + k * step; step 0 repeats one window. Both edges
-only move forward, so the cost is samples + steps for every kernel that does not say otherwise.
+only move forward, so the cost of a kernel is samples + steps unless its docstring says otherwise.
 
 Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/. Every kernel has one type signature and an
 integer opcode instead of variants, because the first start waits for every variant that is compiled.
@@ -36,6 +36,15 @@ def advance(timestamps: Int, at: int, end: int, limit: int) -> int:
     while at < end and timestamps[at] <= limit:
         at += 1
     return at
+
+
+@kernel(types.int64(INTS), error_model="numpy")
+def longest_series(offsets: Int) -> int:
+    """The largest number of samples of a series."""
+    longest = 0
+    for s in range(len(offsets) - 1):
+        longest = max(longest, offsets[s + 1] - offsets[s])
+    return longest
 
 
 @kernel(types.void(INTS, INTS, INTS, FLOATS, types.int64, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")

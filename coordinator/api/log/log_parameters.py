@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Mapping
 
 from coordinator.api import parameters
-from coordinator.log.reads import Selection
+from coordinator.log.reads import KeySelection
 from shared.errors import BadData
 from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX
 
@@ -65,13 +65,13 @@ def from_base64(text: str, where: str) -> bytes:
         raise BadData(f"{where} is {text!r}, which is not base64: {error}") from error
 
 
-def selection(query: Mapping[str, str]) -> Selection:
+def selection(query: Mapping[str, str]) -> KeySelection:
     """Raises BadData unless exactly one of key and prefix is given."""
     key, prefix = octets(query, "key"), octets(query, "prefix")
     if key is not None and prefix is not None:
         raise BadData("parameters 'key' and 'prefix' exclude each other")
     if key is not None:
-        return Selection(key)
+        return KeySelection(key)
     if prefix is not None:
-        return Selection(None, prefix)
+        return KeySelection(None, prefix)
     raise BadData("parameter 'key' is missing; give 'key', 'key_base64', 'prefix' or 'prefix_base64'")

@@ -27,8 +27,9 @@ class SubQuery(msgspec.Struct, array_like=True, frozen=True):
     step_ms: int
 
 
-class Evaluate(msgspec.Struct, array_like=True, frozen=True):
-    """The request. The grid is that of the whole query: `start()`, `end()`, `step()` and `range()` refer to it."""
+class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
+    """The request. The grid is that of the whole query: `start()`, `end()`, `step()` and `range()` refer to it.
+    `bytes_max`: what the query's arrays may hold at a time in one worker; 0 is no bound."""
 
     start_ms: int
     end_ms: int
@@ -37,6 +38,7 @@ class Evaluate(msgspec.Struct, array_like=True, frozen=True):
     samples_max: int
     subqueries: tuple[SubQuery, ...]
     form: Form = "arrays"
+    bytes_max: int = 0
 
 
 class Shape(msgspec.Struct, array_like=True, frozen=True):
@@ -63,7 +65,7 @@ class Remark(msgspec.Struct, array_like=True, frozen=True):
     offset: int | None
 
 
-class SubAnswer(msgspec.Struct, array_like=True, frozen=True):
+class SubQueryReply(msgspec.Struct, array_like=True, frozen=True):
     """One sub-query's answer; its frames follow those of the sub-queries before it."""
 
     shape: Shape
@@ -72,5 +74,5 @@ class SubAnswer(msgspec.Struct, array_like=True, frozen=True):
     elapsed_ms: float
 
 
-class Evaluated(msgspec.Struct, array_like=True, frozen=True):
-    answers: tuple[SubAnswer, ...]
+class EvaluateReply(msgspec.Struct, array_like=True, frozen=True):
+    answers: tuple[SubQueryReply, ...]

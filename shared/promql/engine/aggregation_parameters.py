@@ -17,19 +17,19 @@ INT64_MAX = 9223372036854774784.0
 """The largest float64 that is an int64."""
 
 REMARKS_MAX = 10
-"""Distinct bad values that are remarked on, so that a value that changes at every step does not cause as many remarks.
-"""
+"""Distinct bad values that get an annotation, at most: a value that changes at every step must not cause as many."""
 
 
 def scalar_of(param: Value | None) -> Float:
-    """The parameter's value at every step, float64[steps]."""
+    """The parameter's value at every step, float64[steps]. Raises NotExecutable unless it is a scalar."""
     if not isinstance(param, Scalar):
         raise NotExecutable(f"the parameter must be a scalar, not {type(param).__name__.lower()}")
     return param.values
 
 
 def limits(param: Value | None) -> Int:
-    """The k of topk, bottomk and limitk, int64[steps]. Raises NotExecutable for NaN and what int64 cannot hold."""
+    """The k of topk, bottomk and limitk, int64[steps]. Raises NotExecutable for NaN and for values that int64 cannot
+    hold."""
     values = scalar_of(param)
     if np.isnan(values).any():
         raise NotExecutable("Parameter value is NaN")
@@ -55,7 +55,7 @@ def ratios(param: Value | None, offset: int | None, context: EvalContext) -> Flo
 
 
 def warn_of_quantiles(values: Float, offset: int | None, context: EvalContext) -> None:
-    """Remark on quantiles (float64[steps]) outside [0, 1]."""
+    """Warn of quantiles (float64[steps]) outside [0, 1]."""
     bad = np.unique(values[~((values >= 0.0) & (values <= 1.0))])
     for value in bad[:REMARKS_MAX]:
         context.annotations.warn(quantile_remark(value), offset)

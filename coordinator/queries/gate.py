@@ -1,0 +1,167 @@
+"""Which queries run now: a few heavy ones at a time, and light ones beside them.
+
+Whether a query is heavy is seen when it runs. While a heavy place is free, a query takes it and may use all that one
+query may use. When all are taken, it runs as a light one, with little processor time and memory. If these do not
+suffice, it stops and waits for a heavy place. So a light query never waits for heavy ones. Clients that wait take
+turns, however many requests each of them has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import psutil
+
+from shared.errors import DeadlineExceeded, Overloaded, TooHeavy
+
+T = TypeVar("T")
+
+LIGHT_PLACES = 16
+HEAVY_PLACES_MAX = 2
+"""Each worker has as many threads for heavy queries."""
+LIGHT_PROCESSOR_S = 0.01
+"""Processor time of a light query, in each worker and in the coordinator."""
+WAITING_MAX = 512
+"""Queries that may wait for a place."""
+LIGHT_WAIT_MAX_S = 2.0
+"""So long a queue of light queries says that the machine cannot keep up."""
+KNOWN_MAX = 1024
+"""Queries that are remembered as heavy, so that they need not be tried as light ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a query may use. `processor_s`: of each thread that works on it, 0 is no bound."""
+
+    is_light: bool
+    processor_s: float
+
+
+LIGHT, HEAVY = Place(True, LIGHT_PROCESSOR_S), Place(False, 0.0)
+
+
+def heavy_places(query_bytes_max: int, queries_bytes_max: int) -> int:
+    """How many heavy queries may run at once, so that together they stay within `queries_bytes_max` (0: a quarter of
+    the machine's memory)."""
+    together = queries_bytes_max or psutil.virtual_memory().total // 4
+    return max(1, min(HEAVY_PLACES_MAX, together // query_bytes_max))
+
+
+class Places:
+    """A number of places, given to clients in turn. For the event loop's thread only."""
+
+    def __init__(self, count: int) -> None:
+        self.free = count
+        self.waiting = 0
+        self._queues: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
+
+    def take_now(self) -> bool:
+        """Whether a place was free, and is taken now."""
+        if not self.free:
+            return False
+        self.free -= 1
+        return True
+
+    async def take(self, client: Hashable, within_s: float) -> None:
+        """Wait for a place. Raises Overloaded when too many wait, TimeoutError."""
+        if self.take_now():
+            return
+        if self.waiting >= WAITING_MAX:
+            raise Overloaded(f"{self.waiting} queries wait for others to end, the limit is {WAITING_MAX}")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(client, deque()).append(turn)
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(within_s):
+                await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.give()  # it was given one at the same moment
+            else:
+                self._leave(client, turn)
+            raise
+
+    def give(self) -> None:
+        """Give a place back: to the client whose turn it is."""
+        while self._queues:
+            client, queue = self._queues.popitem(last=False)
+            turn = queue.popleft()
+            if queue:
+                self._queues[client] = queue  # behind the others
+            self.waiting -= 1
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.free += 1
+
+    def _leave(self, client: Hashable, turn: asyncio.Future[None]) -> None:
+        queue = self._queues.get(client)
+        if queue is None or turn not in queue:
+            return
+        queue.remove(turn)
+        self.waiting -= 1
+        if not queue:
+            del self._queues[client]
+
+
+class Gate:
+    """Runs queries when there is a place for them. For the event loop's thread only."""
+
+    def __init__(self, heavy_places: int) -> None:
+        self.light = Places(LIGHT_PLACES)
+        self.heavy = Places(heavy_places)
+        self._known: OrderedDict[Hashable, None] = OrderedDict()
+
+    async def run(
+        self, client: Hashable, query: Hashable, deadline: float, attempt: Callable[[Place], Awaitable[T]]
+    ) -> T:
+        """What `attempt` returns. It is called a second time when the first raises TooHeavy; `query` tells the same
+        query from others; `deadline` is of `time.monotonic()`.
+
+        Raises what `attempt` raises, Overloaded when too many wait, DeadlineExceeded.
+        """
+        if not self.heavy.take_now():
+            if query not in self._known:
+                try:
+                    async with _taken(self.light, client, min(LIGHT_WAIT_MAX_S, deadline - time.monotonic())):
+                        return await attempt(LIGHT)
+                except TooHeavy:
+                    self._remember(query)
+            await _wait(self.heavy, client, deadline - time.monotonic())
+        started_at = time.monotonic()
+        try:
+            return await attempt(HEAVY)
+        finally:
+            self.heavy.give()
+            if time.monotonic() - started_at < LIGHT_PROCESSOR_S:
+                self._known.pop(query, None)
+
+    def _remember(self, query: Hashable) -> None:
+        self._known[query] = None
+        self._known.move_to_end(query)
+        if len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+
+
+@asynccontextmanager
+async def _taken(places: Places, client: Hashable, within_s: float) -> AsyncIterator[None]:
+    await _wait(places, client, within_s)
+    try:
+        yield
+    finally:
+        places.give()
+
+
+async def _wait(places: Places, client: Hashable, within_s: float) -> None:
+    try:
+        await places.take(client, max(0.0, within_s))
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"the query waited {within_s:.3g} s for others to end, and {places.waiting} more wait; try again later"
+        ) from None

@@ -1,0 +1,76 @@
+"""All attacks in turn beside a mixed load, for minutes: what is left of it at the end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from loadtest.attacks import report
+from loadtest.attacks.catalogue import Attack
+from loadtest.attacks.running import Result, run
+from loadtest.attacks.target import Target
+from loadtest.attacks.watching import proportional_mb
+from loadtest.harness.cluster import ROOT, Cluster
+
+USERS = 10
+WARM_S = 30.0
+"""The load runs for so long before memory is measured for the first time."""
+REST_S = 30.0
+"""Memory has this much time to come back after the last attack."""
+GROWTH_SHARE_MAX = 0.1
+STOP_WITHIN_S = 20.0
+
+
+def run_mixed(cluster: Cluster, target: Target, attacks: Sequence[Attack], seconds: float, total_s: float) -> int:
+    """The exit code: 1 if a process was restarted, or memory has not come back to within GROWTH_SHARE_MAX.
+
+    Waits of the bystander are shown as well; they have no target here, since the load beside takes its share.
+    """
+    results: list[Result] = []
+    with _load(cluster):
+        time.sleep(WARM_S)
+        before_mb = proportional_mb(cluster)
+        stop = time.monotonic() + total_s
+        for attack in itertools.cycle(attacks):
+            if time.monotonic() >= stop:
+                break
+            results.append(run(cluster, target, attack, seconds))
+            sys.stdout.write(report.lines(results[-1]))
+            sys.stdout.flush()
+        time.sleep(REST_S)
+        after_mb = proportional_mb(cluster)
+    restarts = sum(result.faults.restarts for result in results)
+    down = sum(len(result.faults.down) for result in results)
+    growth = after_mb / before_mb - 1
+    sys.stdout.write(
+        f"\n{report.table(results)}\n{total_s / 60:g} minutes of mixed load with {len(results)} attacks beside:"
+        f" {restarts} restarts, {down} times a worker counted as down;"
+        f" memory {before_mb:,.0f} MB before, {after_mb:,.0f} MB after ({growth:+.0%})\n"
+    )
+    return 1 if restarts or down or growth > GROWTH_SHARE_MAX else 0
+
+
+@contextmanager
+def _load(cluster: Cluster) -> Iterator[None]:
+    """Users of `loadtest/locustfile.py`, in a process of their own."""
+    command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "locustfile.py"), "--headless"]
+    options = ["--users", str(USERS), "--spawn-rate", str(USERS), "--host", cluster.url, "--only-summary"]
+    with open(cluster.directory / "locust.log", "wb") as log:
+        process = subprocess.Popen(
+            [*command, *options], cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        sys.stdout.write((cluster.directory / "locust.log").read_text())

@@ -1,0 +1,216 @@
+"""Memory accounts: what the numpy arrays of one piece of work hold, counted exactly and bounded.
+
+numpy lets a program replace the functions that allocate the memory of arrays, for one context at a time (NEP 49,
+https://numpy.org/neps/nep-0049.html). An array remembers the functions it was allocated with. So an account counts
+what is allocated while it is open, intermediate results included, until each array is freed, wherever that happens.
+An allocation past the account's limit fails, and numpy raises MemoryError. What kernels allocate for themselves and
+what Python's own objects take is not counted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc, types
+from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
+
+from shared.kernels import inlined
+
+_HANDLER_NAME = b"mem_handler"
+_SET_HANDLER, _GET_HANDLER = 304, 305
+"""Places of PyDataMem_SetHandler and PyDataMem_GetHandler in numpy's table of C functions, which never change."""
+_HUGE_BYTES_MIN, _PAGE_BYTES, _MADV_HUGEPAGE = 4 << 20, 4096, 14
+_USED, _LIMIT, _PEAK, _REFUSED = range(4)
+
+_CONTEXT, _ADDRESS, _SIZE = types.voidptr, types.intp, types.uintp
+_malloc: Any = types.ExternalFunction("malloc", _ADDRESS(_SIZE))
+_calloc: Any = types.ExternalFunction("calloc", _ADDRESS(_SIZE, _SIZE))
+_realloc: Any = types.ExternalFunction("realloc", _ADDRESS(_ADDRESS, _SIZE))
+_free: Any = types.ExternalFunction("free", types.void(_ADDRESS))
+_madvise: Any = types.ExternalFunction("madvise", types.int32(_ADDRESS, _SIZE, types.int32))
+_usable_size: Any = types.ExternalFunction("malloc_usable_size", _SIZE(_ADDRESS))
+
+
+@inlined
+def _grant(context: Any, size: Any) -> bool:
+    numbers: Any = carray(context, (4,), np.int64)
+    if numbers[_USED] + size > numbers[_LIMIT]:
+        numbers[_REFUSED] += 1
+        return False
+    numbers[_USED] += size
+    numbers[_PEAK] = max(numbers[_PEAK], numbers[_USED])
+    return True
+
+
+@inlined
+def _in_huge_pages(address: int, size: Any) -> int:
+    """The address. As numpy does for its own, the pages of a large array are asked to be huge: fewer of them fault."""
+    if size >= _HUGE_BYTES_MIN and address != 0:
+        offset = _PAGE_BYTES - address % _PAGE_BYTES
+        _madvise(address + offset, size - offset, _MADV_HUGEPAGE)
+    return address
+
+
+def _allocate(context: Any, size: int) -> Any:
+    return _in_huge_pages(_malloc(size), np.int64(size)) if _grant(context, np.int64(size)) else 0
+
+
+def _allocate_zeros(context: Any, count: int, size: int) -> Any:
+    total = np.int64(count) * np.int64(size)
+    return _in_huge_pages(_calloc(count, size), total) if _grant(context, total) else 0
+
+
+def _reallocate(context: Any, address: int, size: int) -> Any:
+    more = np.int64(size) - np.int64(_usable_size(address))
+    if more > 0 and not _grant(context, more):
+        return 0
+    if more < 0:
+        carray(context, (4,), np.int64)[_USED] += more
+    return _realloc(address, size)
+
+
+def _release(context: Any, address: int, size: int) -> None:
+    carray(context, (4,), np.int64)[_USED] -= np.int64(size)
+    _free(address)
+
+
+_SIGNATURES: dict[Any, Any] = {
+    _allocate: _ADDRESS(_CONTEXT, _SIZE),
+    _allocate_zeros: _ADDRESS(_CONTEXT, _SIZE, _SIZE),
+    _reallocate: _ADDRESS(_CONTEXT, _ADDRESS, _SIZE),
+    _release: types.void(_CONTEXT, _ADDRESS, _SIZE),
+}
+"""In the order of numpy's PyDataMemAllocator. numpy calls them with the interpreter lock held."""
+
+
+class Account:
+    """A bound on the bytes that arrays hold at a time. Opened by one thread at a time; arrays may be freed by any."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._slot = _slot()
+        self._held = 0
+        self._slot.numbers[:] = (0, limit_bytes, 0, 0)
+
+    @property
+    def used_bytes(self) -> int:
+        return max(0, int(self._slot.numbers[_USED]))
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self._slot.numbers[_PEAK])
+
+    @property
+    def limit_bytes(self) -> int:
+        return int(self._slot.numbers[_LIMIT])
+
+    def hold(self, size: int) -> None:
+        """Count `size` bytes that no array holds, for as long as the account exists. Raises MemoryError past the
+        limit."""
+        numbers = self._slot.numbers
+        if numbers[_USED] + size > numbers[_LIMIT]:
+            raise MemoryError(size)
+        numbers[_USED] += size
+        numbers[_PEAK] = max(numbers[_PEAK], numbers[_USED])
+        self._held += size
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Count the arrays that this thread allocates."""
+        before = _numpy().set_handler(self._slot.handler)
+        try:
+            yield
+        finally:
+            _numpy().set_handler(before)
+
+    def __del__(self) -> None:
+        self._slot.numbers[_USED] -= self._held
+        with _lock:
+            _slots.append(self._slot)
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """What this thread allocates is in no account: it stays longer than the work it was allocated for (caches)."""
+    before = _numpy().set_handler(_numpy().default)
+    try:
+        yield
+    finally:
+        _numpy().set_handler(before)
+
+
+def prepare() -> None:
+    """Compile the functions, or load them from the cache on disk. Processes that are forked later have them too."""
+    _numpy()
+
+
+class _Allocator(ctypes.Structure):
+    """numpy's PyDataMemAllocator."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("context", "malloc", "calloc", "realloc", "free")]
+
+
+class _Handler(ctypes.Structure):
+    """numpy's PyDataMem_Handler, version 1."""
+
+    _fields_ = [("name", ctypes.c_char * 127), ("version", ctypes.c_uint8), ("allocator", _Allocator)]
+
+
+class _Slot:
+    """The numbers of an account (int64[4]: used, limit, peak, refusals), and the handler that keeps them.
+
+    Slots are never freed, since arrays that outlive their account still refer to them; those whose arrays are all
+    freed are used again.
+    """
+
+    def __init__(self) -> None:
+        self.numbers = np.zeros(4, dtype=np.int64)
+        functions = _numpy().functions
+        self._struct = _Handler(b"triptych", 1, _Allocator(self.numbers.ctypes.data, *functions))
+        self.handler = _new_capsule(ctypes.addressof(self._struct), _HANDLER_NAME, None)
+
+
+_lock = threading.Lock()
+_slots: list[_Slot] = []
+"""Slots that no account uses; arrays may still be in some."""
+
+
+def _slot() -> _Slot:
+    with _lock:
+        for at, slot in enumerate(_slots):
+            # Numbers of arrays that were grown in place are exact to some bytes only.
+            if slot.numbers[_USED] <= 0:
+                return _slots.pop(at)
+    return _Slot()
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of.restype = ctypes.c_void_p
+_pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+class _Numpy:
+    """numpy's side: its two functions, its own handler, and the addresses of ours."""
+
+    def __init__(self) -> None:
+        interface: Any = _multiarray_umath
+        table: Any = (ctypes.c_void_p * (_GET_HANDLER + 1)).from_address(_pointer_of(interface._ARRAY_API, None))
+        self.set_handler: Any = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
+        self.default: Any = ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET_HANDLER])()
+        # numba keeps what it has compiled as long as the decorated functions are there.
+        compiled: Any = cfunc
+        self._compiled = [compiled(signature, cache=True)(function) for function, signature in _SIGNATURES.items()]
+        self.functions = tuple(function.address for function in self._compiled)
+
+
+@cache
+def _numpy() -> _Numpy:
+    return _Numpy()

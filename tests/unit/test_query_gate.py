@@ -1,0 +1,202 @@
+"""The gate of queries: light ones beside heavy ones, turns between clients, bounds on waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from coordinator.queries import gate as gate_module
+from coordinator.queries.gate import HEAVY, LIGHT, Gate, Place, Places, heavy_places
+from shared.errors import DeadlineExceeded, NotExecutable, Overloaded, TooHeavy
+
+GIGABYTE = 1 << 30
+
+
+def in_time(s: float = 5.0) -> float:
+    return time.monotonic() + s
+
+
+class Heavy:
+    """An attempt that needs a heavy place, and ends when `go` is set. `places`: those it was tried in."""
+
+    def __init__(self, go: asyncio.Event | None = None) -> None:
+        self.go = go
+        self.places: list[Place] = []
+
+    async def __call__(self, place: Place) -> str:
+        self.places.append(place)
+        if place.is_light:
+            raise TooHeavy("more is needed")
+        if self.go is not None:
+            await self.go.wait()
+        return "heavy"
+
+
+async def light(place: Place) -> Place:
+    return place
+
+
+async def started(attempt: Heavy) -> None:
+    async with asyncio.timeout(5):
+        while not attempt.places or attempt.places[-1].is_light:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_query_alone_may_use_all() -> None:
+    gate = Gate(1)
+    assert await gate.run("a", "q", in_time(), light) == HEAVY
+    assert gate.heavy.free == 1
+
+
+async def test_beside_heavy_queries_a_light_one_runs_at_once_and_a_heavy_one_waits() -> None:
+    gate, go = Gate(1), asyncio.Event()
+    first, second = Heavy(go), Heavy(go)
+    running = asyncio.create_task(gate.run("a", "first", in_time(), first))
+    await started(first)
+    waiting = asyncio.create_task(gate.run("a", "second", in_time(), second))
+    assert await gate.run("a", "q", in_time(), light) == LIGHT
+    await asyncio.sleep(0.01)
+    assert second.places == [LIGHT]
+    go.set()
+    assert await asyncio.gather(running, waiting) == ["heavy", "heavy"]
+    assert second.places == [LIGHT, HEAVY]
+    assert (gate.heavy.free, gate.light.free, gate.heavy.waiting) == (1, gate_module.LIGHT_PLACES, 0)
+
+
+async def test_a_query_that_was_heavy_is_not_tried_as_a_light_one_again() -> None:
+    gate, go = Gate(1), asyncio.Event()
+    first = Heavy(go)
+    running = asyncio.create_task(gate.run("a", "first", in_time(), first))
+    await started(first)
+    again = [Heavy(go), Heavy(go)]
+    waiting = [asyncio.create_task(gate.run("a", "same", in_time(), attempt)) for attempt in again[:1]]
+    await asyncio.sleep(0.01)
+    waiting.append(asyncio.create_task(gate.run("a", "same", in_time(), again[1])))
+    await asyncio.sleep(0.01)
+    assert [attempt.places for attempt in again] == [[LIGHT], []]
+    go.set()
+    await asyncio.gather(running, *waiting)
+    assert again[1].places == [HEAVY]
+
+
+async def test_a_query_that_became_quick_is_light_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(1)
+    gate._remember("q")
+    await gate.run("a", "q", in_time(), light)
+    assert "q" not in gate._known
+
+
+async def test_as_many_queries_are_remembered_as_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "KNOWN_MAX", 2)
+    gate = Gate(1)
+    for query in ("a", "b", "a", "c"):
+        gate._remember(query)
+    assert list(gate._known) == ["a", "c"]
+
+
+async def test_a_failing_query_gives_its_place_back() -> None:
+    gate = Gate(1)
+
+    async def fail(place: Place) -> None:
+        raise NotExecutable("no")
+
+    for _ in range(3):
+        with pytest.raises(NotExecutable):
+            await gate.run("a", "q", in_time(), fail)
+    assert gate.heavy.free == 1
+
+
+async def test_who_goes_away_while_waiting_leaves_no_trace() -> None:
+    gate, go = Gate(1), asyncio.Event()
+    first, second = Heavy(go), Heavy(go)
+    running = asyncio.create_task(gate.run("a", "first", in_time(), first))
+    await started(first)
+    waiting = asyncio.create_task(gate.run("a", "second", in_time(), second))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert gate.heavy.waiting == 0
+    go.set()
+    await running
+    assert gate.heavy.free == 1
+
+
+async def test_waiting_ends_with_the_time_of_the_query() -> None:
+    gate, go = Gate(1), asyncio.Event()
+    first = Heavy(go)
+    running = asyncio.create_task(gate.run("a", "first", in_time(), first))
+    await started(first)
+    begun = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match=r"waited 0.0\d* s for others to end, and 0 more wait"):
+        await gate.run("a", "second", in_time(0.05), Heavy(go))
+    assert time.monotonic() - begun < 1
+    go.set()
+    await running
+    assert gate.heavy.free == 1
+
+
+async def test_no_more_wait_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "WAITING_MAX", 2)
+    places = Places(1)
+    assert places.take_now()
+    waiting = [asyncio.create_task(places.take("a", 5)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="2 queries wait for others to end, the limit is 2"):
+        await places.take("b", 5)
+    places.give()
+    places.give()
+    await asyncio.gather(*waiting)
+
+
+async def order_of(places: Places, clients: str) -> str:
+    """The order in which waiting clients get a place that is given back again and again."""
+    order = ""
+    assert places.take_now()
+
+    async def work(client: str) -> None:
+        nonlocal order
+        await places.take(client, 5)
+        order += client
+        places.give()
+
+    tasks = []
+    for client in clients:
+        tasks.append(asyncio.create_task(work(client)))
+        await asyncio.sleep(0)
+    places.give()
+    await asyncio.gather(*tasks)
+    return order
+
+
+async def test_clients_take_turns() -> None:
+    assert await order_of(Places(1), "aaaaabbc") == "abcabaaa"
+
+
+async def test_a_place_that_was_given_to_somebody_who_left_goes_to_the_next() -> None:
+    places = Places(1)
+    assert places.take_now()
+    gone, next_one = asyncio.create_task(places.take("a", 5)), asyncio.create_task(places.take("b", 5))
+    await asyncio.sleep(0)
+    places.give()  # to `gone`, which is cancelled before it runs
+    gone.cancel()
+    await asyncio.wait_for(next_one, 5)
+    assert places.free == 0
+    places.give()
+    assert (places.free, places.waiting) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("query", "together", "places"),
+    [(1, 1, 1), (1, 2, 2), (1, 64, 2), (4, 1, 1), (2, 3, 1)],
+)
+def test_so_many_heavy_queries_run_at_once_as_fit_into_memory(query: int, together: int, places: int) -> None:
+    assert heavy_places(query * GIGABYTE, together * GIGABYTE) == places
+
+
+def test_without_a_setting_a_quarter_of_the_machine_is_for_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = 4 * GIGABYTE
+    monkeypatch.setattr(gate_module.psutil, "virtual_memory", lambda: type("Memory", (), {"total": total}))
+    assert heavy_places(GIGABYTE, 0) == 1
+    assert heavy_places(GIGABYTE // 2, 0) == 2
