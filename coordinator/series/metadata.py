@@ -19,7 +19,7 @@ from shared.hashing import shard_of
 from shared.kernels import kernel
 from shared.messages.series import FamilyMetadata, MetadataPut, MetadataPutReply
 from shared.protobuf_fields import field_length
-from shared.wire import pack, unpack
+from shared.wire import Frame, pack, unpack
 from shared.xxh64 import Bytes
 
 METADATA_MAX = 10_000
@@ -46,11 +46,11 @@ def _fill_spans(body: np.ndarray, spans: np.ndarray) -> None:
         at += size
 
 
-def messages(body: NDArray[np.uint8], count: int) -> list[bytes]:
+def messages(body: NDArray[np.uint8], count: int) -> list[Frame]:
     """The `count` metadata messages of a body that has been walked."""
     spans = np.empty((count, 2), dtype=np.int64)
     _fill_spans(body, spans)
-    return [body[start:end].tobytes() for start, end in spans.tolist()]
+    return [body[start:end].data for start, end in spans.tolist()]
 
 
 def check_count(count: int) -> None:
@@ -58,7 +58,7 @@ def check_count(count: int) -> None:
         raise TooLarge(f"the request has {count} metadata messages; the limit is {METADATA_MAX}")
 
 
-def read(encoded: Iterable[bytes], refuse: Callable[[str], None]) -> list[FamilyMetadata]:
+def read(encoded: Iterable[Frame], refuse: Callable[[str], None]) -> list[FamilyMetadata]:
     """The valid messages, each once, in their order; `refuse` is called with the reason for each of the others."""
     entries: dict[FamilyMetadata, None] = {}
     for number, data in enumerate(encoded):
@@ -66,7 +66,7 @@ def read(encoded: Iterable[bytes], refuse: Callable[[str], None]) -> list[Family
             refuse(f"metadata {number} has {len(data)} bytes; the limit is {MESSAGE_BYTES_MAX}")
             continue
         try:
-            message = remote_write_pb2.MetricMetadata.FromString(data)
+            message = remote_write_pb2.MetricMetadata.FromString(bytes(data))
         except DecodeError as error:
             refuse(f"metadata {number} is not a MetricMetadata message with texts in UTF-8: {error}")
             continue

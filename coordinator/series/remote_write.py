@@ -49,7 +49,8 @@ samples, exemplars and unknown ones; its labels are bounded by their own limit."
 SAMPLES_MAX = 1 << 22
 """Samples of one request: the frames take 16 bytes for each, however little the body spends on one."""
 ODD_BODY_BYTES_MAX = 16 << 20
-"""Largest body with unknown top-level fields, which the protobuf library must take apart at 8 bytes a byte."""
+"""Largest body with unknown top-level fields, and largest series that is not plain: what the protobuf library must take
+apart at 8 bytes a byte."""
 REFUSED_SHOWN_MAX = 5
 """How many refused series an error names; it gives the number of all."""
 LABELS_SHOWN_MAX = 200
@@ -191,17 +192,18 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
             request = remote_write_pb2.RawWriteRequest.FromString(bytes(body))
         except DecodeError as error:
             raise BadData(f"the body is not a protobuf WriteRequest: {error}") from error
-        metadata_messages: Sequence[bytes] = request.metadata
-        odd = list(enumerate(request.timeseries))
+        metadata_messages: Sequence[Frame] = request.metadata
+        odd: list[tuple[int, Frame]] = list(enumerate(request.timeseries))
     else:
         pieces.append(walked)
         rows = np.flatnonzero(walked.table[:, STATUS] != PLAIN).tolist()
         _check_odd_counts(len(rows), int(walked.counts[METADATA]))
-        odd = [(row, walked.body[walked.table[row, LABELS] : walked.table[row, END]].tobytes()) for row in rows]
+        spans = walked.table[rows][:, [LABELS, END]].tolist()
+        odd = [(row, walked.body[begin:end].data) for row, (begin, end) in zip(rows, spans, strict=True)]
         metadata_messages = metadata.messages(walked.body, int(walked.counts[METADATA]))
     if odd:
         _check_odd_fields(odd, limits)
-        rewritten = walk(b"".join(_exact(number, data, limits, answer) for number, data in odd), limits)
+        rewritten = walk(b"".join(_exact(number, bytes(data), limits, answer) for number, data in odd), limits)
         assert rewritten is not None and not rewritten.table[:, STATUS].any()
         pieces.append(rewritten)
     _divide(pieces, shards, answer)
@@ -222,7 +224,7 @@ def _check_odd_counts(series: int, metadata_messages: int) -> None:
     metadata.check_count(metadata_messages)
 
 
-def _check_odd_fields(odd: Sequence[tuple[int, bytes]], limits: Limits) -> None:
+def _check_odd_fields(odd: Sequence[tuple[int, Frame]], limits: Limits) -> None:
     """Raises TooLarge for series that the protobuf library would make too many objects of."""
     labels_max = max(limits.labels, ODD_LABELS_MIN)
     counts = np.zeros(2, np.int64)
@@ -231,6 +233,10 @@ def _check_odd_fields(odd: Sequence[tuple[int, bytes]], limits: Limits) -> None:
         kernels.count_fields(np.frombuffer(data, np.uint8), _LABELS_FIELD, counts)
         if counts[0] > labels_max:
             raise TooLarge(f"series {number} has {counts[0]} labels; the limit is {limits.labels}")
+        if len(data) > ODD_BODY_BYTES_MAX:
+            raise TooLarge(
+                f"series {number} is not in canonical form and has {len(data)} bytes; the limit is {ODD_BODY_BYTES_MAX}"
+            )
     if counts[1] > ODD_FIELDS_MAX:
         raise TooLarge(
             f"series not in canonical form have {counts[1]} fields together; the limit is {ODD_FIELDS_MAX} a request"

@@ -25,7 +25,6 @@ from aiohttp.test_utils import make_mocked_request
 from coordinator.app import build
 from coordinator.context import Context
 from coordinator.dispatch import Dispatcher, _answered
-from coordinator.telemetry import Telemetry
 from loadtest.harness.worst_bodies import WORST
 from shared.config import Settings
 from shared.errors import Unavailable
@@ -75,7 +74,7 @@ def _context() -> Context:
     for area in (*areas[1:], links):
         for name in ("write", "delete", "get", "search", "create", "call", "fan_out"):
             setattr(area, name, mock.AsyncMock(side_effect=Unavailable("nothing is stored here")))
-    return Context(Settings(), links, mock.MagicMock(spec=Telemetry), *areas)
+    return Context(Settings(), links, mock.MagicMock(), *areas)
 
 
 def _nothing(_: object) -> tuple[int, int]:
@@ -105,12 +104,14 @@ async def answer(handlers: Dispatcher, body: bytes, path: str, content_type: str
     return response.status, (response.text or "")[:300]
 
 
-def _reset_peak() -> None:
+def reset_peak() -> int:
+    """Have the peak of this process's memory begin anew; returns the bytes it takes now."""
     Path("/proc/self/clear_refs").write_text("5")
+    return int(psutil.Process().memory_info().rss)
 
 
-def _peak_bytes() -> int:
-    """The most memory of this process since `_reset_peak`."""
+def peak_bytes() -> int:
+    """The most memory of this process since `reset_peak`."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
@@ -118,10 +119,8 @@ def _peak_bytes() -> int:
 async def measure(name: str, size_bytes: int) -> dict[str, Any]:
     path, content_type, make = WORST[name]
     body = make(size_bytes)
-    process = psutil.Process()
     handlers = dispatcher()
-    before = process.memory_info().rss
-    _reset_peak()
+    before = reset_peak()
     blocks: list[float] = [0.0]
     ticks = asyncio.create_task(_ticks(blocks))
     ticker = Ticker()
@@ -139,7 +138,7 @@ async def measure(name: str, size_bytes: int) -> dict[str, Any]:
         "s": took,
         "lock_ms": ticker.longest * 1000,
         "loop_ms": max(blocks) * 1000,
-        "peak_mb": (_peak_bytes() - before) / 1e6,
+        "peak_mb": (peak_bytes() - before) / 1e6,
         "status": status,
         "text": text,
     }
