@@ -25,6 +25,7 @@ from coordinator.series.groups import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
 from shared import open_files
+from shared.allocator import TRIM_INTERVAL_S, Trimmer
 from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
 from shared.control import Control
@@ -82,7 +83,9 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     try:
         await _listen(listener, settings)
         warm.start()
+        trimming = asyncio.create_task(_trim_memory())
         await _stop_signal()
+        trimming.cancel()
     finally:
         listener.close()
         context.connections.stop()
@@ -121,6 +124,15 @@ def _failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     error = context.get("exception")
     text = "".join(traceback.format_exception(error)) if error is not None else ""
     event(logging.ERROR, "unhandled failure", what=context.get("message", ""), trace_text=text)
+
+
+async def _trim_memory() -> None:
+    """Return the memory of large requests when they are over."""
+    trimmer = Trimmer()
+    while True:
+        await asyncio.sleep(TRIM_INTERVAL_S)
+        if trimmer.due():
+            await asyncio.to_thread(trimmer.run)
 
 
 async def _stop_signal() -> None:

@@ -17,6 +17,7 @@ import zmq
 
 from proto import cluster_pb2
 from shared import identity, wire
+from shared.allocator import Trimmer
 from shared.config import Settings
 from shared.errors import ConfigError, DeadlineExceeded, Internal, TriptychError, Unavailable
 from shared.manifest import shard_control
@@ -77,11 +78,14 @@ class WorkerProcess:
         for shard in self._states:
             loading.submit(self._load, shard)
         self._service.start()
+        trimmer = Trimmer()
         wake = select.poll()
         wake.register(self._wake_read, select.POLLIN)
         wake.register(self._control.fileno(), select.POLLIN)
         while not self._stopping:
             is_connected = self._beat()
+            if trimmer.due():
+                trimmer.run()
             for shard in self._due():
                 loading.submit(self._load, shard)
             if os.getppid() != self._parent:
