@@ -25,6 +25,7 @@ from aiohttp.test_utils import make_mocked_request
 from coordinator.app import build
 from coordinator.context import Context
 from coordinator.dispatch import Dispatcher, _answered
+from coordinator.queries.gate import Gate
 from loadtest.harness.worst_bodies import WORST
 from shared.config import Settings
 from shared.errors import Unavailable
@@ -74,7 +75,7 @@ def _context() -> Context:
     for area in (*areas[1:], links):
         for name in ("write", "delete", "get", "search", "create", "call", "fan_out"):
             setattr(area, name, mock.AsyncMock(side_effect=Unavailable("nothing is stored here")))
-    return Context(Settings(), links, mock.MagicMock(), *areas)
+    return Context(Settings(), links, mock.MagicMock(), *areas, Gate(1))
 
 
 def _nothing(_: object) -> tuple[int, int]:
