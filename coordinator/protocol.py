@@ -11,7 +11,8 @@ import logging
 import re
 import socket
 import struct
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from aiohttp import http_exceptions, web
@@ -46,7 +47,18 @@ _REQUEST_LINE = re.compile(rb"[A-Z]{1,16} +(?:https?://[^/ ]*)?(/[^?# \r\n]*)")
 class Connection(RequestHandler):
     """One connection. The path of a refused request is read from the beginning of its data if possible."""
 
-    __slots__ = ("_body", "_connections", "_first", "_is_refused", "_latest", "_wire", "head_bytes", "holder", "path")
+    __slots__ = (
+        "_body",
+        "_connections",
+        "_first",
+        "_is_refused",
+        "_latest",
+        "_wire",
+        "head_bytes",
+        "held_bytes",
+        "holder",
+        "path",
+    )
 
     holder: Holder
 
@@ -60,6 +72,8 @@ class Connection(RequestHandler):
         self._first = self._latest = b""
         self._is_refused = False
         self.head_bytes = 0
+        self.held_bytes: Callable[[], int] = _nothing
+        """What the answer that is being sent holds beside the bytes that are written."""
         self.path = "/"
         """Path of the last request whose head was complete."""
 
@@ -88,6 +102,15 @@ class Connection(RequestHandler):
         super().resume_writing()
         self._connections.taken(self)
 
+    @contextmanager
+    def holding(self, held_bytes: Callable[[], int]) -> Iterator[None]:
+        """While the context lasts, an answer is sent that holds so many bytes beside those that are written."""
+        self.held_bytes = held_bytes
+        try:
+            yield
+        finally:
+            self.held_bytes = _nothing
+
     def rested(self) -> None:
         """The request has been answered."""
         if not self._messages:
@@ -101,7 +124,7 @@ class Connection(RequestHandler):
         self._wire.abort()
 
     def unsent_bytes(self) -> int:
-        return 0 if self._wire is None else self._wire.get_write_buffer_size()
+        return 0 if self._wire is None else self._wire.get_write_buffer_size() + self.held_bytes()
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -183,6 +206,10 @@ class Connection(RequestHandler):
         if isinstance(options.get("exc_info"), web.RequestPayloadError):
             return  # the rest of a body that was refused already
         event(logging.ERROR, "connection failed", trace=True, why=args[0] if args else "")
+
+
+def _nothing() -> int:
+    return 0
 
 
 def connection_of(request: web.BaseRequest) -> Connection:

@@ -1,9 +1,10 @@
-"""Lists that all shards have a part of: asked for, whole or in part, and answered with what is missing from them."""
+"""Lists that all shards have a part of: asked for, whole or in part, merged, and answered with what is missing."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 
 import msgspec
 from aiohttp import web
@@ -12,42 +13,57 @@ from multidict import MultiDict
 from coordinator.api import parameters
 from coordinator.calls import FanOut, require_whole
 from coordinator.context import CONTEXT
+from coordinator.queries.evaluation import threads_of
 from coordinator.queries.gate import Place
 from coordinator.responses import success
-from shared.wire import pack
+from shared.errors import TooHeavy
+from shared.wire import pack, size_of
 
 LIMIT_WARNING = "results truncated due to limit"
+LIGHT_REPLY_BYTES_MAX = 64 << 10
+"""What workers send for a list that is merged as a light request: interpreted code merges it."""
+
+Merge = Callable[[FanOut], tuple[object, bool]]
+"""(The list as it is answered, whether the limit left some of it out.)"""
 
 
-async def ask(
+async def answer(
     request: web.Request,
     fields: MultiDict[str],
     method: str,
     body: msgspec.Struct,
+    merge: Merge,
     shards: Iterable[int] | None = None,
-) -> FanOut:
-    """What these shards (default: all) have of a list, asked for when there is a place for it. Raises Unavailable when
-    none of them answers, or when one does not and `partial_response` is false; Overloaded."""
+) -> web.Response:
+    """What these shards (default: all) have of a list, merged in a thread, when there is a place for it. Raises
+    Unavailable when none of them answers, or when one does not and `partial_response` is false; Overloaded."""
     context = request.app[CONTEXT]
-    numbers = range(context.links.shards) if shards is None else shards
+    numbers = range(context.links.shards) if shards is None else tuple(shards)
     partial = parameters.partial_response(fields)
     if not partial:
         context.links.require(numbers)
     packed = pack(body)
     deadline = time.monotonic() + context.settings.query_timeout_ms / 1000
 
-    async def attempt(place: Place) -> FanOut:
+    async def attempt(place: Place) -> web.Response:
         left_s = max(0.0, deadline - time.monotonic())
-        return await context.links.fan_out(
+        replies = await context.links.fan_out(
             method, shards=numbers, body=packed, timeout_s=left_s, processor_s=place.processor_s
         )
+        if not partial:
+            require_whole(replies.warnings())
+        if place.is_light and _size_of(replies) > LIGHT_REPLY_BYTES_MAX:
+            raise TooHeavy(f"{method} has a longer list than a light request")
+        return await asyncio.get_running_loop().run_in_executor(threads_of(place), _answered, replies, merge)
 
-    result = await context.gate.run(request.remote, (method, packed), deadline, attempt)
-    if not partial:
-        require_whole(result.warnings())
-    return result
+    return await context.gate.run(request.remote, (method, packed), deadline, attempt)
 
 
-def answered(data: Sequence[object] | Mapping[str, object], result: FanOut, cut: bool) -> web.Response:
-    """`cut`: whether the limit left some of the list out."""
-    return success(data, [*result.warnings(), *([LIMIT_WARNING] if cut else [])])
+def _answered(replies: FanOut, merge: Merge) -> web.Response:
+    data, is_cut = merge(replies)
+    return success(data, [*replies.warnings(), *([LIMIT_WARNING] if is_cut else [])])
+
+
+def _size_of(replies: FanOut) -> int:
+    messages = [reply.message for reply in replies.replies]
+    return sum(size_of(frame) for message in messages for frame in (message.body, *message.frames))

@@ -6,12 +6,12 @@ other lists, a limit of 0 is none.
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
 from aiohttp import web
 
 from coordinator.api import parameters
-from coordinator.api.lists import answered, ask
+from coordinator.api.lists import answer
 from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
 from shared.hashing import shard_of
@@ -30,19 +30,18 @@ async def metadata(request: web.Request) -> web.Response:
     per_family = parameters.optional(fields, "limit_per_metric", parameters.limit, 0)
     family = fields.get("metric", "")
     shards = [shard_of(family.encode(), request.app[CONTEXT].links.shards)] if family else None
-    result = await ask(request, fields, "series.metadata", MetadataBody(family, limit), shards)
-    families, cut = await asyncio.to_thread(_merged, result, limit, per_family)
-    return answered(families, result, cut)
+    merge = partial(_merged, limit=limit, per_family=per_family)
+    return await answer(request, fields, "series.metadata", MetadataBody(family, limit), merge, shards)
 
 
 def _merged(result: FanOut, limit: int, per_family: int) -> tuple[Families, bool]:
     """(entries of each family, by name; whether the limits left some out)."""
-    answers = [unpack(reply.message.body, MetadataReply) for reply in result.replies]
+    replies = [unpack(reply.message.body, MetadataReply) for reply in result.replies]
     families: Families = {}
-    for entry in sorted((entry for answer in answers for entry in answer.entries), key=lambda entry: entry.family):
+    for entry in sorted((entry for reply in replies for entry in reply.entries), key=lambda entry: entry.family):
         family = families.setdefault(entry.family, [])
         family.append({"type": entry.type, "help": entry.help, "unit": entry.unit})
-    cut = any(answer.cut for answer in answers)
+    cut = any(reply.cut for reply in replies)
     if 0 < limit < len(families):
         families, cut = dict(list(families.items())[:limit]), True
     if per_family:

@@ -19,11 +19,13 @@ from coordinator.api import parameters
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip, boolean
+from coordinator.protocol import connection_of
 from coordinator.queries.evaluation import (
     Conclusion,
     Query,
     Replies,
     ask,
+    coordinator_account,
     counted,
     in_thread,
     merge,
@@ -37,6 +39,7 @@ from coordinator.queries.merge import SeriesBecameEqual
 from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
 from coordinator.responses import success
 from coordinator.streaming import Body, respond
+from shared.array_memory import Account
 from shared.config import Settings
 from shared.errors import BadData, NotExecutable
 from shared.promql import parser, printer
@@ -121,21 +124,24 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
         named = _TYPE_NAMES[query_plan.type]
         raise NotExecutable(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
 
-    async def merged_and_rendered(replies: Replies) -> Body:
+    async def merged_and_rendered(replies: Replies) -> tuple[Body, Account]:
+        account = coordinator_account(query, replies.place)
+
         def work() -> Body:
             return Body(_chunks(query, merge(query, replies), beside), gzip=gzip)
 
-        return await in_thread(counted(work, query, replies), query, replies.place)
+        return await in_thread(counted(work, account, replies), query, replies.place), account
 
-    async def attempt(place: Place) -> Body:
+    async def attempt(place: Place) -> tuple[Body, Account]:
         try:
             return await merged_and_rendered(await ask(query, query_plan, context.links, place))
         except SeriesBecameEqual:
             careful_plan = await planned(query, relabel=False)
             return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))
 
-    body = await context.gate.run(request.remote, query.identity(), query.deadline, attempt)
-    return await respond(request, body, lambda call: in_thread(call, query, LIGHT))
+    body, account = await context.gate.run(request.remote, query.identity(), query.deadline, attempt)
+    with connection_of(request).holding(lambda: account.used_bytes):
+        return await respond(request, body, lambda call: in_thread(call, query, LIGHT))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+from functools import partial
+from itertools import islice
 
+import orjson
 from aiohttp import web
 
 from coordinator.api import parameters
-from coordinator.api.lists import answered, ask
+from coordinator.api.lists import answer
 from coordinator.api.selectors import required_selectors, selectors, time_range
 from coordinator.calls import FanOut
 from coordinator.context import CONTEXT
@@ -17,6 +19,8 @@ from shared.labels import LabelFrame, Symbols, concat
 from shared.messages.series import ListReply, SelectBody, TextsReply
 from shared.wire import unpack
 
+SETS_AT_ONCE = 1024
+"""Label sets that are written as JSON in one call, which keeps the interpreter from other threads."""
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _ESCAPED = re.compile(r"U__(?:[a-zA-Z0-9]|__|_[0-9a-fA-F]{1,6}_)*", re.ASCII)
 _ESCAPE = re.compile(r"__|_([0-9a-fA-F]{1,6})_")
@@ -28,9 +32,7 @@ async def series(request: web.Request) -> web.Response:
     default = request.app[CONTEXT].settings.series_limit
     limit = parameters.optional(fields, "limit", parameters.limit, default)
     wanted = SelectBody(await required_selectors(fields), start_ms, end_ms, limit)
-    result = await ask(request, fields, "series.list", wanted)
-    data, cut = await asyncio.to_thread(_label_sets, result, limit)
-    return answered(data, result, cut)
+    return await answer(request, fields, "series.list", wanted, partial(_label_sets, limit=limit))
 
 
 async def labels(request: web.Request) -> web.Response:
@@ -49,17 +51,24 @@ async def _texts(request: web.Request, method: str, name: str) -> web.Response:
     start_ms, end_ms = time_range(fields)
     limit = parameters.optional(fields, "limit", parameters.limit, 0)
     wanted = SelectBody(await selectors(fields) or [()], start_ms, end_ms, limit, name)
-    result = await ask(request, fields, method, wanted)
-    answers = [unpack(reply.message.body, TextsReply) for reply in result.replies]
-    texts = sorted({text for answer in answers for text in answer.texts})
-    if name and not texts and not _NAME.fullmatch(name) and not request.match_info["name"].startswith("U__"):
+    is_plain = not name or bool(_NAME.fullmatch(name)) or request.match_info["name"].startswith("U__")
+    return await answer(
+        request, fields, method, wanted, partial(_merged_texts, limit=limit, name="" if is_plain else name)
+    )
+
+
+def _merged_texts(result: FanOut, limit: int, name: str) -> tuple[list[str], bool]:
+    """(texts in order, whether the limit left some out). Raises BadData if there are none, and `name` is not empty."""
+    replies = [unpack(reply.message.body, TextsReply) for reply in result.replies]
+    texts = sorted({text for reply in replies for text in reply.texts})
+    if name and not texts:
         raise BadData(f"invalid label name {name!r}; it must be letters, digits and _, or escaped as U__…")
-    cut = any(answer.cut for answer in answers) or 0 < limit < len(texts)
-    return answered(texts[:limit] if limit else texts, result, cut)
+    cut = any(reply.cut for reply in replies) or 0 < limit < len(texts)
+    return texts[:limit] if limit else texts, cut
 
 
-def _label_sets(result: FanOut, limit: int) -> tuple[list[dict[str, str]], bool]:
-    """(label sets in order, whether the limit left some out)."""
+def _label_sets(result: FanOut, limit: int) -> tuple[orjson.Fragment, bool]:
+    """(label sets in order as JSON, whether the limit left some out)."""
     symbols = Symbols()
     frame = concat([LabelFrame.from_frames(reply.message.frames, symbols) for reply in result.replies])
     cut = any(unpack(reply.message.body, ListReply).cut for reply in result.replies) or 0 < limit < frame.size
@@ -69,7 +78,11 @@ def _label_sets(result: FanOut, limit: int) -> tuple[list[dict[str, str]], bool]
     names = sorted(frame.columns)
     columns = [symbols.texts(frame.columns[name]) for name in names]
     rows = zip(*columns, strict=True)
-    return [{name: text for name, text in zip(names, row, strict=True) if text} for row in rows], cut
+    texts = []
+    while some := list(islice(rows, SETS_AT_ONCE)):
+        sets = [{name: text for name, text in zip(names, row, strict=True) if text} for row in some]
+        texts.append(orjson.dumps(sets)[1:-1])
+    return orjson.Fragment(b"[" + b",".join(texts) + b"]"), cut
 
 
 def _unescaped(name: str) -> str:

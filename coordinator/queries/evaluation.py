@@ -15,6 +15,7 @@ from coordinator.links import Links
 from coordinator.queries.gate import HEAVY_PLACES_MAX, LIGHT, Place
 from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
+from shared.array_memory import Account
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.sub_queries import EvaluateReply, Form
 from shared.promql.ast import ValueType
@@ -201,27 +202,34 @@ async def _ask(query: Query, query_plan: Plan, terms: Terms, links: Links) -> Fa
     return fan_out
 
 
-def counted(call: Callable[[], T], query: Query, replies: Replies) -> Callable[[], T]:
-    """`call`, with what the workers replied and all arrays it makes counted against the query's memory. It raises
-    NotExecutable when there is too little, or TooHeavy."""
-    is_light = replies.place.is_light
+def coordinator_account(query: Query, place: Place) -> Account:
+    """For what a query holds in the coordinator."""
+    return account_of(int(query.bytes_max * COORDINATOR_SHARE), is_light=place.is_light)
+
+
+def counted(call: Callable[[], T], account: Account, replies: Replies) -> Callable[[], T]:
+    """`call`, with what the workers replied and all arrays it makes counted in the account. It raises NotExecutable
+    when there is too little, or TooHeavy."""
     received = sum(size_of(frame) for reply in replies.fan_out.replies for frame in reply.message.frames)
 
     def run() -> T:
-        account = account_of(int(query.bytes_max * COORDINATOR_SHARE), is_light=is_light)
-        with bounded(account, is_light=is_light):
+        with bounded(account, is_light=replies.place.is_light):
             account.hold(received)
             return call()
 
     return run
 
 
+def threads_of(place: Place) -> ThreadPoolExecutor:
+    """The threads for requests with such a place."""
+    return _LIGHT_THREADS if place.is_light else _HEAVY_THREADS
+
+
 async def in_thread(call: Callable[[], T], query: Query, place: Place) -> T:
     """The result of `call`, run in a thread. If the wait is cancelled, the evaluation stops when it next checks its
     deadline."""
-    threads = _LIGHT_THREADS if place.is_light else _HEAVY_THREADS
     try:
-        return await asyncio.get_running_loop().run_in_executor(threads, call)
+        return await asyncio.get_running_loop().run_in_executor(threads_of(place), call)
     except asyncio.CancelledError:
         query.cancelled.set()
         raise

@@ -25,7 +25,7 @@ T = TypeVar("T")
 LIGHT_PLACES = 16
 HEAVY_PLACES_MAX = 2
 """Each worker has as many threads for heavy queries."""
-LIGHT_PROCESSOR_S = 0.01
+LIGHT_PROCESSOR_S = 0.005
 """Processor time of a light query, in each worker and in the coordinator."""
 WAITING_MAX = 512
 """Queries that may wait for a place."""

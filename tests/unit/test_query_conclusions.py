@@ -21,6 +21,7 @@ from coordinator.queries.evaluation import (
     Conclusion,
     Query,
     ask,
+    coordinator_account,
     counted,
     in_thread,
     merge,
@@ -93,7 +94,9 @@ def query(text: str, grid: Grid = INSTANT, **options: Any) -> Query:
 def concluded(asked: Query, workers: Workers) -> Conclusion:
     async def run() -> Conclusion:
         replies = await ask(asked, await planned(asked), cast(Links, workers), HEAVY)
-        return await in_thread(counted(lambda: merge(asked, replies), asked, replies), asked, HEAVY)
+        return await in_thread(
+            counted(lambda: merge(asked, replies), coordinator_account(asked, HEAVY), replies), asked, HEAVY
+        )
 
     return asyncio.run(run())
 

@@ -75,6 +75,10 @@ class EvalContext:
     """The memo of `invariance.step_invariant`: id of a node → (the node, so that no other node gets its id; the
     result)."""
 
+    @property
+    def is_light(self) -> bool:
+        return self.processor_end < float("inf")
+
     def check(self) -> None:
         """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled, TooHeavy when
         a light query has had its processor time."""

@@ -194,7 +194,7 @@ def _reading(
 
 def _run(function: Callable[[Reading], None], reading: Reading, context: EvalContext) -> bool:
     """Run a kernel in bounded calls. Returns whether start timestamps overlap somewhere."""
-    work_max = KERNEL_WORK if context.processor_end == float("inf") else LIGHT_KERNEL_WORK
+    work_max = LIGHT_KERNEL_WORK if context.is_light else KERNEL_WORK
     if _work(reading) <= work_max:
         function(reading)
         return reading.overlapping_starts

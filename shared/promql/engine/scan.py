@@ -19,10 +19,11 @@ from shared.promql.engine.kernels.extended import smoothed_at
 from shared.promql.engine.kernels.windows import last_in_window
 from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, SeriesSelection
 
-READ_SERIES = 256
-"""Series in a selector's first read, before the number of samples per series is known."""
+READ_SERIES, LIGHT_READ_SERIES = 256, 32
+"""Series in a selector's first read, before the number of samples per series is known. A light query reads less at a
+time, since it is to stop soon after its processor time has been used up."""
 
-READ_SAMPLES = 1 << 19
+READ_SAMPLES, LIGHT_READ_SAMPLES = 1 << 19, 1 << 16
 """The number of samples that a read aims at: 8 MB of timestamps and values stay near the processor's cache."""
 
 NO_STARTS = np.zeros(0, dtype=np.int64)
@@ -95,14 +96,17 @@ def reads(selected: Scan, context: EvalContext, *, keep_stale: bool = False) -> 
     deadline before every read.
     """
     batch = context.batch if context.batch is not None and context.batch.selection is selected.selection else None
-    row, size = 0, READ_SERIES if batch is None or not batch.read_size else batch.read_size
+    first_size, samples_aim = (
+        (LIGHT_READ_SERIES, LIGHT_READ_SAMPLES) if context.is_light else (READ_SERIES, READ_SAMPLES)
+    )
+    row, size = 0, first_size if batch is None or not batch.read_size else batch.read_size
     while row < selected.labels.size:
         context.check()
         last = min(row + size, selected.labels.size)
         samples = selected.selection.read(selected.first + row, selected.first + last)
         context.charge(len(samples.values))
         yield slice(row, last), samples if keep_stale else without_stale(samples)
-        size = max(1, READ_SAMPLES * (last - row) // max(len(samples.values), 1))
+        size = max(1, samples_aim * (last - row) // max(len(samples.values), 1))
         if batch is not None:
             batch.read_size = size
         row = last
