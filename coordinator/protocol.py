@@ -11,8 +11,7 @@ import logging
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, cast
 
 from aiohttp import http_exceptions, web
@@ -55,7 +54,6 @@ class Connection(RequestHandler):
         "_latest",
         "_wire",
         "head_bytes",
-        "held_bytes",
         "holder",
         "path",
     )
@@ -72,8 +70,6 @@ class Connection(RequestHandler):
         self._first = self._latest = b""
         self._is_refused = False
         self.head_bytes = 0
-        self.held_bytes: Callable[[], int] = _nothing
-        """What the answer that is being sent holds beside the bytes that are written."""
         self.path = "/"
         """Path of the last request whose head was complete."""
 
@@ -102,15 +98,6 @@ class Connection(RequestHandler):
         super().resume_writing()
         self._connections.taken(self)
 
-    @contextmanager
-    def holding(self, held_bytes: Callable[[], int]) -> Iterator[None]:
-        """While the context lasts, an answer is sent that holds so many bytes beside those that are written."""
-        self.held_bytes = held_bytes
-        try:
-            yield
-        finally:
-            self.held_bytes = _nothing
-
     def rested(self) -> None:
         """The request has been answered."""
         if not self._messages:
@@ -124,7 +111,7 @@ class Connection(RequestHandler):
         self._wire.abort()
 
     def unsent_bytes(self) -> int:
-        return 0 if self._wire is None else self._wire.get_write_buffer_size() + self.held_bytes()
+        return 0 if self._wire is None else self._wire.get_write_buffer_size()
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -206,10 +193,6 @@ class Connection(RequestHandler):
         if isinstance(options.get("exc_info"), web.RequestPayloadError):
             return  # the rest of a body that was refused already
         event(logging.ERROR, "connection failed", trace=True, why=args[0] if args else "")
-
-
-def _nothing() -> int:
-    return 0
 
 
 def connection_of(request: web.BaseRequest) -> Connection:

@@ -19,7 +19,6 @@ from coordinator.api import parameters
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip, boolean
-from coordinator.protocol import connection_of
 from coordinator.queries.evaluation import (
     Conclusion,
     Query,
@@ -140,7 +139,7 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
             return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))
 
     body, account = await context.gate.run(request.remote, query.identity(), query.deadline, attempt)
-    with connection_of(request).holding(lambda: account.used_bytes):
+    with context.gate.sending(account):
         return await respond(request, body, lambda call: in_thread(call, query, LIGHT))
 
 

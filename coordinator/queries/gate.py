@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 import psutil
 
+from shared.array_memory import Account
 from shared.errors import DeadlineExceeded, Overloaded, TooHeavy
 
 T = TypeVar("T")
@@ -31,6 +32,9 @@ WAITING_MAX = 512
 """Queries that may wait for a place."""
 LIGHT_WAIT_MAX_S = 2.0
 """So long a queue of light queries says that the machine cannot keep up."""
+SENT_BYTES_MAX = 128 << 20
+"""What answers hold that are being sent: past it no further heavy query begins. Clients that do not read are
+disconnected after a while (coordinator/connections.py)."""
 KNOWN_MAX = 1024
 """Queries that are remembered as heavy, so that they need not be tried as light ones."""
 
@@ -117,6 +121,8 @@ class Gate:
         self.light = Places(LIGHT_PLACES)
         self.heavy = Places(heavy_places)
         self._known: OrderedDict[Hashable, None] = OrderedDict()
+        self._sending: set[Account] = set()
+        self._sent = asyncio.Event()
 
     async def run(
         self, client: Hashable, query: Hashable, deadline: float, attempt: Callable[[Place], Awaitable[T]]
@@ -126,7 +132,7 @@ class Gate:
 
         Raises what `attempt` raises, Overloaded when too many wait, DeadlineExceeded.
         """
-        if not self.heavy.take_now():
+        if self._is_full() or not self.heavy.take_now():
             if query not in self._known:
                 try:
                     async with _taken(self.light, client, min(LIGHT_WAIT_MAX_S, deadline - time.monotonic())):
@@ -136,11 +142,39 @@ class Gate:
             await _wait(self.heavy, client, deadline - time.monotonic())
         started_at = time.monotonic()
         try:
+            await self._room(deadline)
             return await attempt(HEAVY)
         finally:
             self.heavy.give()
             if time.monotonic() - started_at < LIGHT_PROCESSOR_S:
                 self._known.pop(query, None)
+
+    @contextmanager
+    def sending(self, account: Account) -> Iterator[None]:
+        """While the context lasts, an answer is sent that holds what is in the account."""
+        self._sending.add(account)
+        try:
+            yield
+        finally:
+            self._sending.remove(account)
+            self._sent.set()
+
+    def _is_full(self) -> bool:
+        return sum(account.used_bytes for account in self._sending) > SENT_BYTES_MAX
+
+    async def _room(self, deadline: float) -> None:
+        """Wait until the answers that are being sent hold little enough. Raises DeadlineExceeded."""
+        within_s = max(0.0, deadline - time.monotonic())
+        try:
+            async with asyncio.timeout(within_s):
+                while self._is_full():
+                    self._sent.clear()
+                    await self._sent.wait()
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the query waited {within_s:.3g} s for the answers of others, which hold more than {SENT_BYTES_MAX} "
+                "bytes, to be read by their clients; try again later"
+            ) from None
 
     def _remember(self, query: Hashable) -> None:
         self._known[query] = None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
+import numpy as np
 import pytest
 
 from coordinator.queries import gate as gate_module
 from coordinator.queries.gate import HEAVY, LIGHT, Gate, Place, Places, heavy_places
+from shared.array_memory import Account
 from shared.errors import DeadlineExceeded, NotExecutable, Overloaded, TooHeavy
 
 GIGABYTE = 1 << 30
@@ -200,3 +202,32 @@ def test_without_a_setting_a_quarter_of_the_machine_is_for_queries(monkeypatch: 
     monkeypatch.setattr(gate_module.psutil, "virtual_memory", lambda: type("Memory", (), {"total": total}))
     assert heavy_places(GIGABYTE, 0) == 1
     assert heavy_places(GIGABYTE // 2, 0) == 2
+
+
+async def test_no_heavy_query_begins_while_answers_that_are_not_read_hold_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "SENT_BYTES_MAX", 1000)
+    gate, unread = Gate(2), Account(1 << 20)
+    with unread.open():
+        held = np.zeros(1001, dtype=np.uint8)
+    heavy = Heavy()
+    with gate.sending(unread):
+        assert await gate.run("a", "q", in_time(), light) == LIGHT
+        waiting = asyncio.create_task(gate.run("a", "heavy", in_time(), heavy))
+        await asyncio.sleep(0.01)
+        assert heavy.places == [LIGHT]
+        with pytest.raises(DeadlineExceeded, match="to be read by their clients"):
+            await gate.run("a", "late", in_time(0.02), Heavy())
+    assert await waiting == "heavy"
+    assert heavy.places == [LIGHT, HEAVY]
+    assert gate.heavy.free == 2
+    del held
+
+
+async def test_an_answer_that_has_been_read_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "SENT_BYTES_MAX", 1000)
+    gate, small = Gate(1), Account(1 << 20)
+    with small.open():
+        held = np.zeros(1000, dtype=np.uint8)
+    with gate.sending(small):
+        assert await gate.run("a", "q", in_time(), light) == HEAVY
+    assert held.nbytes == 1000
