@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -34,6 +35,13 @@ from shared.kernels import compile_all
 SIZE_BYTES = 63 << 20
 TICK_S = 0.001
 WITHIN_S = 120.0
+SHARDS = 8
+AWAITED = {
+    "links": ("call", "fan_out"),
+    "vectors": ("write", "delete", "get", "search", "create"),
+    "samples": ("write",),
+}
+"""What handlers call once a body is decoded."""
 
 
 class Ticker(threading.Thread):
@@ -68,13 +76,15 @@ async def _ticks(longest: list[float]) -> None:
 
 def _context() -> Context:
     """A context whose areas store nothing."""
-    links = mock.MagicMock(shards=8)
-    areas = [mock.AsyncMock(), mock.AsyncMock(), mock.AsyncMock()]
-    areas[0].append.side_effect = lambda append: _nothing(append.take_blocks(8))
-    for area in (*areas[1:], links):
-        for name in ("write", "delete", "get", "search", "create", "call", "fan_out"):
-            setattr(area, name, mock.AsyncMock(side_effect=Unavailable("nothing is stored here")))
-    return Context(Settings(), links, mock.MagicMock(), *areas)
+    required = [field.name for field in fields(Context) if field.default is field.default_factory is MISSING]
+    parts: dict[str, Any] = {name: mock.MagicMock() for name in required}
+    parts["settings"] = Settings()
+    parts["links"].shards = SHARDS
+    for name, methods in AWAITED.items():
+        for method in methods:
+            setattr(parts[name], method, mock.AsyncMock(side_effect=Unavailable("nothing is stored here")))
+    parts["log"].append = mock.AsyncMock(side_effect=lambda append: _nothing(append.take_blocks(SHARDS)))
+    return Context(**parts)
 
 
 def _nothing(_: object) -> tuple[int, int]:
