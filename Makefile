@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which the first start would otherwise spend; what is in the cache on disk is only loaded.
 COMPILE_KERNELS = $(BIN)/python -m coordinator.warm && $(BIN)/python -m worker.warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos chaos-minute powerloss check-damage simulate mutants clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos chaos-minute powerloss check-damage simulate mutants attacks clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -110,8 +110,14 @@ chaos: $(VENV)/.installed-test  ## faults of every kind under load; needs gcc, a
 chaos-minute: $(VENV)/.installed-test  ## one round of eight of them
 	$(BIN)/python -m tests.chaos --seed $(CHAOS_SEED) --minute
 
-load: $(VENV)/.installed-load  ## a mixed load for a running cluster, one minute
-	$(BIN)/locust -f loadtest/locustfile.py --headless --users 20 --spawn-rate 10 --run-time 60s --host http://127.0.0.1:9090
+load: export LOAD_SHAPE = $(or $(SHAPE),steady)
+load: export LOAD_USERS = $(or $(USERS),20)
+load: export LOAD_SECONDS = $(or $(SECONDS),60)
+load: $(VENV)/.installed-load  ## a mixed load for a running cluster (HOST; SHAPE: steady, ramp, spike or soak; USERS, SECONDS)
+	PYTHONPATH="$(CURDIR)" $(BIN)/locust -f loadtest/locustfile.py --headless --only-summary --host $(or $(HOST),http://127.0.0.1:9090)
+
+attacks: $(VENV)/.installed-load  ## what a client notices of attacks beside it, on a cluster of its own (ONLY, SECONDS, MINUTES of mixed load)
+	$(BIN)/python -m loadtest.attacks $(if $(ONLY),--only $(ONLY)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--mixed $(MINUTES))
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

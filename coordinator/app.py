@@ -13,15 +13,19 @@ from aiohttp import web
 from coordinator import warm
 from coordinator.api import admin, metadata, query, series, status, vector, write
 from coordinator.api.log import append, contents, cursors, scan
+from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
 from coordinator.links import Links
+from coordinator.listening import Listener
 from coordinator.log.area import LogArea
 from coordinator.log.sequencer import DIRECTORY as SEQUENCER
 from coordinator.queries.gate import Gate, heavy_places
 from coordinator.series.groups import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
+from shared import open_files
+from shared.allocator import TRIM_INTERVAL_S, Trimmer
 from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
 from shared.control import Control
@@ -71,13 +75,20 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         max_line_size=LINE_BYTES_MAX,
         max_field_size=LINE_BYTES_MAX,
     )
+    _say_limits(context.connections, settings)
+    context.connections.start()
     runner = web.ServerRunner(server, shutdown_timeout=STOP_GRACE_S)
     await runner.setup()
+    listener = Listener(server)
     try:
-        await _listen(runner, settings)
+        await _listen(listener, settings)
         warm.start()
+        trimming = asyncio.create_task(_trim_memory())
         await _stop_signal()
+        trimming.cancel()
     finally:
+        listener.close()
+        context.connections.stop()
         await runner.cleanup()
         await context.vectors.stop()
         await context.log.stop()
@@ -85,14 +96,24 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     event(logging.INFO, "coordinator stopped")
 
 
-async def _listen(runner: web.ServerRunner, settings: Settings) -> None:
+def _say_limits(connections: Connections, settings: Settings) -> None:
+    if connections.limit < settings.connections_max:
+        event(
+            logging.WARNING,
+            "the limit of open files leaves room for fewer connections than TRIPTYCH_CONNECTIONS_MAX",
+            open_files=open_files.limit(),
+            connections=connections.limit,
+            wanted=settings.connections_max,
+        )
+
+
+async def _listen(listener: Listener, settings: Settings) -> None:
     host, port = settings.address()
     try:
-        await web.TCPSite(runner, host, port, backlog=1024).start()
+        bound = await listener.open(host, port, backlog())
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}") from error
-    bound = runner.addresses[0][1]
     event(logging.INFO, "listening", url=f"http://{host}:{bound}", data=settings.data, shards=settings.shards)
     if host not in ("127.0.0.1", "localhost", "::1"):
         event(logging.WARNING, "listening beyond this host without authentication or TLS", listen=settings.listen)
@@ -103,6 +124,15 @@ def _failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     error = context.get("exception")
     text = "".join(traceback.format_exception(error)) if error is not None else ""
     event(logging.ERROR, "unhandled failure", what=context.get("message", ""), trace_text=text)
+
+
+async def _trim_memory() -> None:
+    """Return the memory of large requests when they are over."""
+    trimmer = Trimmer()
+    while True:
+        await asyncio.sleep(TRIM_INTERVAL_S)
+        if trimmer.due():
+            await asyncio.to_thread(trimmer.run)
 
 
 async def _stop_signal() -> None:

@@ -9,14 +9,12 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import http_exceptions, web
 
 from coordinator.context import CONTEXT
+from coordinator.protocol import connection_of
 from shared import errors
 
 BODY_TIMEOUT_S = 30.0
-"""A body that has not arrived after this time is refused; even the largest body needs a sender of only 17 Mbit/s."""
-BODIES_BYTES_MAX = 512 << 20
-"""Bodies that are arriving take at most twice this together. One half is divided equally among all requests that may be
-in flight (512 KiB each, more than agents send at once), so that there is always room for a small body; the other half
-is for what larger bodies have beyond their share."""
+BODY_BYTES_PER_S_MIN = 128 << 10
+"""A body must arrive within the timeout, and is given more time at this rate for what has arrived: 1 Mbit/s."""
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
 _BEYOND_ASCII = re.compile(r"%[89A-Fa-f]")
 
@@ -44,8 +42,8 @@ def check_escapes(text: str, where: str) -> None:
 async def read_body(request: web.Request, limit_bytes: int, *, encoding: str = "identity") -> bytes:
     """The request's body as it was sent.
 
-    Raises TooLarge above the limit, Overloaded when too many large bodies are arriving, BadData when it does not arrive
-    in time, Malformed when it is not encoded as expected.
+    Raises TooLarge above the limit, Overloaded when other requests hold too much, BadData when it does not arrive in
+    time, Malformed when it is not encoded as expected.
     """
     sent_encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if (sent_encoding or "identity") != encoding:
@@ -58,34 +56,42 @@ async def read_body(request: web.Request, limit_bytes: int, *, encoding: str = "
     body = content.read_nowait()  # all of it has arrived
     if len(body) > limit_bytes:
         raise errors.TooLarge(f"the body has more than the limit of {limit_bytes} bytes")
+    hold(request, len(body))
     return body
+
+
+def hold(request: web.Request, more_bytes: int) -> None:
+    """Count bytes that are held for the request until it has been answered, such as its body after decompression.
+
+    Raises Overloaded when there is no room for them at the moment.
+    """
+    request.app[CONTEXT].admission.hold(connection_of(request).holder, more_bytes)
 
 
 async def _arriving(request: web.Request, limit_bytes: int) -> bytes:
     """The body, of which not everything has arrived yet."""
-    context = request.app[CONTEXT]
-    share = BODIES_BYTES_MAX // context.settings.requests_in_flight_max
-    chunks, size, beyond = [], 0, 0
+    context, connection = request.app[CONTEXT], connection_of(request)
+    chunks, size = [], 0
+    started = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for chunk in request.content.iter_any():
-                size += len(chunk)
-                if size > limit_bytes:
-                    raise errors.TooLarge(f"the body has more than the limit of {limit_bytes} bytes")
-                more = max(size - share, 0) - beyond
-                others = context.body_bytes - beyond
-                if more and others and context.body_bytes + more > BODIES_BYTES_MAX:
-                    raise errors.Overloaded(
-                        f"large bodies of {context.body_bytes} bytes are arriving, the limit is {BODIES_BYTES_MAX}; "
-                        f"try again later, or with a body of at most {share} bytes"
-                    )
-                context.body_bytes += more
-                beyond += more
-                chunks.append(chunk)
+        with context.admission.arriving(connection.holder):
+            context.connections.arriving(connection, 0)
+            async with asyncio.timeout(BODY_TIMEOUT_S) as deadline:
+                async for chunk in request.content.iter_any():
+                    size += len(chunk)
+                    if size > limit_bytes:
+                        raise errors.TooLarge(f"the body has more than the limit of {limit_bytes} bytes")
+                    context.admission.hold(connection.holder, len(chunk))
+                    context.connections.arriving(connection, size)
+                    deadline.reschedule(started + BODY_TIMEOUT_S + size / BODY_BYTES_PER_S_MIN)
+                    chunks.append(chunk)
     except TimeoutError:
-        raise errors.BadData(f"the body did not arrive within {BODY_TIMEOUT_S:g} s; {size} bytes of it did") from None
+        raise errors.BadData(
+            f"the body did not arrive within {BODY_TIMEOUT_S:g} s and 1 s for each {BODY_BYTES_PER_S_MIN} bytes; "
+            f"{size} bytes of it did"
+        ) from None
     except (web.RequestPayloadError, http_exceptions.HttpProcessingError) as error:
         raise Malformed(f"the body is not encoded as its head says, after {size} bytes of it") from error
     finally:
-        context.body_bytes -= beyond
+        context.connections.arrived(connection)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)

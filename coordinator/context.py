@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from coordinator.admission import Admission
+from coordinator.connections import Connections, connections_max
 from coordinator.decoding import Decodings
 from coordinator.links import Links
 from coordinator.log.area import LogArea
@@ -28,9 +30,13 @@ class Context:
     gate: Gate
     started_at: float = field(default_factory=time.time)
     decodings: Decodings = field(default_factory=Decodings)
-    in_flight: int = 0
-    body_bytes: int = 0
-    """Of bodies that are arriving, beyond the share every request has."""
+    admission: Admission = field(init=False)
+    connections: Connections = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.admission = Admission(self.settings)
+        self.connections = Connections(self.settings, self.admission, connections_max(self.settings))
+        self.telemetry.watch(self.connections)
 
 
 CONTEXT = web.AppKey("context", Context)

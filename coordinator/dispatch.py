@@ -16,8 +16,8 @@ from aiohttp import HttpVersion10, hdrs, web
 
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
-from coordinator.protocol import Server
-from coordinator.responses import at_once, error_answer
+from coordinator.protocol import Server, connection_of
+from coordinator.responses import BODY_BYTES_MAX, at_once, error_answer
 from shared import errors
 from shared.errors import TriptychError
 from shared.telemetry import event
@@ -26,6 +26,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LABEL_NAMES = "/api/v1/label/"
 """Paths that begin so name a label."""
+RESERVED = ("/-/", "/metrics", "/api/v1/status/", "/api/v1/cluster", "/api/v1/write", "/api/v1/log/append")
+"""Requests to paths that begin so are answered at once, or write: some places in flight are kept for them."""
 
 
 class Request(web.Request):
@@ -49,6 +51,7 @@ class Dispatcher:
     def __init__(self, app: web.Application) -> None:
         app.freeze()
         self._app = app
+        self._connections = app[CONTEXT].connections
         self._body_bytes_max = app[CONTEXT].settings.body_bytes_max
         self._plain: dict[tuple[str, str], web.UrlMappingMatchInfo] = {}
         for route in app.router.routes():
@@ -58,7 +61,7 @@ class Dispatcher:
 
     def server(self, **options: Any) -> web.Server:
         """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
-        return Server(self._handle, request_factory=self._request, **options)  # type: ignore[arg-type]
+        return Server(self._handle, self._connections, request_factory=self._request, **options)  # type: ignore[arg-type]
 
     def _own(self, match: web.UrlMappingMatchInfo) -> web.UrlMappingMatchInfo:
         match.add_app(self._app)
@@ -72,15 +75,18 @@ class Dispatcher:
         return request
 
     async def _handle(self, request: Request) -> web.StreamResponse:
-        match = self._plain.get((request.method, request.path))
-        if match is None:
-            match = self._own(await self._app.router.resolve(request))
-        request.match = match
         try:
-            await self._check(request)
-        except Malformed as error:
-            return _refused(request, error)
-        return await _served(request, match.handler)
+            match = self._plain.get((request.method, request.path))
+            if match is None:
+                match = self._own(await self._app.router.resolve(request))
+            request.match = match
+            try:
+                await self._check(request)
+            except Malformed as error:
+                return _refused(request, error)
+            return await _served(request, match.handler)
+        finally:
+            connection_of(request).rested()
 
     async def _check(self, request: Request) -> None:
         """Raises Malformed for what the parser lets through."""
@@ -111,26 +117,33 @@ def _refused(request: web.BaseRequest, error: Malformed) -> web.Response:
 
 
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Bound the requests in flight, answer errors in the envelope of their area, and count."""
+    """Let the request in, answer errors in the envelope of their area, and count."""
     context = request.app[CONTEXT]
+    holder = connection_of(request).holder
     started = time.perf_counter()
-    if context.in_flight >= context.settings.requests_in_flight_max:
-        error = errors.Overloaded(
-            f"{context.in_flight} requests are in flight, the limit is {context.settings.requests_in_flight_max} "
-            "(TRIPTYCH_REQUESTS_IN_FLIGHT_MAX); try again later"
-        )
+    try:
+        context.admission.enter(holder, may_use_reserve=request.path.startswith(RESERVED))
+    except errors.Overloaded as error:
         return error_answer(request.path, error)
-    context.in_flight += 1
     response: web.StreamResponse | None = None
     try:
-        response = await _answered(request, handler)
-        return at_once(request, response)
+        response = at_once(request, await _answered(request, handler))
+        if isinstance(response, web.Response):
+            await _send(request, response)
+        return response
     finally:
-        context.in_flight -= 1
+        context.admission.leave(holder)
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else "other"
         status = response.status if response is not None else 499  # the client went away
         context.telemetry.served(request.method, route, status, time.perf_counter() - started)
+
+
+async def _send(request: web.Request, response: web.Response) -> None:
+    """Send a large answer while its request is in flight, since that bounds the number of such answers in memory."""
+    if isinstance(response.body, bytes) and len(response.body) > BODY_BYTES_MAX:
+        await response.prepare(request)
+        await response.write_eof()
 
 
 async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -58,6 +58,7 @@ class Links:
         self._ids = itertools.count(time.time_ns())
         self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
         self._drain_due = False
+        self._control: zmq.Socket[bytes] | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -78,8 +79,13 @@ class Links:
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_MAX)
         self._socket.bind(self._address)
+        self._control = zmq.Context.instance().socket(zmq.ROUTER)
+        self._control.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._control.setsockopt(zmq.LINGER, 0)
+        self._control.bind(wire.control_address(self._address))
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._drain)
+        self._loop.add_reader(self._control.fileno(), self._drain_control)
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def close(self) -> None:
@@ -89,6 +95,9 @@ class Links:
         for worker in list(self._workers.values()):
             self._remove(worker, "the coordinator is stopping")
         self._socket.close()
+        if self._control is not None:
+            self._loop.remove_reader(self._control.fileno())
+            self._control.close()
 
     # Requests
 
@@ -231,7 +240,9 @@ class Links:
         worker, call = part.worker, part.call
         if call.id in worker.pending:
             part.settle(f"{worker.name} did not answer within {time.monotonic() - call.asked_at:.3g} s")
-            self._transmit([worker.identity, *wire.encode_cancel(call.id)])
+            cancel = [worker.identity, *wire.encode_cancel(call.id)]
+            if not self._transmit_control(cancel):
+                self._transmit(cancel)
 
     def _transmit(self, frames: Sequence[Frame]) -> bool:
         try:
@@ -247,7 +258,28 @@ class Links:
                 self._loop.call_soon(self._drain)
         return True
 
+    def _transmit_control(self, frames: Sequence[Frame]) -> bool:
+        """Whether the message is on its way by the connection for control messages."""
+        if self._control is None:
+            return False
+        try:
+            wire.send(self._control, frames)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return False
+        finally:
+            self._loop.call_soon(self._drain_control)
+        return True
+
     # Messages from workers
+
+    def _drain_control(self) -> None:
+        """Hear heartbeats. A worker counts as connected when one has come by the connection for requests, too."""
+        while self._control is not None and not self._control.closed and wire.readable(self._control):
+            identity, *message = wire.receive(self._control)
+            if bytes(identity) in self._workers:
+                self._register(bytes(identity), wire.decode_register(message))
 
     def _drain(self) -> None:
         self._drain_due = False
@@ -303,6 +335,7 @@ class Links:
             await asyncio.sleep(SWEEP_S)
             now = time.monotonic()
             # If the event loop was busy, unread heartbeats wait in the socket, and the worker is not silent.
+            self._drain_control()
             self._drain()
             for worker in list(self._workers.values()):
                 if now - worker.seen > SILENCE_S:

@@ -1,18 +1,25 @@
-"""Answers malformed HTTP with an error in the envelope of the path's area, and logs it in one line.
+"""The HTTP protocol of a connection: aiohttp's, with bounds on what a client may leave unfinished, and our errors.
 
-By default, aiohttp answers a head or body that its parser refuses in plain text, and logs the parser's traceback. This
-module changes nothing else of its protocol.
+A connection tells `Connections` what it waits for. Malformed HTTP is answered with an error in the envelope of the
+path's area, and logged in one line; by default, aiohttp answers in plain text and logs the parser's traceback.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from typing import Any
+import socket
+import struct
+from contextlib import suppress
+from typing import Any, cast
 
 from aiohttp import http_exceptions, web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
+from coordinator.admission import Holder
+from coordinator.connections import Connections
 from coordinator.responses import error_answer
 from shared import errors
 from shared.telemetry import event
@@ -20,6 +27,18 @@ from shared.telemetry import event
 HEAD_BYTES = 512
 """Bytes kept of a request's beginning, to find its path when the parser refuses it: our paths are shorter."""
 REASON_CHARS_MAX = 200
+HEAD_BYTES_MAX = 256 << 10
+"""All lines of a head together; one line may have 64 KiB."""
+HEAD_BYTES_FAIR = 8 << 10
+"""A head that is not complete is refused above this size while all such heads take too much together."""
+PIPELINED_MAX = 2
+"""Complete requests that wait behind the one being served; reading stops at this number."""
+UNSENT_BYTES_PAUSE = 16 << 10
+"""With more than this that the kernel does not take, a client counts as slow and nothing more is written to it."""
+UNSENT_KERNEL_BYTES = 64 << 10
+"""The kernel takes so much beyond what the client's window admits; by itself it would take up to 4 MB."""
+TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 _REQUEST_LINE = re.compile(rb"[A-Z]{1,16} +(?:https?://[^/ ]*)?(/[^?# \r\n]*)")
 
@@ -27,27 +46,102 @@ _REQUEST_LINE = re.compile(rb"[A-Z]{1,16} +(?:https?://[^/ ]*)?(/[^?# \r\n]*)")
 class Connection(RequestHandler):
     """One connection. The path of a refused request is read from the beginning of its data if possible."""
 
-    __slots__ = ("_first", "_latest", "path")
+    __slots__ = ("_body", "_connections", "_first", "_is_refused", "_latest", "_wire", "head_bytes", "holder", "path")
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    holder: Holder
+
+    def __init__(self, server: Server, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._max_msg_queue_size, self._msg_queue_resume_size = PIPELINED_MAX, PIPELINED_MAX - 1
+        self._connections = server.registry
+        self._wire: asyncio.Transport | None = None
+        """The transport until the connection is lost; aiohttp forgets it as soon as it has begun to close it."""
+        self._body: StreamReader = EMPTY_PAYLOAD
         self._first = self._latest = b""
+        self._is_refused = False
+        self.head_bytes = 0
         self.path = "/"
         """Path of the last request whose head was complete."""
 
+    # What a client may leave unfinished
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        real = self._wire = cast(asyncio.Transport, transport)
+        peer = real.get_extra_info("peername")
+        if not self._connections.opened(self, peer[0] if peer else ""):
+            real.abort()
+            return
+        real.set_write_buffer_limits(high=UNSENT_BYTES_PAUSE)
+        _bound_kernel_buffers(real.get_extra_info("socket"), self._connections.reader_timeout_s)
+        super().connection_made(transport)
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        self._wire = None
+        self._connections.lost(self)
+        super().connection_lost(error)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._connections.unread(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._connections.taken(self)
+
+    def rested(self) -> None:
+        """The request has been answered."""
+        if not self._messages:
+            self._connections.rested(self)
+
+    def end(self) -> None:
+        if self._wire is None:
+            return
+        if self.writing_paused:
+            _drop_unsent(self._wire.get_extra_info("socket"))
+        self._wire.abort()
+
+    def unsent_bytes(self) -> int:
+        return 0 if self._wire is None else self._wire.get_write_buffer_size()
+
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return  # what follows is nothing that can be read; the connection ends with the answer
         self._latest = data[:HEAD_BYTES]
         if not self._first:
             self._first = self._latest
         requests = self._request_count
+        is_body = not self._body.is_eof()
         super().data_received(data)
         if self._request_count != requests:
-            refused = getattr(self._messages[-1][0], "exc", None) if self._messages else None
-            if refused is None:
-                self._first = b""
-            elif self._current_request is not None and not self._current_request.content.is_eof():
-                # The body of the request being served can never be complete: its handler gets the error.
-                self._current_request.content.set_exception(web.RequestPayloadError(_reason(refused)))
+            self._connections.heard(self)
+            if self._messages:
+                self._note_request()
+        elif not is_body and data:
+            within = self._connections.begun(self, len(data))
+            if self.head_bytes > HEAD_BYTES_MAX:
+                self._refuse(http_exceptions.BadHttpMessage(f"its head is larger than {HEAD_BYTES_MAX} bytes"))
+            elif not within and self.head_bytes > HEAD_BYTES_FAIR:
+                self._refuse(errors.Overloaded("too many heads of requests are not complete; try again later"))
+
+    def _note_request(self) -> None:
+        message, self._body = self._messages[-1]
+        refused = getattr(message, "exc", None)
+        if refused is None:
+            self._first = b""
+            return
+        self._is_refused = True
+        if self._current_request is not None and not self._current_request.content.is_eof():
+            # The body of the request being served can never be complete: its handler gets the error.
+            self._current_request.content.set_exception(web.RequestPayloadError(_reason(refused)))
+
+    def _refuse(self, error: Exception) -> None:
+        """Answer a head that will never be complete, and close the connection."""
+        self._connections.heard(self)
+        self._is_refused = True
+        self._request_count += 1
+        self._messages.append((_ErrInfo(status=400, exc=error, message=str(error)), EMPTY_PAYLOAD))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _path(self) -> str:
         for data in (self._latest, self._first):
@@ -71,6 +165,10 @@ class Connection(RequestHandler):
             path = self._path()
             error: errors.TriptychError = errors.BadData(f"the request is not valid HTTP: {_reason(exc)}")
             event(logging.INFO, "malformed request", remote=request.remote, path=path, why=_reason(exc))
+        elif isinstance(exc, ConnectionError):
+            raise exc  # the client has gone
+        elif isinstance(exc, errors.TriptychError):
+            path, error = self._path(), exc
         else:
             path = request.path
             error = errors.Internal("an internal error; the coordinator's log has the reason")
@@ -87,11 +185,40 @@ class Connection(RequestHandler):
         event(logging.ERROR, "connection failed", trace=True, why=args[0] if args else "")
 
 
+def connection_of(request: web.BaseRequest) -> Connection:
+    """The connection that the request came over."""
+    return cast(Connection, request.protocol)
+
+
 class Server(web.Server):
-    """Creates a `Connection` for each accepted connection."""
+    """Creates a `Connection` for each accepted connection, which tells the registry what it waits for."""
+
+    def __init__(self, handler: Any, registry: Connections, **options: Any) -> None:
+        super().__init__(handler, **options)
+        self.registry = registry
 
     def __call__(self) -> RequestHandler:
         return Connection(self, loop=self._loop, **self._kwargs)
+
+
+def _bound_kernel_buffers(connection: socket.socket | None, reader_timeout_s: float) -> None:
+    """Have the kernel keep little of what the client does not take, and end a connection whose client takes nothing of
+    it, also when nobody writes to the connection any more."""
+    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    with suppress(OSError):  # the client may have gone
+        if TCP_NOTSENT_LOWAT is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_KERNEL_BYTES)
+        if TCP_USER_TIMEOUT is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, round(2000 * reader_timeout_s))
+
+
+def _drop_unsent(connection: socket.socket | None) -> None:
+    """Have the kernel drop what it holds when the connection is closed. Otherwise it would offer it to a client that
+    takes nothing for minutes more."""
+    if connection is not None:
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _reason(error: http_exceptions.HttpProcessingError) -> str:

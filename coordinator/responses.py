@@ -6,6 +6,7 @@ most small requests need. Here the head for a status and a set of headers is bui
 
 from __future__ import annotations
 
+import random
 import time
 from email.utils import formatdate
 from functools import lru_cache
@@ -17,7 +18,6 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import SERVER_SOFTWARE
 
 from coordinator.negotiation import JSON
-from shared import errors
 from shared.errors import TriptychError
 
 BODY_BYTES_MAX = 64 << 10
@@ -41,12 +41,15 @@ def success(data: Any, warnings: list[str] | None = None) -> web.Response:
 
 def error_answer(path: str, error: TriptychError) -> web.Response:
     """The error in the envelope of the area that `path` belongs to."""
-    status = error.status
     if path.startswith(_MESSAGE_AREAS):
-        return json_answer({"status": "error", "message": str(error)}, status)
-    if isinstance(error, errors.Overloaded):
-        status = errors.Unavailable.status  # the time-series area knows 503 for backpressure
-    return json_answer({"status": "error", "errorType": error.error_type, "error": str(error)}, status)
+        response = json_answer({"status": "error", "message": str(error)}, error.status)
+    else:
+        envelope = {"status": "error", "errorType": error.error_type, "error": str(error)}
+        response = json_answer(envelope, error.status)
+    if error.retry_after_s is not None:
+        # Clients that were refused together shall not come back together.
+        response.headers["Retry-After"] = str(random.randint(*error.retry_after_s))
+    return response
 
 
 def at_once(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
@@ -91,6 +94,8 @@ class AtOnce(web.StreamResponse):
         else:
             text = b"%bContent-Length: %d\r\nDate: %b\r\n\r\n%b" % (head, len(body), date, body)
         await request.writer.write(text)
+        if request.protocol.writing_paused:
+            await request.writer.drain()  # else answers to a client that takes none would pile up
         return request.writer
 
     async def write_eof(self, data: bytes = b"") -> None:

@@ -13,12 +13,10 @@ from coordinator.negotiation import JSON
 
 Piece = bytes | memoryview
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 384 << 10
 """An answer up to this size is sent whole, a longer one in pieces of about this size."""
 GZIP_BYTES_MIN = 16 << 10
 """Shorter answers gain nothing from compression that the client would notice."""
-WRITE_TIMEOUT_S = 60.0
-"""An answer is abandoned if its client takes no piece for this long."""
 
 InThread = Callable[[Callable[[], Piece | None]], Awaitable[Piece | None]]
 
@@ -45,7 +43,8 @@ class Body:
 
 
 async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.StreamResponse:
-    """The response with this body. At most two pieces are in memory at once."""
+    """The response with this body. At most two pieces are in memory at once. A client that does not take them is
+    disconnected (coordinator/connections.py), which cancels this call."""
     headers = {"Vary": "Accept-Encoding"}
     if body.compressed:
         headers["Content-Encoding"] = "gzip"
@@ -59,8 +58,7 @@ async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.
         # The next piece is produced while this one is sent.
         coming = asyncio.ensure_future(in_thread(body.next))
         try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await response.write(piece)
+            await response.write(piece)
         except BaseException:
             coming.cancel()
             raise

@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from coordinator.connections import Connections
 from coordinator.links import Links
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
@@ -36,6 +37,10 @@ class Telemetry:
         self.vectors_in = Counter("triptych_vectors_in", "Vectors upserted", registry=self._registry)
         ProcessCollector(registry=self._registry)
         self._registry.register(_Shards(links))
+
+    def watch(self, connections: Connections) -> None:
+        """Show these connections, too."""
+        self._registry.register(_Connections(connections))
 
     def served(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a request. Called on the event loop only."""
@@ -84,6 +89,22 @@ class _Requests(Collector):
             buckets = list(zip(_BOUNDS, totals, strict=True))
             took.add_metric([path], buckets=buckets, sum_value=latencies.seconds)
         yield from (requests, took)
+
+
+class _Connections(Collector):
+    """Connections, and those that were ended before their clients closed them."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("triptych_connections", "HTTP connections", len(self._connections.open))
+        ended = CounterMetricFamily(
+            "triptych_connections_ended", "HTTP connections ended or refused", labels=["reason"]
+        )
+        for reason, count in self._connections.ended.items():
+            ended.add_metric([reason], count)
+        yield ended
 
 
 class _Shards(Collector):

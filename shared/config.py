@@ -38,7 +38,25 @@ class Settings:
 
     body_bytes_max: int = _setting(64 << 20, "largest request body", least=1024)
     decompressed_bytes_max: int = _setting(256 << 20, "largest body after decompression", least=1024)
+    bodies_bytes_max: int = _setting(
+        512 << 20, "bodies of all requests together, also decompressed, until they are answered", least=1024
+    )
     requests_in_flight_max: int = _setting(1024, "HTTP requests served at once", least=1)
+    connections_max: int = _setting(12_000, "HTTP connections", least=1)
+    client_share: int = _setting(
+        75,
+        "percent of requests, connections, followers and bytes of bodies that one client may take",
+        least=1,
+        most=100,
+    )
+    head_timeout_ms: int = _setting(10_000, "time in which the head of a request must arrive", least=1)
+    idle_timeout_ms: int = _setting(360_000, "a connection without a request is closed after this time", least=1)
+    slow_reader_timeout_ms: int = _setting(
+        30_000, "a connection is closed if its client takes nearly nothing of an answer for so long", least=1
+    )
+    unsent_bytes_max: int = _setting(
+        128 << 20, "bytes that clients do not take, all together; above it the slowest are disconnected", least=1024
+    )
     worker_requests_max: int = _setting(512, "requests in flight to one worker", least=1)
     worker_bytes_max: int = _setting(512 << 20, "bytes of requests in flight to one worker", least=1 << 20)
     write_timeout_ms: int = _setting(10_000, "time a write may take", least=1)

@@ -8,6 +8,8 @@ class TriptychError(Exception):
 
     status = 500
     error_type = "internal"
+    retry_after_s: tuple[int, int] | None = None
+    """Within how many seconds, least and most, the same request may succeed; None: nobody knows, or never."""
 
 
 class BadData(TriptychError):
@@ -59,8 +61,9 @@ class TooLarge(TriptychError):
 class Overloaded(TriptychError):
     """A queue or in-flight limit is reached: back off and send the request again."""
 
-    status = 429
+    status = 503
     error_type = "unavailable"
+    retry_after_s = (1, 3)
 
 
 class Unavailable(TriptychError):
@@ -68,10 +71,13 @@ class Unavailable(TriptychError):
 
     status = 503
     error_type = "unavailable"
+    retry_after_s: tuple[int, int] | None = (2, 5)
 
 
 class DeadlineExceeded(Unavailable):
     """The request's timeout has passed, and work on it has been cancelled."""
+
+    retry_after_s = None
 
 
 class TooHeavy(TriptychError):

@@ -120,6 +120,10 @@ class Symbols:
         parent_texts = iter(self._parent.texts(codes[codes >= 0]))
         return [next(parent_texts) if c >= 0 else local_texts[-c] for c in codes.tolist()]
 
+    def encoded(self, codes: Codes) -> list[bytes]:
+        """The strings of `codes` int32[n] as UTF-8, in order."""
+        return [text.encode() for text in self.texts(codes)]
+
     def adopt(self, codes: Codes) -> Codes:
         """Translate current codes of the parent into codes of this table: int32[n] → int32[n]."""
         if self._parent is None:

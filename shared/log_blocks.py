@@ -116,6 +116,7 @@ def cut(
     ends = np.empty(shards, np.int64)
     places = np.zeros((shards, 4), np.int64)
     _cut(data, table, hashes, places, words, words.view(np.uint32), words.view(np.uint8), ends)
+    assert int(ends[-1]) <= len(words), "the kernel wrote past its buffer"
     view = words.view(np.uint8).data
     blocks = {}
     at = 0

@@ -47,6 +47,10 @@ class SampleColumns:
     times_ms: NDArray[np.int64]
     values: NDArray[np.float64]
 
+    def __post_init__(self) -> None:
+        assert len(self.starts) == len(self.ends) == len(self.hashes) == len(self.counts)
+        assert len(self.times_ms) == len(self.values)
+
 
 def parse(frame: Frame) -> SampleColumns:
     """Parse a frame that was written for one shard. Raises Internal for anything else."""

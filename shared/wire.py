@@ -72,6 +72,7 @@ class Request:
     that waited too long in a socket is past its deadline. `shards`: the shards of the call, all owned by the receiving
     worker. `body`: the method's msgpack message. `frames` are common to all shards, `parts` has frames for single
     shards. `processor_s`: seconds of processor time that a light request may take; 0 is no bound.
+    `processor_end`: when they are used up, on `time.thread_time()` of the thread that runs the method.
     """
 
     method: str
@@ -81,6 +82,7 @@ class Request:
     frames: Sequence[Frame] = ()
     parts: Mapping[int, Sequence[Frame]] = field(default_factory=dict)
     processor_s: float = 0.0
+    processor_end: float = float("inf")
     cancelled: bool = False
 
     @property
@@ -105,6 +107,7 @@ class Reply:
 
 def encode_request(request_id: bytes, request: Request) -> list[Frame]:
     parts = request.parts
+    assert len(parts) <= len(request.shards), "frames of shards that are not part of the call"
     frames = [request.body, *request.frames]
     for part_frames in parts.values():
         frames += part_frames
@@ -129,10 +132,12 @@ def decode_request(message: Sequence[Frame]) -> tuple[bytes, Request]:
     """Inverse of `encode_request`: (request id, request). If sender and receiver share a clock, the deadline is at most
     the sender's; otherwise it is computed from the time that was left when the request was sent."""
     first = bytes(message[0])
+    assert first[:1] == REQUEST
     end = _HEADER_AT + int.from_bytes(first[_ID_END:_HEADER_AT], "little")
     header = cluster_pb2.RequestHeader.FromString(first[_HEADER_AT:end])
     frames = _frames_of(message, end, header.sizes)
     at = header.body_frames
+    assert at >= 1, "the body is a frame, if an empty one"
     parts = {}
     for shard, count in zip(header.part_shards, header.part_frames, strict=True):
         parts[shard] = frames[at : at + count]
@@ -169,6 +174,7 @@ def encode_reply(request_id: bytes, reply: Reply) -> list[Frame]:
 
 def decode_reply(message: Sequence[Frame]) -> tuple[bytes, Reply]:
     first = bytes(message[0])
+    assert first[:1] == REPLY
     end = _HEADER_AT + int.from_bytes(first[_ID_END:_HEADER_AT], "little")
     header = cluster_pb2.ReplyHeader.FromString(first[_HEADER_AT:end])
     frames = _frames_of(message, end, header.sizes)
@@ -188,7 +194,8 @@ def decode_reply(message: Sequence[Frame]) -> tuple[bytes, Reply]:
 
 def _laid_out(start: bytes, header: bytes, frames: Sequence[Frame], sizes: Sequence[int]) -> list[Frame]:
     """The message: its first frame, which holds all small frames, then the larger ones."""
-    assert len(frames) <= FRAMES_MAX
+    assert len(start) == _ID_END, f"a request id has {_ID_END - 1} bytes"
+    assert 1 <= len(frames) <= FRAMES_MAX
     first: list[Frame] = [start, len(header).to_bytes(4, "little"), header, _PADDING[-(_HEADER_AT + len(header)) & 7]]
     apart: list[Frame] = []
     for frame, size in zip(frames, sizes, strict=True):
@@ -214,6 +221,7 @@ def _frames_of(message: Sequence[Frame], header_end: int, sizes: Sequence[int]) 
             frames.append(together[at : at + size])
             at += size + (-size & 7)
     assert apart == len(message), f"a message announces {apart} parts and has {len(message)}"
+    assert at == len(together), f"a first frame announces {at} bytes and has {len(together)}"
     return frames
 
 
@@ -243,6 +251,12 @@ def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
         frame = socket.recv(_LAST, copy=False)
         frames.append(frame.buffer)
     return frames
+
+
+def control_address(address: str) -> str:
+    """Where heartbeats and cancellations travel, beside the requests and replies at `address`: on one connection they
+    would wait until the large messages before them have been sent."""
+    return f"{address}.ctl"
 
 
 def encode_cancel(request_id: bytes) -> list[Frame]:

@@ -192,9 +192,10 @@ def regression(points: Sequence[Point], origin_ms: int) -> tuple[float, float]:
     xs = [Fraction(t - origin_ms, 1000) for t, _ in points]
     ys = [Fraction(v) for v in values]
     n = len(points)
-    covariance = sum((x * y for x, y in zip(xs, ys, strict=True)), Fraction(0)) - sum(xs) * sum(ys) / n
-    slope = covariance / (sum((x * x for x in xs), Fraction(0)) - sum(xs) ** 2 / n)
-    return _rounded(slope), _rounded(sum(ys) / n - slope * sum(xs) / n)
+    x_sum, y_sum = sum(xs, Fraction(0)), sum(ys, Fraction(0))
+    covariance = sum((x * y for x, y in zip(xs, ys, strict=True)), Fraction(0)) - x_sum * y_sum / n
+    slope = covariance / (sum((x * x for x in xs), Fraction(0)) - x_sum**2 / n)
+    return _rounded(slope), _rounded(y_sum / n - slope * x_sum / n)
 
 
 def _deriv(series: Series, params: Sequence[float], time_ms: int) -> float | None:

@@ -17,13 +17,14 @@ import zmq
 
 from proto import cluster_pb2
 from shared import identity, wire
+from shared.allocator import Trimmer
 from shared.config import Settings
 from shared.errors import ConfigError, DeadlineExceeded, Internal, TriptychError, Unavailable
 from shared.manifest import shard_control
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage
-from worker.methods.method import Method
+from worker.methods.method import Method, begin
 from worker.methods.table import METHODS
 from worker.services import Services
 from worker.serving import Service, failure
@@ -64,13 +65,9 @@ class WorkerProcess:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopping = False
         self._claiming = threading.Lock()
-        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        socket.setsockopt(zmq.ROUTING_ID, f"{name}:{os.getpid()}:{time.time_ns()}".encode())
-        socket.setsockopt(zmq.LINGER, LINGER_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL, int(AWAY_S * 1000))
-        # Nothing is queued for a coordinator that is away: old heartbeats and replies are of no use to the next one.
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.connect(address)
+        routing_id = f"{name}:{os.getpid()}:{time.time_ns()}".encode()
+        self._control = _connected(wire.control_address(address), routing_id)
+        socket = _connected(address, routing_id)
         self._service = Service(name, socket, METHODS, self._run)
 
     def run(self) -> None:
@@ -81,18 +78,36 @@ class WorkerProcess:
         for shard in self._states:
             loading.submit(self._load, shard)
         self._service.start()
+        trimmer = Trimmer()
         wake = select.poll()
         wake.register(self._wake_read, select.POLLIN)
+        wake.register(self._control.fileno(), select.POLLIN)
         while not self._stopping:
             is_connected = self._beat()
+            if trimmer.due():
+                trimmer.run()
             for shard in self._due():
                 loading.submit(self._load, shard)
             if os.getppid() != self._parent:
                 event(logging.WARNING, "parent is gone, stopping", worker=self._name)
                 break
-            if wake.poll((HEARTBEAT_S if is_connected else AWAY_S) * 1000):
-                os.read(self._wake_read, 65536)
+            self._sleep(wake, HEARTBEAT_S if is_connected else AWAY_S)
         self._close(loading)
+
+    def _sleep(self, wake: select.poll, seconds: float) -> None:
+        """Until there is news of a shard or the time is up; cancellations are heard meanwhile."""
+        until = time.monotonic() + seconds
+        while not self._stopping:
+            while wire.readable(self._control):
+                message = wire.receive(self._control)
+                if wire.kind_of(message) == wire.CANCEL:
+                    self._service.cancel(wire.request_id_of(message))
+            ready = [descriptor for descriptor, _ in wake.poll(max(0.0, until - time.monotonic()) * 1000)]
+            if self._wake_read in ready:
+                os.read(self._wake_read, 65536)
+                return
+            if not ready:
+                return
 
     def _stop(self, *_: Any) -> None:
         self._stopping = True
@@ -160,10 +175,14 @@ class WorkerProcess:
                 entry.state = cluster_pb2.ShardState.LOADING
             else:
                 entry.state, entry.detail = cluster_pb2.ShardState.FAILED, state
-        return self._service.send(wire.encode_register(message))
+        beat = wire.encode_register(message)
+        with contextlib.suppress(zmq.Again):  # the coordinator is away
+            wire.send(self._control, beat)
+        return self._service.send(beat)
 
     def _run(self, request_id: bytes, request: Request, method: Method) -> list[wire.Frame]:
         started = time.perf_counter()
+        begin(request)
         try:
             reply = self._answer(request, method)
             reply.timings_ms = {**reply.timings_ms, "total": (time.perf_counter() - started) * 1000}
@@ -211,6 +230,7 @@ class WorkerProcess:
     def _close(self, loading: ThreadPoolExecutor) -> None:
         loading.shutdown(wait=True, cancel_futures=True)
         self._service.close()
+        self._control.close()
         closing = []
         for state in self._states.values():
             if isinstance(state, Shard):
@@ -220,3 +240,14 @@ class WorkerProcess:
             thread.join()
         self._wal.close()
         event(logging.INFO, "worker stopped", worker=self._name)
+
+
+def _connected(address: str, routing_id: bytes) -> zmq.Socket[bytes]:
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+    socket.setsockopt(zmq.ROUTING_ID, routing_id)
+    socket.setsockopt(zmq.LINGER, LINGER_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL, int(AWAY_S * 1000))
+    # Nothing is queued for a coordinator that is away: old heartbeats and replies are of no use to the next one.
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.connect(address)
+    return socket

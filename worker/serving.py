@@ -30,6 +30,8 @@ LANE_THREADS: dict[Lane, int] = {"write": 4, "read": 4, "light": 2, "heavy": 2}
 """How many methods of each lane may run at once."""
 LANE_QUEUE_MAX = 1024
 """Requests that may wait in one lane. The coordinator's own bound is lower, so a correct one never reaches this."""
+CANCELLED_EARLY_MAX = 1024
+"""Cancelled requests that are remembered in case they arrive after their cancellation."""
 THREADS = sum(LANE_THREADS.values()) + 1
 
 
@@ -70,6 +72,7 @@ class Service:
         self._lanes = {lane: _Lane(count) for lane, count in LANE_THREADS.items()}
         self._ready: deque[_Work] = deque()  # within the limit of their lane, waiting only for a thread
         self._accepted: dict[bytes, Request] = {}
+        self._cancelled_early: dict[bytes, bool] = {}
         self._stopping = False
         # A semaphore: each number written to it wakes one more thread, for which there is work.
         self._more = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
@@ -88,6 +91,11 @@ class Service:
             self._hear()
             self._share()
             return sent
+
+    def cancel(self, request_id: bytes) -> None:
+        """The reply to this request is no longer awaited, whether it has arrived here or not."""
+        with self._lock:
+            self._cancel(request_id)
 
     def close(self) -> None:
         """Let running requests finish, drop waiting ones, and close the socket."""
@@ -159,11 +167,11 @@ class Service:
 
     def _accept(self, message: Sequence[wire.Frame]) -> None:
         if wire.kind_of(message) == wire.CANCEL:
-            cancelled = self._accepted.get(wire.request_id_of(message))
-            if cancelled is not None:
-                cancelled.cancelled = True
+            self._cancel(wire.request_id_of(message))
             return
         request_id, request = wire.decode_request(message)
+        if self._cancelled_early.pop(request_id, False):
+            return
         method = self._methods.get(request.method)
         if method is None:
             self._refuse(request_id, NotFound(f"worker method {request.method!r} does not exist"))
@@ -181,6 +189,16 @@ class Service:
             self._ready.append(work)
         else:
             lane.waiting.append(work)
+
+    def _cancel(self, request_id: bytes) -> None:
+        request = self._accepted.get(request_id)
+        if request is not None:
+            request.cancelled = True
+            return
+        # The request has been answered, or is still behind others on its own connection.
+        self._cancelled_early[request_id] = True
+        if len(self._cancelled_early) > CANCELLED_EARLY_MAX:
+            self._cancelled_early.pop(next(iter(self._cancelled_early)))
 
     def _refuse(self, request_id: bytes, error: TriptychError) -> None:
         self._transmit(wire.encode_reply(request_id, failure(error)))

@@ -20,7 +20,7 @@ async def delete_series(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     fields = await parameters.form(request)
     start_ms, end_ms = time_range(fields)
-    wanted = DeleteBody(required_selectors(fields), start_ms, end_ms)
+    wanted = DeleteBody(await required_selectors(fields), start_ms, end_ms)
     timeout_s = context.settings.write_timeout_ms / 1000
     await context.links.call("series.delete", body=pack(wanted), timeout_s=timeout_s)
     return web.Response(status=204)

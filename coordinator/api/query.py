@@ -6,6 +6,7 @@ Parameters and answers are the interface's; `lookback_delta`, `limit` and `stats
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -80,13 +81,13 @@ async def query_range(request: web.Request) -> web.StreamResponse:
 async def format_query(request: web.Request) -> web.Response:
     """The query as it is laid out by the book. Raises ParseError, NotExecutable."""
     text = parameters.required(await parameters.form(request), "query")
-    return success(printer.pretty(parser.parse(text)))
+    return success(await asyncio.to_thread(lambda: printer.pretty(parser.parse(text))))
 
 
 async def parse_query(request: web.Request) -> web.Response:
     """The query's tree, in the shape the Prometheus API gives it. Raises ParseError, NotExecutable."""
     text = parameters.required(await parameters.form(request), "query")
-    return success(printer.to_json(parser.parse(text)))
+    return success(await asyncio.to_thread(lambda: printer.to_json(parser.parse(text))))
 
 
 def _read_query(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Settings) -> Query:

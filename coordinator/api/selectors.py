@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 from multidict import MultiDict
 
 from coordinator.api import parameters
-from shared.errors import BadData
+from coordinator.queries.evaluation import is_quickly_parsed
+from shared.errors import BadData, NotExecutable
 from shared.messages.series import Selectors
 from shared.promql.parser import parse_selector
+from shared.promql.regex import WEIGHT_TOTAL_MAX, weight
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 SELECTORS_MAX = 1000
 
 
-def selectors(fields: MultiDict[str]) -> Selectors:
-    """Every `match[]`; empty if there is none. Raises BadData for one that is malformed or selects everything."""
+async def selectors(fields: MultiDict[str]) -> Selectors:
+    """Every `match[]`; empty if there is none. Raises BadData for one that is malformed or selects everything,
+    NotExecutable for too costly regular expressions."""
     texts = fields.getall("match[]", [])
     if len(texts) > SELECTORS_MAX:
         raise BadData(f"there are {len(texts)} parameters 'match[]'; the limit is {SELECTORS_MAX}")
+    if is_quickly_parsed("\n".join(texts)):
+        return _parsed(texts)
+    return await asyncio.to_thread(_parsed, texts)
+
+
+def _parsed(texts: Sequence[str]) -> Selectors:
     parsed = []
+    pattern_weight = 0
     for text in texts:
         try:
-            parsed.append(parse_selector(text))
+            matchers = parse_selector(text)
         except BadData as error:
             raise BadData(f"parameter 'match[]' is {text!r}: {error}") from error
+        pattern_weight += sum(weight(matcher.value) for matcher in matchers if matcher.op in ("=~", "!~"))
+        if pattern_weight > WEIGHT_TOTAL_MAX:
+            raise NotExecutable(
+                f"the regular expressions of the parameters 'match[]' weigh more than {WEIGHT_TOTAL_MAX} together; use "
+                "fewer or shorter ones, with fewer repetitions"
+            )
+        parsed.append(matchers)
     return parsed
 
 
-def required_selectors(fields: MultiDict[str]) -> Selectors:
-    parsed = selectors(fields)
+async def required_selectors(fields: MultiDict[str]) -> Selectors:
+    parsed = await selectors(fields)
     if not parsed:
         raise BadData("parameter 'match[]' is missing; give at least one series selector")
     return parsed

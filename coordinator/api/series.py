@@ -27,7 +27,7 @@ async def series(request: web.Request) -> web.Response:
     start_ms, end_ms = time_range(fields)
     default = request.app[CONTEXT].settings.series_limit
     limit = parameters.optional(fields, "limit", parameters.limit, default)
-    wanted = SelectBody(required_selectors(fields), start_ms, end_ms, limit)
+    wanted = SelectBody(await required_selectors(fields), start_ms, end_ms, limit)
     result = await ask(request, fields, "series.list", wanted)
     data, cut = await asyncio.to_thread(_label_sets, result, limit)
     return answered(data, result, cut)
@@ -48,7 +48,7 @@ async def _texts(request: web.Request, method: str, name: str) -> web.Response:
     fields = await parameters.form(request)
     start_ms, end_ms = time_range(fields)
     limit = parameters.optional(fields, "limit", parameters.limit, 0)
-    wanted = SelectBody(selectors(fields) or [()], start_ms, end_ms, limit, name)
+    wanted = SelectBody(await selectors(fields) or [()], start_ms, end_ms, limit, name)
     result = await ask(request, fields, method, wanted)
     answers = [unpack(reply.message.body, TextsReply) for reply in result.replies]
     texts = sorted({text for answer in answers for text in answer.texts})

@@ -9,7 +9,7 @@ from functools import partial
 
 from aiohttp import web
 
-from coordinator.bodies import read_body
+from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT
 from coordinator.negotiation import REMOTE_WRITE, content_type
 from coordinator.series import metadata, remote_write
@@ -73,6 +73,7 @@ async def _read(request: web.Request) -> Cut:
     context = request.app[CONTEXT]
     raw = await read_body(request, context.settings.body_bytes_max, encoding="snappy")
     size = remote_write.decompressed_size(raw)
+    hold(request, min(size, context.settings.decompressed_bytes_max))  # more is refused before it is made
     if size <= INLINE_BYTES_MAX:
         return _cut(raw, context.settings)
     size_max = max(size, len(raw))

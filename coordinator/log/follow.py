@@ -21,8 +21,15 @@ from shared.hashing import hash64
 from shared.messages import log
 
 QUEUE_RECORDS_MAX = 1000
-QUEUE_BYTES_MAX = 1 << 20
+QUEUE_BYTES_MAX = 256 << 10
 """Records and bytes in one follower's queue; with more, the follower reads from the store."""
+PAGE_BYTES_FIRST, PAGE_BYTES_MAX = 16 << 10, 256 << 10
+"""About so many bytes are read from the store at once for a follower that lags: few at first, and twice as many each
+time it comes back for more. A follower that does not take what it is sent holds a small page."""
+ROW_BYTES, VALUE_BYTES_USUAL = 128, 128
+"""What a row takes beside its value; and values until a page has shown how long they are."""
+CATCHING_UP_MAX = 3
+"""Pages read from the store at once for followers; other requests wait for no more than these."""
 
 Row = tuple[int, bytes, bytes]
 """(sequence number, key, value)."""
@@ -31,12 +38,14 @@ Row = tuple[int, bytes, bytes]
 class Follower:
     """One reader and its position: every selected record below `position` has been given to it."""
 
-    __slots__ = ("_bytes", "_queue", "lagging", "position", "selection", "wake", "warnings")
+    __slots__ = ("_bytes", "_queue", "lagging", "page_bytes", "position", "row_bytes", "selection", "wake", "warnings")
 
     def __init__(self, selection: KeySelection, position: int) -> None:
         self.selection = selection
         self.position = position
         self.lagging = True
+        self.page_bytes = PAGE_BYTES_FIRST
+        self.row_bytes = ROW_BYTES + VALUE_BYTES_USUAL
         self.warnings = Warnings()
         self.wake = asyncio.Event()
         self.wake.set()
@@ -46,6 +55,7 @@ class Follower:
     def lag(self) -> None:
         """Empty the queue: the follower reads the next records from the store."""
         self.lagging = True
+        self.page_bytes = PAGE_BYTES_FIRST
         self._queue.clear()
         self._bytes = 0
         self.wake.set()
@@ -57,12 +67,16 @@ class Follower:
             self.lag()
             return
         self._queue.append(row)
-        self._bytes += len(row[2])
+        self._bytes += self._size(row)
         self.wake.set()
+
+    def _size(self, row: Row) -> int:
+        """Bytes that the row takes. Those who follow one key share the bytes of it."""
+        return len(row[2]) + (len(row[1]) if self.selection.key is None else 0)
 
     def take(self, limit: int) -> list[Row]:
         taken, self._queue = self._queue[:limit], self._queue[limit:]
-        self._bytes = sum(len(row[2]) for row in self._queue)
+        self._bytes = sum(map(self._size, self._queue))
         if taken:
             self.position = taken[-1][0] + 1
         return taken
@@ -76,6 +90,7 @@ class Followers:
         self._frontier = frontier
         self._reader = reader
         self._count = 0
+        self._turns = asyncio.Semaphore(CATCHING_UP_MAX)
         self._by_key: dict[bytes, set[Follower]] = {}
         self._by_prefix: set[Follower] = set()
         self._hashes: NDArray[np.uint64] | None = None  # of the keys that are followed, ascending; None: out of date
@@ -109,7 +124,8 @@ class Followers:
         was read from the store holds none. The caller sets the deadline."""
         await follower.wake.wait()
         if follower.lagging:
-            return await self._catch_up(follower, limit)
+            async with self._turns:
+                return await self._catch_up(follower, limit)
         rows = follower.take(limit)
         if not follower._queue and not follower.lagging:
             follower.wake.clear()
@@ -124,13 +140,18 @@ class Followers:
         follower.lagging = False
         upto = self._frontier.visible
         try:
-            page = await self._reader.page(selection, follower.position, upto, limit, warnings=follower.warnings)
+            most = min(limit, 1 + follower.page_bytes // follower.row_bytes)
+            page = await self._reader.page(selection, follower.position, upto, most, warnings=follower.warnings)
         except BaseException:
             follower.lag()
             raise
+        page_bytes = follower.page_bytes
         if not page.done:
             follower.lag()
         rows = list(rows_of(page.records, selection))
+        if rows:
+            follower.row_bytes = ROW_BYTES + sum(len(row[2]) for row in rows) // len(rows)
+        follower.page_bytes = min(PAGE_BYTES_MAX, 2 * page_bytes)
         follower.position = max(follower.position, page.next)
         if not follower._queue and not follower.lagging:
             follower.wake.clear()
@@ -143,9 +164,10 @@ class Followers:
         for start, records in group.batches:
             if self._by_key:
                 self._publish_by_key(start, records)
+            rows: dict[int, Row] = {}
             for follower in self._by_prefix:
                 if not follower.lagging:
-                    _offer(follower, start, records, records.having(follower.selection.prefix))
+                    _offer(follower, start, records, records.having(follower.selection.prefix), rows)
 
     def publish_gap(self) -> None:
         """Have every follower read from the store: it holds visible records that were in no published group."""
@@ -156,8 +178,11 @@ class Followers:
         if self._hashes is None:
             self._hashes = np.sort(np.fromiter(map(hash64, self._by_key), np.uint64, len(self._by_key)))
         for at in records.among(self._hashes):
+            row: Row | None = None
             for follower in self._by_key.get(records.key(at), ()):
-                _offer(follower, start, records, (at,))
+                if not follower.lagging:
+                    row = row or (start + at, records.key(at), records.value(at))
+                    follower.offer(row)
 
     def _all(self) -> Iterable[Follower]:
         yield from self._by_prefix
@@ -165,12 +190,16 @@ class Followers:
             yield from followers
 
 
-def _offer(follower: Follower, start: int, records: BatchRecords, places: Sequence[int]) -> None:
+def _offer(follower: Follower, start: int, records: BatchRecords, places: Sequence[int], rows: dict[int, Row]) -> None:
+    """Offer the records at these places. `rows` has those that another follower was offered: their bytes are shared."""
     if len(places) > QUEUE_RECORDS_MAX:
         follower.lag()
         return
     for at in places:
-        follower.offer((start + at, records.key(at), records.value(at)))
+        row = rows.get(at)
+        if row is None:
+            row = rows[at] = (start + at, records.key(at), records.value(at))
+        follower.offer(row)
 
 
 def rows_of(records: log.Records, selection: KeySelection) -> Iterator[Row]:

@@ -22,6 +22,7 @@ from shared.promql.engine.context import TIMED_OUT
 from shared.promql.engine.memory import account_of, bounded
 from shared.promql.model import Annotations, Grid
 from shared.promql.positions import line_column
+from shared.promql.regex import is_instant
 from shared.wire import pack, size_of, unpack
 
 T = TypeVar("T")
@@ -29,7 +30,8 @@ T = TypeVar("T")
 LIGHT_THREADS = 4
 """Merges and renderings at the same time: their hot parts run outside the interpreter lock."""
 INLINE_TEXT_MAX = 500
-"""Characters of a query that may be parsed on the event loop; longer ones are parsed in a thread."""
+"""Characters of a query that may be parsed on the event loop. Longer ones, and those with a regular expression that may
+take long to compile, are parsed in a thread."""
 SHARDS_SHARE = 0.9
 """The share of a query's time that the workers get; the rest is for answering without those that are late."""
 REMARKS_MAX = 10
@@ -126,9 +128,14 @@ class Conclusion:
 async def planned(query: Query, *, relabel: bool = True) -> Plan:
     """The plan; without `relabel`, workers are asked for series before labels change. Raises ParseError, BadData,
     NotExecutable."""
-    if len(query.text) <= INLINE_TEXT_MAX:
+    if is_quickly_parsed(query.text):
         return plan(query.text, query.grid, relabel=relabel)
     return await in_thread(lambda: plan(query.text, query.grid, relabel=relabel), query, LIGHT)
+
+
+def is_quickly_parsed(text: str) -> bool:
+    """Whether the event loop may parse the query."""
+    return len(text) <= INLINE_TEXT_MAX and is_instant(text)
 
 
 async def ask(query: Query, query_plan: Plan, links: Links, place: Place, *, careful: bool = False) -> Replies:

@@ -119,6 +119,7 @@ def divide(
     totals = np.zeros((shards, 3), dtype=np.int64)
     order = np.empty(len(rows), dtype=np.int64)
     sort_by_place(table, rows, places, totals, order)
+    assert int(totals[:, 0].sum()) == len(rows), "each row belongs to one shard"
     sizes = [frame_words(*total) if total[0] else 0 for total in totals.tolist()]
     words = np.empty(sum(sizes), dtype=np.int64)
     fill_columns(body, table, hashes, order, totals, MARK, words, words.view(np.float64), words.view(np.uint8))

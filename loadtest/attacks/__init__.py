@@ -16,7 +16,8 @@ were restarted or counted as down, the attacker's answers, and whether the targe
 is missed.
 
 A wait is measured from the time at which the request was due, so that a request behind one that is stuck counts too.
-The row `none` is the bystander alone: it shows what the machine itself costs. Memory is the resident memory of all
+The row `none` is the bystander alone: it shows what the machine itself costs. As root, the cluster and the bystander
+get a higher priority than other work on the machine. Memory is the resident memory of all
 processes of the cluster together, sampled ten times a second; pages that processes share count in each of them, so
 its growth matters, not its height.
 """

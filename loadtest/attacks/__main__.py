@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
+import signal
 import sys
 import tempfile
 import time
@@ -17,21 +17,23 @@ import psutil
 from loadtest.attacks import data, report
 from loadtest.attacks.catalogue import ATTACKS, named
 from loadtest.attacks.mixed import run_mixed
-from loadtest.attacks.running import Result, run
+from loadtest.attacks.priority import raised
+from loadtest.attacks.running import Result, few_open_files, run
 from loadtest.attacks.target import Target
 from loadtest.attacks.watching import family
 from loadtest.bench.log_load import wait_compiled
 from loadtest.harness.cluster import ROOT, Cluster
 
-OPEN_FILES = 1024
-"""Soft limit that the cluster starts with: what most shells and services have."""
 SHARDS, WORKERS = 8, 2
+NICENESS = -5
+"""Of this process and the cluster."""
 WARM_S = 3.0
 QUIET_SHARE = 0.1
 QUIET_WITHIN_S = 180.0
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and so the cluster as well
     options = _options()
     attacks = named(options.only)
     if options.list:
@@ -39,7 +41,7 @@ def main() -> int:
             growth = f", +{attack.growth_mb:g} MB" if attack.growth_mb is not None else ""
             sys.stdout.write(f"{attack.name:<18} {attack.what} (target: {attack.wait_s:g} s{growth})\n")
         return 0
-    with _cluster(options.tree.resolve()) as cluster:
+    with raised(NICENESS), _cluster(options.tree.resolve()) as cluster:
         wait_compiled(cluster)
         began = time.monotonic()
         target = data.load(cluster, data.Amounts().scaled(options.scale))
@@ -78,17 +80,13 @@ def _run_all(cluster: Cluster, target: Target, attacks: list, seconds: float) ->
 
 @contextmanager
 def _cluster(tree: Path) -> Iterator[Cluster]:
-    """A cluster with an ordinary limit of open files, while this process and the attackers may open more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with tempfile.TemporaryDirectory(prefix="attacks-") as directory:
         cluster = Cluster(Path(directory), shards=SHARDS, workers=WORKERS, tree=tree)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard))
         try:
-            cluster.start()
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            with few_open_files():
+                cluster.start()
             yield cluster
         finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             cluster.kill()
 
 

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
+import resource
 import sys
 from dataclasses import asdict
 
 from loadtest.attacks.catalogue import named
+from loadtest.attacks.priority import prefer
 from loadtest.attacks.sending import Answers
 from loadtest.attacks.target import Target
 
 NICENESS = 5
-"""The attacker's work gives way to that of the cluster and the bystander."""
+"""The attacker's own work gives way to that of the cluster and the bystander."""
 
 
 def main() -> None:
     name, port, end_s, seconds = sys.argv[1:]
-    os.nice(NICENESS)
+    prefer(NICENESS)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     (attack,) = named([name])
     run = attack.prepare(Target(int(port), int(end_s)))
     print("prepared", flush=True)

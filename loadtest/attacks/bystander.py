@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import sys
 import threading
 import time
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from loadtest.attacks import target as names
+from loadtest.attacks.priority import prefer
 from loadtest.attacks.target import HOST, Target, base64_text
 
 INTERVAL_S = 1 / 20
 CONNECT_INTERVAL_S = 1.0
 TIMEOUT_S = 30.0
 """A request without an answer after this time is an error, and a wait of this length."""
-NICENESS = -5
-"""So that the bystander's own work does not wait for a processor; only root may."""
+NICENESS = -10
+"""So that the bystander's own work does not wait for a processor, not even behind the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,11 @@ class Repeated:
         """Forget what was measured so far."""
         self._waits_s, self._errors = [], Counter()
 
-    def end(self) -> Waits:
+    def stop(self) -> None:
         self._stop.set()
+
+    def result(self) -> Waits:
+        """Once it is stopped; a request that is under way counts."""
         self._thread.join(TIMEOUT_S + 1)
         waits_ms = np.array(self._waits_s or [0.0]) * 1000
         p50, p99 = np.percentile(waits_ms, [50, 99])
@@ -122,12 +124,13 @@ class Bystander:
             kind.begin()
 
     def end(self) -> dict[str, Waits]:
-        return {name: kind.end() for name, kind in self._kinds.items()}
+        for kind in self._kinds.values():
+            kind.stop()
+        return {name: kind.result() for name, kind in self._kinds.items()}
 
 
 def main() -> None:
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+    prefer(NICENESS)
     bystander = Bystander(Target(int(sys.argv[1]), int(sys.argv[2])))
     print("at work", flush=True)
     if sys.stdin.readline():

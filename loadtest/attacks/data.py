@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 import string
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from loadtest.attacks import target as names
 from loadtest.attacks.target import Target
 from loadtest.bench.log_load import fill
 from loadtest.bench.metrics.payloads import STEP_MS, Workload, requests
 from loadtest.bench.metrics.sending import send
+from loadtest.bench.vector_data import clustered
 from loadtest.harness.cluster import Cluster
 from loadtest.harness.remote_write_bodies import compressed
 from proto import vector_pb2
@@ -24,6 +24,7 @@ SERIES_STEP = 2_000
 WRITE_VECTORS = 1_000
 LONG_VALUES_A_REQUEST = 20
 BYSTANDER_RECORDS = 10
+WRITE_WITHIN_S, RETRY_S = 60.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,24 @@ def load(cluster: Cluster, amounts: Amounts) -> Target:
     """Fill an empty cluster; every write is acknowledged when this returns."""
     end_ms = int(time.time() * 1000) // STEP_MS * STEP_MS
     history = Workload(names.METRIC, amounts.series, amounts.samples, end_ms - (amounts.samples - 1) * STEP_MS)
-    send(cluster.port, requests(history, CONNECTIONS))
-    send(cluster.port, [_few_series(amounts, end_ms), _long_values(amounts.long_values, end_ms)])
+    _write(cluster, requests(history, CONNECTIONS))
+    _write(cluster, [_few_series(amounts, end_ms), _long_values(amounts.long_values, end_ms)])
     _load_log(cluster, amounts.records)
     _load_vectors(cluster, amounts.vectors)
     return Target(cluster.port, end_ms // 1000)
+
+
+def _write(cluster: Cluster, streams: Sequence[Sequence[bytes]]) -> None:
+    """Again from the beginning when a write is refused, which changes nothing that was written before."""
+    give_up = time.monotonic() + WRITE_WITHIN_S
+    while True:
+        try:
+            send(cluster.port, streams)
+            return
+        except RuntimeError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(RETRY_S)
 
 
 def _few_series(amounts: Amounts, end_ms: int) -> list[bytes]:
@@ -83,14 +97,13 @@ def _load_log(cluster: Cluster, records: int) -> None:
 
 
 def _load_vectors(cluster: Cluster, count: int) -> None:
-    chooser = np.random.default_rng(1)
+    vectors = clustered(count, names.COLLECTION_DIMENSION, seed=1)
     colours = random.Random(1)
     for first in range(0, count, WRITE_VECTORS):
         request = vector_pb2.WriteRequest()
         for number in range(first, min(first + WRITE_VECTORS, count)):
             vector = request.upsert_vectors.add(id=f"v-{number}")
-            components = chooser.standard_normal(names.COLLECTION_DIMENSION, dtype=np.float32)
-            vector.attributes["vector"].vector_value.values.extend(components)
+            vector.attributes["vector"].vector_value.values.extend(vectors[number])
             vector.attributes["colour"].string_value = colours.choice(string.ascii_lowercase)
         kind = {"Content-Type": "application/protobuf"}
         answer = cluster.request("POST", "/api/v1/vector/write", request.SerializeToString(), kind)

@@ -18,6 +18,8 @@ from loadtest.attacks.watching import proportional_mb
 from loadtest.harness.cluster import ROOT, Cluster
 
 USERS = 10
+LOAD_SECONDS_MAX = 86_400.0
+"""The load is ended before."""
 WARM_S = 30.0
 """The load runs for so long before memory is measured for the first time."""
 REST_S = 30.0
@@ -32,7 +34,7 @@ def run_mixed(cluster: Cluster, target: Target, attacks: Sequence[Attack], secon
     Waits of the bystander are shown as well; they have no target here, since the load beside takes its share.
     """
     results: list[Result] = []
-    with _load(cluster):
+    with _load(cluster, LOAD_SECONDS_MAX):
         time.sleep(WARM_S)
         before_mb = proportional_mb(cluster)
         stop = time.monotonic() + total_s
@@ -56,14 +58,13 @@ def run_mixed(cluster: Cluster, target: Target, attacks: Sequence[Attack], secon
 
 
 @contextmanager
-def _load(cluster: Cluster) -> Iterator[None]:
+def _load(cluster: Cluster, seconds: float) -> Iterator[None]:
     """Users of `loadtest/locustfile.py`, in a process of their own."""
     command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "locustfile.py"), "--headless"]
-    options = ["--users", str(USERS), "--spawn-rate", str(USERS), "--host", cluster.url, "--only-summary"]
+    options = ["--host", cluster.url, "--only-summary"]
+    load = {"LOAD_SHAPE": "steady", "LOAD_USERS": str(USERS), "LOAD_SECONDS": str(seconds), "PYTHONPATH": str(ROOT)}
     with open(cluster.directory / "locust.log", "wb") as log:
-        process = subprocess.Popen(
-            [*command, *options], cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)}
-        )
+        process = subprocess.Popen([*command, *options], cwd=ROOT, stdout=log, stderr=log, env={**os.environ, **load})
     try:
         yield
     finally:

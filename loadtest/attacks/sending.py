@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
@@ -19,7 +20,7 @@ MESSAGE_BYTES = 160
 REFUSED_PAUSE_S = 0.05
 """Between a refusal and the next attempt, so that an attack does not become a flood of light requests."""
 
-Run = Callable[["Answers", float], Awaitable[None]]
+Run = Callable[["Answers", float], Coroutine[Any, Any, None]]
 """Attack for that many seconds, noting the answers."""
 Prepare = Callable[[Target], Run]
 """Makes everything that an attack needs beforehand, such as its bodies."""

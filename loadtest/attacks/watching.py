@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from loadtest.harness.cluster import Cluster
 SAMPLE_INTERVAL_S = 0.1
 SAMPLES_A_LISTING = 10
 """The processes are listed anew after so many samples: to list them costs more than to read their memory."""
+AVAILABLE_MB_MIN = 1500
+"""The cluster is killed, and counts as restarted, before it takes the last memory of the machine from other work."""
 PAGE_BYTES = 4096
 MB = 1 << 20
 
@@ -112,3 +115,7 @@ class Watch:
                     continue  # one ended meanwhile
             number += 1
             self._peak = max(self._peak, resident_mb(processes))
+            if psutil.virtual_memory().available < AVAILABLE_MB_MIN * MB:
+                for process in processes:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,9 +22,12 @@ import psutil
 from aiohttp import streams, web
 from aiohttp.test_utils import make_mocked_request
 
+from coordinator.admission import Holder
 from coordinator.app import build
+from coordinator.clients import Client
 from coordinator.context import Context
 from coordinator.dispatch import Dispatcher, _answered
+from coordinator.queries.gate import Gate
 from loadtest.harness.worst_bodies import WORST
 from shared.config import Settings
 from shared.errors import Unavailable
@@ -35,13 +37,6 @@ from shared.kernels import compile_all
 SIZE_BYTES = 63 << 20
 TICK_S = 0.001
 WITHIN_S = 120.0
-SHARDS = 8
-AWAITED = {
-    "links": ("call", "fan_out"),
-    "vectors": ("write", "delete", "get", "search", "create"),
-    "samples": ("write",),
-}
-"""What handlers call once a body is decoded."""
 
 
 class Ticker(threading.Thread):
@@ -76,15 +71,14 @@ async def _ticks(longest: list[float]) -> None:
 
 def _context() -> Context:
     """A context whose areas store nothing."""
-    required = [field.name for field in fields(Context) if field.default is field.default_factory is MISSING]
-    parts: dict[str, Any] = {name: mock.MagicMock() for name in required}
-    parts["settings"] = Settings()
-    parts["links"].shards = SHARDS
-    for name, methods in AWAITED.items():
-        for method in methods:
-            setattr(parts[name], method, mock.AsyncMock(side_effect=Unavailable("nothing is stored here")))
-    parts["log"].append = mock.AsyncMock(side_effect=lambda append: _nothing(append.take_blocks(SHARDS)))
-    return Context(**parts)
+    links = mock.MagicMock(shards=8)
+    areas = [mock.AsyncMock(), mock.AsyncMock(), mock.AsyncMock()]
+    areas[0].append.side_effect = lambda append: _nothing(append.take_blocks(8))
+    for area in (*areas[1:], links):
+        for name in ("write", "delete", "get", "search", "create", "call", "fan_out"):
+            setattr(area, name, mock.AsyncMock(side_effect=Unavailable("nothing is stored here")))
+    log, vectors, samples = areas
+    return Context(Settings(), links, mock.MagicMock(), log, vectors, samples, Gate(1))
 
 
 def _nothing(_: object) -> tuple[int, int]:
@@ -99,7 +93,7 @@ def dispatcher() -> Dispatcher:
 async def answer(handlers: Dispatcher, body: bytes, path: str, content_type: str) -> tuple[int, str]:
     """(status, text) of what the handlers answer to this body."""
     method = "PUT" if "/cursors/" in path or "/collections/" in path else "POST"
-    protocol = mock.Mock(_reading_paused=False)
+    protocol = mock.Mock(_reading_paused=False, holder=Holder(Client("a bench")))
     payload = streams.StreamReader(protocol, limit=1 << 30, loop=asyncio.get_running_loop())
     payload.feed_data(body)
     payload.feed_eof()

@@ -75,7 +75,8 @@ DASHBOARD = (
 def planning_ms(times: int) -> tuple[float, float]:
     """Parsing and planning a dashboard query: (seen for the first time, seen before), medians."""
     grid = Grid(0, 3_600_000, 15_000)
-    first, again = [], []
+    first: list[float] = []
+    again: list[float] = []
     for number in range(times):
         for text in DASHBOARD:
             fresh = text.replace("5m", f"{number + 1}m")

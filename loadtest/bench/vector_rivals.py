@@ -41,13 +41,16 @@ class Usearch:
         self.least, self.least_recall = _least(data, wanted, self._search)
         self.recall = recall(self._search(USEARCH_DEFAULT), data.expected)
 
+    def _set_expansion(self, expansion: int) -> None:
+        self._index.expansion_search = expansion  # type: ignore[misc]  # usearch's stubs know no setter
+
     def _search(self, expansion: int) -> list[list[int]]:
-        self._index.expansion_search = expansion
+        self._set_expansion(expansion)
         return self._index.search(self._data.queries, K, threads=1).keys.tolist()
 
     def one(self, expansion: int = USEARCH_DEFAULT) -> float:
         """Searches a second, one at a time on one core."""
-        self._index.expansion_search = expansion
+        self._set_expansion(expansion)
         started = time.perf_counter()
         for query in self._data.queries:
             self._index.search(query, K, threads=1).keys.tolist()
@@ -55,7 +58,7 @@ class Usearch:
 
     def batch(self) -> float:
         """Searches a second, all at once on all cores."""
-        self._index.expansion_search = USEARCH_DEFAULT
+        self._set_expansion(USEARCH_DEFAULT)
         started = time.perf_counter()
         self._index.search(self._data.queries, K, threads=0)
         return len(self._data.queries) / (time.perf_counter() - started)

@@ -22,8 +22,8 @@ def body(series: Iterable[Series]) -> bytes:
         pairs = sorted(labels.items()) if isinstance(labels, Mapping) else labels
         for name, value in pairs:
             entry.labels.add(name=name, value=value)
-        for timestamp, value in samples:
-            entry.samples.add(timestamp=timestamp, value=value)
+        for timestamp, number in samples:
+            entry.samples.add(timestamp=timestamp, value=number)
     return request.SerializeToString()
 
 

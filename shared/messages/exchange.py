@@ -43,12 +43,16 @@ def encode(value: Shipped) -> tuple[Shape, list[Frame]]:
         return _encode_matrix(value)
     if isinstance(value, RangeVector):
         return _encode_range(value)
+    assert all(plane.shape == value.present.shape for plane in value.planes.values())
+    assert value.present.shape[0] == value.groups.size == len(value.drop_name)
     frames = [*value.groups.to_frames(), *(_raw(plane) for plane in value.planes.values())]
     frames += [_bits(value.present), _bits(value.drop_name)]
     return Shape("partial", value.present.shape[1], len(frames), tuple(value.planes)), frames
 
 
 def _encode_matrix(value: Matrix) -> tuple[Shape, list[Frame]]:
+    assert value.values.shape == value.present.shape
+    assert value.values.shape[0] == value.labels.size == len(value.drop_name)
     frames = [*value.labels.to_frames(), _raw(value.values), _bits(value.present), _bits(value.drop_name)]
     return Shape("matrix", value.values.shape[1], len(frames)), frames
 
@@ -56,6 +60,9 @@ def _encode_matrix(value: Matrix) -> tuple[Shape, list[Frame]]:
 def _encode_range(value: RangeVector) -> tuple[Shape, list[Frame]]:
     samples = value.samples
     starts = samples.start_timestamps_ms
+    assert len(samples.offsets) == value.labels.size + 1 == len(value.drop_name) + 1
+    assert samples.offsets[0] == 0 and samples.offsets[-1] == len(samples.timestamps_ms) == len(samples.values)
+    assert starts is None or len(starts) == len(samples.values)
     frames = [
         *value.labels.to_frames(),
         _raw(samples.offsets),
@@ -75,6 +82,7 @@ def _encode_text(value: Rendered) -> tuple[Shape, list[Frame]]:
 
 
 def _decode_text(shape: Shape, frames: Sequence[Frame]) -> Rendered:
+    assert len(frames) == 2 + len(shape.series)
     cuts = np.cumsum(shape.series)[:-1]
     ends, label_ends = (np.split(np.require(_array(frame, np.int64), requirements="A"), cuts) for frame in frames[:2])
     data = [_array(frame, np.uint8) for frame in frames[2:]]
@@ -95,11 +103,14 @@ def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:
         samples = Samples(
             _array(frames[2], np.int64), _array(frames[3], np.int64), _array(frames[4], np.float64), starts
         )
+        assert len(samples.offsets) == series + 1
+        assert samples.offsets[-1] == len(samples.timestamps_ms) == len(samples.values)
         return RangeVector(labels, samples, drop_name)
     cells = (series, shape.steps)
     present = _from_bits(frames[-2], cells)
     if shape.kind == "matrix":
         return Matrix(labels, _array(frames[2], np.float64).reshape(cells), present, drop_name)
+    assert len(frames) == 2 + len(shape.planes) + 2, "labels, planes, presence and dropped names"
     planes = {
         name: _array(frame, np.float64).reshape(cells) for name, frame in zip(shape.planes, frames[2:], strict=False)
     }
@@ -129,6 +140,7 @@ def label_hashes(labels: LabelFrame) -> NDArray[np.uint64]:
 
 def with_hashes(shape: Shape, frames: list[Frame], hashes: NDArray[np.uint64]) -> tuple[Shape, list[Frame]]:
     """An encoded value with `label_hashes` as its last frame."""
+    assert not shape.hashed and len(frames) == shape.frames
     return msgspec.structs.replace(shape, frames=shape.frames + 1, hashed=True), [*frames, hashes.tobytes()]
 
 
@@ -183,6 +195,7 @@ def add_remarks(annotations: Annotations, sub_query_remarks: Sequence[Remark], s
 
 
 def _raw(array: Float | Int | NDArray[np.uint8]) -> Frame:
+    assert array.dtype.str in ("<f8", "<i8", "|u1"), "a reader takes the types of arrays as given"
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(np.uint8).data if flat.size else b""
 
@@ -196,6 +209,7 @@ def _array(frame: Frame, dtype: type) -> NDArray:
 
 
 def _bits(mask: Bool) -> Frame:
+    assert mask.dtype == np.bool_
     return b"" if mask.all() else np.packbits(mask).data
 
 
@@ -203,4 +217,5 @@ def _from_bits(frame: Frame, shape: tuple[int, ...]) -> Bool:
     if not len(frame):
         return np.ones(shape, dtype=np.bool_)
     cells = int(np.prod(shape))
+    assert len(frame) == (cells + 7) // 8, "bits that are missing would be read as zeros"
     return np.unpackbits(np.frombuffer(frame, dtype=np.uint8), count=cells).view(np.bool_).reshape(shape)

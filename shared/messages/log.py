@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import Internal
-from shared.wire import Frame
+from shared.wire import Frame, size_of
 
 SEQUENCE_BYTES = 8
 SEQUENCE_MAX = (1 << 64) - 1
@@ -213,6 +213,8 @@ class Records:
         key_lengths: NDArray[np.uint32],
         keys: Frame,
     ) -> None:
+        assert len(value_lengths) == len(sequences)
+        assert len(key_lengths) in (0, len(sequences)), "each record has a key, or all have the requested one"
         self.sequences = sequences
         self.value_lengths = value_lengths
         self.values = values
@@ -238,6 +240,9 @@ class Records:
         )
 
     def frames(self) -> list[Frame]:
+        assert self.sequences.dtype == np.uint64 and self.value_lengths.dtype == self.key_lengths.dtype == np.uint32
+        assert int(self.value_lengths.sum(dtype=np.int64)) == size_of(self.values)
+        assert int(self.key_lengths.sum(dtype=np.int64)) == size_of(self.keys)
         return [
             self.sequences.tobytes(),
             self.value_lengths.tobytes(),
@@ -322,6 +327,7 @@ def _lengths(items: Sequence[bytes]) -> NDArray[np.uint32]:
 def _cut(joined: Frame, lengths: NDArray[np.uint32]) -> list[bytes]:
     data = bytes(joined)
     ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    assert (ends[-1] if ends else 0) == len(data)
     return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 

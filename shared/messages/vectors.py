@@ -139,6 +139,7 @@ def unpack_blobs(joined: Frame, lengths: Frame) -> list[bytes]:
     """Inverse of `pack_blobs`."""
     ends = np.frombuffer(lengths, dtype=np.uint32).cumsum(dtype=np.int64).tolist()
     data = bytes(joined)
+    assert (ends[-1] if ends else 0) == len(data)
     return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -146,9 +147,11 @@ def unpack_chosen(joined: bytes, lengths: Frame, places: NDArray[np.int64]) -> l
     """The byte strings at `places` of those that `pack_blobs` packed, in the order of `places`."""
     sizes = np.frombuffer(lengths, dtype=np.uint32)
     ends = sizes.cumsum(dtype=np.int64)[places]
+    assert not len(ends) or int(ends.max()) <= len(joined)
     return [joined[start:end] for start, end in zip((ends - sizes[places]).tolist(), ends.tolist(), strict=True)]
 
 
 def floats(frame: Frame, dimension: int) -> Floats:
     """A frame of float32 as an array [rows, dimension] that shares its memory."""
+    assert 1 <= dimension <= DIMENSION_MAX
     return np.frombuffer(frame, dtype=np.float32).reshape(-1, dimension)

@@ -19,7 +19,8 @@ from shared.promql.ast import Expr, Matcher, VectorSelector
 from shared.promql.builder import Builder
 from shared.promql.durations import resolve_durations
 from shared.promql.positions import Fault
-from shared.promql.tokens import tokens
+from shared.promql.regex import WEIGHT_TOTAL_MAX, weight
+from shared.promql.tokens import string, tokens
 from shared.promql.types import Typed
 
 __all__ = ["parse", "parse_selector", "resolve_durations"]
@@ -85,7 +86,16 @@ class _Words(Lexer):
         pass
 
     def lex(self, lexer_state: Any, parser_state: Any) -> Iterator[Token]:
-        return tokens(str(lexer_state.text.text))
+        """The words. Raises Fault where patterns of matchers weigh too much together, before the last is compiled."""
+        pattern_weight, is_pattern = 0, False
+        for word in tokens(str(lexer_state.text.text)):
+            if is_pattern and word.type == "STRING":
+                pattern_weight += weight(string(word))
+                if pattern_weight > WEIGHT_TOTAL_MAX:
+                    text = f"regular expressions weigh more than {WEIGHT_TOTAL_MAX} together; use fewer repetitions"
+                    raise Fault(text, word.start_pos or 0, executable=True)
+            is_pattern = word.type in ("EQL_REGEX", "NEQ_REGEX")
+            yield word
 
 
 @lru_cache(maxsize=1)

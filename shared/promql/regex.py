@@ -1,56 +1,226 @@
-"""Regular expressions of label matchers: RE2, where `.` matches a line feed too and the whole value must match.
+"""Regular expressions of queries: RE2, `.` matching a line feed too, the whole value matched, with bounds on the cost.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/basics/#regular-expressions.
+
+The binding compiles with the interpreter lock held and matches without it, and neither can be interrupted. So the
+bounds keep one compilation at some 20 ms, and one match at some 0.2 s. Between matches the caller's `check` is called.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
 import re2
+from numpy.typing import NDArray
 
+from shared.errors import NotExecutable
 from shared.promql.ast import Matcher
 
 PATTERN_BYTES_MAX: Final = 64 << 10
 """Enough for 10,000 alternatives of a few characters."""
 
-REPETITIONS_MAX: Final = 12_000
-"""Quantifiers of a pattern, where `x{1,1000}` counts as 1,000. The time that RE2 takes to compile a chain of them is
-quadratic: about 0.3 s for this many."""
+WEIGHT_MAX: Final = 2_000
+"""The highest `weight` of a pattern: one unit takes RE2 some 10 µs to compile."""
+WEIGHT_TOTAL_MAX: Final = 20_000
+"""The patterns of one request together: 0.2 s, in pieces."""
+WEIGHT_INSTANT: Final = 100
+"""Patterns up to this weight, together, compile within a millisecond."""
 
-_QUANTIFIER: Final = re.compile(r"[?*+]|\{(\d+)(?:,(\d*))?\}")
+COMPILED_BYTES_MAX: Final = 512 << 10
+"""Memory of one compiled pattern with its automata. RE2 gives up when two thirds do not hold the program, some 30,000
+instructions: then repetitions within repetitions multiplied what `weight` adds up."""
+
+GROUPS_MAX: Final = 200
+"""Groups of a pattern that captures: RE2's time to fill them grows with their number times the text's length."""
+
+WORK_MAX: Final = 1 << 26
+"""Bytes of a text × instructions of a program × (1 + groups) of one match. If the automaton outgrows its memory, RE2
+follows every instruction at every byte, which takes 1 to 3 ns each."""
+WORK_UNCHECKED_MAX: Final = 1 << 22
+WORK_TEXT: Final = 1 << 14
+"""What any text counts at least: the deadline is checked every 256 texts."""
 
 CACHED_LENGTH_MAX: Final = 1024
-"""Longer patterns are compiled each time, so that the cache of results stays within a megabyte."""
+"""Longer patterns are examined anew, so that the cache of answers stays within a megabyte."""
+
+_QUANTIFIER: Final = re.compile(r"[?*+]|\{(\d+)(?:,(\d*))?\}")
+_UNICODE_CLASS: Final = re.compile(r"\\[pP]")
+_UNICODE_CLASS_WEIGHT: Final = 100
+_SMALL_PARTS: Final = 10
+_BYTES: Final = 80
+"""Alternatives and character classes, and bytes, of the weight 1."""
+
+_HIDING: Final = re.compile(r"\\[xuU0-7]")
+"""Escapes of a PromQL string that can stand for a character of a pattern's syntax."""
+
+_LITERAL: Final = r"(?:[^\\.+*?()|\[\]{}^$]++|\\[\\.+*?()\[\]{}^$/\-])*+"
+_LITERALS: Final = re.compile(rf"\((?:\?:)?({_LITERAL}(?:\|{_LITERAL})*)\)|({_LITERAL}(?:\|{_LITERAL})*)")
+_AROUND_LITERAL: Final = re.compile(rf"(\.[*+])?({_LITERAL})(\.[*+])?")
+_ESCAPED: Final = re.compile(r"\\(.)")
 
 
-def compile_pattern(pattern: str) -> Any:
-    """The compiled pattern, to be used with `fullmatch(text) is not None`. Raises ValueError with RE2's reason.
-
-    It captures nothing: with captures RE2 takes minutes to match a pattern of many thousand groups.
-    """
-    if len(pattern.encode()) > PATTERN_BYTES_MAX:
-        raise ValueError(f"the pattern is {len(pattern.encode())} bytes long, at most {PATTERN_BYTES_MAX} are allowed")
+def weight(pattern: str) -> int:
+    """What compiling a pattern may cost, in units of some 10 µs. A repetition counts 1 (`x{1,1000}` counts 1,000), a
+    Unicode class such as `\\pL` 100; ten alternatives or other classes count 1, and so do 80 bytes."""
     repetitions = sum(_repetitions(match) for match in _QUANTIFIER.finditer(pattern))
-    if repetitions > REPETITIONS_MAX:
-        raise ValueError(f"the pattern has {repetitions} repetitions, at most {REPETITIONS_MAX} are allowed")
-    options = re2.Options()
-    options.log_errors = False
-    options.dot_nl = True
-    options.never_capture = True
-    try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else "not RE2"
-        raise ValueError(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)) from None
+    classes = len(_UNICODE_CLASS.findall(pattern))
+    small_parts = pattern.count("|") + pattern.count("[") + pattern.count("\\")
+    return repetitions + _UNICODE_CLASS_WEIGHT * classes + small_parts // _SMALL_PARTS + len(pattern) // _BYTES
 
 
 def _repetitions(match: re.Match[str]) -> int:
     """How many repetitions a quantifier counts as. RE2 itself refuses counts above 1,000."""
     counts = [min(int(count[:5]), 1_000) for count in match.groups() if count]
     return max(counts, default=1)
+
+
+@lru_cache(maxsize=1024)
+def is_instant(query: str) -> bool:
+    """Whether all patterns in the text of a query together compile within a millisecond. For short queries: they are
+    remembered."""
+    return weight(query) <= WEIGHT_INSTANT and _HIDING.search(query) is None
+
+
+class Regex:
+    """One pattern. Raises ValueError with the reason if RE2 or a bound refuses it.
+
+    `literals` are the texts the pattern stands for if it is just `a|b|c` or `(a|b|c)`, else None. These patterns, and
+    those such as `.*a.*`, need no RE2. Without `captures`, groups are not looked at.
+    """
+
+    def __init__(self, pattern: str, *, captures: bool = False) -> None:
+        _require(_size_error(pattern))
+        self.literals = None if captures else _literals(pattern)
+        self._test = None if captures else _simple_test(pattern, self.literals)
+        self._compiled: Any = None if self._test is not None else _compiled(pattern, captures)
+        self.groups: int = 0 if self._compiled is None or not captures else self._compiled.groups
+        if self.groups > GROUPS_MAX:
+            raise ValueError(f"the pattern has {self.groups} groups, at most {GROUPS_MAX} are allowed")
+        self._work = 0 if self._compiled is None else self._compiled.programsize * (1 + self.groups)
+
+    @property
+    def group_numbers(self) -> dict[str, int]:
+        """The numbers of the groups that have names."""
+        return dict(self._compiled.groupindex) if self.groups else {}
+
+    def matches(self, text: str) -> bool:
+        """Raises NotExecutable for a text that is too long for the pattern."""
+        return bool(self.matching([text.encode(errors="surrogatepass")], unchecked)[0])
+
+    def matching(self, texts: Sequence[bytes], check: Callable[[], None]) -> NDArray[np.bool_]:
+        """bool[n]: which of these UTF-8 texts match as a whole. `check` is called again and again, and may raise.
+
+        Raises NotExecutable for a text that is too long for the pattern.
+        """
+        if self._test is not None:
+            return np.fromiter(map(self._test, texts), np.bool_, len(texts))
+        return np.fromiter((match is not None for match in self.captured(texts, check)), np.bool_, len(texts))
+
+    def captured(self, texts: Sequence[bytes], check: Callable[[], None]) -> Iterator[re2._Match | None]:
+        """RE2's match of each of these UTF-8 texts as a whole, or None. `check` and errors as of `matching`; for a
+        pattern that captures."""
+        fullmatch = self._compiled.fullmatch
+        unchecked = 0
+        for text in texts:
+            work = self._work * len(text)
+            if work > WORK_MAX:
+                raise self._too_long(len(text))
+            unchecked += max(work, WORK_TEXT)
+            if unchecked > WORK_UNCHECKED_MAX:
+                check()
+                unchecked = work
+            yield fullmatch(text)
+
+    def _too_long(self, size: int) -> NotExecutable:
+        groups = f" and {self.groups} groups" if self.groups else ""
+        return NotExecutable(
+            f"a label value of {size} bytes is too long for a regular expression with {self._compiled.programsize} "
+            f"instructions{groups}: at most {WORK_MAX // self._work} bytes; use a simpler expression"
+        )
+
+
+def unchecked() -> None:
+    """The `check` of work that nothing ends early."""
+
+
+def bound_error(pattern: str) -> str | None:
+    """Why a pattern that captures is too costly to be compiled, as far as that is known without compiling it."""
+    return _size_error(pattern) or _weight_error(pattern)
+
+
+def _size_error(pattern: str) -> str | None:
+    size = len(pattern.encode())
+    if size <= PATTERN_BYTES_MAX:
+        return None
+    return f"the pattern is {size} bytes long, at most {PATTERN_BYTES_MAX} are allowed"
+
+
+def _weight_error(pattern: str) -> str | None:
+    pattern_weight = weight(pattern)
+    if pattern_weight <= WEIGHT_MAX:
+        return None
+    return (
+        f"the pattern weighs {pattern_weight}, at most {WEIGHT_MAX} is allowed: a repetition weighs 1, x{{1,1000}} "
+        rf"weighs 1,000, a Unicode class such as \pL {_UNICODE_CLASS_WEIGHT}, {_SMALL_PARTS} alternatives or other "
+        f"classes 1, {_BYTES} bytes 1"
+    )
+
+
+def _require(error: str | None) -> None:
+    if error is not None:
+        raise ValueError(error)
+
+
+def _compiled(pattern: str, captures: bool) -> Any:
+    _require(_weight_error(pattern))
+    options = re2.Options()
+    options.log_errors = False
+    options.dot_nl = True
+    options.never_capture = not captures
+    options.max_mem = COMPILED_BYTES_MAX
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else "not RE2"
+        text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        if "too large" in text:
+            text += f": it needs more than {COMPILED_BYTES_MAX} bytes of memory; use fewer or smaller repetitions"
+        raise ValueError(text) from None
+
+
+def _literals(pattern: str) -> list[str] | None:
+    match = _LITERALS.fullmatch(pattern)
+    if match is None:
+        return None
+    literals = match[2] if match[1] is None else match[1]
+    return [_unescaped(literal) for literal in literals.split("|")]  # `\|` is not among the escapes
+
+
+def _unescaped(literal: str) -> str:
+    return _ESCAPED.sub(r"\1", literal) if "\\" in literal else literal
+
+
+def _simple_test(pattern: str, literals: Sequence[str] | None) -> Callable[[bytes], bool] | None:
+    """The test for texts that a pattern like `a|b`, `a.*`, `.+a` or `.*a.*` amounts to, else None: it takes some 50 ns
+    where RE2 takes 2 µs."""
+    if literals is not None:
+        return frozenset(literal.encode() for literal in literals).__contains__
+    match = _AROUND_LITERAL.fullmatch(pattern)
+    if match is None or (match[1] and match[3] and not match[2]):  # `.+.+` counts characters, not bytes
+        return None
+    literal = _unescaped(match[2]).encode()
+    before, after = match[1], match[3]
+    size_min = len(literal) + (before == ".+") + (after == ".+")
+    if before and after:
+        first, last = int(before == ".+"), -1 if after == ".+" else None
+        return lambda text: len(text) >= size_min and literal in text[first:last]
+    if before:
+        return lambda text: len(text) >= size_min and text.endswith(literal)
+    return lambda text: len(text) >= size_min and text.startswith(literal)
 
 
 def regex_error(pattern: str) -> str | None:
@@ -78,7 +248,7 @@ def _checked(pattern: str) -> tuple[str | None, bool]:
 
 def _check(pattern: str) -> tuple[str | None, bool]:
     try:
-        return None, compile_pattern(pattern).fullmatch("") is not None
+        return None, Regex(pattern).matches("")
     except ValueError as error:
         return str(error), False
 

@@ -28,6 +28,7 @@ from shared.promql.ast import (
 from shared.promql.functions import AGGREGATORS, FUNCTIONS, functions_with
 from shared.promql.operators import COMPARISONS, SET_OPERATORS
 from shared.promql.positions import Fault
+from shared.promql.regex import bound_error
 
 _NAMES: Final = {
     ValueType.SCALAR: "scalar",
@@ -115,6 +116,8 @@ def call_fault(func: str, args: Sequence[Typed], span: tuple[int, int]) -> Fault
             return expected(wanted, arg, f'call to function "{func}"')
     if func == "info" and len(args) == 2:
         return _info_fault(args[1])
+    if func == "label_replace":
+        return _pattern_fault(args[4])
     return _extended_fault(func, args)
 
 
@@ -136,6 +139,16 @@ def _info_fault(labels: Typed) -> Fault | None:
     if selector.name is not None:
         return _fault("expected label selectors only, got vector selector instead", offset)
     return None
+
+
+def _pattern_fault(pattern: Typed) -> Fault | None:
+    """A costly expression is refused before the series it is for are evaluated."""
+    if not isinstance(pattern.expr, StringLiteral):
+        return None
+    error = bound_error(pattern.expr.value)
+    if error is None:
+        return None
+    return _fault(f"invalid regular expression in label_replace(): {error}", pattern.expr.span[0])
 
 
 def _extended_fault(func: str, args: Sequence[Typed]) -> Fault | None:

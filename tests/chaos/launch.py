@@ -66,8 +66,8 @@ def lose_and_hold_messages(faults: Faults) -> None:
         faults.pass_on("in", identity, lambda: register(links, identity, message))
 
     wire.send = send_maybe
-    Links._deliver = deliver_maybe  # type: ignore[method-assign]
-    Links._register = register_maybe  # type: ignore[method-assign]
+    Links._deliver = deliver_maybe  # type: ignore[method-assign, assignment]
+    Links._register = register_maybe  # type: ignore[method-assign, assignment]
 
 
 def start(module: str) -> None:

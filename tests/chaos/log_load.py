@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tests.chaos.client import Answer, Client, Silence
@@ -215,9 +216,9 @@ class LogLoad(Load):
 
     def start(self) -> None:
         for number in range(2):
-            self._run(lambda chance, own=number: self._append(own, chance), f"appender {number}")
+            self._run(partial(self._append, number), f"appender {number}")
         for number in range(2):
-            self._run(lambda chance, own=number: self._produce(own, chance), f"producer {number}")
+            self._run(partial(self._produce, number), f"producer {number}")
         self._run(self._follow, "follower")
         self._run(self._listen, "listener")
         self._run(self._read, "reader")

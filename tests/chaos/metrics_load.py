@@ -6,6 +6,7 @@ import random
 import time
 import urllib.parse
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -165,7 +166,7 @@ class MetricsLoad(Load):
 
     def start(self) -> None:
         for writer in range(WRITERS):
-            self._run(lambda chance, writer=writer: self._write(writer, chance), f"writer {writer}")
+            self._run(partial(self._write, writer), f"writer {writer}")
         self._run(self._read, "reader")
 
     def _write(self, writer: int, chance: random.Random) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,17 +94,18 @@ class Vectors:
             content = answer.json()
         complete = not content.get("warnings")
         what = f"get of {collection}"
-        shown: dict[Key, Value] = {}
+        versions: dict[str, int] = {}
         for entry in content["vectors"]:
             version = entry["attributes"].get("version")
-            shown[collection, entry["id"]] = version
+            versions[entry["id"]] = version
             vector = np.array(entry["attributes"]["vector"], np.float32)
             if not isinstance(version, int) or not np.array_equal(vector, vector_of(collection, entry["id"], version)):
                 self.findings.add("invented", "vectors", f"{what}: {entry['id']} of version {version} is {vector}")
+        shown: dict[Key, Value] = {(collection, name): version for name, version in versions.items()}
         self.registers.check(
             shown, [(collection, name) for name in names], stamp, complete=complete, final=final, what=what
         )
-        return {name: version for (_, name), version in shown.items()} if complete else None
+        return versions if complete else None
 
     def search(self, client: Client, collection: str, name: str, *, exact: bool, final: bool) -> bool:
         """A search for a vector that is there finds it first. Whether the answer said that it is complete."""
@@ -170,7 +172,7 @@ class VectorLoad(Load):
 
     def start(self) -> None:
         for name, dimension in COLLECTIONS.items():
-            self._run(lambda chance, own=name, size=dimension: self._write(own, size, chance), f"writer of {name}")
+            self._run(partial(self._write, name, dimension), f"writer of {name}")
         self._run(self._read, "reader")
         self._run(self._live_once, "dropper")
 

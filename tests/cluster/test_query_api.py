@@ -1,35 +1,18 @@
-"""The query endpoints over HTTP: parameters, shapes, errors, remarks, and what a missing shard changes."""
+"""The query endpoints over HTTP: parameters, shapes, remarks, and what a missing shard changes."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-import snappy
 
-from loadtest.harness.cluster import Cluster, Response
-from proto import remote_write_pb2
-
-T0_S = 1_700_000_000
-STEP_S = 15
-
-
-def write(cluster: Cluster, series: Mapping[tuple[tuple[str, str], ...], list[tuple[int, float]]]) -> None:
-    request = remote_write_pb2.WriteRequest()
-    for labels, samples in series.items():
-        one = request.timeseries.add()
-        for name, value in sorted(labels):
-            one.labels.add(name=name, value=value)
-        for time_ms, value in samples:
-            one.samples.add(timestamp=time_ms, value=value)
-    headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
-    answer = cluster.request("POST", "/api/v1/write", snappy.compress(request.SerializeToString()), headers)
-    assert answer.status == 204, answer.body
+from loadtest.harness.cluster import Cluster
+from tests.cluster.query_requests import STEP_S, T0_S, data, instant, over_range, refused, write
 
 
 @pytest.fixture(scope="module")
@@ -44,32 +27,6 @@ def filled(cluster: Cluster) -> Iterator[Cluster]:
     series[(("__name__", "q_odd"), ("kind", "tiny"))] = [(T0_S * 1000 + 781, 1e-7)]
     write(cluster, series)
     yield cluster
-
-
-def data(answer: Response) -> Any:
-    assert answer.status == 200, answer.body
-    assert answer.headers["content-type"].startswith("application/json")
-    body = answer.json()
-    assert body["status"] == "success"
-    return body["data"]
-
-
-def refused(answer: Response, status: int, kind: str = "bad_data") -> str:
-    assert answer.status == status, answer.body
-    body = answer.json()
-    assert set(body) == {"status", "errorType", "error"}
-    assert (body["status"], body["errorType"]) == ("error", kind)
-    return body["error"]
-
-
-def instant(cluster: Cluster, query: str, time_s: float = T0_S + 600, **more: str) -> Any:
-    return data(cluster.get("/api/v1/query", query=query, time=str(time_s), **more))
-
-
-def over_range(
-    cluster: Cluster, query: str, start: float = T0_S, end: float = T0_S + 600, step: str = "60", **more: str
-):
-    return cluster.get("/api/v1/query_range", query=query, start=str(start), end=str(end), step=step, **more)
 
 
 def test_instant_vector(filled: Cluster) -> None:
@@ -187,78 +144,6 @@ def test_subquery_over_a_merged_aggregation(filled: Cluster) -> None:
     assert float(series["value"][1]) == pytest.approx(14.0)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "text"),
-    [
-        ({}, "'query'"),
-        ({"query": "up", "time": "yesterday"}, "'time' is 'yesterday'"),
-        ({"query": "up", "timeout": "soon"}, "'timeout' is 'soon'"),
-        ({"query": "up", "timeout": "0s"}, "'timeout'"),
-        ({"query": "up", "limit": "-1"}, "'limit'"),
-        ({"query": "up", "lookback_delta": "-5m"}, "'lookback_delta'"),
-        ({"query": "up", "partial_response": "maybe"}, "'partial_response'"),
-        ({"query": "up", "explain": "maybe"}, "'explain' is 'maybe'; it must be true or false"),
-        ({"query": "sum("}, "1:4: parse error"),
-        ({"query": "up{a=~"}, "parse error"),
-        ({"query": 'up{a=~"("}'}, "("),
-    ],
-)
-def test_malformed_instant_query_is_400(cluster: Cluster, parameters: dict[str, str], text: str) -> None:
-    assert text in refused(cluster.get("/api/v1/query", **parameters), 400)
-
-
-@pytest.mark.parametrize(
-    ("changed", "text"),
-    [
-        ({"start": ""}, "'start'"),
-        ({"end": ""}, "'end'"),
-        ({"step": ""}, "'step'"),
-        ({"end": "0"}, "end timestamp must not be before start time"),
-        ({"step": "0"}, "zero or negative query resolution step widths are not accepted. Try a positive integer"),
-        ({"step": "-1s"}, "step"),
-        ({"step": "10ms", "end": "1000"}, "exceeded maximum resolution of 11,000 points per timeseries"),
-    ],
-)
-def test_malformed_range_query_is_400(cluster: Cluster, changed: dict[str, str], text: str) -> None:
-    parameters = {"query": "up", "start": "100", "end": "200", "step": "10", **changed}
-    assert text in refused(cluster.get("/api/v1/query_range", **parameters), 400)
-
-
-@pytest.mark.parametrize(
-    ("query", "text"),
-    [
-        ("up[5m]", 'invalid expression type "range vector" for range query, must be Scalar or'),
-        ("up[5m:1m]", 'invalid expression type "range vector" for range query, must be Scalar or'),
-        ('"x"', 'invalid expression type "string" for range query'),
-    ],
-)
-def test_range_query_of_another_type_than_scalar_or_vector_is_422(cluster: Cluster, query: str, text: str) -> None:
-    parameters = {"query": query, "start": "100", "end": "200", "step": "10"}
-    assert text in refused(cluster.get("/api/v1/query_range", **parameters), 422)
-    assert cluster.get("/api/v1/query", query=query).status == 200
-
-
-def test_eleven_thousand_steps_are_allowed(cluster: Cluster) -> None:
-    (series,) = data(over_range(cluster, "time()", 0, 11_000, "1"))["result"]
-    assert len(series["values"]) == 11_001
-    assert series["values"][-1] == [11_000, "11000"]
-
-
-@pytest.mark.parametrize(
-    "query", ["no_such_function(up)", "rate(up)", "sum(1)", '"a" + 1', "label_replace(up, 1)", "up + on (job) foo(1)"]
-)
-def test_what_cannot_be_executed_is_422(cluster: Cluster, query: str) -> None:
-    assert "parse error" in refused(cluster.get("/api/v1/query", query=query), 422)
-
-
-def test_duplicates_across_shards_are_refused(filled: Cluster) -> None:
-    query = 'label_replace(q_requests_total, "host", "same", "host", ".*")'
-    answer = filled.get("/api/v1/query", query=query, time=str(T0_S))
-    assert "vector cannot contain metrics with the same labelset" in refused(answer, 422)
-    answer = filled.get("/api/v1/query", query="q_requests_total + on (job) q_requests_total", time=str(T0_S))
-    assert refused(answer, 422)
-
-
 def test_series_of_two_workers_that_labels_make_equal_are_merged(cluster: Cluster) -> None:
     """Each has one sample, a minute after that of the one before: no two at the same time."""
     write(
@@ -345,39 +230,6 @@ def test_large_answers_are_streamed_and_compressed_if_asked(filled: Cluster) -> 
     assert packed.headers["content-encoding"] == "gzip"
     assert len(packed.body) < len(plain.body) / 4
     assert json.loads(gzip.decompress(packed.body)) == plain.json()
-
-
-def test_elapsed_timeout_is_503(filled: Cluster) -> None:
-    query = "sum_over_time(sum(rate(q_requests_total[10m]))[10m:1ms]) + " * 20 + "1"
-    started = time.monotonic()
-    answer = filled.get("/api/v1/query", query=query, time=str(T0_S + 600), timeout="20ms")
-    assert refused(answer, 503, "unavailable") == "query timed out in expression evaluation"
-    assert time.monotonic() - started < 10
-    assert len(instant(filled, "q_requests_total")["result"]) == 20
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "sum_over_time(sum(q_requests_total)[100y:1ms])",
-        "topk(1e18, q_requests_total)",
-        "(" * 500 + "1" + ")" * 500,
-        "q_requests_total{host=~'" + "|".join(f"x{i}" for i in range(10_000)) + "'}",
-        "1" + "+1" * 3000,
-    ],
-)
-def test_hostile_queries_leave_the_server_well(filled: Cluster, query: str) -> None:
-    answer = filled.post_form("/api/v1/query", query=query, time=str(T0_S + 600), timeout="20s")
-    assert answer.status in (200, 400, 422, 503), answer.body
-    assert len(instant(filled, "q_requests_total")["result"]) == 20
-
-
-def test_samples_over_the_budget_are_422(new_cluster: Any) -> None:
-    small = new_cluster(shards=2, workers=2, settings={"TRIPTYCH_QUERY_SAMPLES_MAX": "100"}).start()
-    series = {(("__name__", "m"), ("i", str(i))): [((T0_S + k) * 1000, float(k)) for k in range(20)] for i in range(10)}
-    write(small, series)
-    answer = small.get("/api/v1/query", query="sum(sum_over_time(m[1m]))", time=str(T0_S + 20))
-    assert refused(answer, 422) == "query processing would load too many samples into memory in query execution"
 
 
 def test_missing_shards_are_warned_of_or_refused(new_cluster: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 
 from loadtest.harness.cluster import READY_WITHIN_S, Cluster, Response
 from proto import vector_pb2
+from tests.cluster.vector_requests import ids, put, refused, search, write
 
 PROTOBUF = {"Content-Type": "application/protobuf"}
 
@@ -32,34 +32,6 @@ def collection(vectors: Cluster, request: pytest.FixtureRequest) -> Iterator[str
     put(vectors, name, {"dimension": 4, "metric": "l2", "textFields": ["body"]})
     yield name
     vectors.request("DELETE", f"/api/v1/vector/collections/{name}")
-
-
-def put(cluster: Cluster, name: str, settings: dict[str, Any]) -> Response:
-    body = json.dumps(settings).encode()
-    return cluster.request("PUT", f"/api/v1/vector/collections/{name}", body, {"Content-Type": "application/json"})
-
-
-def write(cluster: Cluster, *vectors: tuple[str, dict[str, Any]], **fields: Any) -> Response:
-    upserts = [{"id": name, "attributes": attributes} for name, attributes in vectors]
-    return cluster.post_json("/api/v1/vector/write", {"upsertVectors": upserts, **fields}, "application/protobuf+json")
-
-
-def search(cluster: Cluster, **fields: Any) -> dict[str, Any]:
-    answer = cluster.post_json("/api/v1/vector/search", fields)
-    assert answer.status == 200, answer.body
-    return answer.json()
-
-
-def ids(answer: dict[str, Any]) -> list[str]:
-    return [result["vector"]["id"] for result in answer["results"]]
-
-
-def refused(answer: Response, *words: str, status: int = 400) -> None:
-    content = answer.json()
-    assert (answer.status, content["status"]) == (status, "error"), content
-    assert set(content) == {"status", "message"}
-    for word in words:
-        assert word in content["message"], content["message"]
 
 
 def test_write_search_get_and_delete_in_json(vectors: Cluster, collection: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from loadtest.harness.cluster import READY_WITHIN_S, Cluster
-from tests.cluster.test_vector_area import ids, put, refused, search, write
+from tests.cluster.vector_requests import ids, put, refused, search, write
 from worker.storage.rows.store import Store
 from worker.vectors.stored_rows import FAMILY, prefix
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadtest.harness.cluster import Cluster
-from tests.cluster.test_vector_area import ids, put, refused, search, write
+from tests.cluster.vector_requests import ids, put, refused, search, write
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ def main() -> int:
 
 def table(mode: str, counts: suite.Counts) -> str:
     width = max((len(name) for name in counts), default=0)
-    total = {verdict: sum(row[verdict] for row in counts.values()) for verdict in suite.VERDICTS}
+    total: dict[str, int] = {verdict: sum(row[verdict] for row in counts.values()) for verdict in suite.VERDICTS}
     lines = [f"{mode:<{width}}  " + "  ".join(f"{verdict:>11}" for verdict in suite.VERDICTS)]
     for name, row in [*counts.items(), ("total", total)]:
         lines.append(f"{name:<{width}}  " + "  ".join(f"{row[verdict]:>11}" for verdict in suite.VERDICTS))

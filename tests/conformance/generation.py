@@ -188,8 +188,8 @@ def windows(draw: Draw, depth: int) -> Text:
     if kind == 3:
         return Text(f"double_exponential_smoothing({ranged.text}, 0.3, 0.6)", False)
     if ranged.exact and kind < 7:
-        names = EXACT_WINDOWS if kind < 6 else TIMES_OF
-        return Text(f"{draw(st.sampled_from(names))}({ranged.text})")
+        exact_names = EXACT_WINDOWS if kind < 6 else TIMES_OF
+        return Text(f"{draw(st.sampled_from(exact_names))}({ranged.text})")
     names = (*COUNTERS, *CONTINUOUS) if ranged.exact else CONTINUOUS
     return Text(f"{draw(st.sampled_from(names))}({ranged.text})", False)
 

@@ -17,6 +17,7 @@ from tests.conformance.answer import Answer, differences, expected_series, serie
 from tests.conformance.data import Data, Holdings
 from tests.conformance.script import Clear, Eval, Load, Times, parse_script
 
+Verdict = Literal["passed", "failed", "unsupported"]
 RANGE_CHECK_STEP_MS = 60_000
 _GRID_DEPENDENT = re.compile(r"\b(?:step|range|start|end)\s*\(", re.IGNORECASE)
 
@@ -41,7 +42,7 @@ class Outcome:
     file: str
     line: int
     query: str
-    verdict: Literal["passed", "failed", "unsupported"]
+    verdict: Verdict
     detail: str = ""
 
 

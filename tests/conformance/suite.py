@@ -7,15 +7,16 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
-from tests.conformance.runner import Backend, Outcome, run_script
+from tests.conformance.runner import Backend, Outcome, Verdict, run_script
 
 HERE = Path(__file__).parent
 OWN_SCRIPTS = HERE / "scripts"
 RECORDED = HERE / "recorded.json"
 PROMQLTEST = Path(os.environ.get("TRIPTYCH_PROMQLTEST", HERE.parents[2] / "shared" / "promqltest"))
 
-VERDICTS = ("passed", "failed", "unsupported")
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 Counts = dict[str, dict[str, int]]
 """File, with its folder's name → verdict → how many evaluations."""

@@ -4,10 +4,9 @@ by fsync of their directory. What is not may be there or not, each write and eac
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from posixpath import basename, dirname, normpath
-from typing import Protocol
 
 from tests.powerloss.trace import Event, Op
 
@@ -194,11 +193,7 @@ _ACTS = {
 }
 
 
-class _Names(Protocol):
-    def __call__(self, directory: Node) -> dict[str, Node]: ...
-
-
-def walk(root: Node, names: _Names, path: str = "") -> Iterator[tuple[str, Node]]:
+def walk(root: Node, names: Callable[[Node], dict[str, Node]], path: str = "") -> Iterator[tuple[str, Node]]:
     """(path from the root, node) of everything, directories before what is in them."""
     yield path, root
     if root.is_directory:

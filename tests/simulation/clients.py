@@ -44,7 +44,7 @@ class Clients:
     _producers: dict[str, list[Batch]] = field(default_factory=dict)
     visibility: str = "memory"
 
-    def start(self, name: str, script: Callable[..., None], *args: Any) -> None:
+    def start(self, name: str, script: Callable[..., object], *args: Any) -> None:
         self.running += 1
 
         def run() -> None:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from shared.wire import CANCEL, REGISTER, REPLY, REQUEST, Reply, Request
+from shared import wire
+from shared.wire import CANCEL, REGISTER, REPLY, REQUEST
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster import Coordinator, Worker
+    from tests.simulation.processes import Coordinator, Worker
 
 PACKET_BYTES = 64
 
@@ -34,14 +35,14 @@ class Wire:
 
     REQUEST, REPLY, REGISTER, CANCEL = REQUEST, REPLY, REGISTER, CANCEL
     Frame = bytes
-    Reply, Request = Reply, Request
+    Reply, Request = wire.Reply, wire.Request
 
     @staticmethod
-    def encode_request(request_id: bytes, request: Request) -> list[Packet]:
+    def encode_request(request_id: bytes, request: wire.Request) -> list[Packet]:
         return [Packet(REQUEST, request_id, (request, request.time_left))]
 
     @staticmethod
-    def encode_reply(request_id: bytes, reply: Reply) -> list[Packet]:
+    def encode_reply(request_id: bytes, reply: wire.Reply) -> list[Packet]:
         return [Packet(REPLY, request_id, reply)]
 
     @staticmethod
@@ -74,7 +75,7 @@ class Wire:
         return message[0].id
 
     @staticmethod
-    def decode_reply(message: Sequence[Packet]) -> tuple[bytes, Reply]:
+    def decode_reply(message: Sequence[Packet]) -> tuple[bytes, wire.Reply]:
         return message[0].id, message[0].content
 
     @staticmethod
@@ -82,10 +83,10 @@ class Wire:
         return message[0].content
 
 
-def received(content: tuple[Request, float]) -> Request:
+def received(content: tuple[wire.Request, float]) -> wire.Request:
     """The request as the worker has it when it reads it: its time begins to run then."""
     request, time_left = content
-    return Request(
+    return wire.Request(
         request.method,
         request.shards,
         World.current.now + time_left,

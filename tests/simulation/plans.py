@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 from coordinator.log.reads import KeySelection
 from tests.simulation.clients import Clients
-from tests.simulation.cluster import READY, Cluster, Worker, done
+from tests.simulation.cluster import Cluster
 from tests.simulation.disk import STATE_REFUSED
 from tests.simulation.model import Batch
 from tests.simulation.nemesis import FAULTS, Nemesis
+from tests.simulation.processes import READY, Worker, done
 
 APPENDED = done("log.append")
 POINTS = (

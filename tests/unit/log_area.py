@@ -39,6 +39,10 @@ async def read(area: LogArea, selection: KeySelection = EVERYTHING, start: int =
     return rows
 
 
+async def values(area: LogArea, selection: KeySelection = EVERYTHING) -> list[bytes]:
+    return [value for _, _, value in await read(area, selection)]
+
+
 async def eventually(holds: Callable[[], bool | Awaitable[bool]], within_s: float = 5.0) -> None:
     async with asyncio.timeout(within_s):
         while True:

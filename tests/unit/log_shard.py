@@ -95,3 +95,7 @@ class OneShard:
             ]
         assert reading.count_prefix(self.part, span, prefix, lambda: None) == len(found)
         return found
+
+
+def named(count: int, key: bytes = b"k", start: int = 0) -> list[Record]:
+    return [(key + b"%d" % (i % 3), b"%d" % (start + i)) for i in range(count)]

@@ -35,10 +35,10 @@ from shared.promql.engine.context import resolved
 from shared.promql.engine.finishing import finish
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
 from shared.promql.engine.functions.info import info_selector
-from shared.promql.engine.functions.labels import GROUPS_MAX
 from shared.promql.engine.functions.sort import natural
 from shared.promql.engine.rows import SAME_LABELS
 from shared.promql.model import Grid, RangeVector, Samples, Scalar, String
+from shared.promql.regex import GROUPS_MAX
 from tests.unit.engine_answers import at, rows, source
 from tests.unit.operators_setup import Bench
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from shared.config import Settings
-from tests.unit.test_series_blocks import Quiet
-from tests.unit.test_series_part import A, m
+from tests.unit.series_shard import A, Quiet, m
 from worker.series.journal import Deletion, Written
 from worker.services import Services
 from worker.shard import Shard

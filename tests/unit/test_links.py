@@ -33,15 +33,19 @@ class FakeWorker:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.ROUTING_ID, f"{name}-{pid}".encode())
         self.socket.connect(address)
+        self.address, self.sockets = address, [self.socket]
         self.tasks = [asyncio.ensure_future(self.beat()), asyncio.ensure_future(self.serve())]
 
     async def beat(self):
         while True:
-            message = cluster_pb2.Register(pid=self.pid, worker=self.name, cluster_id="c")
-            for shard, state in self.shards.items():
-                message.shards.add(shard=shard, state=state, detail="disk error" if state == FAILED else "")
-            await self.socket.send_multipart(wire.encode_register(message))
+            await self.socket.send_multipart(wire.encode_register(self.register()))
             await asyncio.sleep(0.1)
+
+    def register(self):
+        message = cluster_pb2.Register(pid=self.pid, worker=self.name, cluster_id="c")
+        for shard, state in self.shards.items():
+            message.shards.add(shard=shard, state=state, detail="disk error" if state == FAILED else "")
+        return message
 
     async def serve(self):
         while True:
@@ -55,10 +59,25 @@ class FakeWorker:
             if reply is not None:
                 await self.socket.send_multipart([bytes(f) for f in wire.encode_reply(request_id, reply)])
 
+    def control(self):
+        """A connection beside the other one, by which this worker's heartbeats and cancellations travel."""
+        control = zmq.asyncio.Context.instance().socket(zmq.DEALER)
+        control.setsockopt(zmq.LINGER, 0)
+        control.setsockopt(zmq.ROUTING_ID, self.socket.getsockopt(zmq.ROUTING_ID))
+        control.connect(wire.control_address(self.address))
+        self.sockets.append(control)
+        return control
+
+    async def beat_by(self, control):
+        while True:
+            await control.send_multipart(wire.encode_register(self.register()))
+            await asyncio.sleep(0.1)
+
     def stop(self):
         for task in self.tasks:
             task.cancel()
-        self.socket.close()
+        for socket in self.sockets:
+            socket.close()
 
 
 @pytest.fixture
@@ -299,3 +318,43 @@ async def test_a_worker_of_another_cluster_is_ignored(cluster, tmp_path):
     await asyncio.sleep(0.2)
     assert cluster.links.workers() == []
     stranger.stop()
+
+
+# Heartbeats and cancellations have a connection of their own
+
+
+async def test_a_worker_whose_replies_hold_up_its_connection_still_beats(cluster, monkeypatch):
+    monkeypatch.setattr(links_module, "SILENCE_S", 0.4)
+    worker = await cluster.worker("w", {0: READY})
+    control = worker.control()
+    worker.tasks[0].cancel()  # nothing more comes by the other connection
+    worker.tasks.append(asyncio.ensure_future(worker.beat_by(control)))
+    await asyncio.sleep(1.2)
+    assert cluster.links.states()[0].state == "ready"
+    worker.tasks[-1].cancel()
+    async with asyncio.timeout(5):
+        while cluster.links.states()[0].state == "ready":
+            await asyncio.sleep(0.05)
+
+
+async def test_a_heartbeat_alone_connects_no_worker(cluster):
+    worker = await cluster.worker("w", {0: READY})
+    stranger = FakeWorker(worker.address, "x", {1: READY})
+    stranger.tasks[0].cancel()
+    cluster.workers.append(stranger)
+    stranger.tasks.append(asyncio.ensure_future(stranger.beat_by(stranger.control())))
+    await asyncio.sleep(0.5)
+    assert cluster.links.states()[1].state == "down"
+
+
+async def test_a_cancellation_does_not_wait_behind_requests(cluster):
+    worker = await cluster.worker("w", {0: READY}, lambda request: None)
+    control = worker.control()
+    worker.tasks.append(asyncio.ensure_future(worker.beat_by(control)))
+    await asyncio.sleep(0.3)
+    with pytest.raises(errors.Unavailable):
+        await cluster.links.call("m", shards=[0], timeout_s=0.1)
+    async with asyncio.timeout(5):
+        (message,) = await control.recv_multipart()
+    assert message[:1] == wire.CANCEL
+    assert worker.cancelled == []

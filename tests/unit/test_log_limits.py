@@ -4,166 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 from coordinator.calls import WorkerReply
 from coordinator.log import frontier as frontier_module
 from coordinator.log import producers as producers_module
 from coordinator.log.columns import columns_of
-from coordinator.log.follow import QUEUE_BYTES_MAX, QUEUE_RECORDS_MAX, Follower, Followers
 from coordinator.log.frontier import Frontier, Group
 from coordinator.log.producers import Producers
 from coordinator.log.reads import WARNINGS_MAX, KeySelection, Reader, Warnings
 from coordinator.log.records import Append
-from coordinator.log.retention import Retention
-from coordinator.log.sequencer import RESERVE_AHEAD, Revoked, Segment, Sequencer
+from coordinator.log.sequencer import Segment
 from coordinator.log.waiting import FEW_BATCHES, SMALL_BYTES, SMALL_RECORDS, Queue, Waiting
 from shared.config import Settings
-from shared.control import LocalControl
-from shared.errors import Overloaded
-from shared.messages.log import NO_NUMBERS, SEQUENCE_MAX, Page, Records
+from shared.messages.log import NO_NUMBERS, SEQUENCE_MAX
 from shared.wire import Reply
 
 MIDDLE = KeySelection(b"k")
 EVERY = KeySelection(None, b"")
-
-
-# Numbers and segments
-
-
-def sequencer_in(directory: Path, **options: Any) -> Sequencer:
-    made = Sequencer(LocalControl(directory), Settings(**options), wall_ms=lambda: 1_000_000)
-    made.open()
-    return made
-
-
-def test_numbers_up_to_the_reserved_limit_touch_no_disk(tmp_path: Path) -> None:
-    sequencer = sequencer_in(tmp_path)
-    sequencer.start_segment()
-    assert sequencer.ready_for(RESERVE_AHEAD)
-    assert not sequencer.ready_for(RESERVE_AHEAD + 1)
-    written = (tmp_path / "state").read_bytes()
-    sequencer.reserve(RESERVE_AHEAD)
-    assert (tmp_path / "state").read_bytes() == written
-    sequencer.reserve(1)
-    assert (tmp_path / "state").read_bytes() != written
-
-
-def test_a_further_range_is_reserved_when_less_than_half_of_the_last_is_left(tmp_path: Path) -> None:
-    sequencer = sequencer_in(tmp_path)
-    assert not sequencer.running_low()
-    sequencer.reserve(RESERVE_AHEAD // 2)
-    assert not sequencer.running_low()
-    sequencer.reserve(1)
-    assert sequencer.running_low()
-    sequencer.extend()
-    assert not sequencer.running_low()
-    assert sequencer.ready_for(RESERVE_AHEAD)
-    assert not sequencer.ready_for(RESERVE_AHEAD + 1)
-
-
-def test_a_range_is_never_made_shorter(tmp_path: Path) -> None:
-    sequencer = sequencer_in(tmp_path)
-    sequencer.extend(5 * RESERVE_AHEAD)
-    sequencer.extend()
-    sequencer.start_segment()
-    assert sequencer.ready_for(6 * RESERVE_AHEAD)
-    assert not sequencer.ready_for(6 * RESERVE_AHEAD + 1)
-
-
-def test_a_segment_ends_with_exactly_so_many_bytes(tmp_path: Path) -> None:
-    sequencer = sequencer_in(tmp_path, log_segment_bytes=1024)
-    assert not sequencer.segment_is_due()
-    sequencer.reserve(1, 1023)
-    assert not sequencer.segment_is_due()
-    sequencer.reserve(1, 1)
-    assert sequencer.segment_is_due()
-    assert not sequencer.ready_for(1)
-    sequencer.start_segment()
-    assert not sequencer.segment_is_due()
-    assert [(s.id, s.start_seq, s.bytes) for s in sequencer.segments] == [(0, 0, 1024), (1, 2, 0)]
-
-
-def test_a_segment_without_records_is_not_followed_by_another(tmp_path: Path) -> None:
-    sequencer = sequencer_in(tmp_path)
-    for _ in range(2):
-        sequencer.start_segment()
-    assert [(s.id, s.start_seq) for s in sequencer.segments] == [(0, 0)]
-
-
-def test_skipping_goes_up_only(tmp_path: Path) -> None:
-    sequencer = sequencer_in(tmp_path)
-    sequencer.skip_to(7)
-    sequencer.skip_to(3)
-    assert sequencer.next == 7
-
-
-def test_so_many_segments_are_dropped_and_no_more(tmp_path: Path) -> None:
-    sequencer = sequencer_in(tmp_path, log_segment_bytes=1024)
-    for _ in range(4):
-        sequencer.reserve(1, 2000)
-    assert sequencer.log_start == 0
-    sequencer.drop_segments(2)
-    assert [s.id for s in sequencer.segments] == [2, 3]
-    assert sequencer.log_start == 2
-
-
-def test_segments_that_shards_hold_come_in_order(tmp_path: Path) -> None:
-    sequencer = sequencer_in(tmp_path)
-    sequencer.segments = [Segment(3, 9, 0)]
-    sequencer.add_segments([Segment(2, 5, 0, 7), Segment(1, 0, 0)])
-    assert [s.id for s in sequencer.segments] == [1, 2, 3]
-
-
-def test_what_was_written_down_is_read_again(tmp_path: Path) -> None:
-    sequencer = sequencer_in(tmp_path)
-    assert sequencer.is_new
-    sequencer.confirm()
-    assert not sequencer.is_new
-    sequencer.reserve(3, 30)
-    sequencer.settled = 2
-    sequencer.revoked.append(Revoked(0, 1, [(1, 2)], [0]))
-    sequencer.close()
-    again = sequencer_in(tmp_path)
-    assert (again.is_new, again.next, again.settled, again.revoked) == (False, 3, 2, sequencer.revoked)
-    assert again.segments == sequencer.segments
-
-
-# Retention
-
-
-def due(segments: list[Segment], **options: Any) -> int:
-    sequencer = SimpleNamespace(segments=segments, wall_ms=lambda: 10_000)
-    return Retention(Settings(**options), *(cast(Any, each) for each in (None, sequencer, None, None, None)))._due()
-
-
-@pytest.mark.parametrize(
-    ("limit_bytes", "dropped"), [(1024 * 4, 0), (1024 * 4 - 1, 1), (1024 * 3, 1), (1024 * 2 - 1, 3), (1, 3), (0, 0)]
-)
-def test_segments_above_the_size_kept_are_due_from_the_oldest_and_never_the_last(
-    limit_bytes: int, dropped: int
-) -> None:
-    assert due([Segment(n, n, 0, 1024) for n in range(4)], log_retention_bytes=limit_bytes) == dropped
-
-
-@pytest.mark.parametrize(
-    ("kept_ms", "dropped"), [(9000, 0), (8000, 0), (7999, 1), (7000, 1), (6999, 2), (1, 3), (0, 0)]
-)
-def test_segments_that_ended_before_the_time_kept_are_due(kept_ms: int, dropped: int) -> None:
-    """They began at 1, 2, 3 and 4 s; it is 10 s now."""
-    assert due([Segment(n, n, 1000 * (n + 1), 9) for n in range(4)], log_retention_ms=kept_ms) == dropped
-
-
-def test_what_age_has_made_due_does_not_count_for_the_size() -> None:
-    segments = [Segment(n, n, 1000 * (n + 1), 1024) for n in range(4)]
-    assert due(segments, log_retention_ms=7000, log_retention_bytes=3 * 1024) == 1
-    assert due(segments, log_retention_ms=7000, log_retention_bytes=3 * 1024 - 1) == 2
-    assert due([], log_retention_ms=1, log_retention_bytes=1) == 0
 
 
 # What waits
@@ -265,157 +126,6 @@ async def test_a_durable_wait_ends_with_the_last_number_below() -> None:
     frontier.synced(3)
     await asyncio.wait_for(wait, 5)
     await asyncio.wait_for(frontier.wait_durable(3), 5)
-
-
-# Followers
-
-
-def caught_up(selection: KeySelection = EVERY, position: int = 0) -> Follower:
-    follower = Follower(selection, position)
-    follower.lagging = False
-    return follower
-
-
-def test_a_follower_is_offered_what_it_has_not_been_given() -> None:
-    follower = caught_up(position=5)
-    follower.wake.clear()
-    follower.offer((4, b"k", b"old"))
-    assert not follower.wake.is_set()
-    follower.offer((5, b"k", b"new"))
-    assert follower.wake.is_set()
-    assert follower.take(10) == [(5, b"k", b"new")]
-    assert follower.position == 6
-    assert follower.take(10) == []
-    assert follower.position == 6
-
-
-def test_a_follower_is_given_so_many_and_the_rest_later() -> None:
-    follower = caught_up()
-    rows = [(n, b"k", b"v") for n in range(3)]
-    for row in rows:
-        follower.offer(row)
-    assert follower.take(2) == rows[:2]
-    assert (follower.position, follower.take(2)) == (2, rows[2:])
-
-
-def test_a_queue_of_exactly_so_many_records_does_not_lag() -> None:
-    follower = caught_up()
-    for n in range(QUEUE_RECORDS_MAX):
-        follower.offer((n, b"k", b""))
-    assert not follower.lagging
-    follower.offer((QUEUE_RECORDS_MAX, b"k", b""))
-    assert follower.lagging
-    assert follower.take(10) == []
-    assert follower.wake.is_set()
-
-
-def test_a_queue_takes_one_record_past_its_bytes_and_then_lags() -> None:
-    follower = caught_up()
-    follower.offer((0, b"k", bytes(QUEUE_BYTES_MAX - 1)))
-    follower.offer((1, b"k", b"x"))
-    assert not follower.lagging
-    follower.take(1)
-    follower.offer((2, b"k", bytes(QUEUE_BYTES_MAX - 2)))
-    follower.offer((3, b"k", b"x"))
-    assert not follower.lagging
-    follower.offer((4, b"k", b""))
-    assert follower.lagging
-
-
-class Pages:
-    """A reader that gives the pages of a list, and keeps what it was asked."""
-
-    def __init__(self, *pages: Page) -> None:
-        self.pages = list(pages)
-        self.asked: list[tuple[int, int, int]] = []
-
-    async def wait_for(self, selection: KeySelection) -> None:
-        return None
-
-    async def page(self, selection: KeySelection, start: int, end: int, limit: int, **options: Any) -> Page:
-        self.asked.append((start, end, limit))
-        return self.pages.pop(0)
-
-
-def page(numbers: list[int], following: int, done: bool) -> Page:
-    values = [b"v%d" % n for n in numbers]
-    return Page(Records.of(np.array(numbers, np.uint64), values, [b"k"] * len(numbers)), following, done)
-
-
-def followers(reader: Pages, most: int = 2) -> Followers:
-    frontier = Frontier("acked")
-    frontier.readable = 9
-    return Followers(most, frontier, cast(Reader, reader))
-
-
-def group(start: int, *keys: bytes) -> Group:
-    records = columns_of(list(keys), [b"v"] * len(keys))
-    records.blocks(1)
-    return Group(start, start + len(keys), [(start, records)])
-
-
-async def test_a_follower_reads_pages_until_the_last_and_then_its_queue() -> None:
-    reader = Pages(page([1], 5, False), page([7], 9, True))
-    area = followers(reader)
-    with area.following(MIDDLE, 0) as follower:
-        assert await area.read(follower, 3) == [(1, b"k", b"v1")]
-        assert (follower.position, follower.lagging, follower.wake.is_set()) == (5, True, True)
-        assert await area.read(follower, 3) == [(7, b"k", b"v7")]
-        assert (follower.position, follower.lagging, follower.wake.is_set()) == (9, False, False)
-        assert reader.asked == [(0, 9, 3), (5, 9, 3)]
-        area.publish(group(9, b"j", b"k", b"k"))
-        assert await area.read(follower, 1) == [(10, b"k", b"v")]
-        assert follower.wake.is_set()
-        assert await area.read(follower, 1) == [(11, b"k", b"v")]
-        assert not follower.wake.is_set()
-
-
-async def test_a_failed_read_leaves_the_follower_where_it_was() -> None:
-    area = followers(Pages())
-    with area.following(MIDDLE, 3) as follower:
-        with pytest.raises(IndexError):
-            await area.read(follower, 1)
-        assert (follower.position, follower.lagging, follower.wake.is_set()) == (3, True, True)
-
-
-async def test_so_many_may_follow_and_no_more_until_one_leaves() -> None:
-    area = followers(Pages(page([], 9, True), page([], 9, True)))
-    with area.following(MIDDLE, 0) as by_key:
-        with area.following(KeySelection(None, b"k"), 0) as by_prefix:
-            with pytest.raises(Overloaded, match="2 reads follow the log, the limit is 2"), area.following(EVERY, 0):
-                pass
-            for follower in (by_key, by_prefix):
-                assert await area.read(follower, 5) == []
-            area.publish(group(9, b"k", b"kk", b"j"))
-            assert by_key.take(5) == [(9, b"k", b"v")]
-            assert by_prefix.take(5) == [(9, b"k", b"v"), (10, b"kk", b"v")]
-        with area.following(KeySelection(b"j"), 0):
-            pass
-        area.publish(group(12, b"k", b"j"))
-        assert by_key.take(5) == [(12, b"k", b"v")]
-        assert by_prefix.take(5) == []
-
-
-async def test_of_two_that_follow_a_key_one_may_leave() -> None:
-    area = followers(Pages(page([], 9, True)))
-    with area.following(MIDDLE, 0) as stays:
-        assert await area.read(stays, 5) == []
-        with area.following(MIDDLE, 0):
-            pass
-        area.publish(group(9, b"k"))
-        assert stays.take(5) == [(9, b"k", b"v")]
-
-
-async def test_records_that_were_not_kept_are_read_from_the_store() -> None:
-    area = followers(Pages(page([], 9, True), page([], 9, True)))
-    with area.following(MIDDLE, 0) as by_key, area.following(EVERY, 0) as by_prefix:
-        for follower in (by_key, by_prefix):
-            await area.read(follower, 5)
-        area.publish_gap()
-        assert (by_key.lagging, by_prefix.lagging) == (True, True)
-        by_prefix.lagging = False
-        area.publish(group(10, *[b"k"] * (QUEUE_RECORDS_MAX + 1)))
-        assert by_prefix.lagging
 
 
 # Reads

@@ -11,9 +11,9 @@ import pytest
 
 from shared.errors import BadData, Unavailable
 from shared.messages import log as messages
-from tests.unit.log_area import Log, batch, eventually, key_on, read
+from tests.unit.log_area import Log, batch, eventually, key_on, read, values
 from tests.unit.log_shard import OneShard
-from tests.unit.test_log_producers import HOME, OTHER, PRODUCER, THIRD, fault, values
+from tests.unit.test_log_producers import HOME, OTHER, PRODUCER, THIRD, fault
 
 
 @pytest.fixture

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.log.area import LogArea
 from shared.errors import BadData, DeadlineExceeded, TriptychError, Unavailable
 from shared.hashing import shard_of
 from shared.messages import log as messages
-from tests.unit.log_area import SHARDS, Log, batch, eventually, key_on, read
+from tests.unit.log_area import SHARDS, Log, batch, eventually, key_on, read, values
 from tests.unit.log_shard import OneShard
 
 HOME, OTHER, THIRD = 0, 1, 2
@@ -34,10 +33,6 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 def fault(log: Log, kind: str, *where: tuple[str, int]) -> None:
     log.links.fault = lambda method, shard: kind if (method, shard) in where else ""
-
-
-async def values(area: LogArea) -> list[bytes]:
-    return [value for _, _, value in await read(area)]
 
 
 async def outcome_of(append: asyncio.Task[tuple[int, int]]) -> tuple[int, int] | TriptychError:

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from coordinator.log import area as area_module
-from coordinator.log.area import LogArea
 from coordinator.log.state_writes import StateWrites
 from coordinator.log.waiting import ORDER_WAIT_FACTOR
 from shared.control import LocalControl
 from shared.errors import TriptychError, Unavailable
-from tests.unit.log_area import Log, batch, eventually, key_on, read
+from tests.unit.log_area import Log, batch, eventually, key_on, values
 
 TIMEOUT_S = 0.3
 
@@ -59,10 +58,6 @@ def log(tmp_path: Path) -> Iterator[Log]:
     made = Log(tmp_path, write_timeout_ms=int(TIMEOUT_S * 1000), log_segment_bytes=1024)
     yield made
     made.links.close()
-
-
-async def values(area: LogArea) -> list[bytes]:
-    return [value for _, _, value in await read(area)]
 
 
 @pytest.mark.parametrize("producer", ["", "p"])

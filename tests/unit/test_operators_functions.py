@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.errors import NotExecutable
+from shared.errors import DeadlineExceeded, NotExecutable
 from shared.promql.ast import Call, Matcher, NumberLiteral, Paren, VectorSelector
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
 from shared.promql.engine.functions.labels import _template
@@ -164,7 +164,8 @@ def test_label_replace_sets_a_label_where_the_whole_value_matches():
 
 
 def test_templates_are_those_of_regexp_expand():
-    assert _template("a$1b${1}b$$ $ $9", {}, 1) == ["a", None, "", 1, "b", "$", " $ ", None, ""]
+    assert _template("a$1b${1}b$$ $ $9", {}, 1) == [b"a", 1, b"b", b"$", b" $ "]
+    assert _template("$0${name}", {"name": 2}, 2) == [0, 2]
 
 
 def test_a_name_set_by_label_replace_is_not_dropped():
@@ -186,6 +187,31 @@ def test_label_functions_refuse_bad_names_expressions_and_duplicates():
         call(bench, "label_join", matrix, "dst", "-", "")
     with pytest.raises(NotExecutable, match="vector cannot contain metrics with the same labelset"):
         call(bench, "label_join", matrix, "b", "-", "a")
+
+
+def test_label_functions_refuse_what_would_take_too_long_or_fill_the_memory():
+    bench = Bench()
+    matrix = bench.matrix(({"a": "x" * 50_000}, [1]))
+    with pytest.raises(NotExecutable, match="160000 bytes long, at most 65536"):
+        call(bench, "label_replace", matrix, "dst", "", "a", "a?" * 80_000)
+    with pytest.raises(NotExecutable, match="replacement of 8000 characters; at most 4096"):
+        call(bench, "label_replace", matrix, "dst", "$1" * 4_000, "a", "(.*)")
+    with pytest.raises(NotExecutable, match="a label value of 1100000 bytes; at most 1048576"):
+        call(bench, "label_replace", matrix, "dst", "$1" * 22, "a", "(.*)")
+    with pytest.raises(NotExecutable, match=r"label_join\(\) makes a label value of 1250000 bytes; at most 1048576"):
+        call(bench, "label_join", matrix, "dst", "", *["a"] * 25)
+    many = bench.matrix(*(({"a": f"{i:03d}" + "x" * 50_000}, [1]) for i in range(70)))
+    with pytest.raises(NotExecutable, match="more than 67108864 bytes together"):
+        call(bench, "label_replace", many, "dst", "$1" * 20, "a", "(.*)")
+
+
+@pytest.mark.parametrize("texts", [("label_replace", "dst", "$1", "a", "(.*)9"), ("label_join", "dst", "-", "a", "a")])
+def test_label_functions_look_at_the_deadline(texts):
+    bench = Bench()
+    matrix = bench.matrix(*(({"a": str(i)}, [1]) for i in range(2_000)))
+    bench.context.deadline = 0
+    with pytest.raises(DeadlineExceeded):
+        call(bench, *texts[:1], matrix, *texts[1:])
 
 
 def test_label_join_unites_series_that_are_never_there_together():

@@ -13,9 +13,10 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from coordinator import responses
-from coordinator.context import CONTEXT
+from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
 from coordinator.telemetry import Telemetry
+from shared import errors
 from shared.config import Settings
 
 Ask = Callable[[str], Awaitable[bytes]]
@@ -59,7 +60,7 @@ HANDLERS = {"/text": text, "/nothing": nothing, "/empty": empty, "/headed": head
 
 def context() -> Any:
     links = SimpleNamespace(states=list, workers=list)
-    return SimpleNamespace(settings=Settings(), telemetry=Telemetry(links), in_flight=0)  # type: ignore[arg-type]
+    return Context(Settings(), links, Telemetry(links), *[None] * 4)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -163,3 +164,13 @@ def test_a_time_on_a_bound_is_within_it() -> None:
     }
     assert (buckets["0.001"], buckets["0.0025"], buckets["120.0"], buckets["+Inf"]) == (1, 2, 2, 3)
     assert f'{name}_sum{{path="/"}} {0.001 + 0.0011 + 1000.0}' in telemetry.text().decode()
+
+
+@pytest.mark.parametrize("path", ["/api/v1/query", "/api/v1/log/append"])
+def test_what_may_succeed_later_says_when(path: str) -> None:
+    for error, times in [(errors.Overloaded("full"), {"1", "2", "3"}), (errors.Unavailable("gone"), set("2345"))]:
+        answers = [responses.error_answer(path, error) for _ in range(200)]
+        assert {answer.status for answer in answers} == {503}
+        assert {answer.headers["Retry-After"] for answer in answers} == times
+    for error in (errors.DeadlineExceeded("late"), errors.BadData("wrong"), errors.NotExecutable("never")):
+        assert "Retry-After" not in responses.error_answer(path, error).headers

@@ -2,80 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.config import Settings
 from shared.errors import Unavailable
 from shared.promql.ast import Matcher
-from shared.promql.model import STALE_NAN_BITS
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
-from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, Shard, m
-from worker.series.blocks import chunks
-from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
-from worker.series.blocks.cache import DecodedCache
+from tests.unit.series_shard import EVERYTHING, FAR_MS, TIMEOUT_S, WINDOW_MS, A, B, Quiet, m
+from worker.series.blocks.block import Block, BlockWriter
 from worker.series.head import NEVER
-from worker.series.index.texts import TextTable
-from worker.series.part import SeriesPart
-from worker.series.pieces import join
-from worker.series.services import SeriesServices
-from worker.storage.objects import LocalObjects
-from worker.storage.rows.store import Store
 from worker.storage.wal import record
-from worker.storage.wal.log import SERIES, WriteAheadLog
-
-WINDOW_MS = 1000
-FAR_MS = 1 << 60
-
-
-class Quiet(Shard):
-    """A shard whose background work is done when the test says so."""
-
-    options: ClassVar[dict[str, int]] = {}
-
-    def open(self) -> None:
-        self.store = Store(self.path / "store")
-        self.log = WriteAheadLog(self.path / "wal").open()
-        self.symbols = TextTable()
-        own = dataclasses.replace(Settings(), block_window_ms=WINDOW_MS, shards=1, workers=1, **self.options)
-        self.part = SeriesPart(
-            self.store,
-            SeriesServices(own, self.symbols),
-            LocalObjects(self.path / "blocks"),
-            self.log.stream(0, SERIES),
-        )
-        self.part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
-        self.part._upkeep._tend = lambda now_ms: None  # type: ignore[method-assign]
-        self.part.load()
-
-    def seal(self, before_ms: int = NEVER) -> None:
-        self.part._upkeep._seal(before_ms)
-
-    def compact(self, now_ms: int = FAR_MS) -> int:
-        done = 0
-        while self.part._upkeep._compact(now_ms):
-            done += 1
-        self.part._upkeep._bury()
-        return done
-
-    def journal(self) -> int:
-        return len(self.part.journal._latest)
-
-    def files_of_log(self) -> list[Path]:
-        return sorted((self.path / "wal").glob("*.wal"))
-
-    def files(self) -> list[Path]:
-        return sorted((self.path / "blocks").iterdir())
 
 
 @pytest.fixture
@@ -83,10 +25,6 @@ def shard(tmp_path: Path) -> Iterator[Quiet]:
     opened = Quiet(tmp_path)
     yield opened
     opened.close()
-
-
-A = (("__name__", "m"), ("job", "a"))
-B = (("__name__", "m"), ("job", "b"))
 
 
 def test_sealed_samples_are_read_back_and_the_journal_is_cut(shard: Quiet) -> None:
@@ -334,72 +272,6 @@ def test_whatever_happens_a_shard_equals_a_dictionary(
             lookup, ids = shard.part.having([()], start, end, lambda: None)
             assert set(lookup.symbols.texts(lookup.column(ids, "job"))) == {j for j, p in inside.items() if p}
     shard.close()
-
-
-bits = st.one_of(
-    st.integers(0, (1 << 64) - 1),
-    st.sampled_from([STALE_NAN_BITS, 0x7FF8000000000001, 0xFFF8000000000000, 0x8000000000000000, 1, 0]),
-    st.floats().map(lambda value: struct.unpack("<Q", struct.pack("<d", value))[0]),
-    st.integers(-(1 << 54), 1 << 54).map(lambda value: struct.unpack("<Q", struct.pack("<d", float(value)))[0]),
-)
-instants = st.integers(TIME_MS_MIN, TIME_MS_MAX) | st.integers(0, 100)
-runs = st.lists(
-    st.lists(st.tuples(instants, bits), min_size=1, max_size=40, unique_by=lambda pair: pair[0]).map(sorted),
-    min_size=1,
-    max_size=12,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(runs, st.booleans())
-def test_chunks_keep_times_and_values_bit_for_bit(runs: list[list[tuple[int, int]]], twice: bool) -> None:
-    if twice:
-        runs = [run for run in runs for _ in range(2)]
-    counts = np.array([len(run) for run in runs])
-    at = np.array([t for run in runs for t, _ in run], dtype=np.int64)
-    values = np.array([b for run in runs for _, b in run], dtype=np.uint64).view(np.float64)
-    firsts = np.array([run[0][0] for run in runs], dtype=np.int64)
-    found = chunks.decode(chunks.encode(counts, at, values), counts, firsts)
-    assert (found[0] == at).all()
-    assert (found[1].view(np.uint64) == values.view(np.uint64)).all()
-
-
-def test_a_series_longer_than_a_chunk_is_cut_and_read_in_part(tmp_path: Path) -> None:
-    writer = BlockWriter(LocalObjects(tmp_path), 1)
-    n = 3 * chunks.CHUNK_SAMPLES + 17
-    for ids, start in ((np.array([3]), 0), (np.array([9]), 5)):
-        at = np.arange(start, n + start) * 10
-        writer.add(ids, np.array([n]), at, at * 0.5)
-    row = writer.finish()
-    assert (row.series, row.samples, row.earliest_ms, row.latest_ms) == (2, 2 * n, 0, (n + 4) * 10)
-    cache = DecodedCache(1 << 30)
-    block = Block(row, LocalObjects(tmp_path), cache)
-    found = join(block.pieces(np.array([4, 9, 3]), 20 * chunks.CHUNK_SAMPLES, 20 * chunks.CHUNK_SAMPLES + 55), 3)
-    assert np.diff(found.offsets).tolist() == [0, 6, 6]
-    assert (found.values == found.timestamps_ms * 0.5).all()
-    assert cache.size_bytes < 3 * 16 * chunks.CHUNK_SAMPLES
-
-
-def test_a_block_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
-    writer = BlockWriter(LocalObjects(tmp_path), 1)
-    writer.add(np.array([1]), np.array([2]), np.array([1, 2]), np.array([0.5, 1.5]))
-    row = writer.finish()
-    block = Block(row, LocalObjects(tmp_path), DecodedCache(0))
-    whole = Path(block.location).read_bytes()
-    for damaged in (whole[:-1], whole[:10] + b"?" + whole[11:], b""):
-        Path(block.location).write_bytes(damaged)
-        with pytest.raises(CorruptBlock, match=r"checksum|directory"):
-            block.pieces(np.array([1]), 0, 9)
-
-
-def test_the_cache_stays_within_its_bound_and_forgets_the_least_recently_used() -> None:
-    cache = DecodedCache(100)
-    for key in "abcd":
-        cache.put(key, key, 30)
-        cache.get("b")
-    assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.get("d")) == (None, "b", "c", "d")
-    cache.put("huge", 1, 101)
-    assert cache.get("huge") is None and cache.size_bytes == 90
 
 
 def test_the_background_seals_a_head_over_its_bound_while_writes_and_reads_go_on(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
-from tests.unit.test_series_blocks import Quiet
-from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
+from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, Quiet, m
 from worker.damage import DamageReport
 from worker.series import part as part_module
 from worker.series.blocks import block as blocks_module

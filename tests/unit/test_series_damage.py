@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from shared.promql.ast import Matcher
-from tests.unit.test_series_blocks import FAR_MS, Quiet
-from tests.unit.test_series_part import EVERYTHING, m
+from tests.unit.series_shard import EVERYTHING, FAR_MS, Quiet, m
 from worker.series.blocks import block as blocks_module
 from worker.series.blocks.block import Block, BlockRow, BlockWriter, CorruptBlock
 from worker.series.blocks.cache import DecodedCache

@@ -18,8 +18,7 @@ from shared.messages.sub_queries import EvaluateBody, EvaluateReply, SubQuery
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import Grid, RangeVector
 from shared.wire import Request
-from tests.unit.test_series_blocks import Quiet
-from tests.unit.test_series_part import m
+from tests.unit.series_shard import Quiet, m
 from worker.methods import queries as query
 from worker.queries import evaluation
 from worker.queries.source import ShardSource

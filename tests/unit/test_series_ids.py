@@ -9,7 +9,7 @@ import pytest
 
 from shared.config import Settings
 from shared.errors import Unavailable
-from tests.unit.test_series_part import A, B, Shard, m
+from tests.unit.series_shard import A, B, Shard, m
 from worker.series.index import registry
 from worker.series.journal import Deletion, Written
 from worker.storage.rows.store import StoreDamaged

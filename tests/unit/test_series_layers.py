@@ -20,9 +20,9 @@ from shared.labels import LabelFrame, Symbols
 from shared.messages import series as messages
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
+from shared.promql.regex import unchecked
 from shared.wire import Reply, Request
-from tests.unit.test_series_blocks import A, B, Quiet
-from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S, m
+from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, B, Quiet, m
 from worker.methods import series as methods
 from worker.series import journal, upkeep
 from worker.series.blocks.block import CorruptBlock
@@ -146,18 +146,18 @@ def test_outcomes_are_remembered_for_codes_as_they_come_up_to_a_bound(monkeypatc
     symbols = TextTable()
     codes = symbols.codes([f"{n}" for n in range(5000)])
     pattern = Pattern(".*7")
-    asked: list[str] = []
-    matches = pattern.matches
-    monkeypatch.setattr(pattern, "matches", lambda text: asked.append(text) or matches(text))
+    asked: list[bytes] = []
+    matching = pattern._regex.matching
+    monkeypatch.setattr(pattern._regex, "matching", lambda texts, check: asked.extend(texts) or matching(texts, check))
     for first, last in ((0, 10), (990, 1100), (2900, 3100), (4000, 4010)):
         for _ in range(2):
             expected = [str(n).endswith("7") for n in range(first, last)]
-            assert pattern.matches_codes(codes[first:last], symbols).tolist() == expected
-    assert sum(text == "995" for text in asked) == 1
-    assert sum(text == "2950" for text in asked) == 1
-    assert sum(text == "4005" for text in asked) == 2
+            assert pattern.matches_codes(codes[first:last], symbols, unchecked).tolist() == expected
+    assert sum(text == b"995" for text in asked) == 1
+    assert sum(text == b"2950" for text in asked) == 1
+    assert sum(text == b"4005" for text in asked) == 2
     assert len(pattern._outcomes) == 3000
-    assert pattern.matches_codes(codes[:0], symbols).tolist() == []
+    assert pattern.matches_codes(codes[:0], symbols, unchecked).tolist() == []
 
 
 def test_the_expressions_used_last_stay_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

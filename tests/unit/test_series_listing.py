@@ -15,8 +15,7 @@ from shared.errors import DeadlineExceeded
 from shared.messages.series import ListReply, SelectBody, TextsReply
 from shared.promql.ast import Matcher
 from shared.wire import Request, pack, unpack
-from tests.unit.test_series_blocks import Quiet
-from tests.unit.test_series_part import TIMEOUT_S, m
+from tests.unit.series_shard import TIMEOUT_S, Quiet, m
 from worker.methods.series import METHODS
 from worker.series.blocks import block as blocks
 from worker.series.blocks.block import Block, BlockWriter

@@ -10,60 +10,18 @@ import numpy as np
 import pytest
 
 from coordinator.series import remote_write
-from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body
+from loadtest.harness.remote_write_bodies import UNLIMITED, body
 from shared.config import Settings
 from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.labels import Labels, Symbols
 from shared.promql.ast import Matcher
+from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, B, Shard, m
 from worker.queries.source import ShardSource
-from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
-
-EVERYTHING = (-(1 << 60), 1 << 60)
-TIMEOUT_S = 5.0
-
-
-class Shard:
-    """A part with its store, to be opened again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.open()
-
-    def open(self) -> None:
-        self.store = Store(self.path)
-        self.log = WriteAheadLog(self.path / "wal").open()
-        self.symbols = TextTable()
-        services = SeriesServices(Settings(), self.symbols)
-        self.part = SeriesPart(self.store, services, LocalObjects(self.path / "blocks"), self.log.stream(0, SERIES))
-        self.part.load()
-
-    def close(self) -> None:
-        self.part.close()
-        self.store.close()
-        self.log.close()
-
-    def reopen(self) -> None:
-        self.close()
-        self.open()
-
-    def write(self, series: list[Series]) -> int:
-        cut = remote_write.cut(body(series), 1, UNLIMITED)
-        return self.part.write(cut.parts[0], TIMEOUT_S)
-
-    def samples(self, *matchers: Matcher, window: tuple[int, int] = EVERYTHING) -> dict[Labels, list]:
-        selection = ShardSource([self.part]).select(matchers, *window, Symbols(self.symbols))
-        found = selection.read(0, selection.labels.size)
-        answer = {}
-        for row in range(selection.labels.size):
-            own = slice(found.offsets[row], found.offsets[row + 1])
-            pairs = zip(found.timestamps_ms[own].tolist(), found.values[own].tolist(), strict=True)
-            answer[selection.labels.labels(row)] = list(pairs)
-        return answer
 
 
 @pytest.fixture
@@ -71,13 +29,6 @@ def shard(tmp_path: Path) -> Iterator[Shard]:
     opened = Shard(tmp_path / "store")
     yield opened
     opened.close()
-
-
-def m(**labels: str) -> dict[str, str]:
-    return {"__name__": "m", **labels}
-
-
-A, B = (("__name__", "m"), ("job", "a")), (("__name__", "m"), ("job", "b"))
 
 
 def test_samples_are_read_back_by_series_and_time(shard: Shard) -> None:

@@ -218,3 +218,22 @@ def test_a_service_closes_when_nobody_holds_its_queues(coordinator: Coordinator)
         assert closing.is_alive() and not service._stopping
     closing.join(WITHIN_S)
     assert service._stopping
+
+
+def test_a_request_that_was_cancelled_before_it_came_is_not_run(coordinator: Coordinator, methods: Methods) -> None:
+    coordinator.service.cancel(_id(1))
+    coordinator.ask(1, "slow")
+    coordinator.ask(2, "quick")
+    assert coordinator.hear()[0] == 2
+    assert coordinator.hears_nothing()
+    assert methods.running == []
+    assert coordinator.service._cancelled_early == {}
+
+
+def test_early_cancellations_are_remembered_up_to_a_bound(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "CANCELLED_EARLY_MAX", 2)
+    for number in range(3):
+        coordinator.service.cancel(_id(number))
+    assert list(coordinator.service._cancelled_early) == [_id(1), _id(2)]

@@ -12,7 +12,7 @@ from shared.config import Settings
 from shared.messages.log import CursorMove
 from shared.messages.series import FamilyMetadata
 from tests.unit.log_shard import OneShard
-from tests.unit.test_series_blocks import Quiet
+from tests.unit.series_shard import Quiet
 from worker.logs import cursors, keeper
 from worker.logs import part as part_module
 from worker.series import metadata as metadata_module

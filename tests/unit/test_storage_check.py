@@ -13,8 +13,7 @@ from shared.hashing import hash64
 from shared.log_blocks import block_of
 from shared.messages.log import Batch, Span
 from tests.unit.log_shard import OneShard
-from tests.unit.test_series_blocks import Quiet
-from tests.unit.test_series_part import m
+from tests.unit.series_shard import Quiet, m
 from worker.logs import rows
 from worker.logs.messages import Message, Revocation
 from worker.logs.verify import LogRows, check_messages, log_rows

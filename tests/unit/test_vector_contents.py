@@ -15,7 +15,7 @@ from shared import wire
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition, SearchBody, pack_blobs, unpack_blobs
 from shared.wire import Reply
-from tests.unit.test_vector_part import COSINE, OneShard
+from tests.unit.vector_shard import COSINE, OneShard
 from worker.storage.objects import LocalObjects
 from worker.vectors import fields, part, snapshot
 from worker.vectors.attribute_column import AttributeColumn

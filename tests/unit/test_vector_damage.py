@@ -15,9 +15,9 @@ from shared.config import Settings
 from shared.errors import NotFound, Unavailable
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition
-from tests.unit.test_vector_part import COSINE, OneShard
 from tests.unit.test_vector_shards import COLLECTION, Worker, worker
 from tests.unit.test_vector_snapshots import ask, put
+from tests.unit.vector_shard import COSINE, OneShard
 from worker.storage.rows.store import Store, StoreBatch
 from worker.vectors import attribute_index as runs
 from worker.vectors import stored_rows

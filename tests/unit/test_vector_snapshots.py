@@ -16,8 +16,8 @@ from shared import wire
 from shared.messages import vectors as messages
 from shared.messages.vectors import Collection, Condition, SearchBody
 from shared.wire import Request
-from tests.unit.test_vector_part import COSINE, OneShard, clustered
 from tests.unit.test_vector_shards import COLLECTION, TABLE, Worker, worker
+from tests.unit.vector_shard import COSINE, OneShard, clustered
 from worker.damage import DamageReport
 from worker.methods.vectors import METHODS
 from worker.storage.objects import LocalObjects

@@ -11,25 +11,24 @@ from pathlib import Path
 import pytest
 
 from shared.errors import ConfigError, Unavailable
-from tests.unit.wal_images import SMALL, files_with_records, flip, held, killed, opened, payload, written
-from worker.storage.wal import check, layout, losses, reading, record, register
+from tests.unit.wal_images import (
+    SMALL,
+    everything,
+    expected,
+    files_with_records,
+    flip,
+    held,
+    killed,
+    opened,
+    payload,
+    written,
+)
+from worker.storage.wal import layout, reading, record
 from worker.storage.wal.log import LOG, SERIES, WriteAheadLog
 
 pytestmark = pytest.mark.usefixtures("power_stays_on")
 
 FLIPS = 500
-
-
-def everything(log: WriteAheadLog, shards: int = 3) -> dict[tuple[int, int], list[bytes]]:
-    return {(shard, area): held(log.stream(shard, area)) for shard in range(shards) for area in (SERIES, LOG)}
-
-
-def expected(count: int, shards: int = 3) -> dict[tuple[int, int], list[bytes]]:
-    return {
-        (shard, area): [payload(shard, number) for number in range(count) if number % 2 == (area == SERIES)]
-        for shard in range(shards)
-        for area in (SERIES, LOG)
-    }
 
 
 def set_aside(directory: Path) -> list[str]:
@@ -172,61 +171,6 @@ def test_all_files_missing_is_said_and_gives_no_number_twice(tmp_path: Path) -> 
     log.close()
 
 
-def test_a_lost_list_of_files_is_said_and_the_records_are_read(tmp_path: Path) -> None:
-    written(tmp_path, 20).close()
-    (tmp_path / register.NAME).unlink()
-    log = opened(tmp_path)
-    assert everything(log) == expected(20)
-    assert "files of the log may be missing" in log.losses_of(0)[0][1]
-    log.close()
-
-
-def test_one_damaged_copy_of_the_list_costs_nothing(tmp_path: Path) -> None:
-    written(tmp_path, 20).close()
-    for at in (9, register.COPY_BYTES + 9):
-        flip(tmp_path / register.NAME, at)
-        log = opened(tmp_path)
-        assert everything(log) == expected(20)
-        assert log.losses_of(0) == []
-        log.close()
-
-
-@pytest.mark.parametrize("calls", range(4))
-def test_a_list_whose_writing_is_cut_is_the_one_before_or_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
-) -> None:
-    listing = register.Listing(5, {3: 100, 5: 0})
-    own = register.Register(tmp_path, listing)
-    write, sync, left = os.pwrite, os.fdatasync, [None] * calls
-
-    def cut(descriptor: int, content: bytes, at: int) -> int:
-        if not left:
-            write(descriptor, content[: len(content) // 2], at)
-            raise OSError(errno.EIO, "Input/output error")
-        left.pop()
-        return write(descriptor, content, at)
-
-    def fail(descriptor: int) -> None:
-        if not left:
-            raise OSError(errno.EIO, "Input/output error")
-        left.pop()
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "pwrite", cut)
-    monkeypatch.setattr(os, "fdatasync", fail)
-    with pytest.raises(OSError, match="Input/output error"):
-        own.change(added=6, removed=(3,))
-    monkeypatch.undo()
-    read = register.read(tmp_path / register.NAME)
-    assert read is not None
-    assert read.ends in ({3: 100, 5: 0}, {5: 0, 6: 0})
-    own.change(added=7)
-    read = register.read(tmp_path / register.NAME)
-    assert read is not None
-    assert read.ends == {3: 100, 5: 0, 7: 0}
-    own.close()
-
-
 def test_a_file_that_is_not_the_logs_is_set_aside(tmp_path: Path) -> None:
     written(tmp_path, 20).close()
     strange = tmp_path / "00000099.wal"
@@ -360,79 +304,3 @@ def test_a_flipped_bit_anywhere_is_said_or_harmless(small_log: Path, tmp_path: P
             assert not lacking or is_tail or any(area == key[1] for area, _ in log.losses_of(key[0])), (path, at)
         log.close()
         shutil.rmtree(image)
-
-
-def test_the_check_says_what_is_damaged_and_what_is_good_and_changes_nothing(tmp_path: Path) -> None:
-    base = tmp_path / "wal"
-    layout.arrange(base, 1)
-    directory = layout.directory_of(base, 0)
-    written(directory, 20).close()
-    assert all(report.is_good for report in check.check(base))
-    first, second, third, *_ = files_with_records(directory)
-    flip(first, 9)
-    place = reading.survey(directory).used[1].records[0][0]
-    flip(second, place.start)
-    third.unlink()
-    before = {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
-    reports = {report.path: report for report in check.check(base)}
-    assert {path: path.read_bytes() for path in base.rglob("*") if path.is_file()} == before
-    assert [path for path, report in reports.items() if not report.is_good] == [third, first, second]
-    assert reports[first].shards == []
-    assert reports[second].shards == [place.shard]
-    assert reports[third].shards is None
-    text = "\n".join(line for report in reports.values() for line in report.lines())
-    assert f"{second}: a record of {place.length} bytes at {place.offset} is damaged" in text
-    assert f"{second}: lacking: shard {place.shard}" in text
-    total = sum(sum(report.records.values()) for report in reports.values())
-    assert total == sum(len(content.records) for content in reading.survey(directory).used)
-    opened(directory).close()
-    assert sum(path.name.endswith(".damaged") for path in (report.path for report in check.check(base))) == 3
-
-
-def test_the_check_tells_a_damaged_worker_count(tmp_path: Path) -> None:
-    base = tmp_path / "wal"
-    layout.arrange(base, 2)
-    content = (base / "workers").read_bytes()
-    for at in range(len(content)):
-        flip(base / "workers", at, 1)
-        assert not check.check(base)[0].is_good
-        with pytest.raises(ConfigError, match="damaged"):
-            layout.arrange(base, 2)
-        (base / "workers").write_bytes(content)
-
-
-def test_losses_are_refused_when_their_own_record_is_damaged(tmp_path: Path) -> None:
-    loss = losses.Loss("0000/00000001.wal", 64, 128, "bytes", ((3, LOG),))
-    losses.remember(tmp_path / "00000001.wal", [loss], [b"raw"])
-    [own] = losses.known(tmp_path)
-    assert own.losses == (loss,)
-    flip(own.path, 30)
-    [own] = losses.known(tmp_path)
-    assert own.losses[0].concerns(7, SERIES)
-
-
-@pytest.mark.parametrize("step", ["fsync", "pwrite", "replace"])
-def test_an_open_that_failed_can_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    written(tmp_path / "wal", 20).close()
-    log = WriteAheadLog(tmp_path / "wal", file_bytes=SMALL)
-    original = getattr(os, step)
-    for calls in range(4):
-        left = [None] * calls
-
-        def fail(*arguments: object, left: list[None] = left) -> object:
-            if not left:
-                raise OSError(errno.EIO, "Input/output error")
-            left.pop()
-            return original(*arguments)
-
-        monkeypatch.setattr(os, step, fail)
-        try:
-            log.open()
-        except OSError:
-            with pytest.raises(Unavailable):
-                log.stream(0, LOG).write([b"x"])
-        monkeypatch.undo()
-    log.open()
-    assert everything(log) == expected(20)
-    assert log.losses_of(0) == []
-    log.close()

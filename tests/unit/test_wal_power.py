@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 
 from shared import boot
-from tests.unit.test_wal_files import killed_at
 from tests.unit.wal_images import SMALL, files_with_records, flip, held, killed, opened
+from tests.unit.wal_kills import killed_at
 from worker.storage.wal import check, layout, reading, record, register
 from worker.storage.wal.log import LOG, SERIES, WriteAheadLog
 

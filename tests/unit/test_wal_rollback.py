@@ -9,7 +9,7 @@ import pytest
 
 from shared.promql.ast import Matcher
 from tests.unit.log_shard import OneShard
-from tests.unit.test_series_blocks import Quiet
+from tests.unit.series_shard import Quiet
 from worker.storage.wal import files, reading, register
 
 

@@ -51,3 +51,15 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
 
 def files_with_records(directory: Path) -> list[Path]:
     return [content.path for content in reading.survey(directory).used if content.records]
+
+
+def everything(log: WriteAheadLog, shards: int = 3) -> dict[tuple[int, int], list[bytes]]:
+    return {(shard, area): held(log.stream(shard, area)) for shard in range(shards) for area in (SERIES, LOG)}
+
+
+def expected(count: int, shards: int = 3) -> dict[tuple[int, int], list[bytes]]:
+    return {
+        (shard, area): [payload(shard, number) for number in range(count) if number % 2 == (area == SERIES)]
+        for shard in range(shards)
+        for area in (SERIES, LOG)
+    }

@@ -52,6 +52,9 @@ class GatheringEntry:
         return max((batch.start + batch.count for _, batches in self.groups for batch in batches), default=0)
 
     def packed(self) -> bytes:
+        assert len(self.numbers) == len(self.codes)
+        assert (self.numbers[1:] > self.numbers[:-1]).all(), "numbers ascend"
+        assert not len(self.codes) or int(self.codes.max()) < len(self.keys)
         numbers, codes = self.numbers.astype("<u8", copy=False), self.codes.astype("<u4", copy=False)
         entry = _PackedEntry(self.settled, self.groups, numbers.tobytes(), codes.tobytes(), list(self.keys))
         return msgspec.msgpack.encode(entry)

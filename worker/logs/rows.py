@@ -69,6 +69,7 @@ def prefix_range(segment: int, prefix: bytes) -> tuple[bytes, bytes]:
 def after(prefix: bytes) -> bytes:
     """The least byte string above all that begin with `prefix`, which must have a byte below FF."""
     head = prefix.rstrip(b"\xff")
+    assert head, "no byte string is above all that begin with bytes FF"
     return head[:-1] + bytes([head[-1] + 1])
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
+from functools import partial
 from typing import TypeVar
 
-from shared.errors import DeadlineExceeded
 from shared.labels import LabelFrame, concat
 from shared.messages.series import (
     DeleteBody,
@@ -21,13 +21,16 @@ from shared.messages.series import (
     WriteReply,
 )
 from shared.wire import Reply, Request, pack, unpack
-from worker.methods.method import Method
+from worker.methods.method import Method, check
 from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids, distinct
 from worker.series.part import write
 from worker.shard import Shard
 
 T = TypeVar("T")
+
+VALUES_AT_ONCE = 1 << 14
+"""Label values taken out of the symbol table between two looks at the deadline: some 10 ms."""
 
 
 def _write(shards: Mapping[int, Shard], request: Request) -> Reply:
@@ -61,16 +64,16 @@ def _each(shards: Mapping[int, Shard], work: Callable[[int], T]) -> list[T]:
 
 
 def _selected(shards: Mapping[int, Shard], request: Request) -> Iterable[tuple[Lookup, Ids]]:
-    """For each shard its index, and the series that have samples in the range. Raises DeadlineExceeded."""
+    """For each shard its index, and the series that have samples in the range. Raises DeadlineExceeded, TooHeavy."""
     wanted = unpack(request.body, SelectBody)
     for number, shard in shards.items():
+        require_time = partial(_require_time, request, number)
+        require_time()
+        yield shard.series.having(wanted.selectors, wanted.start_ms, wanted.end_ms, require_time)
 
-        def check(number: int = number) -> None:
-            if request.time_left == 0:
-                raise DeadlineExceeded(f"{request.method} ran out of time at shard {number}; ask for less at a time")
 
-        check()
-        yield shard.series.having(wanted.selectors, wanted.start_ms, wanted.end_ms, check)
+def _require_time(request: Request, shard: int) -> None:
+    check(request, f"{request.method} ran out of time at shard {shard}; ask for less at a time")
 
 
 def _list(shards: Mapping[int, Shard], request: Request) -> Reply:
@@ -96,9 +99,12 @@ def _labels(shards: Mapping[int, Shard], request: Request) -> Reply:
 def _values(shards: Mapping[int, Shard], request: Request) -> Reply:
     wanted = unpack(request.body, SelectBody)
     values: set[str] = set()
-    for lookup, ids in _selected(shards, request):
+    for number, (lookup, ids) in zip(shards, _selected(shards, request), strict=True):
         codes = distinct(lookup.column(ids, wanted.name))
-        values.update(lookup.symbols.texts(codes[codes != 0]))
+        codes = codes[codes != 0]
+        for first in range(0, len(codes), VALUES_AT_ONCE):
+            _require_time(request, number)
+            values.update(lookup.symbols.texts(codes[first : first + VALUES_AT_ONCE]))
     return _texts(values, wanted.limit)
 
 
@@ -141,8 +147,8 @@ METHODS: dict[str, Method] = {
     "series.write": Method(_write, "write"),
     "series.delete": Method(_delete, "write"),
     "series.metadata_put": Method(_metadata_put, "write"),
-    "series.metadata": Method(_metadata, "read"),
-    "series.list": Method(_warned(_list), "read"),
-    "series.labels": Method(_warned(_labels), "read"),
-    "series.values": Method(_warned(_values), "read"),
+    "series.metadata": Method(_metadata, "query"),
+    "series.list": Method(_warned(_list), "query"),
+    "series.labels": Method(_warned(_labels), "query"),
+    "series.values": Method(_warned(_values), "query"),
 }

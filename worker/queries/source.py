@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from shared.labels import LabelFrame, Symbols, concat
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
+from shared.promql.regex import unchecked
 from worker.series.index.postings import Ids
 from worker.series.part import SeriesPart
 
@@ -40,10 +41,12 @@ class ShardSelection:
 
 
 class ShardSource:
-    """The union of some shards of one worker process; implements `model.Source`."""
+    """The union of some shards of one worker process; implements `model.Source`. `check` is called repeatedly while
+    series are selected, and may raise."""
 
-    def __init__(self, parts: Sequence[SeriesPart]) -> None:
+    def __init__(self, parts: Sequence[SeriesPart], check: Callable[[], None] = unchecked) -> None:
         self._parts = parts
+        self._check = check
         self._asked: set[tuple[int, int]] = set()
 
     def damage(self) -> list[list[str]]:
@@ -54,11 +57,12 @@ class ShardSource:
         ]
 
     def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> ShardSelection:
-        """`symbols` is the process's table, or one that stands on it. Raises BadData for an expression RE2 refuses."""
+        """`symbols` is the process's table, or one that stands on it. Raises BadData for an expression RE2 refuses,
+        NotExecutable for one that is too costly, and what `check` raises."""
         self._asked.add((start_ms, end_ms))
         frames, parts, ids = [], [], []
         for part in self._parts:
-            lookup, part_ids = part.select([matchers], start_ms, end_ms)
+            lookup, part_ids = part.select([matchers], start_ms, end_ms, self._check)
             if len(part_ids):
                 frames.append(lookup.frame(part_ids, symbols))
                 parts.append(part)

@@ -14,6 +14,7 @@ from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
+from shared.promql.regex import unchecked
 from shared.sample_frames import SampleColumns, joined, parse
 from shared.wire import Frame
 from worker.damage import DamageReport
@@ -148,15 +149,21 @@ class SeriesPart:
         contents = self.contents
         give_up_s = time.monotonic() + timeout_s
         selectors = list(selectors)
-        lookup, ids = self.select(selectors, start_ms, end_ms)
+
+        def check() -> None:
+            if time.monotonic() > give_up_s:
+                raise DeadlineExceeded(f"counting the samples to be deleted took longer than {timeout_s:.1f} s")
+
+        lookup, ids = self.select(selectors, start_ms, end_ms, check)
         if self.damage(start_ms, end_ms):
-            ids = lookup.select_any(selectors)  # a block that is set aside may come back with samples of any series
+            ids = lookup.select_any(
+                selectors, check
+            )  # a block that is set aside may come back with samples of any series
         if not len(ids):
             return 0
         counted = 0
         for first in range(0, len(ids), DELETE_SERIES):
-            if time.monotonic() > give_up_s:
-                raise DeadlineExceeded(f"counting the samples to delete took longer than {timeout_s:.1f} s")
+            check()
             counted += len(self.read(ids[first : first + DELETE_SERIES], start_ms, end_ms).values)
         with self.turn.exclusive(timeout_s):
             self._refuse_overrun()  # a deletion rewrites the remaining samples of a series, which makes the head grow
@@ -175,14 +182,20 @@ class SeriesPart:
                 contents.head.delete(ids, start_ms, end_ms)
         return counted
 
-    def select(self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int) -> tuple[Lookup, Ids]:
+    def select(
+        self,
+        selectors: Iterable[Sequence[Matcher]],
+        start_ms: int,
+        end_ms: int,
+        check: Callable[[], None] = unchecked,
+    ) -> tuple[Lookup, Ids]:
         """(the current index, ascending ids of the series that match any selector and may have samples with
-        start ≤ t ≤ end). A selector without matchers matches every series. Raises BadData for an expression that RE2
-        refuses."""
+        start ≤ t ≤ end). A selector without matchers matches every series. `check` is called repeatedly and may raise.
+        Raises BadData for an expression that RE2 refuses, NotExecutable for one that is too costly."""
         contents = self.contents
         with contents.lock:
             lookup = contents.index.lookup()
-        ids = lookup.select_any(selectors)
+        ids = lookup.select_any(selectors, check)
 
         def may_have() -> Ids:
             with contents.lock:
@@ -202,7 +215,7 @@ class SeriesPart:
         contents = self.contents
         with contents.lock:
             lookup = contents.index.lookup()
-        ids = lookup.select_any(selectors)
+        ids = lookup.select_any(selectors, check)
 
         def having() -> Ids:
             with contents.lock:

@@ -20,10 +20,10 @@ from threading import Event, Lock, Thread, get_native_id
 
 import numpy as np
 
+from shared.allocator import trim
 from shared.errors import TriptychError
 from shared.promql.model import Samples
 from shared.telemetry import event
-from worker.memory import trim
 from worker.series.blocks import compaction, retention
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import Block, BlockRow, CorruptBlock

@@ -88,6 +88,9 @@ def write(
 
     Raises OSError.
     """
+    assert highest, "a snapshot has the vectors of one shard or more"
+    assert view.indexed <= len(view.ids) and view.indexed <= len(view.versions) and view.versions.dtype == np.uint64
+    assert expansion >= 0
     lowest = str(min(highest))
     target = snapshots.within(lowest)
     target.prepare()
@@ -98,6 +101,7 @@ def write(
     attributes = view.attributes.save(view.indexed)
     target.put(_attributes_name(index_name), attributes)
     joined, lengths = pack_blobs(view.ids[: view.indexed])
+    assert len(lengths) == 4 * view.indexed
     body = msgspec.msgpack.encode(
         _List(
             FORMAT,
@@ -199,6 +203,7 @@ def _read(saved: Objects, collection: Collection) -> IndexSnapshot:
         raise ValueError(f"it is of {content.collection}")
     ids = unpack_blobs(content.joined, content.lengths)
     versions = np.frombuffer(content.versions, dtype=np.uint64)
+    assert len(versions) == len(ids), "`verified` has compared them"
     attributes = Attributes.restore(_attributes_bytes(saved, content), len(ids))
     index = AnnIndex(collection.dimension, collection.metric, collection.storage)
     saved.get_by_path(content.index_file, lambda path: index.load(path, len(ids)))

@@ -14,6 +14,8 @@ from coordinator.context import CONTEXT, Context
 from coordinator.log.follow import Follower, Row, rows_of
 from coordinator.log.reads import KeySelection, Warnings
 from coordinator.negotiation import EVENTS, JSON, PROTOBUF, boolean, preferred
+from coordinator.protocol import connection_of
+from coordinator.streaming import Piece, gathered
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
 from shared.messages.log import SEQUENCE_MAX, Page, Records
@@ -26,9 +28,9 @@ FOLLOW_TIMEOUT_MAX_S = 300.0
 KEEP_ALIVE_S = 15.0
 """A comment at this interval keeps proxies from closing a quiet event stream, and reveals that a reader has gone."""
 EVENTS_AT_ONCE = 1000
+EVENTS_BYTES = 64 << 10
+"""Events are made and sent in pieces of about this size: a reader that does not take them holds no more."""
 RETRY_S = 0.5
-SEND_TIMEOUT_S = 30.0
-"""A reader that takes nothing for this long is disconnected; it can resume from the last id it has."""
 
 
 async def scan(request: web.Request) -> web.StreamResponse:
@@ -48,7 +50,7 @@ async def scan(request: web.Request) -> web.StreamResponse:
     if follow:
         if reverse:
             raise BadData("parameter 'reverse' is true; a read that follows goes forward only")
-        await _wait_for_records(request.app[CONTEXT], selection, start, end, timeout_s)
+        await _wait_for_records(request, selection, start, end, timeout_s)
     if selection.key is None and reverse:
         raise BadData("parameter 'reverse' is true; records of a prefix are merged forward only")
     body = _Protobuf(selection) if media_type == PROTOBUF else _Json(selection)
@@ -137,36 +139,35 @@ async def _send_rest(
     return page, []
 
 
-async def _send(response: web.StreamResponse, data: bytes) -> None:
-    """Raises ConnectionResetError when the reader has gone or takes nothing."""
-    if not data:
-        return
-    try:
-        async with asyncio.timeout(SEND_TIMEOUT_S):
-            await response.write(data)
-    except TimeoutError:
-        raise ConnectionResetError("the reader takes nothing") from None
+async def _send(response: web.StreamResponse, data: Piece) -> None:
+    """Returns when the client has taken nearly all of it. Raises ConnectionResetError when it has gone; a client that
+    takes nothing is disconnected, and can resume where it was."""
+    if data:
+        await response.write(data)
 
 
 @contextmanager
-def _parked(context: Context) -> Iterator[None]:
-    """A request that waits for records counts towards the bound on followers, not on requests in flight."""
-    context.in_flight -= 1
-    try:
-        yield
-    finally:
-        context.in_flight += 1
+def _following(request: web.Request, selection: KeySelection, start: int) -> Iterator[Follower]:
+    """A follower for as long as the context lasts. Its request is not in flight in that time: it waits for records."""
+    context = request.app[CONTEXT]
+    with (
+        context.log.followers.following(selection, start) as follower,
+        context.admission.following(connection_of(request).holder),
+    ):
+        yield follower
 
 
-async def _wait_for_records(context: Context, selection: KeySelection, start: int, end: int, timeout_s: float) -> None:
+async def _wait_for_records(
+    request: web.Request, selection: KeySelection, start: int, end: int, timeout_s: float
+) -> None:
     """Return when the selection has a readable record from `start` on, or the time is over."""
     if start >= end:
         return
-    area = context.log
-    with area.followers.following(selection, start) as follower, _parked(context):
+    followers = request.app[CONTEXT].log.followers
+    with _following(request, selection, start) as follower:
         try:
             async with asyncio.timeout(timeout_s):
-                while not await area.followers.read(follower, 1) and follower.position < end:
+                while not await followers.read(follower, 1) and follower.position < end:
                     pass
         except TimeoutError:
             return
@@ -187,7 +188,7 @@ async def _event_stream(request: web.Request, selection: KeySelection, start: in
     context = request.app[CONTEXT]
     limit = log_parameters.whole(request.query, ("limit",), LIMIT_MAX, 1, LIMIT_MAX)
     timeout_s = log_parameters.seconds(request.query, "timeout", float("inf"), float("inf"))
-    with context.log.followers.following(selection, start) as follower, _parked(context):
+    with _following(request, selection, start) as follower:
         rows = await context.log.followers.read(follower, min(limit, EVENTS_AT_ONCE))
         headers = {"Content-Type": EVENTS, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
@@ -197,7 +198,8 @@ async def _event_stream(request: web.Request, selection: KeySelection, start: in
         while True:
             rows = [row for row in rows if row[0] < end][:limit]
             limit -= len(rows)
-            await _send(response, b"".join(answers.event(row) for row in rows))
+            for piece in gathered(map(answers.event, rows), EVENTS_BYTES):
+                await _send(response, piece)
             warned = await _send_warnings(response, follower, warned)
             left_s = give_up - time.monotonic()
             if limit <= 0 or follower.position >= end or left_s <= 0:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations
 
 from loadtest.bench.metrics import measuring, report, scrapes
@@ -55,7 +56,7 @@ class Bench:
                 answers: dict[str, dict[str, Answer]] = {}
                 for kind in self.kinds:
                     say(f"run {number + 1} of {self.runs}: {kind.name}")
-                    self._with(kind, lambda server, got=answers: self._small(server, streams, got))
+                    self._with(kind, partial(self._small, streams=streams, answers=answers))
                 self._compare(answers)
         if "scrapes" in self.parts:
             self._scrapes(scrapes.load())

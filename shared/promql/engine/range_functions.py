@@ -28,6 +28,8 @@ from shared.promql.model import Bool, Float, Grid, Int, Matrix, Samples
 KERNEL_WORK = 1 << 25
 """Samples that all windows of one call of a kernel have together, each counted in every window: the worst case takes
 about an eighth of a second, after which the deadline is checked."""
+LIGHT_KERNEL_WORK = 1 << 21
+"""The same for a light query, which is to stop soon after its processor time has been used up."""
 
 COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
 
@@ -192,11 +194,12 @@ def _reading(
 
 def _run(function: Callable[[Reading], None], reading: Reading, context: EvalContext) -> bool:
     """Run a kernel in bounded calls. Returns whether start timestamps overlap somewhere."""
-    if _work(reading) <= KERNEL_WORK:
+    work_max = KERNEL_WORK if context.processor_end == float("inf") else LIGHT_KERNEL_WORK
+    if _work(reading) <= work_max:
         function(reading)
         return reading.overlapping_starts
     overlapping = False
-    for part in _parts(reading):
+    for part in _parts(reading, work_max):
         context.check()
         function(part)
         overlapping |= part.overlapping_starts
@@ -215,18 +218,18 @@ def _windows_of_sample(windows: Windows) -> int:
     return min(windows.steps, (windows.range_ms + windows.before_ms + windows.after_ms) // windows.step + 1)
 
 
-def _parts(reading: Reading) -> Iterator[Reading]:
+def _parts(reading: Reading, work_max: int) -> Iterator[Reading]:
     """The reading cut into series whose windows have few samples together, and a single series of many into runs of
     steps."""
     offsets, windows = reading.samples.offsets, reading.windows
     work = offsets * _windows_of_sample(windows) + np.arange(len(offsets)) * windows.steps
     first = 0
     while first < len(offsets) - 1:
-        last = max(first + 1, int(np.searchsorted(work, work[first] + KERNEL_WORK, side="right")) - 1)
+        last = max(first + 1, int(np.searchsorted(work, work[first] + work_max, side="right")) - 1)
         series = _of_series(reading, first, last)
-        if last - first == 1 and work[last] - work[first] > KERNEL_WORK:
+        if last - first == 1 and work[last] - work[first] > work_max:
             samples = max(int(offsets[last] - offsets[first]), 1)
-            yield from _runs_of_steps(series, max(1, KERNEL_WORK // samples))
+            yield from _runs_of_steps(series, max(1, work_max // samples))
         else:
             yield series
         first = last

@@ -78,8 +78,9 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
             ]
             segment = len(groups) // SEGMENT_GROUPS
             is_durable = chance.random() < 0.6 and not is_kept
-            told = [following, batches, segment, chance.choice(("", PRODUCER)), is_durable]
-            recorder.act(["append", *told], partial(shard.write, *told))
+            producer = chance.choice(("", PRODUCER))
+            write = partial(shard.write, following, batches, segment, producer, is_durable)
+            recorder.act(["append", *write.args], write)
             groups.append((segment, following, [len(own) for own in batches]))
             following += sum(len(own) for own in batches)
             if is_kept:

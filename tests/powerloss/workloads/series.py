@@ -16,7 +16,7 @@ from tests.powerloss.recording import Recorder
 from tests.powerloss.workloads import buffered
 from tests.powerloss.workloads.store import killed as killed_store
 from tests.powerloss.workloads.wal import killed as killed_log
-from tests.unit.test_series_part import TIMEOUT_S, Shard
+from tests.unit.series_shard import TIMEOUT_S, Shard
 from worker.series.head import NEVER
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart

@@ -32,13 +32,14 @@ from tests.powerloss.recording import Recorder
 from tests.powerloss.workloads import store as store_workload
 from tests.powerloss.workloads import wal as wal_workload
 from tests.unit.log_shard import OneShard
-from tests.unit.test_series_part import EVERYTHING, TIMEOUT_S
+from tests.unit.series_shard import EVERYTHING, TIMEOUT_S
 from worker.damage import Area
 from worker.logs import cursors
 from worker.methods.table import METHODS
 from worker.queries.source import ShardSource
 from worker.services import Services
 from worker.shard import Shard
+from worker.storage.rows.store import Store
 from worker.storage.wal import layout
 from worker.storage.wal.log import WriteAheadLog
 
@@ -83,6 +84,7 @@ class Data:
         for shard in self.shards:
             for part in (shard.series, shard.logs, shard.vectors):
                 part.close()
+            assert isinstance(shard.store, Store)
             store_workload.killed(shard.store)
         for log in self.logs:
             wal_workload.killed(log)

@@ -17,7 +17,7 @@ from shared.messages.vectors import Collection, Condition
 from tests.powerloss.history import History, Violation, require, some
 from tests.powerloss.recording import Recorder
 from tests.powerloss.workloads.store import killed as killed_store
-from tests.unit.test_vector_part import OneShard
+from tests.unit.vector_shard import OneShard
 
 STEPS = 60
 DROPPED_AT = 40

@@ -34,6 +34,8 @@ from worker.storage.faces import NotOpened, Objects
 
 SUFFIX = ".block"
 """The suffix of a block's object name, after the name in its row."""
+ID_MAX = int(np.iinfo(np.int32).max)
+"""The directory has ids as int32."""
 
 
 class CorruptBlock(Exception):
@@ -108,6 +110,11 @@ _DIRECTORY = struct.Struct("<7I")
 
 
 def _encode_directory(columns: dict[str, NDArray]) -> bytes:
+    runs, chunk_count = len(columns["ids"]), len(columns["chunk_hashes"])
+    assert runs == len(columns["counts"]) == len(columns["earliest"]) == len(columns["latest"])
+    assert chunk_count == len(columns["chunk_runs"]) - 1 == len(columns["chunk_at"]) - 1
+    assert columns["chunk_runs"][-1] == runs
+    assert (columns["latest"] >= columns["earliest"]).all()
     # A run ends shortly after it begins: the difference compresses better than the latest time.
     columns = {**columns, "latest": columns["latest"] - columns["earliest"]}
     packed = [standalone.simple_compress(columns[name], ChunkConfig()) for name in _COLUMNS]
@@ -248,6 +255,7 @@ class Block:
     def chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """(times_ms int64[n], values float64[n]) of all runs of a chunk, read-only. Raises CorruptBlock,
         Unavailable."""
+        assert 0 <= number < len(directory.chunk_hashes)
         key = (self.row.name, number)
         decoded = self._cache.get(key)
         if decoded is None:
@@ -324,6 +332,7 @@ class BlockWriter:
     ) -> None:
         """Append runs of samples: counts[i] ≥ 1 samples of series ids[i], one run after another, ascending in time.
         Raises OSError."""
+        assert len(ids) == len(counts) and len(times_ms) == len(values)
         self._ids.append(ids)
         self._counts.append(counts)
         self._times.append(times_ms)
@@ -348,6 +357,7 @@ class BlockWriter:
         OSError."""
         if self._buffered:
             self._flush(self._buffered)
+        assert not self._buffered
         columns = {name: np.concatenate(arrays) for name, arrays in self._columns.items()}
         packed = _encode_directory(
             {
@@ -383,6 +393,7 @@ class BlockWriter:
         ids, counts = np.concatenate(self._ids), np.concatenate(self._counts)
         times, values = np.concatenate(self._times), np.concatenate(self._values)
         ends = np.cumsum(counts)
+        assert 0 < samples <= self._buffered == ends[-1] == len(times) == len(values)
         chunk_ends = np.append(np.arange(CHUNK_SAMPLES, samples, CHUNK_SAMPLES), samples)
         run_ends = np.union1d(ends, chunk_ends)
         run_ids = ids[np.searchsorted(ends, run_ends, side="left")]
@@ -398,6 +409,7 @@ class BlockWriter:
         self._buffered = len(times) - samples
 
     def _write_chunk(self, ids: NDArray, counts: NDArray, times: NDArray, values: NDArray) -> None:
+        assert 0 <= int(ids.min()) <= int(ids.max()) <= ID_MAX, "a permanent id that int32 would change"
         data = chunks.encode(counts, times, values)
         ends = np.cumsum(counts)
         self._columns["ids"].append(ids.astype(np.int32))

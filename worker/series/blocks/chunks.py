@@ -115,9 +115,13 @@ def _seek(
 
 def encode(counts: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> bytes:
     """Encode runs of counts[r] ≥ 1 samples, one after another, with times ascending within each run."""
+    assert len(counts) and int(counts.min()) >= 1, "a chunk has runs, and each run has samples"
+    assert times_ms.dtype == np.int64 and values.dtype == np.float64
     bounds = np.concatenate(([0], np.cumsum(counts)))
+    assert int(bounds[-1]) == len(times_ms) == len(values)
     same, since = np.zeros(len(counts), dtype=np.bool_), np.empty(len(times_ms), dtype=np.int64)
     used = int(_fold(times_ms, bounds, same, since))
+    assert used <= len(times_ms) - len(counts), "the first time of a run is in the directory"
     starts = bounds[:-1]
     bits = values.view(np.int64)
     constant = np.logical_and.reduceat(bits == np.repeat(bits[starts], counts), starts)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.promql.model import Samples
-from worker.series.blocks.block import Block
+from worker.series.blocks.block import ID_MAX, Block
 from worker.series.head import Head
 from worker.series.pieces import Piece
 
@@ -59,6 +59,8 @@ class Tombstone(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, sequence: int, series: Ids, start_ms: int, end_ms: int) -> Tombstone:
         """The tombstone of the deletion that is the journal's record `sequence`."""
+        assert not len(series) or 0 <= int(series.min()) <= int(series.max()) <= ID_MAX
+        assert (series[1:] > series[:-1]).all(), "permanent ids ascend"
         return cls(sequence, start_ms, end_ms, series.astype(np.int32).tobytes())
 
     def covers(self, permanent: Ids) -> NDArray[np.bool_]:

@@ -148,6 +148,7 @@ class _Windows:
             self._write(window, ids, rows[in_window], times[in_window], values[in_window])
 
     def _write(self, window: int, ids: Ids, rows: Ids, times: Ids, values: NDArray[np.float64]) -> None:
+        assert len(rows) == len(times) == len(values)
         writer = self._writers.get(window)
         if writer is None:
             if len(self._writers) == WINDOWS_MAX:

@@ -8,7 +8,7 @@ the empty text also selects series without the label, as in Prometheus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from shared.errors import NotExecutable
 from shared.kernels import kernel
 from shared.labels import Codes, LabelFrame, Symbols
 from shared.promql.ast import Matcher
+from shared.promql.regex import unchecked
 from worker.series.index.patterns import Pattern, Patterns
 from worker.series.index.postings import Ids, PostingLists
 
@@ -75,25 +76,31 @@ class Lookup:
     numbers: Mapping[str, int]
     postings: PostingLists
 
-    def select_any(self, selectors: Iterable[Sequence[Matcher]]) -> Ids:
+    def select_any(self, selectors: Iterable[Sequence[Matcher]], check: Callable[[], None] = unchecked) -> Ids:
         """Ascending ids of the series that match any of the selectors; `select` has the rules for one."""
-        ids = [self.select(matchers) for matchers in selectors]
+        ids = [self.select(matchers, check) for matchers in selectors]
         return ids[0] if len(ids) == 1 else np.unique(np.concatenate(ids))
 
-    def select(self, matchers: Sequence[Matcher]) -> Ids:
-        """Ascending ids of the series that match all matchers. Raises BadData for an expression RE2 refuses."""
-        tests = [_Test.of(matcher, self) for matcher in matchers]
+    def select(self, matchers: Sequence[Matcher], check: Callable[[], None] = unchecked) -> Ids:
+        """Ascending ids of the series that match all matchers. `check` is called between costly steps and may raise.
+
+        Raises BadData for an expression RE2 refuses, NotExecutable for one that is too costly for a label's value.
+        """
+        tests = []
+        for matcher in matchers:
+            check()  # compiling an expression may take 20 ms
+            tests.append(_Test.of(matcher, self))
         needed = [test for test in tests if not test.allows_absence]
         if needed:
             best = needed[0] if len(needed) == 1 else min(needed, key=lambda test: test.cost(self))
             tests.remove(best)
-            ids = best.ids(self)
+            ids = best.ids(self, check)
         else:
             ids = np.arange(self.size, dtype=np.int64)
         for test in tests:
             if not len(ids):
                 break
-            ids = ids[test.of_codes(self.column(ids, test.name), self)]
+            ids = ids[test.of_codes(self.column(ids, test.name), self, check)]
         return ids
 
     def column(self, ids: Ids, name: str) -> Codes:
@@ -160,13 +167,13 @@ class _Test:
         codes = np.array(sorted({code for code in known_codes if code is not None}), dtype=np.int32)
         return cls(matcher.name, codes, None, negative, ("" in texts) != negative)
 
-    def of_codes(self, codes: Codes, lookup: Lookup) -> NDArray[np.bool_]:
+    def of_codes(self, codes: Codes, lookup: Lookup, check: Callable[[], None]) -> NDArray[np.bool_]:
         """bool[n]: which of these codes the test accepts."""
         if self.codes is not None:
             is_accepted = codes == self.codes[0] if len(self.codes) == 1 else np.isin(codes, self.codes)
         else:
             assert self.pattern is not None
-            is_accepted = self.pattern.matches_codes(codes, lookup.symbols)
+            is_accepted = self.pattern.matches_codes(codes, lookup.symbols, check)
         return ~is_accepted if self.negative else is_accepted
 
     def cost(self, lookup: Lookup) -> tuple[int, int]:
@@ -179,7 +186,7 @@ class _Test:
             return 0, sum(lookup.postings.count(number, code) for code in self.codes.tolist())
         return 1, lookup.postings.values_bound(number)
 
-    def ids(self, lookup: Lookup) -> Ids:
+    def ids(self, lookup: Lookup, check: Callable[[], None]) -> Ids:
         """Ascending ids of the series that have the label with a value that the test accepts."""
         number = lookup.numbers.get(self.name)
         if number is None or (self.codes is not None and not self.negative and not len(self.codes)):
@@ -189,4 +196,4 @@ class _Test:
                 return lookup.postings.ids(number, int(self.codes[0]))
             return lookup.postings.union(number, self.codes)
         values = lookup.postings.values(number)
-        return lookup.postings.union(number, values[self.of_codes(values, lookup)])
+        return lookup.postings.union(number, values[self.of_codes(values, lookup, check)])

@@ -1,9 +1,9 @@
-"""Label-matching regular expressions: RE2, anchored at both ends, evaluated once for each distinct text."""
+"""The regular expressions of matchers, each evaluated once for each distinct text of a shard."""
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
+from collections.abc import Callable
 from threading import Lock
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shared.errors import BadData
 from shared.labels import Symbols
-from shared.promql.regex import compile_pattern
+from shared.promql.regex import Regex
 
 PATTERNS_MAX = 32
 """Expressions remembered for one shard; the least recently used is dropped first."""
@@ -19,8 +19,9 @@ REMEMBERED_TEXTS_MAX = 1 << 18
 """Texts for which an expression's outcomes are remembered, one byte each: those that were interned first."""
 SHOWN_MAX = 200
 """Characters of an expression that an error message repeats."""
+TEXTS_AT_ONCE = 1024
+"""Texts that are copied out of the symbol table and matched, before their outcomes are remembered."""
 
-_LITERALS = re.compile(r"[^\\.+*?()|\[\]{}^$]*(?:\|[^\\.+*?()|\[\]{}^$]*)*")
 _UNKNOWN, _NO, _YES = 0, 1, 2
 
 
@@ -30,28 +31,38 @@ class Pattern:
 
     def __init__(self, expression: str) -> None:
         try:
-            self._compiled = compile_pattern(expression)
+            self._regex = Regex(expression)
         except ValueError as error:
             raise BadData(f"invalid regular expression {expression[:SHOWN_MAX]!r}: {error}") from error
-        self.literals = expression.split("|") if _LITERALS.fullmatch(expression) else None
         self._outcomes = np.zeros(1024, dtype=np.uint8)
 
-    def matches(self, text: str) -> bool:
-        return self._compiled.fullmatch(text) is not None
+    @property
+    def literals(self) -> list[str] | None:
+        return self._regex.literals
 
-    def matches_codes(self, codes: NDArray[np.int32], symbols: Symbols) -> NDArray[np.bool_]:
-        """bool[n]: whether the text of each code matches. Safe to call from many threads at once."""
+    def matches(self, text: str) -> bool:
+        return self._regex.matches(text)
+
+    def matches_codes(self, codes: NDArray[np.int32], symbols: Symbols, check: Callable[[], None]) -> NDArray[np.bool_]:
+        """bool[n]: whether the text of each code matches. Safe to call from many threads at once. `check` is called
+        again and again and may raise; what was found until then is remembered. Raises NotExecutable for a text that
+        is too long for the expression."""
         wanted = np.asarray(codes, dtype=np.int64)
         outcomes = self._room_for(int(wanted.max(initial=0)))
         known = np.where(wanted < len(outcomes), outcomes[np.minimum(wanted, len(outcomes) - 1)], _UNKNOWN)
         unknown = np.flatnonzero(known == _UNKNOWN)
         if len(unknown):
             distinct, inverse = np.unique(wanted[unknown], return_inverse=True)
-            texts = symbols.texts(distinct.astype(np.int32))
-            outcome = np.array([_YES if self.matches(text) else _NO for text in texts], dtype=np.uint8)
+            outcome = np.empty(len(distinct), dtype=np.uint8)
+            for first in range(0, len(distinct), TEXTS_AT_ONCE):
+                check()
+                some = distinct[first : first + TEXTS_AT_ONCE]
+                matched = self._regex.matching(symbols.encoded(some.astype(np.int32)), check)
+                some_outcome = np.where(matched, np.uint8(_YES), np.uint8(_NO))
+                outcome[first : first + TEXTS_AT_ONCE] = some_outcome
+                remembered = some < len(outcomes)
+                outcomes[some[remembered]] = some_outcome[remembered]
             known[unknown] = outcome[inverse]
-            remembered = distinct < len(outcomes)
-            outcomes[distinct[remembered]] = outcome[remembered]
         return known == _YES
 
     def _room_for(self, code: int) -> NDArray[np.uint8]:
@@ -73,7 +84,7 @@ class Patterns:
         self._lock = Lock()
 
     def get(self, expression: str) -> Pattern:
-        """The compiled expression. Raises BadData for an expression that RE2 refuses."""
+        """The compiled expression. Raises BadData for an expression that RE2 or a bound refuses."""
         with self._lock:
             known = self._known.get(expression)
             if known is not None:

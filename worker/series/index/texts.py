@@ -54,5 +54,8 @@ class TextTable(Symbols):
         return self._map.bytes_of(np.array([code]))[0].decode()
 
     def texts(self, codes: Codes) -> list[str]:
+        return [text.decode() for text in self.encoded(codes)]
+
+    def encoded(self, codes: Codes) -> list[bytes]:
         raw, bounds = self._map.bytes_of(codes.astype(np.int64))
-        return [raw[first:last].decode() for first, last in pairwise(bounds.tolist())]
+        return [raw[first:last] for first, last in pairwise(bounds.tolist())]

@@ -116,6 +116,7 @@ class Files:
 
     def left(self, file: File, end: int) -> None:
         """The file takes no more records: they end at offset `end`, and all of them are on the disk."""
+        assert end >= record.FILE_HEADER_BYTES and end % record.ALIGNMENT == 0
         self._register.note(file.number, end)
         self._work.set()
 
@@ -123,6 +124,7 @@ class Files:
         """Strike files off the list whose records are not needed any more, and reuse or remove them. Raises nothing
         for a list that cannot be written: the files then stay in use."""
         files = list(files)
+        assert all(file.descriptor < 0 for file in files), "a file that is still written"
         try:
             self._register.change(removed=tuple(file.number for file in files))
         except OSError as error:

@@ -237,9 +237,12 @@ class WriteAheadLog:
             file.last[stream.key] = _position(file.number, self._offset)
             positions.append(file.last[stream.key])
             self._offset += size
+        assert self._offset == end
         return positions
 
     def _begin(self, file: File) -> None:
+        assert file.descriptor >= 0
+        assert not self._used or file.number > self._used[-1].number, "positions rise with time"
         self._used.append(file)
         self._offset = self._synced = record.FILE_HEADER_BYTES
 
@@ -281,6 +284,7 @@ class WriteAheadLog:
         with self._leaving:
             self._usable()
             upto = self._offset
+            assert upto >= self._synced
             self._fdatasync(self._used[-1])
             self._synced = upto
 
@@ -381,10 +385,12 @@ def _first(payloads: Sequence[Frame], size_bytes: int) -> Iterator[Frame]:
 
 
 def _position(number: int, offset: int) -> int:
+    assert 0 <= offset < 1 << _OFFSET_BITS
     return number << _OFFSET_BITS | offset
 
 
 def _write_all(descriptor: int, pieces: list[Frame], offset: int) -> None:
+    assert offset >= record.FILE_HEADER_BYTES and offset % record.ALIGNMENT == 0
     for first in range(0, len(pieces), PIECES_MAX):
         batch = pieces[first : first + PIECES_MAX]
         size = sum(memoryview(piece).nbytes for piece in batch)

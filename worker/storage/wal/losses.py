@@ -76,5 +76,6 @@ def remember(path: Path, losses: Sequence[Loss], data: Iterable[Frame]) -> None:
     if any(recorded.losses == tuple(losses) for recorded in known(path.parent)):
         return
     line = msgspec.json.encode(tuple(losses))
+    assert b"\n" not in line, "the damaged bytes begin behind the first line"
     content = b"".join([xxhash.xxh3_64_hexdigest(line).encode(), b" ", line, b"\n", *data])
     write_atomically(damaged_name(path), content)

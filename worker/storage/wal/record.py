@@ -35,6 +35,8 @@ SIZE_UNIT = 1024
 HEADER_BYTES = _HEAD.size
 ALIGNMENT = 8
 _PADDING = tuple(bytes(n) for n in range(ALIGNMENT))
+assert HEADER_BYTES % ALIGNMENT == FILE_HEADER_BYTES % ALIGNMENT == 0
+assert _FILE.size + _LENGTH.size <= FILE_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,9 @@ def frames(number: int, shard: int, area: int, payload: Sequence[Frame], synced:
     checked = _HEAD.pack(0, 0, number, length, digest.intdigest(), shard, area, synced // ALIGNMENT)[_CHECKED:]
     head = struct.pack("<II", MAGIC, xxhash.xxh32_intdigest(checked)) + checked
     padding = -length % ALIGNMENT
-    return [head, *payload, _PADDING[padding]], HEADER_BYTES + length + padding
+    size = HEADER_BYTES + length + padding
+    assert len(head) == HEADER_BYTES and size % ALIGNMENT == 0
+    return [head, *payload, _PADDING[padding]], size
 
 
 def file_header(number: int, version: int = VERSION, *, least_bytes: int = 0) -> bytes:

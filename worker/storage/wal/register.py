@@ -131,6 +131,7 @@ class Register:
         in memory."""
         with self._lock:
             before = dict(self._ends), self._highest, self._boot
+            assert added not in self._ends, f"file {added} is listed already"
             self._ends.update(ends or {})
             self._boot = self._boot if boot is None else boot
             for number in removed:
@@ -171,6 +172,7 @@ class Register:
             raise OSError(errno.EFBIG, f"more than {FILES_MAX} files are in use")
         self._changes += 1
         content = self._encoded()
+        assert len(content) <= COPY_BYTES, "the first copy would reach into the second"
         for at in (0, COPY_BYTES):
             written = os.pwrite(self._descriptor, content, at)
             if written != len(content):

@@ -7,9 +7,8 @@ samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -33,8 +32,8 @@ from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.functions.arguments import Function, bare, vector
 from shared.promql.engine.matching import label_text
 from shared.promql.engine.rows import layers, stack, take, united, without_empty
-from shared.promql.model import Grid, Matrix, Value
-from shared.promql.regex import compile_pattern
+from shared.promql.model import Bool, Grid, Matrix, Value
+from shared.promql.regex import Regex, matches_empty
 
 IDENTIFYING = ("instance", "job")
 """The labels that determine which info series belongs to a series."""
@@ -97,8 +96,12 @@ class _Condition:
     names: tuple[Matcher, ...]
     data: tuple[Matcher, ...]
 
-    def is_info_name(self, name: str) -> bool:
-        return bool(name) and all(_matches(matcher, name) for matcher in self.names)
+    def are_info_names(self, names: Sequence[bytes], check: Callable[[], None]) -> Bool:
+        """bool[n]: which of these metric names are those of info metrics."""
+        passed = np.array([bool(name) for name in names], dtype=np.bool_)
+        for matcher in self.names:
+            passed &= _matching(matcher, names, check)
+        return passed
 
     def wants(self, label: str) -> bool:
         if label == METRIC_NAME or label in IDENTIFYING:
@@ -108,16 +111,14 @@ class _Condition:
     @property
     def optional(self) -> bool:
         """Whether a series without any info series is kept."""
-        return all(_matches(matcher, "") for matcher in self.data)
+        return all(matches_empty(matcher) for matcher in self.data)
 
 
-def _matches(matcher: Matcher, value: str) -> bool:
+def _matching(matcher: Matcher, texts: Sequence[bytes], check: Callable[[], None]) -> Bool:
     if matcher.op in ("=", "!="):
-        return (value == matcher.value) == (matcher.op == "=")
-    return (_compiled(matcher.value).fullmatch(value) is not None) == (matcher.op == "=~")
-
-
-_compiled = lru_cache(maxsize=64)(compile_pattern)  # one call asks about every label value of the info series
+        value = matcher.value.encode()
+        return np.array([(text == value) == (matcher.op == "=") for text in texts], dtype=np.bool_)
+    return Regex(matcher.value).matching(texts, check) == (matcher.op == "=~")
 
 
 def _info(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
@@ -128,8 +129,8 @@ def _info(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Va
         tuple(matcher for matcher in selector.matchers if matcher.name != METRIC_NAME),
     )
     codes, inverse = np.unique(base.labels.column(METRIC_NAME), return_inverse=True)
-    names = base.labels.symbols.texts(codes)
-    is_info = np.array([condition.is_info_name(name) for name in names], dtype=np.bool_)[inverse]
+    names = base.labels.symbols.encoded(codes)
+    is_info = condition.are_info_names(names, context.check)[inverse]
     parts = [take(base, np.flatnonzero(is_info))]
     plain = take(base, np.flatnonzero(~is_info))
     if plain.labels.size:

@@ -19,38 +19,68 @@ from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.arguments import Function, text, vector
 from shared.promql.engine.rows import united
 from shared.promql.model import Bool, Grid, Matrix, Value
+from shared.promql.regex import Regex
 
 _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")
 
-Template = list[str | int | None]
-"""Literal texts, and the numbers of groups; None stands for a group that does not exist."""
+Template = list[bytes | int]
+"""Literal texts as UTF-8, and numbers of groups."""
 
-GROUPS_MAX = 200
-"""Groups of an expression, at most: the time that RE2 takes to fill them grows with their number times the length of
-the text."""
+SHOWN_MAX = 80
+"""Characters of an expression that an error repeats."""
+REPLACEMENT_MAX = 4 << 10
+"""Characters of a replacement: 2,048 references to groups, which take 2 ms a value."""
+JOINED_AT_ONCE = 1024
+"""Values that are joined between two looks at the deadline."""
+LABEL_BYTES_MAX = 1 << 20
+"""The longest value that is made. Without a bound, `$1$1` in a few nested calls would fill any memory."""
+LABELS_BYTES_MAX = 64 << 20
+"""All values together that one call makes."""
 
 
 def _template(replacement: str, names: dict[str, int], groups: int) -> Template:
-    """Parse a replacement: `$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, and any other `$`
-    stands for itself."""
-    parts: Template = []
+    """`$1`, `${1}`, `$name` and `${name}` refer to groups, `$$` is a dollar, another `$` stands for itself."""
+    parts: list[bytes | int | None] = []
     at = 0
     for reference in _REFERENCE.finditer(replacement):
-        parts.append(replacement[at : reference.start()])
+        parts.append(replacement[at : reference.start()].encode())
         at = reference.end()
         name = reference[1] or reference[2]
         if name is None:
-            parts.append("$")
+            parts.append(b"$")
         elif name.isascii() and name.isdigit():
             parts.append(int(name) if len(name) < 9 and int(name) <= groups else None)
         else:
             parts.append(names.get(name))
-    parts.append(replacement[at:])
-    return parts
+    parts.append(replacement[at:].encode())
+    return [part for part in parts if part is not None and part != b""]  # a group that does not exist is empty
 
 
-def _expand(template: Template, match: re2._Match) -> str:
-    return "".join(part if isinstance(part, str) else (match[part] or "") for part in template if part is not None)
+class _Values:
+    """Label values that a call makes, within its bounds."""
+
+    def __init__(self, function: str) -> None:
+        self._function = function
+        self._bytes_made = 0
+
+    def reserve(self, size: int) -> None:
+        """Announce a value of `size` bytes. Raises NotExecutable if it is too long, or all together are too large."""
+        self._bytes_made += size
+        if size > LABEL_BYTES_MAX:
+            raise NotExecutable(
+                f"{self._function}() makes a label value of {size} bytes; at most {LABEL_BYTES_MAX} are allowed"
+            )
+        if self._bytes_made > LABELS_BYTES_MAX:
+            raise NotExecutable(
+                f"{self._function}() makes label values of more than {LABELS_BYTES_MAX} bytes together; "
+                "apply it to fewer series or make shorter values"
+            )
+
+    def expanded(self, template: Template, match: re2._Match) -> str:
+        sizes = (len(part) if isinstance(part, bytes) else match.end(part) - match.start(part) for part in template)
+        self.reserve(sum(sizes))
+        text = b"".join(part if isinstance(part, bytes) else match[part] or b"" for part in template)
+        return text.decode(errors="replace")  # `\C` matches a part of a character
 
 
 def _label_replace(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
@@ -58,24 +88,25 @@ def _label_replace(call: Call, args: list[Value], grid: Grid, context: EvalConte
     matrix = vector(call, args)
     target, replacement, source, expression = (text(call, args, i) for i in range(1, 5))
     try:
-        pattern = re2.compile(f"(?s:{expression})")
-    except re2.error as error:
-        raise NotExecutable(f"invalid regular expression in label_replace(): {expression}: {error}") from error
-    if pattern.groups > GROUPS_MAX:
-        raise NotExecutable(
-            f"label_replace() has an expression with {pattern.groups} groups, at most {GROUPS_MAX} are allowed"
-        )
+        pattern = Regex(expression, captures=True)
+    except ValueError as error:
+        shown = expression if len(expression) <= SHOWN_MAX else expression[:SHOWN_MAX] + "…"
+        raise NotExecutable(f"invalid regular expression in label_replace(): {shown}: {error}") from error
     _require_label_name(target, "destination", "label_replace")
-    template = _template(replacement, dict(pattern.groupindex), pattern.groups)
+    if len(replacement) > REPLACEMENT_MAX:
+        raise NotExecutable(
+            f"label_replace() has a replacement of {len(replacement)} characters; at most {REPLACEMENT_MAX} are allowed"
+        )
+    template = _template(replacement, pattern.group_numbers, pattern.groups)
     symbols = matrix.labels.symbols
     codes, inverse = np.unique(matrix.labels.column(source), return_inverse=True)
     replaced = np.zeros(len(codes), dtype=np.int32)
     matched = np.zeros(len(codes), dtype=np.bool_)
-    for i, value in enumerate(symbols.texts(codes)):
-        match = pattern.fullmatch(value)
+    values = _Values("label_replace")
+    for i, match in enumerate(pattern.captured(symbols.encoded(codes), context.check)):
         if match is not None:
             matched[i] = True
-            replaced[i] = symbols.code(_expand(template, match))
+            replaced[i] = symbols.code(values.expanded(template, match))
     changed = matched[inverse]
     column = np.where(changed, replaced[inverse], matrix.labels.column(target))
     return _relabelled(matrix, target, column, changed)
@@ -91,8 +122,15 @@ def _label_join(call: Call, args: list[Value], grid: Grid, context: EvalContext)
     columns = [matrix.labels.column(source) for source in sources]
     ids, first = row_ids(columns, matrix.labels.size)
     symbols = matrix.labels.symbols
-    texts = zip(*(symbols.texts(column[first]) for column in columns), strict=True) if columns else [()] * len(first)
-    joined = np.array([symbols.code(separator.join(values)) for values in texts], dtype=np.int32)
+    values = _Values("label_join")
+    joined = np.empty(len(first), dtype=np.int32)
+    for start in range(0, len(first), JOINED_AT_ONCE):
+        context.check()
+        rows = first[start : start + JOINED_AT_ONCE]
+        texts = zip(*(symbols.texts(column[rows]) for column in columns), strict=True) if columns else [()] * len(rows)
+        for i, parts in enumerate(texts, start):
+            values.reserve(sum(map(len, parts)) + len(separator) * max(len(parts) - 1, 0))
+            joined[i] = symbols.code(separator.join(parts))
     return _relabelled(matrix, target, joined[ids], np.ones(matrix.labels.size, dtype=np.bool_))
 
 

@@ -1,0 +1,180 @@
+"""Which requests are let in: bounds on requests in flight and on the bytes of their bodies, in all and for each client.
+
+A request is in flight while the service works on it. While it waits for its client (for the rest of its body, for
+records to come, or until the client takes more of the answer) it is *parked* and does not count: a client that does
+nothing must not keep the others out. Parked requests are bounded by other means: connections, bytes, followers, and a
+time within which the client must go on (coordinator/connections.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from coordinator.clients import Client, share_of
+from shared.config import Settings
+from shared.errors import Overloaded
+
+RESERVED_SHARE = 8
+"""One in so many places of requests in flight and bytes of bodies is kept: the places for requests that are answered
+at once or only write, the bytes for small bodies."""
+SMALL_BODY_BYTES = 64 << 10
+"""A body up to this size may use the bytes that are kept."""
+
+
+class Holder:
+    """What one connection has: the request that it is in the middle of, if any, and the bytes held for it."""
+
+    __slots__ = ("body_bytes", "client", "in_flight", "may_use_reserve", "parked")
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.in_flight = False
+        self.may_use_reserve = False
+        self.parked = 0
+        """How many things at once its request waits for."""
+        self.body_bytes = 0
+
+
+class Admission:
+    """For the event loop's thread only."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.requests_max = settings.requests_in_flight_max
+        self.bytes_max = settings.bodies_bytes_max
+        percent = settings.client_share
+        self._ordinary_max = max(1, self.requests_max - self.requests_max // RESERVED_SHARE)
+        self._client_requests_max = share_of(self.requests_max, percent)
+        self._large_bytes_max = self.bytes_max - self.bytes_max // RESERVED_SHARE
+        self._client_bytes_max = share_of(self.bytes_max, percent)
+        self._client_followers_max = share_of(settings.log_followers_max, percent)
+        self.requests = 0
+        self.body_bytes = 0
+        self.make_room: Callable[[int], None] = lambda bytes_wanted: None
+        """Ends slow bodies that are arriving, until so many bytes are free (coordinator/connections.py)."""
+
+    # Requests in flight
+
+    def enter(self, holder: Holder, *, may_use_reserve: bool) -> None:
+        """A request is in flight from now on. Raises Overloaded when there is no place for it."""
+        holder.may_use_reserve = may_use_reserve
+        self._require_place(holder)
+        holder.in_flight = True
+        if not holder.parked:
+            self.requests += 1
+            holder.client.requests += 1
+
+    def _require_place(self, holder: Holder) -> None:
+        client = holder.client
+        if self.requests >= (self.requests_max if holder.may_use_reserve else self._ordinary_max):
+            kept = (
+                f", of which {self.requests_max - self._ordinary_max} are kept for requests that write or tell a state"
+            )
+            raise Overloaded(
+                f"{self.requests} requests are in flight, the limit is {self.requests_max} "
+                f"(TRIPTYCH_REQUESTS_IN_FLIGHT_MAX){'' if holder.may_use_reserve else kept}; try again later"
+            )
+        if client.requests >= self._client_requests_max:
+            raise Overloaded(
+                f"{client.name} has {client.requests} requests in flight, the limit for one client is "
+                f"{self._client_requests_max} (TRIPTYCH_CLIENT_SHARE of TRIPTYCH_REQUESTS_IN_FLIGHT_MAX); "
+                "try again later"
+            )
+
+    def leave(self, holder: Holder) -> None:
+        """The request has been answered or has failed; the bytes held for it are given back."""
+        holder.in_flight = False
+        if not holder.parked:
+            self.requests -= 1
+            holder.client.requests -= 1
+        if holder.body_bytes:
+            self.release(holder)
+
+    def park(self, holder: Holder) -> None:
+        """The request waits for its client from now on, and is not in flight."""
+        if holder.in_flight and not holder.parked:
+            self.requests -= 1
+            holder.client.requests -= 1
+        holder.parked += 1
+
+    def resume(self, holder: Holder) -> None:
+        """What `park` said is over."""
+        holder.parked -= 1
+        if holder.in_flight and not holder.parked:
+            self.requests += 1
+            holder.client.requests += 1
+
+    @contextmanager
+    def arriving(self, holder: Holder) -> Iterator[None]:
+        """The request waits for the rest of its body, for as long as the context lasts. Raises Overloaded when there is
+        no place for the request after that."""
+        self.park(holder)
+        try:
+            yield
+            if holder.parked == 1:
+                self._require_place(holder)
+        finally:
+            self.resume(holder)
+
+    @contextmanager
+    def following(self, holder: Holder) -> Iterator[None]:
+        """The request waits for records to come, for as long as the context lasts. Raises Overloaded when its client
+        follows too often already."""
+        client = holder.client
+        if client.followers >= self._client_followers_max:
+            raise Overloaded(
+                f"{client.followers} reads of {client.name} follow the log, the limit for one client is "
+                f"{self._client_followers_max} (TRIPTYCH_CLIENT_SHARE of TRIPTYCH_LOG_FOLLOWERS_MAX); try again later"
+            )
+        client.followers += 1
+        self.park(holder)
+        try:
+            yield
+        finally:
+            self.resume(holder)
+            client.followers -= 1
+
+    # Bytes
+
+    def hold(self, holder: Holder, more: int) -> None:
+        """Count `more` bytes of the request's body, arrived or decompressed, until the request ends.
+
+        Raises Overloaded when there is no room for them beside those of other requests. A body that is the only one is
+        always let in: other settings bound it.
+        """
+        held = holder.body_bytes + more
+        if held > SMALL_BODY_BYTES:
+            self._require_bytes(holder, more)
+        elif self.body_bytes + more > self.bytes_max:
+            self.make_room(more)
+            if self.body_bytes + more > self.bytes_max:
+                raise self._no_room(self.body_bytes, self.bytes_max, "TRIPTYCH_BODIES_BYTES_MAX", held)
+        holder.body_bytes = held
+        holder.client.body_bytes += more
+        self.body_bytes += more
+
+    def _require_bytes(self, holder: Holder, more: int) -> None:
+        """Raises Overloaded when `more` bytes of a large body find no room."""
+        held, client = holder.body_bytes, holder.client
+        if self.body_bytes > held and self.body_bytes + more > self._large_bytes_max:
+            raise self._no_room(self.body_bytes, self._large_bytes_max, "TRIPTYCH_BODIES_BYTES_MAX", held + more)
+        if client.body_bytes > held and client.body_bytes + more > self._client_bytes_max:
+            raise self._no_room(
+                client.body_bytes,
+                self._client_bytes_max,
+                f"for {client.name}: TRIPTYCH_CLIENT_SHARE of TRIPTYCH_BODIES_BYTES_MAX",
+                held + more,
+            )
+
+    def _no_room(self, held: int, limit: int, setting: str, size: int) -> Overloaded:
+        return Overloaded(
+            f"bodies of {held} bytes are held, the limit is {limit} ({setting}), and this one has {size} or more; "
+            f"try again later, or with a body of at most {SMALL_BODY_BYTES} bytes"
+        )
+
+    def release(self, holder: Holder) -> int:
+        """Give back what is held for the request; returns how many bytes that was."""
+        held, holder.body_bytes = holder.body_bytes, 0
+        holder.client.body_bytes -= held
+        self.body_bytes -= held
+        return held

@@ -1,0 +1,82 @@
+"""The sockets that clients connect to: few connections are accepted at once, and none that there is no room for.
+
+An event loop's own server accepts everything that waits before it does anything else: after a burst of a thousand
+connections, requests would wait for all of them. It also closes the listening socket when `accept` fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+
+from shared.telemetry import event
+
+ACCEPTED_AT_ONCE = 8
+"""A connection takes some 0.2 ms; other events have their turn after so many."""
+PAUSE_S = 0.1
+"""After an error, such as no more open files."""
+
+
+class Listener:
+    """Accepts connections and gives each a protocol of `factory`."""
+
+    def __init__(self, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._factory = factory
+        self._sockets: list[socket.socket] = []
+        self._opening: set[asyncio.Task[object]] = set()
+
+    async def open(self, host: str, port: int, backlog: int) -> int:
+        """Listen at all addresses of the host; returns the port of the first. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, _, _, _, place in dict.fromkeys(places):
+                listening = socket.create_server(place, family=family, backlog=backlog)
+                self._sockets.append(listening)
+                listening.setblocking(False)
+        except OSError:
+            self.close()
+            raise
+        for listening in self._sockets:
+            loop.add_reader(listening, self._accept, listening)
+        bound: int = self._sockets[0].getsockname()[1]
+        return bound
+
+    def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets:
+            loop.remove_reader(listening)
+            listening.close()
+        self._sockets.clear()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(listening, error)
+                return
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(self._open(accepted))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._factory, accepted)
+        except OSError:
+            accepted.close()  # the client has gone
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        event(logging.WARNING, "a connection could not be accepted", why=error)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+        loop.call_later(PAUSE_S, self._go_on, listening)
+
+    def _go_on(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)

@@ -1,0 +1,33 @@
+"""The limit on files that a process may have open. Sockets count."""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+from shared.telemetry import event
+
+ENDLESS = 1 << 20
+"""Stands for no limit."""
+
+
+def raise_limit() -> None:
+    """Raise the soft limit to the hard one. The soft limit of 1024 that most systems set is for programs that use
+    `select`; forked processes inherit the new one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # some systems refuse an unlimited one
+        event(logging.WARNING, "the limit of open files cannot be raised", soft=soft, hard=hard, why=error)
+
+
+def limit() -> int:
+    """How many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return ENDLESS if soft == resource.RLIM_INFINITY else soft
+
+
+def warn_below(needed: int) -> None:
+    """Say in the log when this process may need more files than it can open."""
+    if limit() < needed:
+        event(logging.WARNING, "the limit of open files is low", limit=limit(), needed=needed)

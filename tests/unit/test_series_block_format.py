@@ -1,0 +1,84 @@
+"""Chunks and files of blocks: bit for bit, in parts, and what is wrong with a damaged one."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.promql.model import STALE_NAN_BITS
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
+from worker.series.blocks import chunks
+from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
+from worker.series.blocks.cache import DecodedCache
+from worker.series.pieces import join
+from worker.storage.objects import LocalObjects
+
+bits = st.one_of(
+    st.integers(0, (1 << 64) - 1),
+    st.sampled_from([STALE_NAN_BITS, 0x7FF8000000000001, 0xFFF8000000000000, 0x8000000000000000, 1, 0]),
+    st.floats().map(lambda value: struct.unpack("<Q", struct.pack("<d", value))[0]),
+    st.integers(-(1 << 54), 1 << 54).map(lambda value: struct.unpack("<Q", struct.pack("<d", float(value)))[0]),
+)
+instants = st.integers(TIME_MS_MIN, TIME_MS_MAX) | st.integers(0, 100)
+runs = st.lists(
+    st.lists(st.tuples(instants, bits), min_size=1, max_size=40, unique_by=lambda pair: pair[0]).map(sorted),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(runs, st.booleans())
+def test_chunks_keep_times_and_values_bit_for_bit(runs: list[list[tuple[int, int]]], twice: bool) -> None:
+    if twice:
+        runs = [run for run in runs for _ in range(2)]
+    counts = np.array([len(run) for run in runs])
+    at = np.array([t for run in runs for t, _ in run], dtype=np.int64)
+    values = np.array([b for run in runs for _, b in run], dtype=np.uint64).view(np.float64)
+    firsts = np.array([run[0][0] for run in runs], dtype=np.int64)
+    found = chunks.decode(chunks.encode(counts, at, values), counts, firsts)
+    assert (found[0] == at).all()
+    assert (found[1].view(np.uint64) == values.view(np.uint64)).all()
+
+
+def test_a_series_longer_than_a_chunk_is_cut_and_read_in_part(tmp_path: Path) -> None:
+    writer = BlockWriter(LocalObjects(tmp_path), 1)
+    n = 3 * chunks.CHUNK_SAMPLES + 17
+    for ids, start in ((np.array([3]), 0), (np.array([9]), 5)):
+        at = np.arange(start, n + start) * 10
+        writer.add(ids, np.array([n]), at, at * 0.5)
+    row = writer.finish()
+    assert (row.series, row.samples, row.earliest_ms, row.latest_ms) == (2, 2 * n, 0, (n + 4) * 10)
+    cache = DecodedCache(1 << 30)
+    block = Block(row, LocalObjects(tmp_path), cache)
+    found = join(block.pieces(np.array([4, 9, 3]), 20 * chunks.CHUNK_SAMPLES, 20 * chunks.CHUNK_SAMPLES + 55), 3)
+    assert np.diff(found.offsets).tolist() == [0, 6, 6]
+    assert (found.values == found.timestamps_ms * 0.5).all()
+    assert cache.size_bytes < 3 * 16 * chunks.CHUNK_SAMPLES
+
+
+def test_a_block_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
+    writer = BlockWriter(LocalObjects(tmp_path), 1)
+    writer.add(np.array([1]), np.array([2]), np.array([1, 2]), np.array([0.5, 1.5]))
+    row = writer.finish()
+    block = Block(row, LocalObjects(tmp_path), DecodedCache(0))
+    whole = Path(block.location).read_bytes()
+    for damaged in (whole[:-1], whole[:10] + b"?" + whole[11:], b""):
+        Path(block.location).write_bytes(damaged)
+        with pytest.raises(CorruptBlock, match=r"checksum|directory"):
+            block.pieces(np.array([1]), 0, 9)
+
+
+def test_the_cache_stays_within_its_bound_and_forgets_the_least_recently_used() -> None:
+    cache = DecodedCache(100)
+    for key in "abcd":
+        cache.put(key, key, 30)
+        cache.get("b")
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.get("d")) == (None, "b", "c", "d")
+    cache.put("huge", 1, 101)
+    assert cache.get("huge") is None and cache.size_bytes == 90
