@@ -15,20 +15,26 @@ from numba import types
 from shared.kernels import kernel
 from shared.xxh64 import Bytes
 
-BROKEN, TOO_DEEP, TOO_MANY = -1, -2, -3
+BROKEN, TOO_DEEP = -1, -2
 """What the kernels answer, as the first of their results, for what is no JSON or beyond a limit."""
 DEPTH_MAX = 128
 """Of brackets within one value. A filter of the deepest kind has 97."""
 
-NAME, NAME_END, VALUE, VALUE_END = range(4)
-"""Columns of a table of members; a name has its quotes."""
 BEGIN, END, FIRST = range(3)
 """Columns of a table of slices: where it begins and ends, and the position of its first element in the array."""
 
 _QUOTE, _BACKSLASH, _SLASH, _COMMA, _COLON = (ord(c) for c in '"\\/,:')
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = (ord(c) for c in "{}[]")
 
-_PAIR = types.UniTuple(types.int64, 2)
+# What a byte outside of texts means for where a value ends.
+_PLAIN, _ENDS_SCALAR, _TEXT, _OPENS, _CLOSES = range(5)
+_KINDS = np.zeros(256, np.uint8)
+_KINDS[[_COMMA, 32, 9, 10, 13]] = _ENDS_SCALAR
+_KINDS[_QUOTE] = _TEXT
+_KINDS[[_OPEN_OBJECT, _OPEN_ARRAY]] = _OPENS
+_KINDS[[_CLOSE_OBJECT, _CLOSE_ARRAY]] = _CLOSES
+
+_TRIPLE = types.UniTuple(types.int64, 3)
 _TABLE = types.Array(types.int64, 2, "C")
 
 
@@ -52,86 +58,70 @@ def _past_text(text: np.ndarray, at: int, end: int) -> int:
 
 
 @kernel(types.int64(Bytes, types.int64, types.int64))
-def _past_value(text: np.ndarray, at: int, end: int) -> int:
+def past_value(text: np.ndarray, at: int, end: int) -> int:
     """Behind the value at `at`, where no white space is; BROKEN, or TOO_DEEP past DEPTH_MAX."""
     begin, depth = at, 0
     while at < end:
-        byte = text[at]
-        if byte == _QUOTE:
+        if depth > 0:
+            while at < end and _KINDS[text[at]] <= _ENDS_SCALAR:  # most bytes are of numbers
+                at += 1
+            if at == end:
+                break
+        kind = _KINDS[text[at]]
+        if kind == _PLAIN:
+            at += 1
+        elif kind == _TEXT:
             at = _past_text(text, at, end)
             if at < 0 or depth == 0:
                 return at
-            continue
-        if byte in (_OPEN_OBJECT, _OPEN_ARRAY):
+        elif kind == _OPENS:
             depth += 1
             if depth > DEPTH_MAX:
                 return TOO_DEEP
-        elif byte in (_CLOSE_OBJECT, _CLOSE_ARRAY):
+            at += 1
+        elif depth == 0:
+            break
+        else:
             depth -= 1
+            at += 1
             if depth == 0:
-                return at + 1
-        if depth <= 0 and (depth < 0 or byte == _COMMA or byte <= 32):
-            break
-        at += 1
-    return at if depth <= 0 and at > begin else BROKEN
+                return at
+    return at if depth == 0 and at > begin else BROKEN
 
 
-@kernel(_PAIR(Bytes, types.int64, types.int64, _TABLE))
-def members(text: np.ndarray, at: int, end: int, table: np.ndarray) -> tuple[int, int]:
-    """The members of the object at `at`, described in `table` (int64[…, 4]): (how many, where the object ends)."""
-    at = past_space(text, at, end)
-    if at >= end or text[at] != _OPEN_OBJECT:
-        return BROKEN, at
-    at = past_space(text, at + 1, end)
-    if at < end and text[at] == _CLOSE_OBJECT:
-        return 0, at + 1
-    count = 0
-    while at < end and text[at] == _QUOTE:
-        if count == len(table):
-            return TOO_MANY, at
-        name_end = _past_text(text, at, end)
-        if name_end < 0:
-            return BROKEN, at
-        colon = past_space(text, name_end, end)
-        if colon >= end or text[colon] != _COLON:
-            return BROKEN, at
-        value = past_space(text, colon + 1, end)
-        value_end = _past_value(text, value, end)
-        if value_end < 0:
-            return value_end, value
-        row = table[count]
-        row[NAME], row[NAME_END], row[VALUE], row[VALUE_END] = at, name_end, value, value_end
-        count += 1
-        at = past_space(text, value_end, end)
-        if at >= end:
-            break
-        if text[at] == _CLOSE_OBJECT:
-            return count, at + 1
-        if text[at] != _COMMA:
-            break
-        at = past_space(text, at + 1, end)
-    return BROKEN, at
+@kernel(_TRIPLE(Bytes, types.int64, types.int64))
+def member(text: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
+    """The member of an object whose name must begin at `at`: (where the name begins, where it ends, where the value
+    begins); (BROKEN, …) for anything else."""
+    if at >= end or text[at] != _QUOTE:
+        return BROKEN, at, at
+    name_end = _past_text(text, at, end)
+    if name_end < 0:
+        return BROKEN, at, at
+    colon = past_space(text, name_end, end)
+    if colon >= end or text[colon] != _COLON:
+        return BROKEN, at, at
+    return at, name_end, past_space(text, colon + 1, end)
 
 
-@kernel(_PAIR(Bytes, types.int64, types.int64, types.int64, types.int64, _TABLE))
-def slices(text: np.ndarray, at: int, end: int, most: int, slice_bytes: int, table: np.ndarray) -> tuple[int, int]:
-    """The elements of the array text[at:end]: (how many, in how many slices).
+@kernel(_TRIPLE(Bytes, types.int64, types.int64, types.int64, types.int64, _TABLE))
+def slices(text: np.ndarray, at: int, end: int, most: int, slice_bytes: int, table: np.ndarray) -> tuple[int, int, int]:
+    """The elements of the array at `at`: (how many, in how many slices, where the array ends).
 
     A slice is neighbouring elements with the commas between them, of `slice_bytes` at most or one element. `table`
     (int64[…, 3]) has room for 2 + 2 * (end - at) // slice_bytes of them. Of the elements beyond `most` only the number
-    is told.
+    is told. (BROKEN or TOO_DEEP, where, …) for anything else.
     """
     if at >= end or text[at] != _OPEN_ARRAY:
-        return BROKEN, 0
-    last = end - 1
-    at = past_space(text, at + 1, last)
-    if at == last:
-        return 0, 0
+        return BROKEN, at, at
+    at = past_space(text, at + 1, end)
+    if at < end and text[at] == _CLOSE_ARRAY:
+        return 0, 0, at + 1
     count, made, begin, before = 0, 0, at, at
     while True:
-        behind = _past_value(text, at, last)
+        behind = past_value(text, at, end)
         if behind < 0:
-            return behind, at
+            return behind, at, at
         if count < most:
             if count > 0 and behind - begin > slice_bytes:
                 table[made, END] = before
@@ -141,13 +131,13 @@ def slices(text: np.ndarray, at: int, end: int, most: int, slice_bytes: int, tab
                 table[made, BEGIN], table[made, FIRST] = at, count
             before = behind
         count += 1
-        at = past_space(text, behind, last)
-        if at == last:
+        at = past_space(text, behind, end)
+        if at < end and text[at] == _CLOSE_ARRAY:
             table[made, END] = before
-            return count, made + 1
-        if text[at] != _COMMA:
-            return BROKEN, at
-        at = past_space(text, at + 1, last)
+            return count, made + 1, at + 1
+        if at >= end or text[at] != _COMMA:
+            return BROKEN, at, at
+        at = past_space(text, at + 1, end)
 
 
 @kernel(types.int64(Bytes, types.Array(types.uint8, 1, "C")))

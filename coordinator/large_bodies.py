@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator import json_walk
-from coordinator.json_walk import NAME, NAME_END, VALUE, VALUE_END
 from shared.errors import BadData, TooLarge
 from shared.protobuf_fields import SCATTERED, SLICE_BEGIN, SLICE_END, SLICE_FIRST, message_slices
 
@@ -85,14 +84,16 @@ class LargeObject:
         text = np.frombuffer(body, np.uint8)
         pieces = []
         rest_bytes = 0
-        for name, name_end, begin, end in members(text):
+        reader = Members(text)
+        for name, name_end, begin in reader:
             plain = body[name + 1 : min(name_end - 1, name + 64)].decode(errors="replace")
             if plain in most and body[begin : begin + 1] == b"[":
                 if plain in self.lists:
                     raise BadData(f"`{plain}` is given twice; it must be given once")
-                self.lists[plain] = _sliced_array(body, text, plain, (begin, end), most[plain])
+                self.lists[plain], reader.at = _sliced_array(body, text, plain, begin, most[plain])
                 pieces.append(b'"%s":[]' % plain.encode())
                 continue
+            end = reader.past_value(begin)
             rest_bytes += name_end - name + end - begin
             beside = f"what the body has beside {' and '.join(most)}, up to field {plain!r},"
             _require_small_rest(rest_bytes, rest_bytes_max, beside)
@@ -124,25 +125,59 @@ class LargeMessage:
         self.rest = b"".join(body[begin:end] for begin, end in spans.tolist())
 
 
-def members(text: NDArray[np.uint8], most: int = MEMBERS_MAX) -> list[tuple[int, int, int, int]]:
-    """(where the name with its quotes begins, where it ends, where the value begins, where it ends) of each member of
-    the JSON object that the text is. Raises BadData."""
-    table = np.empty((most, 4), np.int64)
-    count, end = json_walk.members(text, 0, len(text), table)
-    if count == json_walk.TOO_MANY:
-        raise BadData(f"an object in the body has more than {most} members, the limit")
-    if count < 0 or json_walk.past_space(text, end, len(text)) < len(text):
-        raise _broken(count, end)
-    return [(row[NAME], row[NAME_END], row[VALUE], row[VALUE_END]) for row in table[:count].tolist()]
+class Members:
+    """The members of the JSON object that a text is. Iterating gives (where the name with its quotes begins, where it
+    ends, where the value begins) of each; `at` must be behind the value before the next. Raises BadData."""
+
+    def __init__(self, text: NDArray[np.uint8], most: int = MEMBERS_MAX) -> None:
+        self.at = json_walk.past_space(text, 0, len(text))
+        self._text = text
+        self._most = most
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        count = 0
+        if self._next() != "{":
+            raise _broken(json_walk.BROKEN, self.at)
+        if self._peek() != "}":
+            while True:
+                if count == self._most:
+                    raise BadData(f"an object in the body has more than {self._most} members, the limit")
+                name, name_end, begin = json_walk.member(self._text, self.at, len(self._text))
+                if name < 0:
+                    raise _broken(name, self.at)
+                yield name, name_end, begin
+                count += 1
+                self.at = json_walk.past_space(self._text, self.at, len(self._text))
+                if self._peek() != ",":
+                    break
+                self._next()
+        if self._next() != "}" or self.at < len(self._text):
+            raise _broken(json_walk.BROKEN, self.at)
+
+    def past_value(self, begin: int) -> int:
+        """Go behind the value that begins here, and return where that is."""
+        at = json_walk.past_value(self._text, begin, len(self._text))
+        if at < 0:
+            raise _broken(at, begin)
+        self.at = at
+        return at
+
+    def _peek(self) -> str:
+        return chr(self._text[self.at]) if self.at < len(self._text) else ""
+
+    def _next(self) -> str:
+        character = self._peek()
+        self.at = json_walk.past_space(self._text, self.at + 1, len(self._text))
+        return character
 
 
-def _sliced_array(body: bytes, text: NDArray[np.uint8], name: str, span: tuple[int, int], most: int) -> Slices:
-    begin, end = span
-    table = np.empty((2 + 2 * (end - begin) // SLICE_BYTES, 3), np.int64)
-    count, made = json_walk.slices(text, begin, end, most, SLICE_BYTES, table)
+def _sliced_array(body: bytes, text: NDArray[np.uint8], name: str, begin: int, most: int) -> tuple[Slices, int]:
+    """(the slices of the array that begins here, where it ends)."""
+    table = np.empty((2 + 2 * (len(body) - begin) // SLICE_BYTES, 3), np.int64)
+    count, made, end = json_walk.slices(text, begin, len(body), most, SLICE_BYTES, table)
     if count < 0:
         raise _broken(count, made)
-    return Slices(body, name, count, table[:made])
+    return Slices(body, name, count, table[:made]), end
 
 
 def _broken(reason: int, at: int) -> BadData:

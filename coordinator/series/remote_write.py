@@ -198,7 +198,7 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
         pieces.append(walked)
         rows = np.flatnonzero(walked.table[:, STATUS] != PLAIN).tolist()
         _check_odd_counts(len(rows), int(walked.counts[METADATA]))
-        spans = walked.table[rows][:, [LABELS, END]].tolist()
+        spans = walked.table[rows][:, [LABELS, END]].tolist() if rows else []
         odd = [(row, walked.body[begin:end].data) for row, (begin, end) in zip(rows, spans, strict=True)]
         metadata_messages = metadata.messages(walked.body, int(walked.counts[METADATA]))
     if odd:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.large_bodies import SLICE_BYTES, SLICED_BYTES_MIN, LargeObject, Slices, members
+from coordinator.large_bodies import SLICE_BYTES, SLICED_BYTES_MIN, LargeObject, Members, Slices
 from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX, Buffer, find_unusable, joined, parse_arrays
 from coordinator.vectors.values import (
     TEXT_BYTES_MAX,
@@ -228,15 +228,21 @@ def _vectors_of(vectors: Slices, first: int, text: bytes) -> list[_Vector]:
 def _check_large_vector(text: bytes, where: str) -> None:
     """Raises BadData for a vector of which decoding would make more than its attributes may have."""
     octets = np.frombuffer(text, np.uint8)
-    for name, name_end, begin, end in members(octets):
+    vector = Members(octets)
+    for name, name_end, begin in vector:
+        end = vector.past_value(begin)
         if text[name:name_end] != b'"attributes"' or text[begin : begin + 1] != b"{":
             continue
-        for label, label_end, value, value_end in members(octets[begin:end], ODD_ATTRIBUTES_MAX):
-            is_list = text[begin + value : begin + value + 1] == b"["
-            most = COMPONENTS_BYTES_MAX if is_list else TEXT_ENCODED_BYTES_MAX
-            if value_end - value > most:
+        attributes = Members(octets[begin:end], ODD_ATTRIBUTES_MAX)
+        for label, label_end, value in attributes:
+            size = attributes.past_value(value) - value
+            most = TEXT_ENCODED_BYTES_MAX
+            if text[begin + value : begin + value + 1] in (b"[", b"{"):
+                is_vector = text[begin + label : begin + label_end] == b'"vector"'
+                most = COMPONENTS_BYTES_MAX if is_vector else SLICE_BYTES
+            if size > most:
                 shown_name = shown(text[begin + label : begin + label_end].decode(errors="replace"))
-                raise BadData(f"{where}.{shown_name} has {value_end - value} bytes; it may have at most {most}")
+                raise BadData(f"{where}.{shown_name} has {size} bytes; it may have at most {most}")
 
 
 def _upserts(collection: str, pieces: Iterable[list[_Vector]]) -> Upserts:
@@ -280,10 +286,6 @@ def _attributes(vectors: Sequence[_Vector]) -> tuple[list[Buffer], list[bytes]]:
 
 
 def _plain_value(raw: msgspec.Raw) -> Any:
-    # Whatever an array or an object holds, it cannot be a value.
-    kind = memoryview(raw)[:1].tobytes()
-    if kind in (b"[", b"{"):
-        return [] if kind == b"[" else {}
     # The decoder refuses a number beyond the range of a double. As infinity, it gets the error of our own check.
     try:
         return msgspec.json.decode(raw)

@@ -26,7 +26,7 @@ RESULTS_MAX = 100_000  # for all queries of a request together
 FIELDS_MAX = 256
 TEXT_QUERY_CHARS_MAX = 4096
 FUSION_DEPTH = 100
-REST_BYTES_MAX = 3 << 20
+REST_BYTES_MAX = 3 << 19
 """Of a request beside `vectors`: a vector of 16,384 components takes some 0.4 MB as JSON, the rest is its filter's."""
 
 _VECTORS_FIELD = vector_pb2.SearchRequest.VECTORS_FIELD_NUMBER

@@ -77,7 +77,8 @@ def _context() -> Context:
     for area in (*areas[1:], links):
         for name in ("write", "delete", "get", "search", "create", "call", "fan_out"):
             setattr(area, name, mock.AsyncMock(side_effect=Unavailable("nothing is stored here")))
-    return Context(Settings(), links, mock.MagicMock(), areas[0], areas[1], areas[2], Gate(1))
+    log, vectors, samples = areas
+    return Context(Settings(), links, mock.MagicMock(), log, vectors, samples, Gate(1))
 
 
 def _nothing(_: object) -> tuple[int, int]:

@@ -119,9 +119,9 @@ def test_a_large_element_is_refused_by_its_place_and_size() -> None:
 
 def test_depth_members_and_rest_are_bounded() -> None:
     deep = json_walk.DEPTH_MAX
-    assert LargeObject(b'{"a":%s%s}' % (b"[" * deep, b"]" * deep), {"a": 2}).lists["a"].count == 1
+    assert LargeObject(b'{"a":[%s%s]}' % (b"[" * deep, b"]" * deep), {"a": 2}).lists["a"].count == 1
     with pytest.raises(BadData, match="nested too deeply: more than 128 brackets"):
-        LargeObject(b'{"a":%s%s}' % (b"[" * (deep + 1), b"]" * (deep + 1)), {"a": 2})
+        LargeObject(b'{"a":[%s%s]}' % (b"[" * (deep + 1), b"]" * (deep + 1)), {"a": 2})
     LargeObject(b"{%s}" % b",".join([b'"x":1'] * MEMBERS_MAX), {})
     with pytest.raises(BadData, match=f"more than {MEMBERS_MAX} members"):
         LargeObject(b"{%s}" % b",".join([b'"x":1'] * (MEMBERS_MAX + 1)), {})
