@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import resource
@@ -34,6 +35,8 @@ CHOICE_BYTES_MAX = 2048
 """Of the bytes from which hypothesis takes the choices of one input."""
 RESTARTS_MAX = 5
 POLL_S = 0.05
+PR_SET_PDEATHSIG = 1
+"""Linux: the signal that a process gets when its parent ends."""
 
 
 @dataclass
@@ -116,6 +119,7 @@ def _fuzz(campaign: Campaign, seconds: float) -> None:
     """The life of the process; libFuzzer ends it."""
     import atheris
 
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     log = os.open(campaign.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)

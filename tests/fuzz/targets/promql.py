@@ -101,7 +101,8 @@ def _selectors() -> Iterator[bytes]:
 _TOKENS = (
     *FUNCTIONS, "sum", "avg", "topk", "quantile", "count_values", "by", "without", "on", "ignoring", "group_left",
     "offset", "bool", "start()", "end()", "[1m]", "[1m:15s]", "=~", "!~", "@", "inf", "nan", "0x1", "1e308", "__name__",
-    "gauge", "up_total", "lat_bucket", "and", "or", "unless", "atan2", "step()", "range()", "limitk", "anchored", "smoothed",
+    "gauge", "up_total", "lat_bucket", "and", "or", "unless", "atan2", "step()", "range()", "limitk",
+    "anchored", "smoothed",
 )  # fmt: skip
 
 TARGETS = [
