@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.fuzz.campaign import BYTES, POLL_S, STRUCTURE, Campaign
@@ -39,10 +40,11 @@ def main() -> int:
 
 def _replay(target: Target, paths: list[Path]) -> int:
     failed = 0
-    for path in paths:
-        failure = run(target, path.read_bytes())
-        failed += failure is not None
-        print(f"{path}: {failure.text if failure else 'no failure'}")
+    with target.service():
+        for path in paths:
+            failure = run(target, path.read_bytes())
+            failed += failure is not None
+            print(f"{path}: {failure.text if failure else 'no failure'}")
     return 1 if failed else 0
 
 
@@ -50,7 +52,7 @@ def _run(targets: list[Target], arguments: argparse.Namespace) -> int:
     shutil.rmtree(BUILD, ignore_errors=True)
     work = BUILD / "work"
     work.mkdir(parents=True)
-    engines = {target.name: (BYTES, STRUCTURE) if target.strategy else (BYTES,) for target in targets}
+    engines = {target.name: _engines(target) for target in targets}
     share_s = arguments.seconds * arguments.jobs / len(targets)
     waiting = [
         Campaign(
@@ -65,11 +67,26 @@ def _run(targets: list[Target], arguments: argparse.Namespace) -> int:
         for target in targets
         for engine in engines[target.name]
     ]
-    campaigns, running = list(waiting), list[Campaign]()
+    campaigns = list(waiting)
+    with ExitStack() as services:
+        for target in targets:
+            services.enter_context(target.service())
+        took_s = _finished(waiting, arguments.jobs)
+    return _report(targets, campaigns, took_s)
+
+
+def _engines(target: Target) -> tuple[str, ...]:
+    guided = (BYTES,) if target.is_guided else ()
+    return (*guided, STRUCTURE) if target.strategy else guided
+
+
+def _finished(waiting: list[Campaign], jobs: int) -> float:
+    """Run all campaigns, so many at a time; returns how long that took, in seconds."""
     started = time.monotonic()
+    running: list[Campaign] = []
     try:
         while waiting or running:
-            while waiting and len(running) < arguments.jobs:
+            while waiting and len(running) < jobs:
                 campaign = waiting.pop(0)
                 campaign.start()
                 running.append(campaign)
@@ -78,7 +95,7 @@ def _run(targets: list[Target], arguments: argparse.Namespace) -> int:
     finally:
         for campaign in running:
             campaign.kill()
-    return _report(targets, campaigns, time.monotonic() - started)
+    return time.monotonic() - started
 
 
 def _report(targets: list[Target], campaigns: list[Campaign], took_s: float) -> int:

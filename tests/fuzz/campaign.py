@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.fuzz import mutation
 from tests.fuzz.findings import Findings
 from tests.fuzz.progress import Progress
 from tests.fuzz.shrinking import shrunk
@@ -206,12 +207,16 @@ def _one_input(campaign: Campaign) -> Callable[[bytes], None]:
 
 
 def _structured(target: Target, one: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """Inputs that the target's strategy makes of the choices in libFuzzer's bytes."""
+    """Inputs that the target's strategy makes of the choices in libFuzzer's bytes, and some beside each of them if
+    the mutator does not see the target's branches."""
     assert target.strategy is not None
 
     @settings(database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(target.strategy())
     def each(data: bytes) -> None:
         one(data)
+        if not target.is_guided:
+            for changed in mutation.beside(data):
+                one(changed)
 
     return each.hypothesis.fuzz_one_input  # type: ignore[attr-defined, no-any-return]

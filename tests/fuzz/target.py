@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,8 @@ _OWN = str(Path(__file__).resolve().parent)
 class Target:
     """`check` takes an input and returns, or raises one of `refusals`, which are right answers to a wrong input.
     `seeds`: valid inputs. `strategy`: a strategy of inputs close to valid ones. `tokens`: words of the format, which
-    the mutator inserts. `bytes_max`: the longest input."""
+    the mutator inserts. `bytes_max`: the longest input. `service`: what must run meanwhile. `is_guided`: the code runs
+    in this process, so that the mutator sees which branches an input reaches."""
 
     name: str
     check: Callable[[bytes], object]
@@ -32,6 +34,8 @@ class Target:
     refusals: tuple[type[Exception], ...] = (TriptychError,)
     tokens: tuple[str, ...] = ()
     bytes_max: int = 4096
+    service: Callable[[], AbstractContextManager[None]] = nullcontext
+    is_guided: bool = True
 
     @property
     def corpus(self) -> Path:
@@ -52,15 +56,18 @@ def run(target: Target, data: bytes) -> Failure | None:
     started = time.perf_counter()
     try:
         target.check(data)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         # `Internal` is a TriptychError, but a client gets a 500 for it.
-        if not isinstance(error, target.refusals) or (isinstance(error, Internal) and Internal not in target.refusals):
+        is_refusal = isinstance(error, target.refusals)
+        if not is_refusal or (isinstance(error, Internal) and TriptychError in target.refusals):
             return Failure(_kind_of(error), "".join(traceback.format_exception(error)))
     seconds = time.perf_counter() - started
     return Failure("slow", f"the input took {seconds:.2f} s; the limit is {SLOW_S:g} s\n") if seconds > SLOW_S else None
 
 
-def _kind_of(error: Exception) -> str:
+def _kind_of(error: BaseException) -> str:
     """The error's type and the innermost line of this repository that it has passed."""
     place = "?"
     for frame in traceback.extract_tb(error.__traceback__):

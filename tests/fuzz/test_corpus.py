@@ -1,4 +1,4 @@
-"""What once failed fails no more; and every target accepts its own seeds."""
+"""What once failed fails no more; and every target accepts a seed of its own."""
 
 from __future__ import annotations
 
@@ -11,22 +11,36 @@ from tests.fuzz.shrinking import shrunk
 from tests.fuzz.target import CORPUS, Target, run
 
 TARGETS = load(is_instrumented=False, is_compiled=False)
-FAILED_ONCE = [(TARGETS[path.parent.name], path) for path in sorted(CORPUS.glob("*/*"))]
+OPEN = {"attribute-not-utf8"}
+"""What still fails; an entry that fails no more must go from here."""
+FAILED_ONCE = [
+    pytest.param(
+        TARGETS[path.parent.name],
+        path,
+        id=f"{path.parent.name}-{path.name}",
+        marks=[pytest.mark.xfail(strict=True)] if path.name in OPEN else [],
+    )
+    for path in sorted(CORPUS.glob("*/*"))
+]
 
 
-@pytest.mark.parametrize(("target", "path"), FAILED_ONCE, ids=lambda each: getattr(each, "name", None))
+@pytest.mark.parametrize(("target", "path"), FAILED_ONCE)
 def test_what_failed_once_fails_no_more(target: Target, path: Path) -> None:
     run(target, b"")  # compiles what the target needs, which is no part of the input's time
-    failure = run(target, path.read_bytes())
+    with target.service():
+        failure = run(target, path.read_bytes())
     assert failure is None, failure.text
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_the_seeds_of_a_target_do_not_fail(target: Target) -> None:
-    run(target, b"")
-    for seed in list(target.seeds())[:20]:
-        failure = run(target, seed)
-        assert failure is None or failure.kind == "slow", f"{seed!r}: {failure.text}"
+def test_the_seeds_of_a_target_do_not_fail_and_the_first_is_accepted(target: Target) -> None:
+    seeds = list(target.seeds())
+    with target.service():
+        run(target, seeds[0])
+        for seed in seeds[:20]:
+            failure = run(target, seed)
+            assert failure is None or failure.kind == "slow", f"{seed!r}: {failure.text}"
+        target.check(seeds[0])
 
 
 def test_an_exception_that_is_not_declared_is_a_failure() -> None:

@@ -78,7 +78,7 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _json_bodies() -> Iterator[bytes]:
+def json_bodies() -> Iterator[bytes]:
     few = [{"key": _text(b"k%d" % i), "value": _text(b"v" * i)} for i in range(3)]
     yield json.dumps({"records": few}).encode()
     yield json.dumps({"records": few[:1], "awaitDurable": True, "producerId": "p", "producerSeq": 7}).encode()
@@ -100,7 +100,7 @@ _ODD: st.SearchStrategy[Any] = (
 )
 
 
-def _json_strategy() -> st.SearchStrategy[bytes]:
+def json_strategy() -> st.SearchStrategy[bytes]:
     keys = _BASE64 | _BASE64.map(lambda text: {"value": text}) | _ODD
     record = st.fixed_dictionaries({}, optional={"key": keys, "value": _BASE64 | _ODD, "other": _ODD})
     usual = st.fixed_dictionaries({"key": _BASE64, "value": _BASE64})
@@ -121,8 +121,8 @@ def _positions() -> Iterator[bytes]:
 _TOKENS = ("records", "key", "value", "awaitDurable", "producerId", "producerSeq", "null", "true", "\\u0000", "\\/")
 
 TARGETS = [
-    Target("log-append-json", partial(_read, JSON), _json_bodies, _json_strategy, tokens=_TOKENS),
-    Target("log-append-protojson", partial(_read, PROTOBUF_JSON), _json_bodies, _json_strategy, tokens=_TOKENS),
+    Target("log-append-json", partial(_read, JSON), json_bodies, json_strategy, tokens=_TOKENS),
+    Target("log-append-protojson", partial(_read, PROTOBUF_JSON), json_bodies, json_strategy, tokens=_TOKENS),
     Target("log-append-protobuf", partial(_read, PROTOBUF), _proto_bodies),
     Target("log-cursors", _cursors, _positions, tokens=("positions", "key", "sequence", "expected", "null")),
 ]

@@ -83,7 +83,7 @@ def _seeds() -> Iterator[bytes]:
     ]
     for text in texts[:: max(1, len(texts) // SEEDS_MAX)]:
         words = text.split(" ")
-        query = words[2:] if words[0] == "at" else words[6:]
+        query = words[3:] if words[0] == "instant" else words[7:]
         yield " ".join(query).encode()
     yield b'sum by (job) (rate(up_total{instance=~"1|2"}[1m:15s] @ end() offset -1m)) / on (job) group_left gauge'
     yield b'label_replace(gauge, "a", "$1", "job", "(.*)") > bool 1 or absent(nothing)'

@@ -33,7 +33,7 @@ def _request(data: bytes) -> None:
     _cut(remote_write.decompress(data, DECOMPRESSED_BYTES_MAX))
 
 
-def _bodies() -> Iterator[bytes]:
+def bodies() -> Iterator[bytes]:
     series = {"__name__": "up", "instance": "a:9100", "job": "node"}
     yield body([(series, [(1_735_689_600_000, 1.0), (1_735_689_615_000, float("nan"))])])
     yield body([({"__name__": "m", "le": str(i)}, [(i, 0.5)]) for i in range(4)])
@@ -46,7 +46,7 @@ def _bodies() -> Iterator[bytes]:
     yield request.SerializeToString()
 
 
-def _strategy() -> st.SearchStrategy[bytes]:
+def strategy() -> st.SearchStrategy[bytes]:
     texts = st.sampled_from(("", "__name__", "a", "b", "é", "\x00", "x" * 300)) | st.text(max_size=4)
     labels = st.lists(st.tuples(texts, texts), max_size=5)
     times = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 10)
@@ -57,6 +57,6 @@ def _strategy() -> st.SearchStrategy[bytes]:
 
 
 TARGETS = [
-    Target("remote-write", _cut, _bodies, _strategy),
-    Target("remote-write-snappy", _request, lambda: [snappy.compress(data) for data in _bodies()]),
+    Target("remote-write", _cut, bodies, strategy),
+    Target("remote-write-snappy", _request, lambda: [snappy.compress(data) for data in bodies()]),
 ]
