@@ -129,7 +129,8 @@ def _fuzz(campaign: Campaign, seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESS_BYTES_MAX, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     target = campaign.target
-    seeds = Path(tempfile.mkdtemp(dir=campaign.log.parent))
+    tempfile.tempdir = str(campaign.log.parent)
+    seeds = Path(tempfile.mkdtemp())
     for number, seed in enumerate([*target.seeds(), *_failed_before(target)]):
         (seeds / f"{number}").write_bytes(seed)
     one = _one_input(campaign)

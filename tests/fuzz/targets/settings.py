@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import fields
-from functools import cache
-from pathlib import Path
 
 from shared.config import Settings, load
 from shared.errors import ConfigError
+from tests.fuzz import scratch
 from tests.fuzz.target import Target
 
 
-@cache
-def _file(process: int) -> Path:
-    """A file of the process that asks."""
-    handle, name = tempfile.mkstemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None, suffix=f"-{process}.toml")
-    os.close(handle)
-    return Path(name)
-
-
 def _from_file(data: bytes) -> None:
-    path = _file(os.getpid())
+    path = scratch.directory() / "settings.toml"
     path.write_bytes(data)
     load({"TRIPTYCH_CONFIG": str(path)})
 

@@ -5,10 +5,8 @@ Checksums are made right where a reader compares them before anything else, so t
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,6 +18,7 @@ from shared.errors import ConfigError
 from shared.manifest import Manifest
 from shared.messages.log import Batch
 from shared.messages.vectors import Collection
+from tests.fuzz import scratch
 from tests.fuzz.pieces import joined, split
 from tests.fuzz.target import Target
 from worker.logs import entries, messages, runs
@@ -41,16 +40,6 @@ CHUNK_COUNTS = np.array([3, 1, 3, 2], np.int64)
 CHUNK_FIRSTS = np.array([0, 5, 0, 9], np.int64)
 
 
-@cache
-def _directory(process: int) -> Path:
-    """A directory in memory of the process that asks."""
-    return Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None, prefix=f"fuzz-{process}-"))
-
-
-def _place() -> Path:
-    return _directory(os.getpid())
-
-
 def _scan(data: bytes) -> None:
     """Records ascend and lie within the file."""
     at = 0
@@ -63,7 +52,7 @@ def _scan(data: bytes) -> None:
 
 def _survey(data: bytes) -> None:
     """A log's directory: the list of files, and two of them."""
-    directory = _place()
+    directory = scratch.directory()
     names = (register.NAME, f"00000001{reading.SUFFIX}", f"00000002{reading.SUFFIX}")
     pieces = split(data, len(names))
     for name, piece in zip(names, [*pieces, *[b""] * len(names)], strict=False):
@@ -74,13 +63,13 @@ def _survey(data: bytes) -> None:
 
 
 def _read_by_path(read: Callable[[Path], object], data: bytes) -> None:
-    path = _place() / "file"
+    path = scratch.directory() / "file"
     path.write_bytes(data)
     read(path)
 
 
 def _marker(data: bytes) -> None:
-    store = _place() / "store"
+    store = scratch.directory() / "store"
     mark = marker.Marker(store)
     mark.path.write_bytes(data[:-8] + xxhash.xxh64_intdigest(data[:-8]).to_bytes(8, "little"))
     mark.read()
@@ -88,7 +77,7 @@ def _marker(data: bytes) -> None:
 
 
 def _store_manifest(data: bytes) -> None:
-    path = _place() / "MANIFEST-000001"
+    path = scratch.directory() / "MANIFEST-000001"
     path.write_bytes(data)
     manifest.torn_at(path, len(data) // 3)
     manifest.damaged_length(data)
