@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from shared.errors import Unavailable
+from shared.errors import TriptychError, Unavailable
 
 LARGE_DECODINGS_MAX = 2
 """Large bodies decoded at once. They compete with the event loop for the interpreter, and what is made of a body can
@@ -46,10 +46,22 @@ class Decodings:
         except asyncio.CancelledError:
             _release(taken)
             raise
-        work = asyncio.get_running_loop().run_in_executor(self._pool, decode)
+        work = asyncio.get_running_loop().run_in_executor(self._pool, _outcome, decode)
         # A turn ends with the work, not with the request: a thread cannot be stopped when its client goes away.
         work.add_done_callback(lambda _: _release(taken))
-        return await asyncio.shield(work)
+        try:
+            return await asyncio.shield(work)
+        finally:
+            del work  # an error it holds would hold this frame, in a circle
+
+
+def _outcome(decode: Callable[[], T]) -> T:
+    try:
+        return decode()
+    except TriptychError as error:
+        # The frames that an error has passed would be kept with it, and in them the body and what was made of it.
+        error.__cause__ = error.__context__ = None
+        raise error.with_traceback(None)  # noqa: B904
 
 
 def _release(taken: list[asyncio.Semaphore]) -> None:

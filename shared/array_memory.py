@@ -17,10 +17,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, types
+from numba import carray, types
 from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
-from shared.kernels import inlined
+from shared.kernels import c_function, inlined
 
 _HANDLER_NAME = b"mem_handler"
 _SET_HANDLER, _GET_HANDLER = 304, 305
@@ -205,9 +205,7 @@ class _Numpy:
         table: Any = (ctypes.c_void_p * (_GET_HANDLER + 1)).from_address(_pointer_of(interface._ARRAY_API, None))
         self.set_handler: Any = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
         self.default: Any = ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET_HANDLER])()
-        # numba keeps what it has compiled as long as the decorated functions are there.
-        compiled: Any = cfunc
-        self._compiled = [compiled(signature, cache=True)(function) for function, signature in _SIGNATURES.items()]
+        self._compiled = [c_function(signature, function) for function, signature in _SIGNATURES.items()]
         self.functions = tuple(function.address for function in self._compiled)
 
 

@@ -14,7 +14,7 @@ from functools import update_wrapper
 from threading import RLock
 from typing import Any, overload
 
-from numba import njit, types
+from numba import cfunc, njit, types
 from numba.extending import typeof_impl
 
 YIELD_S = 0.001
@@ -90,6 +90,11 @@ def inlined(function: Callable[..., Any] | None = None, /, **options: Any) -> An
     `numba.njit`."""
     decorate = njit(forceinline=True, **options)
     return decorate if function is None else decorate(function)
+
+
+def c_function(signature: Any, function: Callable[..., Any]) -> Any:
+    """The function compiled for C to call; its `address` is valid as long as what is returned exists."""
+    return cfunc(signature, cache=True)(function)
 
 
 def compile_first() -> int:

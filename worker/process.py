@@ -24,7 +24,7 @@ from shared.manifest import shard_control
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage
-from worker.methods.method import Method
+from worker.methods.method import Method, begin
 from worker.methods.table import METHODS
 from worker.services import Services
 from worker.serving import Service, failure
@@ -182,6 +182,7 @@ class WorkerProcess:
 
     def _run(self, request_id: bytes, request: Request, method: Method) -> list[wire.Frame]:
         started = time.perf_counter()
+        begin(request)
         try:
             reply = self._answer(request, method)
             reply.timings_ms = {**reply.timings_ms, "total": (time.perf_counter() - started) * 1000}

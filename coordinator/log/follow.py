@@ -28,7 +28,7 @@ PAGE_BYTES_FIRST, PAGE_BYTES_MAX = 16 << 10, 256 << 10
 time it comes back for more. A follower that does not take what it is sent holds a small page."""
 ROW_BYTES, VALUE_BYTES_USUAL = 128, 128
 """What a row takes beside its value; and values until a page has shown how long they are."""
-CATCHING_UP_MAX = 8
+CATCHING_UP_MAX = 3
 """Pages read from the store at once for followers; other requests wait for no more than these."""
 
 Row = tuple[int, bytes, bytes]

@@ -62,7 +62,7 @@ INTO_BYTES_MIN = 512 << 10
 SNAPPY_LENGTH_BYTES_MAX = 5
 """Of the varint that a snappy body begins with."""
 
-ODD_LABELS_MIN = 10_000
+ODD_LABELS_MIN = 100_000
 """Labels of a series that is not plain, up to which it is refused alone, and the others of the request are stored."""
 
 _TIMESERIES_FIELD = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER

@@ -22,9 +22,12 @@ import psutil
 from aiohttp import streams, web
 from aiohttp.test_utils import make_mocked_request
 
+from coordinator.admission import Holder
 from coordinator.app import build
+from coordinator.clients import Client
 from coordinator.context import Context
 from coordinator.dispatch import Dispatcher, _answered
+from coordinator.queries.gate import Gate
 from loadtest.harness.worst_bodies import WORST
 from shared.config import Settings
 from shared.errors import Unavailable
@@ -74,7 +77,7 @@ def _context() -> Context:
     for area in (*areas[1:], links):
         for name in ("write", "delete", "get", "search", "create", "call", "fan_out"):
             setattr(area, name, mock.AsyncMock(side_effect=Unavailable("nothing is stored here")))
-    return Context(Settings(), links, mock.MagicMock(), *areas)
+    return Context(Settings(), links, mock.MagicMock(), *areas, gate=Gate(1))
 
 
 def _nothing(_: object) -> tuple[int, int]:
@@ -89,7 +92,7 @@ def dispatcher() -> Dispatcher:
 async def answer(handlers: Dispatcher, body: bytes, path: str, content_type: str) -> tuple[int, str]:
     """(status, text) of what the handlers answer to this body."""
     method = "PUT" if "/cursors/" in path or "/collections/" in path else "POST"
-    protocol = mock.Mock(_reading_paused=False)
+    protocol = mock.Mock(_reading_paused=False, holder=Holder(Client("a bench")))
     payload = streams.StreamReader(protocol, limit=1 << 30, loop=asyncio.get_running_loop())
     payload.feed_data(body)
     payload.feed_eof()

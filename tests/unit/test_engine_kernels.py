@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -211,8 +212,8 @@ def test_a_kernel_is_called_with_so_many_samples_and_steps_at_once(monkeypatch: 
     steps: list[int] = []
     parts = range_functions._parts
 
-    def noted(reading: range_functions.Reading) -> Iterator[range_functions.Reading]:
-        for part in parts(reading):
+    def noted(reading: range_functions.Reading, work_max: int) -> Iterator[range_functions.Reading]:
+        for part in parts(reading, work_max):
             steps.append(part.windows.steps)
             yield part
 
@@ -222,3 +223,23 @@ def test_a_kernel_is_called_with_so_many_samples_and_steps_at_once(monkeypatch: 
     steps.clear()
     rows("sum_over_time(m[30s])", data, 0, 10, 10)
     assert steps == []
+
+
+def test_a_light_query_calls_kernels_with_less_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = source({"m": [1.0, 2.0, 3.0]})
+    expected = rows("sum_over_time(m[30s])", data, 0, 40, 10)
+    calls: list[int] = []
+    kernel = range_functions.RANGE_FUNCTIONS["sum_over_time"]
+
+    def noted(reading: range_functions.Reading) -> None:
+        calls.append(reading.windows.steps)
+        kernel(reading)
+
+    monkeypatch.setitem(range_functions.RANGE_FUNCTIONS, "sum_over_time", noted)
+    monkeypatch.setattr(range_functions, "LIGHT_KERNEL_WORK", 6)
+    assert rows("sum_over_time(m[30s])", data, 0, 40, 10) == expected
+    assert calls == [5]
+    calls.clear()
+    light = rows("sum_over_time(m[30s])", data, 0, 40, 10, processor_end=time.thread_time() + 60)
+    assert light == expected
+    assert calls == [2, 2, 1]

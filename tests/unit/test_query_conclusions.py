@@ -77,7 +77,7 @@ class Workers:
                 Symbols(),
                 deadline=time.monotonic() + 60,
                 cancelled=lambda: False,
-                processor_s=processor_s,
+                processor_end=time.thread_time() + processor_s if processor_s else float("inf"),
             )
             reply = Reply(pack(evaluated), [bytes(frame) for frame in frames])
             reply.timings_ms = {"evaluate": 2.5}

@@ -10,8 +10,8 @@ import pytest
 
 from coordinator.vectors.decode import (
     write_from_json,
-    write_from_protobuf,
 )
+from coordinator.vectors.decode_protobuf import write_from_protobuf
 from coordinator.vectors.numbers import parse_arrays
 from coordinator.vectors.walk import walk_write
 from proto import vector_pb2

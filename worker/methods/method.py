@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from shared.errors import DeadlineExceeded, TooHeavy
 from shared.wire import Reply, Request
 from worker.shard import Shard
 
@@ -27,3 +29,18 @@ class Method:
         if self.kind == "query":
             return "light" if request.processor_s else "heavy"
         return self.kind
+
+
+def begin(request: Request) -> None:
+    """This thread runs the request's method from now on."""
+    if request.processor_s:
+        request.processor_end = time.thread_time() + request.processor_s
+
+
+def check(request: Request, late: str) -> None:
+    """Raises DeadlineExceeded with the text `late` past the request's deadline or when it is cancelled, TooHeavy when a
+    light request has used up its processor time."""
+    if request.time_left == 0:
+        raise DeadlineExceeded(late)
+    if time.thread_time() > request.processor_end:
+        raise TooHeavy(f"{request.method} has had the processor time of a light request")

@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 
-from shared.errors import DeadlineExceeded
 from shared.labels import Symbols
 from shared.messages.sub_queries import EvaluateBody
 from shared.promql.engine.context import TIMED_OUT
 from shared.wire import Reply, Request, pack, unpack
-from worker.methods.method import Method
+from worker.methods.method import Method, check
 from worker.queries.evaluation import answer
 from worker.queries.source import ShardSource
 from worker.shard import Shard
 
 
 def run(shards: Mapping[int, Shard], request: Request) -> Reply:
-    """EvaluateBody the sub-queries. Raises what the engine raises: TooHeavy for a light query that needs more, and
+    """Evaluate the sub-queries. Raises what the engine raises: TooHeavy for a light query that needs more, and
     DeadlineExceeded when the time is up or the request is cancelled."""
     message = unpack(request.body, EvaluateBody)
     started = time.perf_counter()
     parts = [shard.series for shard in shards.values()]
-
-    def check() -> None:
-        if request.time_left == 0:
-            raise DeadlineExceeded(TIMED_OUT)
-
-    source = ShardSource(parts, check)
+    source = ShardSource(parts, partial(check, request, TIMED_OUT))
     evaluated, frames = answer(
         message,
         source,
         Symbols(parts[0].symbols),
         deadline=request.deadline,
         cancelled=lambda: request.cancelled,
-        processor_s=request.processor_s,
+        processor_end=request.processor_end,
     )
     elapsed_ms = (time.perf_counter() - started) * 1000
     damage = zip(shards, source.damage(), strict=True)

@@ -7,7 +7,6 @@ from concurrent.futures import wait
 from functools import partial
 from typing import TypeVar
 
-from shared.errors import DeadlineExceeded
 from shared.labels import LabelFrame, concat
 from shared.messages.series import (
     DeleteBody,
@@ -22,7 +21,7 @@ from shared.messages.series import (
     WriteReply,
 )
 from shared.wire import Reply, Request, pack, unpack
-from worker.methods.method import Method
+from worker.methods.method import Method, check
 from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids, distinct
 from worker.series.part import write
@@ -65,17 +64,16 @@ def _each(shards: Mapping[int, Shard], work: Callable[[int], T]) -> list[T]:
 
 
 def _selected(shards: Mapping[int, Shard], request: Request) -> Iterable[tuple[Lookup, Ids]]:
-    """For each shard its index, and the series that have samples in the range. Raises DeadlineExceeded."""
+    """For each shard its index, and the series that have samples in the range. Raises DeadlineExceeded, TooHeavy."""
     wanted = unpack(request.body, SelectBody)
     for number, shard in shards.items():
-        check = partial(_require_time, request, number)
-        check()
-        yield shard.series.having(wanted.selectors, wanted.start_ms, wanted.end_ms, check)
+        require_time = partial(_require_time, request, number)
+        require_time()
+        yield shard.series.having(wanted.selectors, wanted.start_ms, wanted.end_ms, require_time)
 
 
 def _require_time(request: Request, shard: int) -> None:
-    if request.time_left == 0:
-        raise DeadlineExceeded(f"{request.method} ran out of time at shard {shard}; ask for less at a time")
+    check(request, f"{request.method} ran out of time at shard {shard}; ask for less at a time")
 
 
 def _list(shards: Mapping[int, Shard], request: Request) -> Reply:
@@ -149,8 +147,8 @@ METHODS: dict[str, Method] = {
     "series.write": Method(_write, "write"),
     "series.delete": Method(_delete, "write"),
     "series.metadata_put": Method(_metadata_put, "write"),
-    "series.metadata": Method(_metadata, "read"),
-    "series.list": Method(_warned(_list), "read"),
-    "series.labels": Method(_warned(_labels), "read"),
-    "series.values": Method(_warned(_values), "read"),
+    "series.metadata": Method(_metadata, "query"),
+    "series.list": Method(_warned(_list), "query"),
+    "series.labels": Method(_warned(_labels), "query"),
+    "series.values": Method(_warned(_values), "query"),
 }

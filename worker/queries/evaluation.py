@@ -43,18 +43,18 @@ def answer(
     *,
     deadline: float,
     cancelled: Callable[[], bool],
-    processor_s: float = 0.0,
+    processor_end: float = float("inf"),
 ) -> tuple[EvaluateReply, list[Frame]]:
     """The answers of all sub-queries, in order, and their frames. The bounds are for all of them together.
-    `processor_s`: the processor time of a light query, 0 for a heavy one.
+    `processor_end`, on `time.thread_time()`: when a light query has used up its processor time.
 
     Raises NotExecutable and DeadlineExceeded; TooHeavy when a light query needs more.
     """
     if not message.bytes_max:
-        return _answers(message, source, symbols, deadline, cancelled, processor_s)
-    is_light = bool(processor_s)
+        return _answers(message, source, symbols, deadline, cancelled, processor_end)
+    is_light = processor_end < float("inf")
     with bounded(account_of(message.bytes_max, is_light=is_light), is_light=is_light):
-        return _answers(message, source, symbols, deadline, cancelled, processor_s)
+        return _answers(message, source, symbols, deadline, cancelled, processor_end)
 
 
 def _answers(
@@ -63,9 +63,8 @@ def _answers(
     symbols: Symbols,
     deadline: float,
     cancelled: Callable[[], bool],
-    processor_s: float,
+    processor_end: float,
 ) -> tuple[EvaluateReply, list[Frame]]:
-    processor_end = time.thread_time() + processor_s if processor_s else float("inf")
     answers: list[SubQueryReply] = []
     frames: list[Frame] = []
     left = message.samples_max

@@ -152,7 +152,7 @@ class SeriesPart:
 
         def check() -> None:
             if time.monotonic() > give_up_s:
-                raise DeadlineExceeded(f"counting the samples to delete took longer than {timeout_s:.1f} s")
+                raise DeadlineExceeded(f"counting the samples to be deleted took longer than {timeout_s:.1f} s")
 
         lookup, ids = self.select(selectors, start_ms, end_ms, check)
         if self.damage(start_ms, end_ms):
