@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which the first start would otherwise spend; what is in the cache on disk is only loaded.
 COMPILE_KERNELS = $(BIN)/python -m coordinator.warm && $(BIN)/python -m worker.warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos chaos-minute powerloss check-damage simulate mutants attacks clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos chaos-minute powerloss check-damage simulate mutants fuzz fuzz-minute attacks clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -30,6 +30,11 @@ $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.installed-load: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,load]'
+	$(COMPILE_KERNELS)
+	touch $@ $(VENV)/.installed $(VENV)/.installed-test
+
+$(VENV)/.installed-fuzz: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,fuzz]'
 	$(COMPILE_KERNELS)
 	touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
@@ -69,6 +74,12 @@ simulate: $(VENV)/.installed-test  ## 100,000 histories of the log's protocol, t
 
 mutants: $(VENV)/.installed-test  ## small mistakes put into the code, sampled by SEED, COUNT of them: what share the tests notice
 	$(BIN)/python -m tests.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),60) --seconds $(or $(SECONDS),3600) --least $(or $(LEAST),0.8)
+
+fuzz: $(VENV)/.installed-fuzz  ## an hour of inputs that nobody would write, for every decoder and endpoint (SECONDS, SEED, TARGET)
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),3600) --seed $(or $(SEED),1) --jobs 2 $(if $(TARGET),--target $(TARGET))
+
+fuzz-minute: $(VENV)/.installed-fuzz
+	$(BIN)/python -m tests.fuzz --seconds 60 --seed $(or $(SEED),1) --jobs 2
 
 bench: $(VENV)/.installed-load  ## metrics beside Prometheus and VictoriaMetrics; writes docs/benchmarks/metrics.md
 	$(BIN)/python -m loadtest.bench.metrics

@@ -269,6 +269,7 @@ def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
         series = remote_write_pb2.RawTimeSeries.FromString(data)
     except DecodeError as error:
         raise BadData(f"the body is not a protobuf WriteRequest: series {number}: {error}") from error
+    series.DiscardUnknownFields()  # the samples are written anew, and fields unknown in them would be too
     answer.exemplars += len(series.exemplars)
     answer.histograms += len(series.histograms)
     pairs = [(label.name, label.value) for label in series.labels]

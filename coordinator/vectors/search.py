@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject
+from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
 from coordinator.vectors import filters
 from coordinator.vectors.decode import check_components, decode_json, numbers
 from coordinator.vectors.decode_protobuf import parse_protobuf
@@ -154,9 +154,16 @@ def _decoded(body: bytes) -> _Search:
             # A copy, since a raw value keeps the memory of the slice around it.
             msgspec.Raw(bytes(raw))
             for first, text in slices
-            for raw in slices.decode(first, text, _RAW_VALUES)
+            for raw in _raw_values(slices, first, text)
         ]
     return request
+
+
+def _raw_values(slices: Slices, first: int, text: bytes) -> list[msgspec.Raw]:
+    try:
+        return slices.decode(first, text, _RAW_VALUES)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadData(f"vectors, from entry {first} on, is not valid JSON: {error}") from error
 
 
 def from_protobuf(body: bytes) -> SearchRequest:

@@ -102,6 +102,9 @@ def decode(data: Frame) -> tuple[int, Record]:
     if version != _VERSION:
         raise ValueError(f"version {version} is not known to this release")
     at = _HEADER.size
+    size = at + (_RANGE.size + 4 * runs if kind == _DELETION else 16 * samples + 8 * runs)
+    if size != memoryview(data).nbytes:
+        raise ValueError(f"it has {memoryview(data).nbytes} bytes; {runs} runs of {samples} samples have {size}")
     if kind == _DELETION:
         start_ms, end_ms = _RANGE.unpack_from(data, at)
         series = np.frombuffer(data, dtype=np.int32, count=runs, offset=at + _RANGE.size)
@@ -113,6 +116,8 @@ def decode(data: Frame) -> tuple[int, Record]:
     at += 16 * samples
     series = np.frombuffer(data, dtype=np.int32, count=runs, offset=at)
     counts = np.frombuffer(data, dtype=np.int32, count=runs, offset=at + 4 * runs)
+    if counts.min(initial=0) < 0 or counts.sum(dtype=np.int64) != samples:
+        raise ValueError(f"its runs have {counts.sum(dtype=np.int64)} samples together; it has {samples}")
     return sequence, Written(series.astype(np.int64), counts.astype(np.int64), times, values)
 
 

@@ -171,10 +171,10 @@ def decode(
 
     bounds = np.concatenate(([0], np.cumsum(counts)))
     n = int(bounds[-1])
-    since, times = np.empty(used, dtype=np.int64), np.empty(n, dtype=np.int64)
-    _fill(pieces[0], since)
     if used != int((counts[~same] - 1).sum()):
         raise ValueError(f"it has {used} times, which is not the number that its runs have")
+    since, times = np.empty(used, dtype=np.int64), np.empty(n, dtype=np.int64)
+    _fill(pieces[0], since)
     _unfold(since, np.ascontiguousarray(firsts), bounds, same, times)
 
     values = np.empty(n, dtype=np.float64)

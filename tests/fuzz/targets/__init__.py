@@ -1,0 +1,1 @@
+"""The targets: each module has its own in `TARGETS`."""

@@ -1,0 +1,62 @@
+"""Remote write: bodies before and after they are decompressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import snappy
+from hypothesis import strategies as st
+
+from coordinator.series import remote_write
+from coordinator.series.remote_write import Limits
+from loadtest.harness.remote_write_bodies import body
+from proto import remote_write_pb2
+from shared import sample_frames
+from shared.config import Settings
+from shared.wire import Frame
+from tests.fuzz.target import Target
+
+LIMITS = Limits.of(Settings())
+SHARDS = 3
+DECOMPRESSED_BYTES_MAX = 1 << 20
+
+
+def _cut(data: Frame) -> None:
+    """What is cut is what a worker reads, sample by sample."""
+    cut = remote_write.cut(data, SHARDS, LIMITS)
+    columns = [sample_frames.parse(frame) for frames in cut.parts.values() for frame in frames]
+    samples = sum(len(part.times_ms) for part in columns)
+    assert samples == cut.samples, f"the frames have {samples} samples, the cut says {cut.samples}"
+
+
+def _request(data: bytes) -> None:
+    _cut(remote_write.decompress(data, DECOMPRESSED_BYTES_MAX))
+
+
+def bodies() -> Iterator[bytes]:
+    series = {"__name__": "up", "instance": "a:9100", "job": "node"}
+    yield body([(series, [(1_735_689_600_000, 1.0), (1_735_689_615_000, float("nan"))])])
+    yield body([({"__name__": "m", "le": str(i)}, [(i, 0.5)]) for i in range(4)])
+    yield body([([("job", "b"), ("__name__", "unsorted")], [(-1, 2.0)])])
+    request = remote_write_pb2.WriteRequest()
+    request.ParseFromString(body([(series, [(1, 1.0)])]))
+    request.metadata.add(type=1, metric_family_name="up", help="whether it is up", unit="")
+    request.timeseries[0].exemplars.add(value=1, timestamp=2).labels.add(name="trace", value="1")
+    request.timeseries[0].histograms.append(b"\x08\x01")
+    yield request.SerializeToString()
+
+
+def strategy() -> st.SearchStrategy[bytes]:
+    texts = st.sampled_from(("", "__name__", "a", "b", "é", "\x00", "x" * 300)) | st.text(max_size=4)
+    labels = st.lists(st.tuples(texts, texts), max_size=5)
+    times = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 10)
+    samples = st.lists(st.tuples(times, st.floats()), max_size=3)
+    plain = st.lists(st.tuples(labels, samples), max_size=4).map(body)
+    pieces = st.lists(plain | st.binary(max_size=12), max_size=3)
+    return pieces.map(b"".join)
+
+
+TARGETS = [
+    Target("remote-write", _cut, bodies, strategy),
+    Target("remote-write-snappy", _request, lambda: [snappy.compress(data) for data in bodies()]),
+]

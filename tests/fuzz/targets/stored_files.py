@@ -1,0 +1,237 @@
+"""What lies on the disk: the write-ahead log, blocks, rows, snapshots and the small documents.
+
+Checksums are made right where a reader compares them before anything else, so that damage of every kind gets past them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+
+from shared import catalogue_file, identity
+from shared.errors import ConfigError
+from shared.manifest import Manifest
+from shared.messages.log import Batch
+from shared.messages.vectors import Collection
+from tests.fuzz import scratch
+from tests.fuzz.pieces import joined, split
+from tests.fuzz.target import Target
+from worker.logs import entries, messages, runs
+from worker.logs.entries import GatheringEntry
+from worker.logs.messages import Message, Revocation
+from worker.series import journal
+from worker.series.blocks import chunks
+from worker.series.index import registry
+from worker.series.journal import Deletion, Written
+from worker.storage.rows import manifest, marker
+from worker.storage.rows.damage import DECODING_ERRORS
+from worker.storage.wal import layout, reading, record, register
+from worker.vectors import stored_rows
+from worker.vectors.attributes import Attributes
+
+DIMENSION = 2
+COLUMN_ROWS = 3
+CHUNK_COUNTS = np.array([3, 1, 3, 2], np.int64)
+CHUNK_FIRSTS = np.array([0, 5, 0, 9], np.int64)
+
+
+def _scan(data: bytes) -> None:
+    """Records ascend and lie within the file."""
+    at = 0
+    for item in record.scan(1, memoryview(data)):
+        assert item.offset >= at, f"the record at {item.offset} follows one that ends at {at}"
+        at = item.end
+    record.read_header(data)
+    record.begins_header(1, data[: record.FILE_HEADER_BYTES])
+
+
+def _survey(data: bytes) -> None:
+    """A log's directory: the list of files, and two of them."""
+    directory = scratch.directory()
+    names = (register.NAME, f"00000001{reading.SUFFIX}", f"00000002{reading.SUFFIX}")
+    pieces = split(data, len(names))
+    for name, piece in zip(names, [*pieces, *[b""] * len(names)], strict=False):
+        (directory / name).write_bytes(piece)
+    survey = reading.survey(directory)
+    assert sum(len(payload) for content in survey.used for _, payload in content.records) <= len(data)
+    reading.check_versions(directory)
+
+
+def _read_by_path(read: Callable[[Path], object], data: bytes) -> None:
+    path = scratch.directory() / "file"
+    path.write_bytes(data)
+    read(path)
+
+
+def _marker(data: bytes) -> None:
+    store = scratch.directory() / "store"
+    mark = marker.Marker(store)
+    mark.path.write_bytes(data[:-8] + xxhash.xxh64_intdigest(data[:-8]).to_bytes(8, "little"))
+    mark.read()
+    mark.defect()
+
+
+def _store_manifest(data: bytes) -> None:
+    path = scratch.directory() / "MANIFEST-000001"
+    path.write_bytes(data)
+    manifest.torn_at(path, len(data) // 3)
+    manifest.damaged_length(data)
+
+
+def _journal(data: bytes) -> None:
+    _, decoded = journal.decode(data)
+    if isinstance(decoded, Written):
+        decoded.since(0)
+
+
+def _chunk(data: bytes) -> None:
+    """Both readers of a chunk have the same times."""
+    times, _ = chunks.decode(data, CHUNK_COUNTS, CHUNK_FIRSTS)
+    chunks.between(data, CHUNK_COUNTS, CHUNK_FIRSTS, 1, 8)
+    assert len(times) == CHUNK_COUNTS.sum()
+
+
+def _log_record(data: bytes) -> None:
+    messages.read(memoryview(data))
+
+
+def _run(data: bytes) -> None:
+    run = runs.unpacked(data)
+    run.between(1, 5)
+    run.find(2)
+    run.without([(1, 2)])
+
+
+def _entry(data: bytes) -> None:
+    entry = entries.unpacked(data)
+    entry.of_rows(np.zeros(len(entry.numbers), np.bool_), entry.groups)
+
+
+def _series_row(data: bytes) -> None:
+    registry.parsed(data[:8], data[8:])
+
+
+def _vector_rows(data: bytes) -> None:
+    whole, _ = stored_rows.checked([(piece[:3], piece[3:]) for piece in split(data)], DIMENSION)
+    if whole:
+        stored_rows.columns(whole, DIMENSION)
+
+
+def _columns(data: bytes) -> None:
+    """Columns that are accepted can be compared and indexed."""
+    columns = Attributes.restore(data, COLUMN_ROWS)
+    columns.build_index(COLUMN_ROWS)
+
+
+def _identity(data: bytes) -> None:
+    """An identity, without its checksum."""
+    identity.decode(xxhash.xxh3_64_hexdigest(data).encode() + b" " + data + b"\n")
+
+
+# Inputs
+
+
+def _wal_file(number: int, payloads: Sequence[bytes]) -> bytes:
+    content = [record.file_header(number)]
+    for place, payload in enumerate(payloads):
+        content += record.frames(number, place, 1, [payload], record.FILE_HEADER_BYTES)[0]  # type: ignore[arg-type]
+    return b"".join(content)
+
+
+def _wal_files() -> Iterator[bytes]:
+    yield _wal_file(1, [b"one", b"two" * 9, b""])
+    yield _wal_file(1, [b"whole"]) + b"torn" * 8 + _wal_file(1, [b"behind a hole"])[record.FILE_HEADER_BYTES :]
+
+
+def _logs() -> Iterator[bytes]:
+    files = [_wal_file(1, [b"one", b"two"]), _wal_file(2, [b"three"])]
+    listing = register.Listing(2, {1: len(files[0]), 2: 0}, 3, 4).encode()
+    yield joined([(listing * 2)[:60_000], *files])
+    yield joined([b"", *files])
+
+
+def _journal_records() -> Iterator[bytes]:
+    ids, counts = np.array([1, 2], np.int64), np.array([2, 1], np.int64)
+    yield b"".join(map(bytes, Written(ids, counts, np.array([1, 2, 1], np.int64), np.array([0.5, 1, 2])).frames(7)))
+    yield b"".join(map(bytes, Deletion(ids, 0, 5).frames(8)))
+
+
+def _chunks() -> Iterator[bytes]:
+    times = np.array([0, 1, 2, 5, 0, 1, 2, 9, 10], np.int64)
+    for values in ([1.0] * 9, [0.5, 1, 2, 3, 1, 2, 3, 7.25, np.nan], list(range(9))):
+        yield chunks.encode(CHUNK_COUNTS, times, np.array(values, np.float64))
+
+
+_BATCH = Batch(5, 2, (0, 1), "p", 3)
+
+
+def _log_records() -> Iterator[bytes]:
+    yield b"".join(map(bytes, Message(1, 2, 3, 4, (_BATCH,), b"frame").pieces()))
+    yield b"".join(map(bytes, Revocation(1, 2, [(5, 7)]).pieces()))
+
+
+def _runs() -> Iterator[bytes]:
+    yield runs.run_of(np.array([1, 2, 5], np.uint64), [b"a", b"", b"ccc"]).packed()
+
+
+def _entries() -> Iterator[bytes]:
+    numbers, codes = np.array([5, 6], np.uint64), np.array([0, 1], np.uint32)
+    yield GatheringEntry(7, [(2, (_BATCH,))], numbers, codes, [b"k", b"l"]).packed()
+
+
+def _saved_columns() -> Iterator[bytes]:
+    columns = Attributes()
+    columns.append(0, [msgspec.msgpack.encode({"name": "a", "n": 1}), b"", msgspec.msgpack.encode({"x": 0.5})])
+    yield columns.save(COLUMN_ROWS)
+
+
+def _series_rows() -> Iterator[bytes]:
+    yield bytes(8) + registry._row(np.array([1, 0, 2], np.int64), np.frombuffer(b"abc", np.uint8))
+
+
+def _vectors() -> Iterator[bytes]:
+    head = (7).to_bytes(8, "little") + np.array([1, 2], np.float32).tobytes()
+    yield joined([b"id1" + head, b"id2" + head + msgspec.msgpack.encode({"name": "a"})])
+
+
+def _catalogues() -> Iterator[bytes]:
+    collection = Collection(1, "c", 3, "cosine", "f32", ("name",))
+    yield catalogue_file.CatalogueContent(3, [collection]).encode()
+
+
+def _store_manifests() -> Iterator[bytes]:
+    yield bytes.fromhex("562f6f4a1a0001") + b"\x01\x1aleveldb.BytewiseComparator" + bytes(20)
+
+
+def _markers() -> Iterator[bytes]:
+    yield marker.MAGIC + bytes(80)
+
+
+ROW = DECODING_ERRORS
+
+TARGETS = [
+    Target("wal-scan", _scan, _wal_files, refusals=()),
+    Target("wal-directory", _survey, _logs, refusals=(ConfigError,), bytes_max=70_000),
+    Target("wal-list", partial(_read_by_path, register.read), lambda: [register.Listing(1, {1: 64}).encode()],
+           refusals=(ValueError, ConfigError)),
+    Target("wal-workers", partial(_read_by_path, layout.read_workers), lambda: [layout.encode_workers(3)],
+           refusals=(ValueError,), bytes_max=64),
+    Target("journal-record", _journal, _journal_records, refusals=ROW),
+    Target("block-chunk", _chunk, _chunks, refusals=ROW),
+    Target("log-record", _log_record, _log_records, refusals=ROW),
+    Target("log-run", _run, _runs, refusals=ROW),
+    Target("log-entry", _entry, _entries, refusals=ROW),
+    Target("series-row", _series_row, _series_rows, refusals=ROW),
+    Target("vector-rows", _vector_rows, _vectors, refusals=ROW),
+    Target("vector-columns", _columns, _saved_columns, refusals=(ValueError,)),
+    Target("document-identity", _identity, lambda: [b"c shard 3"], refusals=(ValueError,)),
+    Target("document-manifest", Manifest.decode, lambda: [Manifest("c", 3).encode()], refusals=(ValueError,)),
+    Target("document-catalogue", catalogue_file.decode, _catalogues, refusals=(ValueError,)),
+    Target("store-manifest", _store_manifest, _store_manifests, refusals=()),
+    Target("store-marker", _marker, _markers, refusals=(OSError,)),
+]  # fmt: skip

@@ -1,0 +1,216 @@
+"""Bodies of the vector area in JSON and protobuf, in one piece and in slices, and filters over a few rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import strategies as st
+
+from coordinator import large_bodies
+from coordinator.vectors import decode, decode_protobuf, filters, search
+from coordinator.vectors.decode import Upserts
+from proto import vector_pb2
+from shared.errors import BadData, TooLarge
+from shared.messages.vectors import Collection, Condition
+from tests.fuzz.target import Target
+from tests.fuzz.thresholds import lowered
+from worker.vectors.attributes import Attributes
+
+SMALL_SLICE_BYTES = 48
+_SLICING = (decode, decode_protobuf, search)
+
+
+def _both_ways(read: Callable[[bytes], Any], shown: Callable[[Any], Any], data: bytes) -> None:
+    """A body that is read in one piece and in slices gives the same, where both accept it."""
+    whole = _outcome(read, shown, data)
+    with lowered("SLICED_BYTES_MIN", 0, *_SLICING), lowered("SLICE_BYTES", SMALL_SLICE_BYTES, large_bodies):
+        sliced = _outcome(read, shown, data)
+    if not isinstance(whole, str) and not isinstance(sliced, str):
+        assert whole == sliced, f"in one piece it is {whole}, in slices {sliced}"
+    read(data)
+
+
+def _outcome(read: Callable[[bytes], Any], shown: Callable[[Any], Any], data: bytes) -> Any:
+    try:
+        return shown(read(data))
+    except (BadData, TooLarge) as error:
+        return str(error)
+
+
+def _upserts(content: Upserts) -> Any:
+    flat = content.flat.view(np.uint32).tolist()
+    return content.collection, content.ids, flat, content.counts.tolist(), content.attributes
+
+
+def _request(content: search.SearchRequest) -> Any:
+    return content.collection, content.flat.view(np.uint32).tolist(), content.counts, content.k, repr(content.filter)
+
+
+def _same(content: Any) -> Any:
+    return content
+
+
+def _table(data: bytes) -> None:
+    content = decode.write_from_json(data)
+    content.last_wins(content.matrix(Collection(1, "c", content.dimension(), "cosine", "f32")))
+
+
+ROWS = [
+    {"name": "a", "n": 1, "x": 0.5, "on": True},
+    {"name": "b", "n": -(1 << 63), "x": -0.0},
+    {"n": (1 << 63) - 1, "x": 1e308, "name": ""},
+    {},
+    {"name": 7, "n": "text", "on": 0, "x": 1},
+]
+
+
+def _columns() -> Attributes:
+    columns = Attributes()
+    columns.append(0, [msgspec.msgpack.encode(row) if row else b"" for row in ROWS])
+    return columns
+
+
+_PLAIN, _INDEXED = _columns(), _columns()
+_INDEXED.build_index(len(ROWS))
+
+
+def _filter_json(data: bytes) -> None:
+    try:
+        content = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return
+    _matched(filters.from_json(content))
+
+
+def _filter_protobuf(data: bytes) -> None:
+    _matched(filters.from_protobuf_filter(decode_protobuf.parse_protobuf(data, vector_pb2.Filter())))
+
+
+def _matched(condition: Condition) -> None:
+    """The index finds what a comparison of all rows finds; the condition is the same after it was sent."""
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(condition), type=Condition)
+    rows, indexed = _PLAIN.mask(sent, len(ROWS)).tolist(), _INDEXED.mask(sent, len(ROWS)).tolist()
+    assert rows == indexed, f"the index finds {indexed}, a comparison of all rows {rows}"
+
+
+# Inputs
+
+
+def writes() -> Iterator[bytes]:
+    vectors = [{"id": f"v{i}", "attributes": {"vector": [i, 0.5, -1e3], "name": "a", "n": i}} for i in range(3)]
+    yield json.dumps({"upsertVectors": vectors}).encode()
+    yield json.dumps({"upsert_vectors": vectors[:1], "collection": "c"}).encode()
+
+
+def _proto_writes() -> Iterator[bytes]:
+    request = vector_pb2.WriteRequest(collection="c")
+    for i in range(3):
+        vector = request.upsert_vectors.add(id=f"v{i}")
+        vector.attributes["vector"].vector_value.values.extend([i, 0.5])
+        yield request.SerializeToString()
+        vector.attributes["name"].string_value = "a"
+        vector.attributes["n"].int64_value = -i
+    yield request.SerializeToString()
+
+
+def _searches() -> Iterator[bytes]:
+    yield b'{"vector":[1,0.5],"k":3,"filter":{"and":[{"eq":{"field":"name","value":"a"}},{"not":{"exists":"n"}}]}}'
+    yield b'{"vectors":[[1,2],[3,4]],"includeFields":["name"],"expansion":7,"exact":true,"collection":"c"}'
+    yield b'{"text":{"field":"name","query":"word"},"vector":[1]}'
+
+
+def _proto_searches() -> Iterator[bytes]:
+    request = vector_pb2.SearchRequest(vector=[1, 2], k=3, include_fields=["name"])
+    compared = getattr(request.filter, "and").filters.add().eq
+    compared.field, compared.value.string_value = "name", "a"
+    yield request.SerializeToString()
+    yield vector_pb2.SearchRequest(vectors=[vector_pb2.VectorValue(values=[1, 2])] * 2, k=1).SerializeToString()
+
+
+def _filters() -> Iterator[bytes]:
+    yield b'{"and":[{"eq":{"field":"name","value":"a"}},{"lt":{"field":"n","value":2.5}},{"not":{"exists":"x"}}]}'
+    yield b'{"or":{"filters":[{"in":{"field":"n","values":[1,"text",true]}},{"gte":{"field":"x","value":1}}]}}'
+
+
+def _proto_filters() -> Iterator[bytes]:
+    for text in ("name", "n"):
+        condition = vector_pb2.Filter()
+        condition.gte.field = text
+        condition.gte.value.int64_value = 1
+        outer = vector_pb2.Filter()
+        getattr(outer, "or").filters.append(condition)
+        getattr(getattr(outer, "or").filters.add(), "not").exists.field = text
+        yield outer.SerializeToString()
+
+
+_VALUES: st.SearchStrategy[Any] = (
+    st.sampled_from(("a", "", "text", True, False, None, 0, -0.0, 1e308, [], {})) | st.integers() | st.floats()
+)
+_COMPONENTS = st.lists(_VALUES | st.integers(-9, 9), max_size=4) | st.lists(st.floats(width=32), max_size=3)
+
+
+def write_strategy() -> st.SearchStrategy[bytes]:
+    names = st.sampled_from(("vector", "name", "n", "")) | st.text(max_size=3)
+    attributes = st.dictionaries(names, _VALUES | _COMPONENTS, max_size=3)
+    usual = st.builds(lambda rest, vector: {**rest, "vector": vector}, attributes, _COMPONENTS)
+    vector = st.fixed_dictionaries({"id": st.text(max_size=4) | _VALUES, "attributes": usual | attributes})
+    return st.builds(
+        lambda name, vectors: json.dumps({name: vectors}).encode(),
+        st.sampled_from(("upsertVectors", "upsertVectors", "upsert_vectors")),
+        st.lists(vector, max_size=4),
+    )
+
+
+def filter_strategy() -> st.SearchStrategy[bytes]:
+    fields = st.sampled_from(("name", "n", "x", "on", "other", "vector", ""))
+    compared = st.builds(
+        lambda op, field, value: {op: {"field": field, "value": value}},
+        st.sampled_from(("eq", "neq", "lt", "lte", "gt", "gte")),
+        fields,
+        _VALUES,
+    )
+    members = st.builds(lambda field, v: {"in": {"field": field, "values": v}}, fields, st.lists(_VALUES, max_size=3))
+    exists = fields.map(lambda field: {"exists": field})
+    tree = st.recursive(
+        compared | members | exists,
+        lambda inner: (
+            st.builds(lambda op, all_of: {op: all_of}, st.sampled_from(("and", "or")), st.lists(inner, max_size=3))
+            | inner.map(lambda one: {"not": one})
+        ),
+        max_leaves=6,
+    )
+    return tree.map(lambda content: json.dumps(content).encode())
+
+
+_TOKENS = (
+    "upsertVectors", "upsert_vectors", "attributes", "vector", "vectors", "filter", "includeFields", "collection",
+    "and", "or", "not", "in", "exists", "field", "value", "values", "gte", "ids", "k", "exact", "expansion",
+    "text", "query", "NaN", "1e999", "null", "\\u0000", "\\ud800",
+)  # fmt: skip
+_IDS = [b'{"ids":["a","b"],"collection":"c"}', b'{"ids":["\\u00e9"],"includeFields":["n"]}']
+_SETTINGS = [b'{"dimension":3,"metric":"l2","storage":"f16","textFields":["name"]}']
+
+
+def _protobuf_ids(request: Any) -> list[bytes]:
+    return [request(ids=["a", "\u00e9"], collection="c").SerializeToString()]
+
+
+TARGETS = [
+    Target("vector-write-json", partial(_both_ways, decode.write_from_json, _upserts), writes, write_strategy,
+           tokens=_TOKENS),
+    Target("vector-table", _table, writes, write_strategy, tokens=_TOKENS),
+    Target("vector-write-protobuf", partial(_both_ways, decode_protobuf.write_from_protobuf, _upserts), _proto_writes),
+    Target("vector-ids", partial(_both_ways, decode.ids_from_json, _same), lambda: _IDS, tokens=_TOKENS),
+    Target("vector-get", partial(_both_ways, decode.get_from_json, _same), lambda: _IDS, tokens=_TOKENS),
+    Target("vector-ids-protobuf", decode_protobuf.ids_from_protobuf, partial(_protobuf_ids, vector_pb2.DeleteRequest)),
+    Target("vector-search-json", partial(_both_ways, search.from_json, _request), _searches, tokens=_TOKENS),
+    Target("vector-search-protobuf", partial(_both_ways, search.from_protobuf, _request), _proto_searches),
+    Target("vector-settings", decode.settings_from_json, lambda: _SETTINGS, tokens=_TOKENS),
+    Target("vector-filter-json", _filter_json, _filters, filter_strategy, tokens=_TOKENS),
+    Target("vector-filter-protobuf", _filter_protobuf, _proto_filters),
+]  # fmt: skip

@@ -1,0 +1,151 @@
+"""Messages between coordinator and workers. Their senders are processes of this service, so a wrong message may raise
+any exception, which its receiver logs; it must not hang, end the process or take memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from coordinator.series import remote_write
+from loadtest.harness.memory_source import MemorySource
+from proto import cluster_pb2
+from shared import log_blocks, sample_frames, wire
+from shared.labels import LabelFrame, Symbols
+from shared.messages import exchange
+from shared.messages.log import Records
+from shared.messages.sub_queries import EvaluateBody, Shape, SubQuery
+from shared.promql.model import Matrix
+from shared.wire import Reply, Request
+from tests.fuzz.pieces import joined, split
+from tests.fuzz.target import Target
+from tests.fuzz.targets.remote_write import LIMITS, bodies
+from worker.queries.evaluation import answer
+
+ANY = (Exception,)
+ID = b"12345678"
+
+
+def _request(data: bytes) -> None:
+    request_id, request = wire.decode_request(split(data))
+    wire.encode_request(request_id, request)
+
+
+def _reply(data: bytes) -> None:
+    wire.encode_reply(*wire.decode_reply(split(data)))
+
+
+def _register(data: bytes) -> None:
+    wire.decode_register([wire.REGISTER + data])
+
+
+def _samples(data: bytes) -> None:
+    sample_frames.joined([sample_frames.parse(data)] * 2)
+
+
+def _value(data: bytes) -> None:
+    head, *frames = split(data)
+    value = exchange.decode(msgspec.msgpack.decode(head, type=Shape), frames, Symbols())
+    if isinstance(value, Matrix):
+        for row in range(min(value.labels.size, 16)):
+            value.labels.labels(row)
+        value.labels.sort_order()
+        exchange.label_hashes(value.labels)
+
+
+def _records(data: bytes) -> None:
+    records = Records.from_frames(split(data))
+    records.value_list()
+    records.key_list()
+    records.cut(1, 3).frames()
+
+
+def _block(data: bytes) -> None:
+    """What `measure` accepts can be indexed within its bounds."""
+    words = np.frombuffer(data[: len(data) // 8 * 8], np.uint64).copy()
+    halves = words.view(np.uint32)
+    blocks, records, size_bytes = log_blocks.measure(halves, 0, len(words))
+    if blocks < 0:
+        return
+    assert records <= 4 * len(words) and size_bytes <= 8 * len(words)
+    table = np.zeros((records, log_blocks.COLUMNS), np.int64)
+    numbers, hashes = np.zeros(records, np.uint64), np.zeros(records, np.uint64)
+    log_blocks.index(words, halves, 0, len(words), np.zeros(blocks, np.uint64), table, numbers, hashes, 0)
+    ends = table[:, [log_blocks.KEY, log_blocks.VALUE]] + table[:, [log_blocks.KEY_LENGTH, log_blocks.VALUE_LENGTH]]
+    assert (ends <= len(words) * 8).all(), "a record reaches past the end"
+
+
+_SOURCE = MemorySource.of({'up{job="a"}': ([0, 15_000], [1.0, 2.0]), 'up{job="b"}': ([0], [3.0])})
+
+
+def _evaluate(data: bytes) -> None:
+    answer(
+        msgspec.msgpack.decode(data, type=EvaluateBody),
+        _SOURCE,
+        Symbols(),
+        deadline=time.monotonic() + 1,
+        cancelled=lambda: False,
+    )
+
+
+# Inputs
+
+
+def _requests() -> Iterator[bytes]:
+    deadline = time.monotonic() + 5
+    yield joined(wire.encode_request(ID, Request("series.write", (0, 1), deadline, b"body", [b"x" * 9], {1: [b"yz"]})))
+    yield joined(wire.encode_request(ID, Request("log.scan", (3,), deadline, b"b" * 5000, [b"", b"z" * 4097])))
+
+
+def _replies() -> Iterator[bytes]:
+    yield joined(wire.encode_reply(ID, Reply(b"body", [b"frame"], {1: "down"}, {"scan": 0.5}, warnings=["partial"])))
+    yield joined(wire.encode_reply(ID, Reply(error_class="BadData", error="no")))
+
+
+def _registrations() -> Iterator[bytes]:
+    state = cluster_pb2.ShardState(shard=1, detail="loading", counts={"series": 3})
+    yield cluster_pb2.Register(pid=5, worker="worker-0", cluster_id="c", shards=[state]).SerializeToString()
+
+
+def _values() -> Iterator[bytes]:
+    symbols = Symbols()
+    labels = LabelFrame.of([{"__name__": "up", "job": "a"}, {"__name__": "up", "job": "b"}], symbols)
+    present = np.array([[True, False, True], [True, True, True]])
+    matrix = Matrix(labels, np.arange(6.0).reshape(2, 3), present, np.zeros(2, np.bool_))
+    shape, frames = exchange.encode(matrix)
+    yield joined([msgspec.msgpack.encode(shape), *frames])
+
+
+def _frames_of_records() -> Iterator[bytes]:
+    yield joined(Records.of(np.array([1, 2, 5], np.uint64), [b"a", b"", b"ccc"], [b"k", b"l", b"k"]).frames())
+
+
+def _blocks() -> Iterator[bytes]:
+    one = log_blocks.block_of([(1, 0, b"key", b"value"), (2, 3, b"", b"")])
+    yield one
+    yield one + log_blocks.EMPTY + one
+
+
+def _evaluations() -> Iterator[bytes]:
+    query = SubQuery("rate(up[1m])", "value", 0, 60_000, 15_000)
+    yield msgspec.msgpack.encode(EvaluateBody(0, 60_000, 15_000, 300_000, 1000, (query,)))
+
+
+def _sample_frames() -> Iterator[bytes]:
+    for body in bodies():
+        for frames in remote_write.cut(body, 1, LIMITS).parts.values():
+            yield from map(bytes, frames)
+
+
+TARGETS = [
+    Target("wire-request", _request, _requests, refusals=ANY),
+    Target("wire-reply", _reply, _replies, refusals=ANY),
+    Target("wire-register", _register, _registrations, refusals=ANY),
+    Target("wire-samples", _samples, _sample_frames, refusals=ANY),
+    Target("wire-value", _value, _values, refusals=ANY),
+    Target("wire-records", _records, _frames_of_records, refusals=ANY),
+    Target("wire-log-block", _block, _blocks, refusals=()),
+    Target("wire-evaluate", _evaluate, _evaluations, refusals=ANY),
+]
