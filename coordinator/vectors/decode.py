@@ -281,7 +281,11 @@ def _attributes(vectors: Sequence[_Vector]) -> tuple[list[Buffer], list[bytes]]:
             packed.append(b"")
             continue
         where = f"upsertVectors: vector {shown(vector.id)}, field attributes"
-        packed.append(pack_attributes({name: _plain_value(raw) for name, raw in entries.items()}, where))
+        try:
+            values = {name: _plain_value(raw) for name, raw in entries.items()}
+        except UnicodeDecodeError:
+            raise BadData(f"{where}: a text is not UTF-8") from None
+        packed.append(pack_attributes(values, where))
     return arrays, packed
 
 
@@ -297,7 +301,7 @@ def numbers(arrays: Sequence[Buffer], label: Any) -> tuple[Floats, NDArray[np.in
     """As `parse_arrays`, but raises BadData that names the array and the component that is not a number."""
     try:
         return parse_arrays(arrays)
-    except (msgspec.MsgspecError, OverflowError):
+    except (msgspec.MsgspecError, OverflowError, UnicodeDecodeError):
         pass
     for place, array in enumerate(arrays):
         size = len(memoryview(array))
@@ -305,7 +309,7 @@ def numbers(arrays: Sequence[Buffer], label: Any) -> tuple[Floats, NDArray[np.in
             raise BadData(f"{label(place)} has {size} bytes; it may have at most {COMPONENTS_BYTES_MAX}")
         try:
             content = msgspec.json.decode(array)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadData(f"{label(place)}: {_plain(error)}; every component must be a finite 32-bit float") from None
         if not isinstance(content, list):
             raise BadData(f"{label(place)} is {shown(content)}; it must be an array of numbers")

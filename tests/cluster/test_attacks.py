@@ -46,6 +46,6 @@ def check(attacked: tuple[Cluster, Target], name: str) -> None:
     cluster.wait_ready()
 
 
-@pytest.mark.parametrize("name", ["bodies-nested", "slow-bodies"])
+@pytest.mark.parametrize("name", ["bodies-nested", "slow-bodies", "heads", "grid", "label-replace"])
 def test_bystander_hardly_notices(attacked: tuple[Cluster, Target], name: str) -> None:
     check(attacked, name)

@@ -11,15 +11,8 @@ from tests.fuzz.shrinking import shrunk
 from tests.fuzz.target import CORPUS, Target, run
 
 TARGETS = load(is_instrumented=False, is_compiled=False)
-OPEN = {"attribute-not-utf8", "component-not-utf8"}
-"""What still fails; an entry that fails no more must go from here."""
 FAILED_ONCE = [
-    pytest.param(
-        TARGETS[path.parent.name],
-        path,
-        id=f"{path.parent.name}-{path.name}",
-        marks=[pytest.mark.xfail(strict=True)] if path.name in OPEN else [],
-    )
+    pytest.param(TARGETS[path.parent.name], path, id=f"{path.parent.name}-{path.name}")
     for path in sorted(CORPUS.glob("*/*"))
 ]
 
