@@ -73,6 +73,10 @@ class Links:
         """(name, process id, shards, requests in flight) of every connected worker."""
         return sorted((w.name, w.pid, w.shards, len(w.pending)) for w in self._workers.values())
 
+    def worker_count(self) -> int:
+        """How many workers are connected."""
+        return len(self._workers)
+
     async def open(self) -> None:
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)

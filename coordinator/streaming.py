@@ -45,12 +45,9 @@ class Body:
 async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.StreamResponse:
     """The response with this body. At most two pieces are in memory at once. A client that does not take them is
     disconnected (coordinator/connections.py), which cancels this call."""
-    headers = {"Vary": "Accept-Encoding"}
-    if body.compressed:
-        headers["Content-Encoding"] = "gzip"
     if body.whole:
-        return web.Response(body=body.first, content_type=JSON, headers=headers)
-    response = web.StreamResponse(headers=headers)
+        return whole(body)
+    response = web.StreamResponse(headers=_headers(body))
     response.content_type = JSON
     await response.prepare(request)
     piece: Piece | None = body.first
@@ -65,6 +62,18 @@ async def respond(request: web.Request, body: Body, in_thread: InThread) -> web.
         piece = await coming
     await response.write_eof()
     return response
+
+
+def whole(body: Body) -> web.Response:
+    """The response with a body that is in one piece."""
+    return web.Response(body=body.first, content_type=JSON, headers=_headers(body))
+
+
+def _headers(body: Body) -> dict[str, str]:
+    headers = {"Vary": "Accept-Encoding"}
+    if body.compressed:
+        headers["Content-Encoding"] = "gzip"
+    return headers
 
 
 def gathered(chunks: Iterator[Piece], size: int) -> Iterator[Piece]:

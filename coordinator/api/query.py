@@ -37,7 +37,7 @@ from coordinator.queries.joining import Joined
 from coordinator.queries.merge import SeriesBecameEqual
 from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
 from coordinator.responses import success
-from coordinator.streaming import Body, respond
+from coordinator.streaming import Body, respond, whole
 from shared.array_memory import Account
 from shared.config import Settings
 from shared.errors import BadData, NotExecutable
@@ -139,6 +139,8 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
             return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))
 
     body, account = await context.gate.run(request.remote, query.identity(), query.deadline, attempt)
+    if body.whole:
+        return whole(body)
     with context.gate.sending(account):
         return await respond(request, body, lambda call: in_thread(call, query, LIGHT))
 

@@ -148,7 +148,7 @@ async def ask(query: Query, query_plan: Plan, links: Links, place: Place, *, car
     shard answers, or one does not and the query asks for all.
     """
     form = "arrays" if careful else query.form(query_plan)
-    terms = query.terms(form, place, len(links.workers()))
+    terms = query.terms(form, place, links.worker_count())
     asked_at = time.perf_counter()
     fan_out = await _ask(query, query_plan, terms, links)
     return Replies(query_plan, terms, place, fan_out, asked_at, time.perf_counter())

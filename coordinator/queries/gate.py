@@ -142,7 +142,8 @@ class Gate:
             await _wait(self.heavy, client, deadline - time.monotonic())
         started_at = time.monotonic()
         try:
-            await self._room(deadline)
+            if self._is_full():
+                await self._room(deadline)
             return await attempt(HEAVY)
         finally:
             self.heavy.give()
@@ -160,7 +161,8 @@ class Gate:
             self._sent.set()
 
     def _is_full(self) -> bool:
-        return sum(account.used_bytes for account in self._sending) > SENT_BYTES_MAX
+        sending = self._sending
+        return bool(sending) and sum(account.used_bytes for account in sending) > SENT_BYTES_MAX
 
     async def _room(self, deadline: float) -> None:
         """Wait until the answers that are being sent hold little enough. Raises DeadlineExceeded."""

@@ -60,8 +60,8 @@ class Workers:
         self.refusal: Exception | None = None
         self.asked: list[tuple[EvaluateBody, float]] = []
 
-    def workers(self) -> list[MemorySource]:
-        return list(self.sources)
+    def worker_count(self) -> int:
+        return len(self.sources)
 
     async def fan_out(self, method: str, *, body: bytes, timeout_s: float, processor_s: float) -> FanOut:
         assert method == "query.evaluate"
