@@ -256,7 +256,7 @@ def receive(socket: zmq.Socket[bytes]) -> list[Frame]:
 def control_address(address: str) -> str:
     """Where heartbeats and cancellations travel, beside the requests and replies at `address`: on one connection they
     would wait until the large messages before them have been sent."""
-    return f"{address}.ctl"
+    return address.removesuffix(".sock") + ".ctl.sock"
 
 
 def encode_cancel(request_id: bytes) -> list[Frame]:
