@@ -13,15 +13,13 @@ import numpy as np
 from numba import types
 
 from shared.kernels import kernel
+from shared.protobuf_fields import SLICE_BEGIN, SLICE_END, SLICE_FIRST
 from shared.xxh64 import Bytes
 
 BROKEN, TOO_DEEP = -1, -2
 """What the kernels answer, as the first of their results, for what is no JSON or beyond a limit."""
 DEPTH_MAX = 128
 """Of brackets within one value. A filter of the deepest kind has 97."""
-
-BEGIN, END, FIRST = range(3)
-"""Columns of a table of slices: where it begins and ends, and the position of its first element in the array."""
 
 _QUOTE, _BACKSLASH, _SLASH, _COMMA, _COLON = (ord(c) for c in '"\\/,:')
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = (ord(c) for c in "{}[]")
@@ -109,8 +107,8 @@ def slices(text: np.ndarray, at: int, end: int, most: int, slice_bytes: int, tab
     """The elements of the array at `at`: (how many, in how many slices, where the array ends).
 
     A slice is neighbouring elements with the commas between them, of `slice_bytes` at most or one element. `table`
-    (int64[…, 3]) has room for 2 + 2 * (end - at) // slice_bytes of them. Of the elements beyond `most` only the number
-    is told. (BROKEN or TOO_DEEP, where, …) for anything else.
+    (int64[…, 3], with the columns of `protobuf_fields.message_slices`) has room for 2 + 2 * (end - at) // slice_bytes
+    of them. Of the elements beyond `most` only the number is told. (BROKEN or TOO_DEEP, where, …) for anything else.
     """
     if at >= end or text[at] != _OPEN_ARRAY:
         return BROKEN, at, at
@@ -124,16 +122,16 @@ def slices(text: np.ndarray, at: int, end: int, most: int, slice_bytes: int, tab
             return behind, at, at
         if count < most:
             if count > 0 and behind - begin > slice_bytes:
-                table[made, END] = before
+                table[made, SLICE_END] = before
                 made += 1
                 begin = at
             if begin == at:
-                table[made, BEGIN], table[made, FIRST] = at, count
+                table[made, SLICE_BEGIN], table[made, SLICE_FIRST] = at, count
             before = behind
         count += 1
         at = past_space(text, behind, end)
         if at < end and text[at] == _CLOSE_ARRAY:
-            table[made, END] = before
+            table[made, SLICE_END] = before
             return count, made + 1, at + 1
         if at >= end or text[at] != _COMMA:
             return BROKEN, at, at

@@ -250,31 +250,21 @@ class Links:
 
     def _transmit(self, frames: Sequence[Frame]) -> bool:
         try:
-            wire.send(self._socket, frames)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                raise
-            return False
+            return _sent(self._socket, frames)
         finally:
             # The socket's descriptor is edge-triggered: a send may consume the edge of a message that just arrived.
             if not self._drain_due:
                 self._drain_due = True
                 self._loop.call_soon(self._drain)
-        return True
 
     def _transmit_control(self, frames: Sequence[Frame]) -> bool:
         """Whether the message is on its way by the connection for control messages."""
         if self._control is None:
             return False
         try:
-            wire.send(self._control, frames)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                raise
-            return False
+            return _sent(self._control, frames)
         finally:
             self._loop.call_soon(self._drain_control)
-        return True
 
     # Messages from workers
 
@@ -354,6 +344,17 @@ class Links:
                 self._states[number] = Shard(number, "down", why)
         for part in list(worker.pending.values()):
             part.settle(why)
+
+
+def _sent(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> bool:
+    """Whether the message is on its way; False when the worker is away or its queue is full."""
+    try:
+        wire.send(socket, frames)
+    except zmq.ZMQError as error:
+        if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+            raise
+        return False
+    return True
 
 
 def _why(shard: Shard) -> str:

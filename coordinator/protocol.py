@@ -200,6 +200,11 @@ def connection_of(request: web.BaseRequest) -> Connection:
     return cast(Connection, request.protocol)
 
 
+def client_of(request: web.BaseRequest) -> str:
+    """The client that the request came from, by the name that tells clients apart."""
+    return connection_of(request).holder.client.name
+
+
 class Server(web.Server):
     """Creates a `Connection` for each accepted connection, which tells the registry what it waits for."""
 

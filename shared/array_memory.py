@@ -26,7 +26,7 @@ _HANDLER_NAME = b"mem_handler"
 _SET_HANDLER, _GET_HANDLER = 304, 305
 """Places of PyDataMem_SetHandler and PyDataMem_GetHandler in numpy's table of C functions, which never change."""
 _HUGE_BYTES_MIN, _PAGE_BYTES, _MADV_HUGEPAGE = 4 << 20, 4096, 14
-_USED, _LIMIT, _PEAK, _REFUSED = range(4)
+_USED, _LIMIT, _PEAK = range(3)
 
 _CONTEXT, _ADDRESS, _SIZE = types.voidptr, types.intp, types.uintp
 _malloc: Any = types.ExternalFunction("malloc", _ADDRESS(_SIZE))
@@ -39,9 +39,8 @@ _usable_size: Any = types.ExternalFunction("malloc_usable_size", _SIZE(_ADDRESS)
 
 @inlined
 def _grant(context: Any, size: Any) -> bool:
-    numbers: Any = carray(context, (4,), np.int64)
+    numbers: Any = carray(context, (3,), np.int64)
     if numbers[_USED] + size > numbers[_LIMIT]:
-        numbers[_REFUSED] += 1
         return False
     numbers[_USED] += size
     numbers[_PEAK] = max(numbers[_PEAK], numbers[_USED])
@@ -71,12 +70,12 @@ def _reallocate(context: Any, address: int, size: int) -> Any:
     if more > 0 and not _grant(context, more):
         return 0
     if more < 0:
-        carray(context, (4,), np.int64)[_USED] += more
+        carray(context, (3,), np.int64)[_USED] += more
     return _realloc(address, size)
 
 
 def _release(context: Any, address: int, size: int) -> None:
-    carray(context, (4,), np.int64)[_USED] -= np.int64(size)
+    carray(context, (3,), np.int64)[_USED] -= np.int64(size)
     _free(address)
 
 
@@ -95,7 +94,7 @@ class Account:
     def __init__(self, limit_bytes: int) -> None:
         self._slot = _slot()
         self._held = 0
-        self._slot.numbers[:] = (0, limit_bytes, 0, 0)
+        self._slot.numbers[:] = (0, limit_bytes, 0)
 
     @property
     def used_bytes(self) -> int:
@@ -162,14 +161,14 @@ class _Handler(ctypes.Structure):
 
 
 class _Slot:
-    """The numbers of an account (int64[4]: used, limit, peak, refusals), and the handler that keeps them.
+    """The numbers of an account (int64[3]: used, limit, peak), and the handler that keeps them.
 
     Slots are never freed, since arrays that outlive their account still refer to them; those whose arrays are all
     freed are used again.
     """
 
     def __init__(self) -> None:
-        self.numbers = np.zeros(4, dtype=np.int64)
+        self.numbers = np.zeros(3, dtype=np.int64)
         functions = _numpy().functions
         self._struct = _Handler(b"triptych", 1, _Allocator(self.numbers.ctypes.data, *functions))
         self.handler = _new_capsule(ctypes.addressof(self._struct), _HANDLER_NAME, None)

@@ -13,6 +13,7 @@ from multidict import MultiDict
 from coordinator.api import parameters
 from coordinator.calls import FanOut, require_whole
 from coordinator.context import CONTEXT
+from coordinator.protocol import client_of
 from coordinator.queries.evaluation import threads_of
 from coordinator.queries.gate import Place
 from coordinator.responses import success
@@ -56,7 +57,7 @@ async def answer(
             raise TooHeavy(f"{method} has a longer list than a light request")
         return await asyncio.get_running_loop().run_in_executor(threads_of(place), _answered, replies, merge)
 
-    return await context.gate.run(request.remote, (method, packed), deadline, attempt)
+    return await context.gate.run(client_of(request), (method, packed), deadline, attempt)
 
 
 def _answered(replies: FanOut, merge: Merge) -> web.Response:

@@ -19,6 +19,7 @@ from coordinator.api import parameters
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip, boolean
+from coordinator.protocol import client_of
 from coordinator.queries.evaluation import (
     Conclusion,
     Query,
@@ -138,7 +139,7 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
             careful_plan = await planned(query, relabel=False)
             return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))
 
-    body, account = await context.gate.run(request.remote, query.identity(), query.deadline, attempt)
+    body, account = await context.gate.run(client_of(request), query.identity(), query.deadline, attempt)
     if body.whole:
         return whole(body)
     with context.gate.sending(account):

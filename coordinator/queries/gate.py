@@ -31,7 +31,8 @@ LIGHT_PROCESSOR_S = 0.005
 WAITING_MAX = 512
 """Queries that may wait for a place."""
 LIGHT_WAIT_MAX_S = 2.0
-"""So long a queue of light queries says that the machine cannot keep up."""
+"""How long a query waits for a light place. A longer wait means that the machine cannot keep up, and a refusal at once
+is worth more than a late answer."""
 SENT_BYTES_MAX = 128 << 20
 """What answers hold that are being sent: past it no further heavy query begins. Clients that do not read are
 disconnected after a while (coordinator/connections.py)."""
@@ -135,11 +136,11 @@ class Gate:
         if self._is_full() or not self.heavy.take_now():
             if query not in self._known:
                 try:
-                    async with _taken(self.light, client, min(LIGHT_WAIT_MAX_S, deadline - time.monotonic())):
+                    async with self._light_place(client, deadline):
                         return await attempt(LIGHT)
                 except TooHeavy:
                     self._remember(query)
-            await _wait(self.heavy, client, deadline - time.monotonic())
+            await self._wait_for_heavy(client, deadline)
         started_at = time.monotonic()
         try:
             if self._is_full():
@@ -149,6 +150,31 @@ class Gate:
             self.heavy.give()
             if time.monotonic() - started_at < LIGHT_PROCESSOR_S:
                 self._known.pop(query, None)
+
+    @asynccontextmanager
+    async def _light_place(self, client: Hashable, deadline: float) -> AsyncIterator[None]:
+        """Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""
+        within_s = deadline - time.monotonic()
+        try:
+            await self.light.take(client, max(0.0, min(LIGHT_WAIT_MAX_S, within_s)))
+        except TimeoutError:
+            if within_s > LIGHT_WAIT_MAX_S:
+                raise Overloaded(
+                    f"the query waited {LIGHT_WAIT_MAX_S:g} s for other light ones to end, the limit, and "
+                    f"{self.light.waiting} more wait; try again later"
+                ) from None
+            raise _late(within_s, self.light) from None
+        try:
+            yield
+        finally:
+            self.light.give()
+
+    async def _wait_for_heavy(self, client: Hashable, deadline: float) -> None:
+        within_s = deadline - time.monotonic()
+        try:
+            await self.heavy.take(client, max(0.0, within_s))
+        except TimeoutError:
+            raise _late(within_s, self.heavy) from None
 
     @contextmanager
     def sending(self, account: Account) -> Iterator[None]:
@@ -185,19 +211,8 @@ class Gate:
             self._known.popitem(last=False)
 
 
-@asynccontextmanager
-async def _taken(places: Places, client: Hashable, within_s: float) -> AsyncIterator[None]:
-    await _wait(places, client, within_s)
-    try:
-        yield
-    finally:
-        places.give()
-
-
-async def _wait(places: Places, client: Hashable, within_s: float) -> None:
-    try:
-        await places.take(client, max(0.0, within_s))
-    except TimeoutError:
-        raise DeadlineExceeded(
-            f"the query waited {within_s:.3g} s for others to end, and {places.waiting} more wait; try again later"
-        ) from None
+def _late(within_s: float, places: Places) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the query waited {max(0.0, within_s):.3g} s for others to end, and {places.waiting} more wait; "
+        "try again later"
+    )

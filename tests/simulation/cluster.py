@@ -5,32 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from coordinator.log.area import LogArea
 from shared.config import Settings
 from tests.simulation.disk import Disk, Files, StoreDisk, WalDisk
 from tests.simulation.network import Network
-from tests.simulation.processes import Coordinator, Worker
-from tests.simulation.world import Thread, World
+from tests.simulation.processes import ClientCall, Coordinator, Worker
+from tests.simulation.world import World
 from worker.process import AWAY_S
-
-
-@dataclass(eq=False)
-class ClientCall:
-    """A request of a client's; `outcome`: (True, what it was answered) or (False, an error), None while it waits."""
-
-    thread: Thread
-    coordinator: Coordinator
-    outcome: tuple[bool, Any] | None = None
-    task: asyncio.Task[Any] | None = None
-
-    def settle(self, succeeded: bool, outcome: Any) -> None:
-        if self.outcome is None:
-            self.outcome = succeeded, outcome
-            self.coordinator.calls.pop(self, None)
-            self.thread.resume()
 
 
 class Disconnected(Exception):

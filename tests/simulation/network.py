@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import zmq
 
 from shared import wire
 from shared.wire import CANCEL, REGISTER, REPLY, REQUEST
-from tests.simulation.world import World
-
-if TYPE_CHECKING:
-    from tests.simulation.processes import Coordinator, Worker
+from tests.simulation.world import Process, World
 
 PACKET_BYTES = 64
 
@@ -28,6 +25,28 @@ class Packet:
     kind: bytes
     id: bytes
     content: Any
+
+
+class WorkerEnd(Protocol):
+    """What the network knows of a worker: one end of a connection."""
+
+    name: str
+    identity: bytes
+    process: Process
+
+    def accept(self, packet: Packet, asker: Any) -> None:
+        """A packet from the coordinator `asker` has arrived."""
+
+
+class CoordinatorEnd(Protocol):
+    """What the network knows of a coordinator."""
+
+    process: Process
+    loop: Any
+    links: Any
+
+    def worker_of(self, identity: bytes) -> WorkerEnd | None:
+        """The worker at the other end of this connection; None if it has gone."""
 
 
 class Wire:
@@ -131,7 +150,7 @@ class Network:
 class Endpoint:
     """The coordinator's socket."""
 
-    def __init__(self, network: Network, coordinator: Coordinator) -> None:
+    def __init__(self, network: Network, coordinator: CoordinatorEnd) -> None:
         self._network = network
         self._coordinator = coordinator
         self.inbox: deque[tuple[bytes, Packet]] = deque()
@@ -139,7 +158,7 @@ class Endpoint:
 
     def send(self, identity: bytes, packet: Packet) -> None:
         """Raises ZMQError when the worker has gone."""
-        worker = self._coordinator.cluster.worker_of(identity)
+        worker = self._coordinator.worker_of(identity)
         if worker is None:
             raise zmq.ZMQError(zmq.EHOSTUNREACH)
         network = self._network
@@ -157,13 +176,13 @@ class Endpoint:
         if when is not None:
             world.at(when, worker.process, self._arrive, worker, packet)
 
-    def _arrive(self, worker: Worker, packet: Packet) -> None:
+    def _arrive(self, worker: WorkerEnd, packet: Packet) -> None:
         coordinator = self._coordinator
         # Of what a coordinator sent that has died since, some is still on its way.
         if coordinator.process.alive or self._network.world.choices.chance(128):
             worker.accept(packet, coordinator)
 
-    def hear(self, worker: Worker, packet: Packet) -> None:
+    def hear(self, worker: WorkerEnd, packet: Packet) -> None:
         """A message of the worker's is on its way to this coordinator."""
         when = self._network.arrival(self, worker.identity, worker.name, "reply")
         if when is not None:

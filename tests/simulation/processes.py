@@ -6,16 +6,17 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from coordinator.links import Links
 from coordinator.log.area import LogArea
 from proto import cluster_pb2
+from shared.config import Settings
 from shared.errors import ConfigError, NotFound
 from shared.wire import CANCEL, REGISTER, REQUEST
-from tests.simulation.disk import FilesControl, Store, WriteAheadLog
-from tests.simulation.network import Endpoint, Packet, received
-from tests.simulation.world import Process, Thread
+from tests.simulation.disk import Disk, Files, FilesControl, Store, StoreDisk, WalDisk, WriteAheadLog
+from tests.simulation.network import Endpoint, Network, Packet, received
+from tests.simulation.world import Process, Thread, World
 from worker.damage import DamageReport
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
@@ -26,18 +27,51 @@ from worker.serving import LANE_THREADS
 from worker.shard import Shard
 from worker.storage.wal.log import LOG
 
-if TYPE_CHECKING:
-    from tests.simulation.cluster import ClientCall, Cluster
-
 CLUSTER_ID = "simulated"
 AGAIN_S = 0.1
 """How soon what could not start is started again."""
 
 
+class Surroundings(Protocol):
+    """What a process finds around it, and what outlives it."""
+
+    world: World
+    network: Network
+    settings: Settings
+    files: Files
+    disks: list[Disk]
+    wal_disks: list[WalDisk]
+    store_disks: list[StoreDisk]
+    coordinator: Coordinator | None
+
+    def shards_of(self, worker: int) -> range: ...
+    def worker_of(self, identity: bytes) -> Worker | None: ...
+    def kill_coordinator(self, coordinator: Coordinator | None = None, why: str = "killed") -> None: ...
+    def restart_coordinator(self, coordinator: Coordinator) -> None: ...
+    def kill_worker(self, worker: Worker | None, why: str = "killed", down_s: float = 0.0) -> None: ...
+    def stop_worker(self, worker: Worker | None) -> None: ...
+
+
+@dataclass(eq=False)
+class ClientCall:
+    """A request of a client's; `outcome`: (True, what it was answered) or (False, an error), None while it waits."""
+
+    thread: Thread
+    coordinator: Coordinator
+    outcome: tuple[bool, Any] | None = None
+    task: asyncio.Task[Any] | None = None
+
+    def settle(self, succeeded: bool, outcome: Any) -> None:
+        if self.outcome is None:
+            self.outcome = succeeded, outcome
+            self.coordinator.calls.pop(self, None)
+            self.thread.resume()
+
+
 class Coordinator:
     """One life of the coordinator."""
 
-    def __init__(self, cluster: Cluster, life: int) -> None:
+    def __init__(self, cluster: Surroundings, life: int) -> None:
         self.cluster = cluster
         self.process = Process(f"coordinator-{life}")
         self.ready = False
@@ -52,6 +86,9 @@ class Coordinator:
         from tests.simulation.event_loop import Loop
 
         return Loop(self.cluster.world, self.process)  # type: ignore[abstract]  # asyncio's primitives ask no more
+
+    def worker_of(self, identity: bytes) -> Worker | None:
+        return self.cluster.worker_of(identity)
 
     def _begin(self) -> None:
         self._starting = asyncio.ensure_future(self._start())
@@ -107,7 +144,7 @@ class OpenShard(Shard):
 class Worker:
     """One life of a worker process."""
 
-    def __init__(self, cluster: Cluster, number: int, life: int) -> None:
+    def __init__(self, cluster: Surroundings, number: int, life: int) -> None:
         self.cluster = cluster
         self.number = number
         self.name = f"worker-{number}"

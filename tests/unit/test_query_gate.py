@@ -231,3 +231,20 @@ async def test_an_answer_that_has_been_read_holds_nothing(monkeypatch: pytest.Mo
     with gate.sending(small):
         assert await gate.run("a", "q", in_time(), light) == HEAVY
     assert held.nbytes == 1000
+
+
+async def test_a_light_query_that_waits_too_long_is_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "LIGHT_WAIT_MAX_S", 0.05)
+    gate = Gate(1)
+    gate.heavy.take_now()
+    gate.light.free = 0
+    with pytest.raises(
+        Overloaded, match="waited 0.05 s for other light ones to end, the limit, and 0 more wait"
+    ) as told:
+        await gate.run("a", "q", in_time(), light)
+    assert told.value.retry_after_s is not None
+    with pytest.raises(DeadlineExceeded, match="for others to end"):
+        await gate.run("a", "q", in_time(0.01), light)
+    assert gate.light.waiting == 0
+    gate.light.give()
+    assert await gate.run("a", "q", in_time(), light) == LIGHT
