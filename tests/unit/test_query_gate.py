@@ -239,7 +239,7 @@ async def test_a_light_query_that_waits_too_long_is_told_to_come_back(monkeypatc
     gate.heavy.take_now()
     gate.light.free = 0
     with pytest.raises(
-        Overloaded, match="waited 0.05 s for other light ones to end, the limit, and 0 more wait"
+        Overloaded, match=r"waited 0\.05 s for other light ones to end, the limit, and 0 more wait"
     ) as told:
         await gate.run("a", "q", in_time(), light)
     assert told.value.retry_after_s is not None

@@ -38,9 +38,9 @@ def query(**options: Any) -> Query:
 
 def test_a_heavy_query_past_its_memory_is_refused_with_its_limit() -> None:
     account = account_of(MEGABYTE, is_light=False)
-    with pytest.raises(NotExecutable, match="more memory than 1048576 bytes.*TRIPTYCH_QUERY_BYTES_MAX"):
-        with bounded(account, is_light=False):
-            np.zeros(2 * MEGABYTE, dtype=np.uint8)
+    refused = pytest.raises(NotExecutable, match=r"more memory than 1048576 bytes.*TRIPTYCH_QUERY_BYTES_MAX")
+    with refused, bounded(account, is_light=False):
+        np.zeros(2 * MEGABYTE, dtype=np.uint8)
 
 
 def test_a_light_query_past_its_memory_is_tried_as_a_heavy_one() -> None:
@@ -143,13 +143,17 @@ def test_what_the_cache_of_blocks_keeps_is_not_counted(monkeypatch: pytest.Monke
     monkeypatch.setattr(block_module, "_decode_directory", decode)
     monkeypatch.setattr(Block, "_read", lambda self, *_: b"")
     monkeypatch.setattr(Block, "_chunk_bytes", lambda self, *_: b"")
-    times = lambda *_: (np.zeros(MEGABYTE, dtype=np.int64), np.zeros(MEGABYTE))
-    monkeypatch.setattr(block_module.chunks, "decode", times)
+    monkeypatch.setattr(
+        block_module.chunks, "decode", lambda *_: (np.zeros(MEGABYTE, dtype=np.int64), np.zeros(MEGABYTE))
+    )
     row = SimpleNamespace(name="b", directory_at=0, size_bytes=0, directory_hash=0)
     opened = Block(cast(Any, row), cast(Any, None), DecodedCache(64 * MEGABYTE))
     account = Account(1000)
     directory = SimpleNamespace(
-        chunk_runs=np.array([0, 1]), counts=np.array([1], dtype=np.uint32), earliest=np.array([0], dtype=np.int64)
+        chunk_hashes=[0],
+        chunk_runs=np.array([0, 1]),
+        counts=np.array([1], dtype=np.uint32),
+        earliest=np.array([0], dtype=np.int64),
     )
     with account.open():
         assert opened.directory() is kept  # type: ignore[comparison-overlap]
