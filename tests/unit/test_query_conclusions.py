@@ -36,6 +36,7 @@ from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import Symbols
 from shared.messages.sub_queries import EvaluateBody
+from shared.processor_time import ProcessorTime
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid, Matrix, Source
 from shared.wire import Reply, pack, unpack
@@ -78,7 +79,7 @@ class Workers:
                 Symbols(),
                 deadline=time.monotonic() + 60,
                 cancelled=lambda: False,
-                processor_end=time.thread_time() + processor_s if processor_s else float("inf"),
+                processor=ProcessorTime(processor_s),
             )
             reply = Reply(pack(evaluated), [bytes(frame) for frame in frames])
             reply.timings_ms = {"evaluate": 2.5}

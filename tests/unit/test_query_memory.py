@@ -17,6 +17,7 @@ from shared.array_memory import Account
 from shared.errors import NotExecutable, TooHeavy
 from shared.labels import Symbols
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, SubQuery
+from shared.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql.engine.memory import LIGHT_BYTES_MAX, account_of, bounded
 from shared.promql.model import Grid
 from shared.wire import Reply
@@ -57,7 +58,7 @@ def test_a_light_query_has_no_more_than_a_heavy_one() -> None:
 # In a worker
 
 
-def evaluated(bytes_max: int, processor_end: float = float("inf")) -> EvaluateReply:
+def evaluated(bytes_max: int, processor: ProcessorTime = UNBOUNDED) -> EvaluateReply:
     source = MemorySource.of({"m": ([0], [1.0])})
     asked = SubQuery("m + 1", "value", 0, STEPS - 1, 1)
     body = EvaluateBody(0, STEPS - 1, 1, 300_000, 1_000_000, (asked,), bytes_max=bytes_max)
@@ -67,7 +68,7 @@ def evaluated(bytes_max: int, processor_end: float = float("inf")) -> EvaluateRe
         Symbols(),
         deadline=time.monotonic() + 60,
         cancelled=lambda: False,
-        processor_end=processor_end,
+        processor=processor,
     )
     return reply
 
@@ -78,12 +79,12 @@ def test_a_worker_keeps_to_the_memory_it_is_given() -> None:
     with pytest.raises(NotExecutable, match="more memory than 50000 bytes"):
         evaluated(50_000)
     with pytest.raises(TooHeavy):
-        evaluated(50_000, time.thread_time() + 60)
+        evaluated(50_000, ProcessorTime(60))
 
 
 def test_a_worker_stops_a_light_query_when_its_processor_time_is_used_up() -> None:
     with pytest.raises(TooHeavy):
-        evaluated(MEGABYTE, time.thread_time())
+        evaluated(MEGABYTE, ProcessorTime(1e-9))
 
 
 # In the coordinator
