@@ -22,8 +22,8 @@ from coordinator.queries.evaluation import (
     Query,
     ask,
     coordinator_account,
-    counted,
     in_thread,
+    made,
     merge,
     planned,
     remark_texts,
@@ -95,9 +95,7 @@ def query(text: str, grid: Grid = INSTANT, **options: Any) -> Query:
 def concluded(asked: Query, workers: Workers) -> Conclusion:
     async def run() -> Conclusion:
         replies = await ask(asked, await planned(asked), cast(Links, workers), HEAVY)
-        return await in_thread(
-            counted(lambda: merge(asked, replies), coordinator_account(asked, HEAVY), replies), asked, HEAVY
-        )
+        return await made(lambda: merge(asked, replies), asked, coordinator_account(asked, HEAVY), replies)
 
     return asyncio.run(run())
 
