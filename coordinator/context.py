@@ -14,6 +14,7 @@ from coordinator.links import Links
 from coordinator.log.area import LogArea
 from coordinator.queries.gate import Gate
 from coordinator.series.groups import SampleWrites
+from coordinator.spool import Spool
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
 from shared.config import Settings
@@ -32,10 +33,12 @@ class Context:
     decodings: Decodings = field(default_factory=Decodings)
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)
+    spool: Spool = field(init=False)
 
     def __post_init__(self) -> None:
         self.admission = Admission(self.settings)
         self.connections = Connections(self.settings, self.admission, connections_max(self.settings))
+        self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
         self.telemetry.watch(self.connections)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,8 +143,9 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
     body, account = await context.gate.run(client_of(request), query.identity(), query.deadline, attempt)
     if body.whole:
         return whole(body)
-    with context.gate.sending(account):
-        return await respond(request, body, lambda call: in_thread(call, query, LIGHT))
+    with ExitStack() as held:
+        held.enter_context(context.gate.sending(account))
+        return await respond(request, body, lambda call: in_thread(call, query, LIGHT), held.close)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ LIGHT_WAIT_MAX_S = 2.0
 """How long a query waits for a light place. A longer wait means that the machine cannot keep up, and a refusal at once
 is worth more than a late answer."""
 SENT_BYTES_MAX = 128 << 20
-"""What answers hold that are being sent: past it no further heavy query begins. Clients that do not read are
-disconnected after a while (coordinator/connections.py)."""
+"""What answers hold that are being sent: past it no further heavy query begins. What a client does not take goes to a
+file and counts no more (coordinator/streaming.py)."""
 KNOWN_MAX = 1024
 """Queries that are remembered as heavy, so that they need not be tried as light ones."""
 
