@@ -1,15 +1,32 @@
-"""What all tests share: compiled kernels."""
+"""What all tests share: compiled kernels, and a place for files."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 WITHIN_S = 600.0
 ROOT = Path(__file__).resolve().parents[1]
+IN_MEMORY = Path("/dev/shm")
+FREE_BYTES_MIN = 4 << 30
+
+
+def keep_files_in_memory() -> None:
+    """Temporary directories lie in memory, where there is room and the caller has not chosen a place: a sync takes
+    milliseconds on a disk, tests wait for tens of thousands of them, and none of them loses power. (What is lost with
+    the power is found by `tests/powerloss`, whatever the place.)"""
+    if "TMPDIR" not in os.environ and IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > FREE_BYTES_MIN:
+        os.environ["TMPDIR"] = str(IN_MEMORY)
+        tempfile.tempdir = None
+
+
+keep_files_in_memory()
 
 
 def compile_kernels() -> None:

@@ -1,8 +1,8 @@
-"""A process that has imported everything and forks the cluster's processes, so that a start costs no imports.
+"""A process that has imported what others need and forks them, so that a start costs no imports and no kernels.
 
-`python -m tests.chaos.zygote` reads a line of JSON for each (module, environment, directory, log), and writes its
-process id. The forked ones become children of the harness, which waits for them itself (PR_SET_CHILD_SUBREAPER), and
-die with it however it ends (PR_SET_PDEATHSIG), as do their own children.
+It reads a line of JSON for each process that is to be started, and writes its process id. The forked ones become
+children of the harness, which waits for them itself (PR_SET_CHILD_SUBREAPER), and die with it however it ends
+(PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,22 +66,20 @@ class Spawned:
 
 @dataclass
 class Zygote:
-    """The harness's end. `preloaded`: libraries for LD_PRELOAD; `extra`: what they need in the environment."""
+    """The harness's end. `module`: what calls `serve`; `environment`: of the process."""
 
-    preloaded: list[Path]
-    extra: Mapping[str, str]
+    module: str
+    environment: Mapping[str, str]
     root: Path
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}
-        environment = inherited | {"LD_PRELOAD": ":".join(map(str, self.preloaded)), **self.extra}
-        command = [sys.executable, "-m", "tests.chaos.zygote"]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, cwd=self.root)
+        command, pipe = [sys.executable, "-m", self.module], subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=self.environment, cwd=self.root)
 
     def spawn(self, module: str, environment: Mapping[str, str], directory: Path, log: Path) -> Spawned:
+        """A process that runs `module` with this environment in this directory; it appends to `log`."""
         order = {"module": module, "environment": dict(environment), "directory": str(directory), "log": str(log)}
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._lock:
@@ -96,6 +94,11 @@ class Zygote:
         self._process.wait()
 
 
+def inherited() -> dict[str, str]:
+    """The environment of this process without the settings of the product."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}
+
+
 def _die_with(parent: int) -> None:
     """Be killed when this parent ends, which this process may have to get first (it is an orphan being adopted)."""
     give_up = time.monotonic() + ADOPTED_WITHIN_S
@@ -106,12 +109,10 @@ def _die_with(parent: int) -> None:
         sys.exit("the fault harness is gone")
 
 
-def _become(order: dict[str, Any], harness: int) -> None:
-    """In the forked process: as if it had been started with `tests.chaos.launch`."""
+def _become(order: dict[str, Any], harness: int, run: Callable[[str], None]) -> None:
+    """In the forked process: as if it had been started alone."""
     os.setsid()
     _die_with(harness)
-    # A worker that is frozen cannot notice that its supervisor is gone.
-    os.register_at_fork(after_in_child=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     null, log = os.open(os.devnull, os.O_RDONLY), os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
@@ -119,20 +120,12 @@ def _become(order: dict[str, Any], harness: int) -> None:
     os.environ.update(order["environment"])
     os.chdir(order["directory"])
     random.seed()
-    control, data = order["environment"]["CHAOS_CONTROL"], order["environment"]["CHAOS_DATA"]
-    ctypes.CDLL(None).chaos_attach(control.encode(), data.encode())
-    from tests.chaos import launch  # imported already, in `main`
-
-    launch.start(order["module"])
+    run(order["module"])
 
 
-def main() -> None:
-    import coordinator.app  # noqa: F401 (what is imported here, no start has to import)
-    from shared.kernels import compile_first
-    from tests.chaos import launch  # noqa: F401
-    from worker.methods import table  # noqa: F401
-
-    compile_first()
+def serve(run: Callable[[str], None]) -> None:
+    """In the zygote, when it has imported everything: fork a process for each order, which calls `run` with its
+    module, until the harness closes the pipe or ends."""
     harness = os.getppid()
     _die_with(harness)
     for line in sys.stdin.buffer:
@@ -145,7 +138,7 @@ def main() -> None:
                 os._exit(0)
             code = 1
             try:
-                _become(json.loads(line), harness)
+                _become(json.loads(line), harness, run)
                 code = 0
             except SystemExit as ended:
                 if isinstance(ended.code, str):
@@ -161,7 +154,3 @@ def main() -> None:
         sys.stdout.buffer.flush()
         os.close(reading)
         os.close(writing)
-
-
-if __name__ == "__main__":
-    main()
