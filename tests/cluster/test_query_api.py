@@ -78,7 +78,10 @@ def test_sorting_functions_keep_their_order(filled: Cluster) -> None:
     ],
 )
 def test_result_types(filled: Cluster, query: str, expected: Any) -> None:
-    got = instant(filled, query)
+    answer = filled.get("/api/v1/query", query=query, time=str(T0_S + 600))
+    got = data(answer)
+    assert answer.json().keys() == {"status", "data"}  # neither warnings nor infos
+    assert got["resultType"] == expected["resultType"]
     if got["resultType"] == "vector":
         for series, other in zip(got["result"], expected["result"], strict=True):
             assert series["metric"] == other["metric"]

@@ -98,6 +98,9 @@ def test_writes_and_deletions_are_refused_when_the_head_is_over_its_bound_though
     assert HEAD_OVERRUN_MAX << 13 < size < (HEAD_OVERRUN_MAX + 1) << 13
     with pytest.raises(Unavailable, match="sealed"):
         shard.part.delete([[Matcher("job", "=", "a")]], 5, 6, TIMEOUT_S)
+    with pytest.MonkeyPatch.context() as patch:  # a head that is as large as its bound is not over it
+        patch.setattr(shard.part, "_head_bytes_max", size / HEAD_OVERRUN_MAX)
+        shard.write([(m(job="a"), [(accepted, 1.0)])])
     shard.seal()
     shard.write([(m(job="a"), [(accepted, 1.0)])])
     assert len(shard.samples()[A]) == accepted + 1
