@@ -26,8 +26,8 @@ from coordinator.queries.evaluation import (
     Replies,
     ask,
     coordinator_account,
-    counted,
     in_thread,
+    made,
     merge,
     planned,
     remark_texts,
@@ -130,7 +130,7 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
         def work() -> Body:
             return Body(_chunks(query, merge(query, replies), beside), gzip=gzip)
 
-        return await in_thread(counted(work, account, replies), query, replies.place), account
+        return await made(work, query, account, replies), account
 
     async def attempt(place: Place) -> tuple[Body, Account]:
         try:
