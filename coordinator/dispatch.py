@@ -51,7 +51,7 @@ class Dispatcher:
     def __init__(self, app: web.Application) -> None:
         app.freeze()
         self._app = app
-        self._connections = app[CONTEXT].connections
+        self._context = app[CONTEXT]
         self._body_bytes_max = app[CONTEXT].settings.body_bytes_max
         self._plain: dict[tuple[str, str], web.UrlMappingMatchInfo] = {}
         for route in app.router.routes():
@@ -61,7 +61,8 @@ class Dispatcher:
 
     def server(self, **options: Any) -> web.Server:
         """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
-        return Server(self._handle, self._connections, request_factory=self._request, **options)  # type: ignore[arg-type]
+        context = self._context
+        return Server(self._handle, context.connections, context.pressure, request_factory=self._request, **options)  # type: ignore[arg-type]
 
     def _own(self, match: web.UrlMappingMatchInfo) -> web.UrlMappingMatchInfo:
         match.add_app(self._app)
@@ -121,7 +122,10 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     context = request.app[CONTEXT]
     holder = connection_of(request).holder
     started = time.perf_counter()
+    context.admission.begun(holder)
     try:
+        if context.pressure.is_on:
+            context.pressure.require(request.path)
         context.admission.enter(holder, may_use_reserve=request.path.startswith(RESERVED))
     except errors.Overloaded as error:
         return error_answer(request.path, error)

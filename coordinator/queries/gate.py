@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import psutil
 
@@ -33,6 +33,8 @@ WAITING_MAX = 512
 LIGHT_WAIT_MAX_S = 2.0
 """How long a query waits for a light place. A longer wait means that the machine cannot keep up, and a refusal at once
 is worth more than a late answer."""
+HEAVY_WAIT_MAX_S = 30.0
+"""How long a query waits for a heavy place. Most clients, such as Grafana, have given up by then."""
 SENT_BYTES_MAX = 128 << 20
 """What answers hold that are being sent: past it no further heavy query begins. Clients that do not read are
 disconnected after a while (coordinator/connections.py)."""
@@ -115,32 +117,58 @@ class Places:
             del self._queues[client]
 
 
+class Restraint(Protocol):
+    """What keeps heavy queries from beginning while the service is overloaded (coordinator/pressure.py)."""
+
+    def allows_heavy(self) -> bool:
+        """Whether a heavy query may begin now."""
+
+    def require_heavy(self) -> None:
+        """Raises Overloaded unless a heavy query may begin now."""
+
+
 class Gate:
     """Runs queries when there is a place for them. For the event loop's thread only."""
 
     def __init__(self, heavy_places: int) -> None:
         self.light = Places(LIGHT_PLACES)
         self.heavy = Places(heavy_places)
+        self._heavy_places = heavy_places
         self._known: OrderedDict[Hashable, None] = OrderedDict()
+        self.restraint: Restraint | None = None
         self._sending: set[Account] = set()
         self._sent = asyncio.Event()
 
+    def heavy_queries(self) -> int:
+        """Queries that run in a heavy place or wait for one."""
+        return self._heavy_places - self.heavy.free + self.heavy.waiting
+
     async def run(
-        self, client: Hashable, query: Hashable, deadline: float, attempt: Callable[[Place], Awaitable[T]]
+        self,
+        client: Hashable,
+        query: Hashable,
+        deadline: float,
+        attempt: Callable[[Place], Awaitable[T]],
+        *,
+        is_heavy: bool = False,
     ) -> T:
         """What `attempt` returns. It is called a second time when the first raises TooHeavy; `query` tells the same
-        query from others; `deadline` is of `time.monotonic()`.
+        query from others; `deadline` is of `time.monotonic()`. `is_heavy`: it is not worth trying as a light one.
 
         Raises what `attempt` raises, Overloaded when too many wait, DeadlineExceeded.
         """
-        if self._is_full() or not self.heavy.take_now():
-            if query not in self._known:
+        restraint = self.restraint
+        is_restrained = restraint is not None and not restraint.allows_heavy()
+        if is_restrained or self._is_full() or not self.heavy.take_now():
+            if not is_heavy and query not in self._known:
                 try:
                     async with self._light_place(client, deadline):
                         return await attempt(LIGHT)
                 except TooHeavy:
                     self._remember(query)
-            await self._wait_for_heavy(client, deadline)
+            if restraint is not None:
+                restraint.require_heavy()
+            await self._wait(self.heavy, client, deadline, HEAVY_WAIT_MAX_S, "heavy")
         started_at = time.monotonic()
         try:
             if self._is_full():
@@ -153,28 +181,24 @@ class Gate:
 
     @asynccontextmanager
     async def _light_place(self, client: Hashable, deadline: float) -> AsyncIterator[None]:
-        """Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""
-        within_s = deadline - time.monotonic()
-        try:
-            await self.light.take(client, max(0.0, min(LIGHT_WAIT_MAX_S, within_s)))
-        except TimeoutError:
-            if within_s > LIGHT_WAIT_MAX_S:
-                raise Overloaded(
-                    f"the query waited {LIGHT_WAIT_MAX_S:g} s for other light ones to end, the limit, and "
-                    f"{self.light.waiting} more wait; try again later"
-                ) from None
-            raise _late(within_s, self.light) from None
+        await self._wait(self.light, client, deadline, LIGHT_WAIT_MAX_S, "light")
         try:
             yield
         finally:
             self.light.give()
 
-    async def _wait_for_heavy(self, client: Hashable, deadline: float) -> None:
+    async def _wait(self, places: Places, client: Hashable, deadline: float, wait_max_s: float, kind: str) -> None:
+        """Take a place. Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""
         within_s = deadline - time.monotonic()
         try:
-            await self.heavy.take(client, max(0.0, within_s))
+            await places.take(client, max(0.0, min(wait_max_s, within_s)))
         except TimeoutError:
-            raise _late(within_s, self.heavy) from None
+            if within_s > wait_max_s:
+                raise Overloaded(
+                    f"the query waited {wait_max_s:g} s for other {kind} ones to end, the limit, and "
+                    f"{places.waiting} more wait; try again later"
+                ) from None
+            raise _late(within_s, places) from None
 
     @contextmanager
     def sending(self, account: Account) -> Iterator[None]:

@@ -56,7 +56,7 @@ class EvalContext:
 
     `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
     `processor_end` is of `time.thread_time()`: the end of what a light query may take. `remote[i]` is the value of the
-    leaf `Remote(i)`; `samples_left` counts down, `samples_read` up.
+    leaf `Remote(i)`; `samples_left` counts down, `samples_read` and `series_read` up.
     """
 
     source: Source | None
@@ -70,6 +70,7 @@ class EvalContext:
     cancelled: Callable[[], bool] = _never
     processor_end: float = float("inf")
     samples_read: int = 0
+    series_read: int = 0
     batch: SeriesBatch | None = None
     invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     """The memo of `invariance.step_invariant`: id of a node → (the node, so that no other node gets its id; the
