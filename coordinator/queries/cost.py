@@ -10,10 +10,10 @@ The unit is a *touch*: a sample that is read, a value at one step of one series,
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shared.errors import NotExecutable
 from shared.labels import Symbols
@@ -40,20 +40,26 @@ SORTED_SHARE = 1 / 16
 class Demand:
     """What a leaf needs for every series that it selects.
 
-    `selections`: the matchers of its selectors. `read_ms`: the time ranges that they read, all together. `cells`:
-    values at all steps, of the leaf and of the subqueries in it. `steps_most`: of the longest grid. `sorted_ms`: the
-    time range that enters a sorted window, times the length of that window.
+    `selections`: the matchers of its selectors, as a text, whose hash is computed only once. `read_ms`: the time ranges
+    that they read, all together. `cells`: values at all steps, of the leaf and of the subqueries in it. `steps_most`:
+    of the longest grid. `sorted_ms`: the time range that enters a sorted window, times the length of that window.
     """
 
-    selections: tuple[Hashable, ...]
+    selections: str
     read_ms: int
     cells: int
     steps_most: int
     sorted_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Steps(NamedTuple):
+    """Of the longest grids of a plan: in the coordinator's part, and in what is sent to workers."""
+
+    own: int
+    sent: int
+
+
+class Estimate(NamedTuple):
     """Of a whole query, in all workers together. `unknown`: leaves whose selections nobody has asked for yet; they
     count as nothing."""
 
@@ -76,8 +82,8 @@ class _Leaf(Protocol):
     def grid(self, clock: EvalContext) -> Grid: ...
 
 
-def demands_of(leaves: Iterable[_Leaf], root: Expr, shape: Grid, lookback_ms: int) -> tuple[tuple[Demand, ...], int]:
-    """(The demand of each leaf, the steps of the longest grid in the coordinator's part of the plan)."""
+def demands_of(leaves: Iterable[_Leaf], root: Expr, shape: Grid, lookback_ms: int) -> tuple[tuple[Demand, ...], Steps]:
+    """The demand of each leaf, and the steps of the longest grids."""
     clock = EvalContext(None, Symbols(), shape, lookback_ms)
     demands = []
     for leaf in leaves:
@@ -86,7 +92,7 @@ def demands_of(leaves: Iterable[_Leaf], root: Expr, shape: Grid, lookback_ms: in
         demands.append(walk.demand())
     own = _Walk(clock)
     own.visit(root, shape, None)
-    return tuple(demands), own.steps_most
+    return tuple(demands), Steps(own.steps_most, max([demand.steps_most for demand in demands], default=0))
 
 
 class _Walk:
@@ -94,13 +100,13 @@ class _Walk:
 
     def __init__(self, clock: EvalContext) -> None:
         self._clock = clock
-        self._selections: list[Hashable] = []
+        self._selections: list[str] = []
         self._read_ms = self._cells = 0
         self._sorted_ms = 0.0
         self.steps_most = 0
 
     def demand(self) -> Demand:
-        return Demand(tuple(self._selections), self._read_ms, self._cells, self.steps_most, self._sorted_ms)
+        return Demand(" ".join(self._selections), self._read_ms, self._cells, self.steps_most, self._sorted_ms)
 
     def visit(self, node: Expr, grid: Grid, function: str | None) -> None:
         """`function`: the call that `node` is an argument of."""
@@ -127,7 +133,7 @@ class _Walk:
     def _select(self, selector: VectorSelector, range_ms: int, grid: Grid) -> int:
         windows = windows_of(selector, range_ms, grid, self._clock)
         read_ms = windows.read_end_ms - windows.read_start_ms + 1
-        self._selections.append(selector.matchers)
+        self._selections.append(" ".join(f"{m.name}{m.op}{m.value!r}" for m in selector.matchers))
         self._read_ms += read_ms
         self._cells += grid.steps
         return read_ms
@@ -152,8 +158,7 @@ def require_fits(steps_most: int, bytes_max: int, where: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Density:
+class _Density(NamedTuple):
     """Of a selection: its series, and their samples for each millisecond."""
 
     series: int
@@ -164,7 +169,7 @@ class Costs:
     """What is known of selections. Estimates are made on the event loop, and threads learn."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[Hashable, ...], _Density] = OrderedDict()
+        self._known: OrderedDict[str, _Density] = OrderedDict()
         self._lock = Lock()
 
     def estimate(self, demands: Sequence[Demand]) -> Estimate:

@@ -182,9 +182,8 @@ def merge(query: Query, replies: Replies) -> Conclusion:
 def require_fitting(query: Query, query_plan: Plan, workers: int) -> None:
     """Raises NotExecutable when the steps of the query alone need more memory than it may have."""
     own_bytes = int(query.bytes_max * COORDINATOR_SHARE)
-    require_fits(query_plan.own_steps, own_bytes, "the coordinator")
-    for demand in query_plan.demands:
-        require_fits(demand.steps_most, (query.bytes_max - own_bytes) // max(workers, 1), "one worker")
+    require_fits(query_plan.steps_most.own, own_bytes, "the coordinator")
+    require_fits(query_plan.steps_most.sent, (query.bytes_max - own_bytes) // max(workers, 1), "one worker")
 
 
 def learn(costs: Costs, conclusion: Conclusion) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from coordinator.queries.cost import Demand, demands_of
+from coordinator.queries.cost import Demand, Steps, demands_of
 from coordinator.queries.locality import Localities, Locality
 from shared.errors import NotExecutable
 from shared.messages.sub_queries import Mode, SubQuery
@@ -82,7 +82,7 @@ class Leaf:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`root` is `expr` with `Remote` leaves, evaluated by the coordinator once every leaf has its value. `demands`: of
-    each leaf, with the usual lookback. `own_steps`: of the longest grid in the coordinator's part."""
+    each leaf, with the usual lookback. `steps_most`: of its longest grids."""
 
     text: str
     expr: Expr
@@ -91,7 +91,7 @@ class Plan:
     type: ValueType
     keeps_order: bool
     demands: tuple[Demand, ...] = ()
-    own_steps: int = 1
+    steps_most: Steps = Steps(1, 0)
 
 
 def plan(text: str, grid: Grid, *, relabel: bool = True) -> Plan:
@@ -109,8 +109,8 @@ def _plan(text: str, shape: Grid, relabel: bool) -> Plan:
         cut = _Cut(text, relabel)
         root = cut.root(expr)
         leaves = tuple(cut.leaves)
-        demands, own_steps = demands_of(leaves, root, shape, LOOKBACK_MS)
-        return Plan(text, expr, root, leaves, types.type_of(expr), _gives_order(expr), demands, own_steps)
+        demands, steps_most = demands_of(leaves, root, shape, LOOKBACK_MS)
+        return Plan(text, expr, root, leaves, types.type_of(expr), _gives_order(expr), demands, steps_most)
     except RecursionError:
         raise NotExecutable("the expression is nested too deeply") from None
 
