@@ -160,7 +160,8 @@ class Gate:
         restraint = self.restraint
         is_restrained = restraint is not None and not restraint.allows_heavy()
         if is_restrained or self._is_full() or not self.heavy.take_now():
-            if not is_heavy and query not in self._known:
+            # A query that was heavy once, such as the first after a start, must not be refused for ever.
+            if not is_heavy and (is_restrained or query not in self._known):
                 try:
                     async with self._light_place(client, deadline):
                         return await attempt(LIGHT)
