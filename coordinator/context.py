@@ -41,7 +41,13 @@ class Context:
         self.admission = Admission(self.settings)
         self.connections = Connections(self.settings, self.admission, connections_max(self.settings))
         self.admission.heavy_requests = self.gate.heavy_queries
-        self.pressure = Pressure(self.settings, self.admission, self.links.waits, self.links.pause_background)
+        self.pressure = Pressure(
+            self.settings,
+            self.admission,
+            self.links.waits,
+            lambda: len(self.connections.open),
+            self.links.pause_background,
+        )
         self.gate.restraint = self.pressure
         self.telemetry.watch(self.connections)
         self.telemetry.watch_pressure(self.pressure)

@@ -34,9 +34,14 @@ TICK_S = 0.1
 """How often the state is looked at."""
 STANDING_TICKS = 3
 """A wait above the target for so many ticks in a row is a standing queue; a shorter one is a burst."""
-LIMIT_MIN = 48
-"""At least so many requests may be at work: a closed loop of some tens of clients is no overload, however slow the
-machine."""
+FEW_CONNECTIONS = 48
+"""At least so many requests may be at work while there are no more connections than this: a closed loop of some tens of
+clients, such as a dashboard or a benchmark, is no overload, however slow the machine."""
+LIMIT_LEAST, STAY_S = 16, 0.05
+"""With more connections, at least as many requests may be at work as are answered in this time, but between
+LIMIT_LEAST, which keep all processes busy, and FEW_CONNECTIONS."""
+RATE_MEMORY = 0.8
+"""Of the rate of answers, what one tick leaves of the mean before it."""
 SHRINK_LEAST, SHRINK_MOST = 0.95, 0.6
 """The bound becomes so many times what it was in one tick, at least and at most."""
 GROWTH = 1.05
@@ -70,6 +75,7 @@ class Work(Protocol):
     """The requests that are served."""
 
     requests_max: int
+    answered: int
 
     def at_work(self) -> int:
         """Requests in flight, without heavy queries."""
@@ -83,13 +89,17 @@ class Pressure:
         settings: Settings,
         work: Work,
         waits: Waits,
+        connections: Callable[[], int],
         pause_background: Callable[[], None],
         memory: Memory | None = None,
     ) -> None:
         self._memory = memory or Memory()
         self._work = work
         self._waits = waits
+        self._connections = connections
         self._pause_background = pause_background
+        self._answered = 0
+        self._answers_per_s = 0.0
         self._target_s = settings.queue_wait_ms / 1000
         total = self._memory.total_bytes()
         self.reserve_bytes = settings.memory_reserve_bytes or min(int(total * RESERVE_SHARE), RESERVE_BYTES_MAX)
@@ -106,6 +116,7 @@ class Pressure:
         """Whether anything may be refused at the moment."""
         self.refused: Counter[str] = Counter()
         """Requests refused, by reason."""
+        self._refused_before = 0
 
     def start(self) -> None:
         """Look now, and at intervals from now on."""
@@ -165,7 +176,7 @@ class Pressure:
         if self.memory_level >= Level.HEAVY or self._limit is None:
             raise Overloaded(self._refused("memory", self._short_of_memory("heavy queries", HEAVY_RESERVES)))
         limit = int(self._limit * HEAVY_SHARE)
-        raise Overloaded(self._refused("heavy queries", self._queue_stands("heavy queries", limit)))
+        raise Overloaded(self._refused("heavy", self._queue_stands("heavy queries", limit)))
 
     def _refused(self, reason: str, text: str) -> str:
         self.refused[reason] += 1
@@ -201,6 +212,7 @@ class Pressure:
         """See how things are. `behind_s`: by how much the event loop is late."""
         self.wait_s = max(behind_s, self._waits.taken())
         self._look_at_memory()
+        self._look_at_answers()
         self._look_at_waits()
         self.is_on = self._limit is not None or self.memory_level > Level.NONE
         if self.is_on:
@@ -231,6 +243,16 @@ class Pressure:
             )
         self.memory_level = level
 
+    def _look_at_answers(self) -> None:
+        per_s = (self._work.answered - self._answered) / TICK_S
+        self._answered = self._work.answered
+        self._answers_per_s = RATE_MEMORY * self._answers_per_s + (1 - RATE_MEMORY) * per_s
+
+    def _limit_min(self) -> float:
+        if self._connections() <= FEW_CONNECTIONS:
+            return FEW_CONNECTIONS
+        return min(max(self._answers_per_s * STAY_S, LIMIT_LEAST), FEW_CONNECTIONS)
+
     def _look_at_waits(self) -> None:
         if self.wait_s > self._target_s:
             self._ticks_above += 1
@@ -243,10 +265,12 @@ class Pressure:
         self._limit *= GROWTH
         if self._limit >= self._work.requests_max:
             self._limit = None
-            event(logging.INFO, "overload has ended", wait_ms=_ms(self.wait_s), **self.refused)
+            refused = self.refused.total() - self._refused_before
+            event(logging.INFO, "overload has ended", wait_ms=_ms(self.wait_s), refused=refused)
 
     def _shrink(self, at_work: int) -> None:
         if self._limit is None:
+            self._refused_before = self.refused.total()
             event(
                 logging.WARNING,
                 "overload: work has to wait for its turn",
@@ -256,7 +280,7 @@ class Pressure:
             )
         used = at_work if self._limit is None else min(at_work, self._limit)
         factor = min(max(self._target_s / self.wait_s, SHRINK_MOST), SHRINK_LEAST)
-        self._limit = max(used * factor, LIMIT_MIN)
+        self._limit = max(used * factor, self._limit_min())
 
 
 def _stopped(level: Level) -> str:
