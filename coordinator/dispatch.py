@@ -154,7 +154,8 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     try:
         return await handler(request)
     except TriptychError as error:
-        if error.status >= 500:
+        is_counted = isinstance(error, errors.Overloaded) and request.app[CONTEXT].pressure.is_on
+        if error.status >= 500 and not is_counted:  # of an overload, beginning and end are logged
             event(logging.WARNING, "request refused", path=request.path, status=error.status, why=error)
         if isinstance(error, Malformed):
             return _refused(request, error)

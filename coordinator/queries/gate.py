@@ -41,6 +41,10 @@ disconnected after a while (coordinator/connections.py)."""
 KNOWN_MAX = 1024
 """Queries that are remembered as heavy, so that they need not be tried as light ones."""
 
+KNOWN_RESTRAINED_S = 5.0
+"""While heavy queries are refused, a query is tried as a light one again after this time: the first query after a start,
+which loads kernels, must not be refused for good."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -134,7 +138,7 @@ class Gate:
         self.light = Places(LIGHT_PLACES)
         self.heavy = Places(heavy_places)
         self._heavy_places = heavy_places
-        self._known: OrderedDict[Hashable, None] = OrderedDict()
+        self._known: OrderedDict[Hashable, float] = OrderedDict()  # when it was last seen to be heavy
         self.restraint: Restraint | None = None
         self._sending: set[Account] = set()
         self._sent = asyncio.Event()
@@ -160,8 +164,7 @@ class Gate:
         restraint = self.restraint
         is_restrained = restraint is not None and not restraint.allows_heavy()
         if is_restrained or self._is_full() or not self.heavy.take_now():
-            # A query that was heavy once, such as the first after a start, must not be refused for ever.
-            if not is_heavy and (is_restrained or query not in self._known):
+            if not is_heavy and not self._is_known(query, KNOWN_RESTRAINED_S if is_restrained else float("inf")):
                 try:
                     async with self._light_place(client, deadline):
                         return await attempt(LIGHT)
@@ -229,8 +232,13 @@ class Gate:
                 "bytes, to be read by their clients; try again later"
             ) from None
 
+    def _is_known(self, query: Hashable, within_s: float) -> bool:
+        """Whether the query was seen to be heavy within this time."""
+        seen_at = self._known.get(query)
+        return seen_at is not None and time.monotonic() - seen_at < within_s
+
     def _remember(self, query: Hashable) -> None:
-        self._known[query] = None
+        self._known[query] = time.monotonic()
         self._known.move_to_end(query)
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)

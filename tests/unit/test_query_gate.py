@@ -264,7 +264,9 @@ class Restraint:
             raise Overloaded("no heavy queries now")
 
 
-async def test_under_restraint_a_light_query_runs_as_such_and_a_heavy_one_is_refused_when_it_shows() -> None:
+async def test_under_restraint_a_light_query_runs_as_such_and_a_heavy_one_is_refused_when_it_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gate = Gate(1)
     gate.restraint = restraint = Restraint(allowed=False)
     assert await gate.run("a", "q", in_time(), light) == LIGHT
@@ -272,6 +274,10 @@ async def test_under_restraint_a_light_query_runs_as_such_and_a_heavy_one_is_ref
     with pytest.raises(Overloaded):
         await gate.run("a", "heavy", in_time(), heavy)
     assert heavy.places == [LIGHT]
+    with pytest.raises(Overloaded):
+        await gate.run("a", "heavy", in_time(), heavy)
+    assert heavy.places == [LIGHT]
+    monkeypatch.setattr(gate_module, "KNOWN_RESTRAINED_S", 0.0)
     with pytest.raises(Overloaded):
         await gate.run("a", "heavy", in_time(), heavy)
     assert heavy.places == [LIGHT, LIGHT]  # it may have become lighter
