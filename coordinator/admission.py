@@ -51,8 +51,6 @@ class Admission:
         self._client_followers_max = share_of(settings.log_followers_max, percent)
         self.requests = 0
         self.announced = 0
-        self.answered = 0
-        """Requests that have left, since the start."""
         self.body_bytes = 0
         self.heavy_requests: Callable[[], int] = lambda: 0
         """How many of the requests in flight are heavy queries, most of which wait for others to end."""
@@ -106,7 +104,6 @@ class Admission:
     def leave(self, holder: Holder) -> None:
         """The request has been answered or has failed; the bytes held for it are given back."""
         holder.in_flight = False
-        self.answered += 1
         if not holder.parked:
             self.requests -= 1
             holder.client.requests -= 1

@@ -45,7 +45,6 @@ class Context:
             self.settings,
             self.admission,
             self.links.waits,
-            lambda: len(self.connections.open),
             self.links.pause_background,
         )
         self.gate.restraint = self.pressure

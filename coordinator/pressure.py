@@ -34,14 +34,10 @@ TICK_S = 0.1
 """How often the state is looked at."""
 STANDING_TICKS = 3
 """A wait above the target for so many ticks in a row is a standing queue; a shorter one is a burst."""
-FEW_CONNECTIONS = 48
-"""At least so many requests may be at work while there are no more connections than this: a closed loop of some tens of
-clients, such as a dashboard or a benchmark, is no overload, however slow the machine."""
-LIMIT_LEAST, STAY_S = 16, 0.05
-"""With more connections, at least as many requests may be at work as are answered in this time, but between
-LIMIT_LEAST, which keep all processes busy, and FEW_CONNECTIONS."""
-RATE_MEMORY = 0.8
-"""Of the rate of answers, what one tick leaves of the mean before it."""
+LIMIT_MIN = 48
+"""At least so many requests may be at work. A closed loop of some tens of clients, such as a dashboard or a benchmark, is
+no overload, however slow the machine. And where other programs take the processors, each step of a request waits for
+its turn, however few requests there are: with a bound of 16, half of the requests that could be answered were."""
 SHRINK_LEAST, SHRINK_MOST = 0.95, 0.6
 """The bound becomes so many times what it was in one tick, at least and at most."""
 GROWTH = 1.05
@@ -75,7 +71,6 @@ class Work(Protocol):
     """The requests that are served."""
 
     requests_max: int
-    answered: int
 
     def at_work(self) -> int:
         """Requests in flight, without heavy queries."""
@@ -89,17 +84,13 @@ class Pressure:
         settings: Settings,
         work: Work,
         waits: Waits,
-        connections: Callable[[], int],
         pause_background: Callable[[], None],
         memory: Memory | None = None,
     ) -> None:
         self._memory = memory or Memory()
         self._work = work
         self._waits = waits
-        self._connections = connections
         self._pause_background = pause_background
-        self._answered = 0
-        self._answers_per_s = 0.0
         self._target_s = settings.queue_wait_ms / 1000
         total = self._memory.total_bytes()
         self.reserve_bytes = settings.memory_reserve_bytes or min(int(total * RESERVE_SHARE), RESERVE_BYTES_MAX)
@@ -212,7 +203,6 @@ class Pressure:
         """See how things are. `behind_s`: by how much the event loop is late."""
         self.wait_s = max(behind_s, self._waits.taken())
         self._look_at_memory()
-        self._look_at_answers()
         self._look_at_waits()
         self.is_on = self._limit is not None or self.memory_level > Level.NONE
         if self.is_on:
@@ -243,16 +233,6 @@ class Pressure:
             )
         self.memory_level = level
 
-    def _look_at_answers(self) -> None:
-        per_s = (self._work.answered - self._answered) / TICK_S
-        self._answered = self._work.answered
-        self._answers_per_s = RATE_MEMORY * self._answers_per_s + (1 - RATE_MEMORY) * per_s
-
-    def _limit_min(self) -> float:
-        if self._connections() <= FEW_CONNECTIONS:
-            return FEW_CONNECTIONS
-        return min(max(self._answers_per_s * STAY_S, LIMIT_LEAST), FEW_CONNECTIONS)
-
     def _look_at_waits(self) -> None:
         if self.wait_s > self._target_s:
             self._ticks_above += 1
@@ -280,7 +260,7 @@ class Pressure:
             )
         used = at_work if self._limit is None else min(at_work, self._limit)
         factor = min(max(self._target_s / self.wait_s, SHRINK_MOST), SHRINK_LEAST)
-        self._limit = max(used * factor, self._limit_min())
+        self._limit = max(used * factor, LIMIT_MIN)
 
 
 def _stopped(level: Level) -> str:

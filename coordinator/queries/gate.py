@@ -42,8 +42,8 @@ KNOWN_MAX = 1024
 """Queries that are remembered as heavy, so that they need not be tried as light ones."""
 
 KNOWN_RESTRAINED_S = 5.0
-"""While heavy queries are refused, a query is tried as a light one again after this time: the first query after a start,
-which loads kernels, must not be refused for good."""
+"""While heavy queries are refused, a query is tried as a light one again after this time: the first query after a
+start, which loads kernels, must not be refused for good."""
 
 
 @dataclass(frozen=True, slots=True)

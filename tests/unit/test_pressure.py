@@ -8,7 +8,7 @@ import pytest
 
 from coordinator import pressure as module
 from coordinator.calls import Waits
-from coordinator.pressure import FEW_CONNECTIONS, LIMIT_LEAST, STANDING_TICKS, Level, Pressure
+from coordinator.pressure import LIMIT_MIN, STANDING_TICKS, Level, Pressure
 from shared.config import Settings
 from shared.errors import Overloaded
 
@@ -22,7 +22,6 @@ DELETE = "/api/v1/vector/delete"
 class Work:
     requests: int = 0
     requests_max: int = 1024
-    answered: int = 0
 
     def at_work(self) -> int:
         return self.requests
@@ -44,13 +43,11 @@ class Service:
 
     def __init__(self, **settings: int) -> None:
         self.work, self.waits, self.memory, self.pauses = Work(), Waits(), Memory(), 0
-        self.connections = 10
         own = Settings(queue_wait_ms=TARGET_MS, **{"memory_reserve_bytes": RESERVE, **settings})
         self.pressure = Pressure(
             own,
             self.work,
             self.waits,
-            lambda: self.connections,
             self._pause,
             self.memory,  # type: ignore[arg-type]
         )
@@ -116,25 +113,11 @@ def test_the_longer_the_wait_the_fewer_may_be_at_work_but_never_less_than_the_le
     service.look(wait_ms=1000)
     assert service.pressure.limit == int(1000 * 15 / 16 * 0.75 * module.SHRINK_MOST)
     service.look(wait_ms=1000, times=30)
-    assert service.pressure.limit == FEW_CONNECTIONS
-
-
-@pytest.mark.parametrize(
-    ("answers_per_s", "limit"), [(0, LIMIT_LEAST), (200, LIMIT_LEAST), (600, 30), (5000, FEW_CONNECTIONS)]
-)
-def test_with_many_connections_the_least_is_what_is_answered_in_a_short_time(
-    service: Service, answers_per_s: int, limit: int
-) -> None:
-    service.connections = FEW_CONNECTIONS + 1
-    service.work.requests = 1000
-    for _ in range(100):
-        service.work.answered += answers_per_s // 10
-        service.look(wait_ms=1000)
-    assert service.pressure.limit == pytest.approx(limit, abs=1)
+    assert service.pressure.limit == LIMIT_MIN
 
 
 def test_few_requests_at_work_are_never_refused_however_long_they_wait(service: Service) -> None:
-    service.work.requests = FEW_CONNECTIONS // 4
+    service.work.requests = LIMIT_MIN // 4
     service.look(wait_ms=5000, behind_s=5.0, times=100)
     assert service.refused() == []
     assert service.pressure.level == Level.BACKGROUND
@@ -142,9 +125,9 @@ def test_few_requests_at_work_are_never_refused_however_long_they_wait(service: 
 
 def test_heavy_queries_are_refused_first_then_writes_then_reads_and_never_the_state(service: Service) -> None:
     service.look(wait_ms=1000, times=100)
-    assert service.pressure.limit == FEW_CONNECTIONS
+    assert service.pressure.limit == LIMIT_MIN
     seen = []
-    for requests in range(FEW_CONNECTIONS + 1):
+    for requests in range(LIMIT_MIN + 1):
         service.work.requests = requests
         now = service.refused()
         if not seen or now != seen[-1][1]:
@@ -152,9 +135,9 @@ def test_heavy_queries_are_refused_first_then_writes_then_reads_and_never_the_st
         assert not service.pressure.refusal(STATE)
     assert seen == [
         (0, []),
-        (FEW_CONNECTIONS // 2, ["heavy"]),
-        (FEW_CONNECTIONS * 3 // 4, ["heavy", "write"]),
-        (FEW_CONNECTIONS, ["heavy", "write", "read"]),
+        (LIMIT_MIN // 2, ["heavy"]),
+        (LIMIT_MIN * 3 // 4, ["heavy", "write"]),
+        (LIMIT_MIN, ["heavy", "write", "read"]),
     ]
 
 
@@ -162,7 +145,7 @@ def test_the_bound_on_requests_goes_slowly_and_only_when_waits_are_short(service
     service.work.requests = 100
     service.look(wait_ms=1000, times=20)
     service.look(wait_ms=TARGET_MS - 1, times=200)
-    assert service.pressure.limit == FEW_CONNECTIONS  # neither above the target nor well below it
+    assert service.pressure.limit == LIMIT_MIN  # neither above the target nor well below it
     ticks = 0
     while service.pressure.limit is not None:
         service.look(wait_ms=1)
