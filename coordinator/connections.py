@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -232,6 +232,17 @@ class Connections:
             if self.unsent_bytes <= self._unsent_bytes_max or since > eldest:
                 return
             self._end(connection, "room (slow reader)")
+
+    def end_slowest(self, among: Container[Waiting]) -> Waiting | None:
+        """End the slowest of these readers; returns it, None if there is none."""
+        eldest = time.monotonic() - FRESH_S
+        for connection, since in _since(self.readers):
+            if since > eldest:
+                break
+            if connection in among:
+                self._end(connection, "room (slow reader)")
+                return connection
+        return None
 
     def _end(self, connection: Waiting, reason: str) -> None:
         self.ended[reason] += 1

@@ -16,6 +16,7 @@ from coordinator.pressure import Pressure
 from coordinator.queries.cost import Costs
 from coordinator.queries.gate import Gate
 from coordinator.series.groups import SampleWrites
+from coordinator.spool import Spool
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
 from shared.config import Settings
@@ -36,6 +37,7 @@ class Context:
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)
     pressure: Pressure = field(init=False)
+    spool: Spool = field(init=False)
 
     def __post_init__(self) -> None:
         self.admission = Admission(self.settings)
@@ -48,6 +50,7 @@ class Context:
             self.links.pause_background,
         )
         self.gate.restraint = self.pressure
+        self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
         self.telemetry.watch(self.connections)
         self.telemetry.watch_pressure(self.pressure)
 

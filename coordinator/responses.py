@@ -18,6 +18,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import SERVER_SOFTWARE
 
 from coordinator.negotiation import JSON
+from coordinator.streaming import WRITE_BYTES, InPieces
 from shared.errors import TriptychError
 
 BODY_BYTES_MAX = 64 << 10
@@ -53,7 +54,8 @@ def error_answer(path: str, error: TriptychError) -> web.Response:
 
 
 def at_once(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """The response in a form that is written in one piece if it is a plain one; otherwise unchanged."""
+    """The response in a form that is written in one piece if it is a plain one, or piece by piece if that one is long;
+    otherwise unchanged."""
     if (
         type(response) is web.Response
         and request.keep_alive
@@ -66,6 +68,8 @@ def at_once(request: web.Request, response: web.StreamResponse) -> web.StreamRes
         body = response.body or b""
         if isinstance(body, bytes) and len(body) <= BODY_BYTES_MAX:
             return AtOnce(response, body)
+        if isinstance(body, bytes) and len(body) > WRITE_BYTES:
+            return InPieces(body=body, status=response.status, reason=response.reason, headers=response.headers)
     return response
 
 

@@ -65,6 +65,11 @@ class Settings:
     unsent_bytes_max: int = _setting(
         128 << 20, "bytes that clients do not take, all together; above it the slowest are disconnected", least=1024
     )
+    spool_bytes_max: int = _setting(
+        1 << 30,
+        "disk space in the data directory for the rest of answers that clients do not take, all together",
+        least=1 << 20,
+    )
     worker_requests_max: int = _setting(512, "requests in flight to one worker", least=1)
     worker_bytes_max: int = _setting(512 << 20, "bytes of requests in flight to one worker", least=1 << 20)
     write_timeout_ms: int = _setting(10_000, "time a write may take", least=1)

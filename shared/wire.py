@@ -25,6 +25,7 @@ import zmq
 
 from proto import cluster_pb2
 from shared.boot import boot_id
+from shared.processor_time import UNBOUNDED, ProcessorTime
 
 Frame = bytes | bytearray | memoryview
 
@@ -73,7 +74,7 @@ class Request:
     that waited too long in a socket is past its deadline. `shards`: the shards of the call, all owned by the receiving
     worker. `body`: the method's msgpack message. `frames` are common to all shards, `parts` has frames for single
     shards. `processor_s`: seconds of processor time that a light request may take; 0 is no bound.
-    `processor_end`: when they are used up, on `time.thread_time()` of the thread that runs the method.
+    `processor`: the same as the thread keeps it that runs the method.
     """
 
     method: str
@@ -83,7 +84,7 @@ class Request:
     frames: Sequence[Frame] = ()
     parts: Mapping[int, Sequence[Frame]] = field(default_factory=dict)
     processor_s: float = 0.0
-    processor_end: float = float("inf")
+    processor: ProcessorTime = UNBOUNDED
     cancelled: bool = False
 
     @property

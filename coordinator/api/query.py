@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +28,9 @@ from coordinator.queries.evaluation import (
     Replies,
     ask,
     coordinator_account,
-    counted,
     in_thread,
     learn,
+    made,
     merge,
     planned,
     remark_texts,
@@ -139,7 +140,7 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
             learn(context.costs, conclusion)
             return Body(_chunks(query, conclusion, beside), gzip=gzip)
 
-        return await in_thread(counted(work, account, replies), query, replies.place), account
+        return await made(work, query, account, replies), account
 
     async def attempt(place: Place) -> tuple[Body, Account]:
         try:
@@ -153,8 +154,9 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
     )
     if body.whole:
         return whole(body)
-    with context.gate.sending(account):
-        return await respond(request, body, lambda call: in_thread(call, query, LIGHT))
+    with ExitStack() as held:
+        held.enter_context(context.gate.sending(account))
+        return await respond(request, body, lambda call: in_thread(call, query, LIGHT), held.close)
 
 
 @dataclass(slots=True)

@@ -21,6 +21,8 @@ from shared.wire import pack, unpack
 
 PAGE_RECORDS = 4096
 """Records requested from the shards at once: a page takes a few ms, and so does the first byte of a long scan."""
+PAGE_RECORDS_FIRST = 1024
+"""Of the first page of several. Each next page has twice as many, so that a reader that takes none holds little."""
 
 WARNINGS_MAX = 100
 """Warning texts in one answer; further ones are only counted."""
@@ -144,14 +146,17 @@ class Reader:
         limit: int,
         reverse: bool = False,
         warnings: Warnings | None = None,
+        give_up: float | None = None,
     ) -> AsyncGenerator[log.Page, None]:
         """All pages, up to `limit` records. The next page is requested while the caller uses the last one. There is
-        always at least one page.
+        always at least one page. `give_up` is of `time.monotonic()`, by default `scan_deadline`.
 
         Raises DeadlineExceeded between two pages when they take longer than TRIPTYCH_LOG_SCAN_TIMEOUT together.
         """
-        give_up = time.monotonic() + self._settings.log_scan_timeout_ms / 1000
-        upcoming = asyncio.ensure_future(self.page(selection, start, end, limit, reverse, warnings))
+        if give_up is None:
+            give_up = self.scan_deadline()
+        page_records = PAGE_RECORDS_FIRST
+        upcoming = asyncio.ensure_future(self.page(selection, start, end, min(limit, page_records), reverse, warnings))
         try:
             while True:
                 page = await upcoming
@@ -160,8 +165,12 @@ class Reader:
                 finished = page.done or limit <= 0
                 is_late = time.monotonic() > give_up
                 if not finished and not is_late:
-                    upcoming = asyncio.ensure_future(self.page(selection, start, end, limit, reverse, warnings))
+                    page_records = min(PAGE_RECORDS, 2 * page_records)
+                    upcoming = asyncio.ensure_future(
+                        self.page(selection, start, end, min(limit, page_records), reverse, warnings)
+                    )
                 yield page
+                del page  # not held while the next one is awaited
                 if finished:
                     return
                 if is_late:
@@ -171,6 +180,10 @@ class Reader:
                     )
         finally:
             upcoming.cancel()
+
+    def scan_deadline(self) -> float:
+        """When a scan that begins now must be over, of `time.monotonic()`."""
+        return time.monotonic() + self._settings.log_scan_timeout_ms / 1000
 
     async def keys(
         self,

@@ -16,6 +16,7 @@ from coordinator.queries.cost import Costs, require_fits
 from coordinator.queries.gate import HEAVY_PLACES_MAX, LIGHT, Place
 from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
+from coordinator.queries.quick import QuickQueries
 from shared.array_memory import Account
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.sub_queries import EvaluateReply, Form
@@ -42,6 +43,7 @@ REMARKS_MAX = 10
 COORDINATOR_SHARE = 0.5
 """The share of a query's memory that it may have in the coordinator; the workers have the rest in equal parts."""
 
+_QUICK = QuickQueries()
 _LIGHT_THREADS = ThreadPoolExecutor(LIGHT_THREADS, thread_name_prefix="query")
 _HEAVY_THREADS = ThreadPoolExecutor(HEAVY_PLACES_MAX, thread_name_prefix="heavy-query")
 
@@ -69,9 +71,10 @@ class Query:
         spent_s = time.perf_counter() - self.asked_at
         return time.monotonic() + self.timeout_ms / 1000 - spent_s
 
-    def identity(self) -> tuple[str, int, bool]:
-        """The same for the same query at another time."""
-        return self.text, self.grid.steps, self.is_range
+    def identity(self) -> int:
+        """The same for the same query at another time, and as good as never for another one. Long texts are not worth
+        remembering."""
+        return hash((self.text, self.grid.steps, self.is_range))
 
     def terms(self, form: Form, place: Place, workers: int) -> Terms:
         return Terms(
@@ -222,15 +225,42 @@ def coordinator_account(query: Query, place: Place) -> Account:
     return account_of(int(query.bytes_max * COORDINATOR_SHARE), is_light=place.is_light)
 
 
-def counted(call: Callable[[], T], account: Account, replies: Replies) -> Callable[[], T]:
+async def made(call: Callable[[], T], query: Query, account: Account, replies: Replies) -> T:
+    """The result of `call`, which makes the answer: on the event loop if that was quick the last time, else in a
+    thread. Raises what `call` raises, NotExecutable when there is too little in the account, or TooHeavy."""
+    received_bytes = sum(size_of(frame) for reply in replies.fan_out.replies for frame in reply.message.frames)
+    timed = _timed(counted(call, account, received_bytes, replies.place))
+    identity = query.identity()
+    try:
+        if _QUICK.has(identity, received_bytes):
+            result, seconds = timed()
+        else:
+            result, seconds = await in_thread(timed, query, replies.place)
+    except Exception:
+        _QUICK.failed(identity)
+        raise
+    _QUICK.took(identity, received_bytes, seconds)
+    return result
+
+
+def counted(call: Callable[[], T], account: Account, received_bytes: int, place: Place) -> Callable[[], T]:
     """`call`, with what the workers replied and all arrays it makes counted in the account. It raises NotExecutable
     when there is too little, or TooHeavy."""
-    received = sum(size_of(frame) for reply in replies.fan_out.replies for frame in reply.message.frames)
 
     def run() -> T:
-        with bounded(account, is_light=replies.place.is_light):
-            account.hold(received)
+        with bounded(account, is_light=place.is_light):
+            account.hold(received_bytes)
             return call()
+
+    return run
+
+
+def _timed(call: Callable[[], T]) -> Callable[[], tuple[T, float]]:
+    """`call`, which then returns how many seconds it took, too."""
+
+    def run() -> tuple[T, float]:
+        started_at = time.perf_counter()
+        return call(), time.perf_counter() - started_at
 
     return run
 

@@ -36,8 +36,8 @@ is worth more than a late answer."""
 HEAVY_WAIT_MAX_S = 30.0
 """How long a query waits for a heavy place. Most clients, such as Grafana, have given up by then."""
 SENT_BYTES_MAX = 128 << 20
-"""What answers hold that are being sent: past it no further heavy query begins. Clients that do not read are
-disconnected after a while (coordinator/connections.py)."""
+"""What answers hold that are being sent: past it no further heavy query begins. What a client does not take goes to a
+file and counts no more (coordinator/streaming.py)."""
 KNOWN_MAX = 1024
 """Queries that are remembered as heavy, so that they need not be tried as light ones."""
 

@@ -5,7 +5,6 @@ Runs in a thread, never on the event loop.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from shared.errors import NotExecutable
 from shared.labels import Symbols
 from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form
+from shared.processor_time import ProcessorTime
 from shared.promql.ast import MatrixSelector, Remote
 from shared.promql.engine import partial
 from shared.promql.engine.context import TOO_MANY_SAMPLES, EvalContext
@@ -96,7 +96,7 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
         deadline=terms.deadline,
         samples_left=terms.samples_max,
         cancelled=terms.cancelled,
-        processor_end=time.thread_time() + terms.processor_s if terms.processor_s else float("inf"),
+        processor=ProcessorTime(terms.processor_s),
     )
     leaves = _decoded(plan, replies, context.symbols)
     cells = sum(exchange.cells(value) for values in leaves for value in values)

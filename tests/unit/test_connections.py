@@ -295,3 +295,16 @@ def test_connections_leave_files_for_the_process_itself(
     monkeypatch.setattr(module.open_files, "limit", lambda: open_files)
     assert module.connections_max(Settings()) == connections
     assert module.backlog() == waiting
+
+
+def test_the_slowest_reader_of_some_ends_for_room_unless_all_are_fresh(all_of_them: Connections, clock: Clock) -> None:
+    made = opened(all_of_them, "a", 3)
+    serve(all_of_them, *made)
+    for place in (2, 1, 0):
+        all_of_them.unread(made[place])
+        clock.now += 0.4
+    assert all_of_them.end_slowest({made[0], made[1]}) is None
+    clock.now += 0.4
+    assert all_of_them.end_slowest({made[0], made[1]}) is made[1]
+    assert all_of_them.end_slowest(set()) is None
+    assert (ended(made), all_of_them.ended) == ([1], {"room (slow reader)": 1})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from coordinator.queries.fetched import FetchedSelection
 from loadtest.harness.memory_source import MemorySource
 from shared.labels import LabelFrame, Symbols
+from shared.processor_time import ProcessorTime
 from shared.promql.ast import Matcher, VectorSelector
 from shared.promql.engine import range_functions, scan
 from shared.promql.engine.invariance import step_invariant
@@ -240,6 +240,6 @@ def test_a_light_query_calls_kernels_with_less_at_once(monkeypatch: pytest.Monke
     assert rows("sum_over_time(m[30s])", data, 0, 40, 10) == expected
     assert calls == [5]
     calls.clear()
-    light = rows("sum_over_time(m[30s])", data, 0, 40, 10, processor_end=time.thread_time() + 60)
+    light = rows("sum_over_time(m[30s])", data, 0, 40, 10, processor=ProcessorTime(60))
     assert light == expected
     assert calls == [2, 2, 1]

@@ -40,7 +40,9 @@ def test_a_light_request_stops_when_its_processor_time_is_used_up() -> None:
     check(light, "late")
     time.sleep(0.02)  # other threads' time does not count
     check(light, "late")
-    work(0.01)
+    work(0.002)
+    check(light, "late")
+    work(0.004)
     with pytest.raises(TooHeavy):
         check(light, "late")
 

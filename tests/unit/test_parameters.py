@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import sys
+from urllib.parse import parse_qsl
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator import bodies
+from coordinator.api import parameters
 from coordinator.api.parameters import duration_ms, limit, timestamp_ms
+from loadtest.bench.decoders import Ticker
 from shared.errors import BadData
+from shared.interpreter import switch_often
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 
 
@@ -77,3 +86,48 @@ def test_a_limit_is_a_whole_number() -> None:
     for text in ("", "-1", "1.0", "x", "9" * 5000, "٣"):
         with pytest.raises(BadData, match="parameter 'limit' is"):
             limit(text)
+
+
+# Forms
+
+_FORM = st.text(st.sampled_from("ab&=+%é"), max_size=60).map(lambda text: text.replace("%", "%C3%A9%2B"))
+
+
+@given(_FORM)
+def test_a_form_is_read_as_the_library_reads_it_however_it_is_sliced(text: str) -> None:
+    expected = parse_qsl(text, keep_blank_values=True)
+    assert parameters._pairs(text.encode()) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bodies, "SLICE_CHARACTERS", 5)
+        assert parameters._pairs(text.encode()) == expected
+
+
+def test_a_form_has_a_bounded_number_of_fields() -> None:
+    most = parameters.FORM_FIELDS_MAX
+    assert len(parameters._pairs(b"&".join([b"a=1"] * most))) == most
+    with pytest.raises(BadData, match=f"has {most + 1} fields; it may have at most {most}"):
+        parameters._pairs(b"&".join([b"a=1"] * (most + 1)))
+
+
+@pytest.mark.parametrize("body", [b"a=\xff", b"a=%FF", b"a=%2", b"a=" + b"%41" * 30_000 + b"%C3"])
+def test_a_form_that_is_not_utf_8_or_has_a_broken_escape_is_refused(body: bytes) -> None:
+    with pytest.raises(BadData):
+        parameters._pairs(body)
+
+
+def test_a_long_form_does_not_hold_the_interpreter_lock() -> None:
+    body = b"query=" + b"%C3%A9" * (parameters.FORM_BYTES_MAX // 6 - 1)
+
+    def longest_s() -> float:
+        ticker = Ticker()
+        ticker.start()
+        parameters._pairs(body)
+        ticker.stop()
+        return ticker.longest
+
+    usual = sys.getswitchinterval()
+    switch_often()
+    try:
+        assert min(longest_s() for _ in range(5)) < 0.05
+    finally:
+        sys.setswitchinterval(usual)

@@ -22,8 +22,8 @@ from coordinator.queries.evaluation import (
     Query,
     ask,
     coordinator_account,
-    counted,
     in_thread,
+    made,
     merge,
     planned,
     remark_texts,
@@ -36,6 +36,7 @@ from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.labels import Symbols
 from shared.messages.sub_queries import EvaluateBody
+from shared.processor_time import ProcessorTime
 from shared.promql.engine.context import TIMED_OUT
 from shared.promql.model import Annotations, Grid, Matrix, Source
 from shared.wire import Reply, pack, unpack
@@ -78,7 +79,7 @@ class Workers:
                 Symbols(),
                 deadline=time.monotonic() + 60,
                 cancelled=lambda: False,
-                processor_end=time.thread_time() + processor_s if processor_s else float("inf"),
+                processor=ProcessorTime(processor_s),
             )
             reply = Reply(pack(evaluated), [bytes(frame) for frame in frames])
             reply.timings_ms = {"evaluate": 2.5}
@@ -94,9 +95,7 @@ def query(text: str, grid: Grid = INSTANT, **options: Any) -> Query:
 def concluded(asked: Query, workers: Workers) -> Conclusion:
     async def run() -> Conclusion:
         replies = await ask(asked, await planned(asked), cast(Links, workers), HEAVY)
-        return await in_thread(
-            counted(lambda: merge(asked, replies), coordinator_account(asked, HEAVY), replies), asked, HEAVY
-        )
+        return await made(lambda: merge(asked, replies), asked, coordinator_account(asked, HEAVY), replies)
 
     return asyncio.run(run())
 

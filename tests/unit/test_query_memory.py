@@ -9,17 +9,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coordinator.calls import FanOut, WorkerReply
-from coordinator.queries.evaluation import Query, Replies, coordinator_account, counted
-from coordinator.queries.gate import HEAVY, LIGHT, Place
+from coordinator.queries.evaluation import Query, coordinator_account, counted
+from coordinator.queries.gate import HEAVY, LIGHT
 from loadtest.harness.memory_source import MemorySource
 from shared.array_memory import Account
 from shared.errors import NotExecutable, TooHeavy
 from shared.labels import Symbols
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, SubQuery
+from shared.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql.engine.memory import LIGHT_BYTES_MAX, account_of, bounded
 from shared.promql.model import Grid
-from shared.wire import Reply
 from tests.sharded import evaluate_sharded
 from worker.queries.evaluation import answer
 
@@ -57,7 +56,7 @@ def test_a_light_query_has_no_more_than_a_heavy_one() -> None:
 # In a worker
 
 
-def evaluated(bytes_max: int, processor_end: float = float("inf")) -> EvaluateReply:
+def evaluated(bytes_max: int, processor: ProcessorTime = UNBOUNDED) -> EvaluateReply:
     source = MemorySource.of({"m": ([0], [1.0])})
     asked = SubQuery("m + 1", "value", 0, STEPS - 1, 1)
     body = EvaluateBody(0, STEPS - 1, 1, 300_000, 1_000_000, (asked,), bytes_max=bytes_max)
@@ -67,7 +66,7 @@ def evaluated(bytes_max: int, processor_end: float = float("inf")) -> EvaluateRe
         Symbols(),
         deadline=time.monotonic() + 60,
         cancelled=lambda: False,
-        processor_end=processor_end,
+        processor=processor,
     )
     return reply
 
@@ -78,12 +77,12 @@ def test_a_worker_keeps_to_the_memory_it_is_given() -> None:
     with pytest.raises(NotExecutable, match="more memory than 50000 bytes"):
         evaluated(50_000)
     with pytest.raises(TooHeavy):
-        evaluated(50_000, time.thread_time() + 60)
+        evaluated(50_000, ProcessorTime(60))
 
 
 def test_a_worker_stops_a_light_query_when_its_processor_time_is_used_up() -> None:
     with pytest.raises(TooHeavy):
-        evaluated(MEGABYTE, time.thread_time())
+        evaluated(MEGABYTE, ProcessorTime(1e-9))
 
 
 # In the coordinator
@@ -101,21 +100,16 @@ def test_a_light_place_bounds_the_processor_time_of_every_process() -> None:
     assert query().terms("arrays", HEAVY, 1).processor_s == 0
 
 
-def replies(place: Place, *sizes: int) -> Replies:
-    answers = [WorkerReply("w", (0,), Reply(frames=[bytes(size) for size in sizes]), 0.0)]
-    return Replies(cast(Any, None), cast(Any, None), place, FanOut(answers, {}), 0.0, 0.0)
-
-
 def test_what_workers_replied_counts_with_the_arrays_that_are_made() -> None:
     asked = query(bytes_max=2 * MEGABYTE)
     half, rest = MEGABYTE // 2, MEGABYTE // 2
     account = coordinator_account(asked, HEAVY)
-    assert counted(lambda: np.zeros(rest, np.uint8), account, replies(HEAVY, half - 7, 7))().nbytes == rest
+    assert counted(lambda: np.zeros(rest, np.uint8), account, half, HEAVY)().nbytes == rest
     account = coordinator_account(asked, HEAVY)
     with pytest.raises(NotExecutable):
-        counted(lambda: np.zeros(rest + 1, np.uint8), account, replies(HEAVY, half - 7, 7))()
+        counted(lambda: np.zeros(rest + 1, np.uint8), account, half, HEAVY)()
     with pytest.raises(TooHeavy):
-        counted(lambda: None, coordinator_account(asked, LIGHT), replies(LIGHT, MEGABYTE + 1))()
+        counted(lambda: None, coordinator_account(asked, LIGHT), MEGABYTE + 1, LIGHT)()
 
 
 def test_merging_stops_when_the_processor_time_of_a_light_query_is_used_up() -> None:

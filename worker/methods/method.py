@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from shared.errors import DeadlineExceeded, TooHeavy
+from shared.processor_time import ProcessorTime
 from shared.wire import Reply, Request
 from worker.shard import Shard
 
@@ -33,8 +33,7 @@ class Method:
 
 def begin(request: Request) -> None:
     """This thread runs the request's method from now on."""
-    if request.processor_s:
-        request.processor_end = time.thread_time() + request.processor_s
+    request.processor = ProcessorTime(request.processor_s)
 
 
 def check(request: Request, late: str) -> None:
@@ -42,5 +41,5 @@ def check(request: Request, late: str) -> None:
     light request has used up its processor time."""
     if request.time_left == 0:
         raise DeadlineExceeded(late)
-    if time.thread_time() > request.processor_end:
+    if request.processor.is_over():
         raise TooHeavy(f"{request.method} has had the processor time of a light request")

@@ -29,7 +29,7 @@ def run(shards: Mapping[int, Shard], request: Request) -> Reply:
         Symbols(parts[0].symbols),
         deadline=request.deadline,
         cancelled=lambda: request.cancelled,
-        processor_end=request.processor_end,
+        processor=request.processor,
     )
     elapsed_ms = (time.perf_counter() - started) * 1000
     damage = zip(shards, source.damage(), strict=True)

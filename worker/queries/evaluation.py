@@ -11,6 +11,7 @@ from shared.errors import Internal
 from shared.labels import Symbols
 from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, SubQuery, SubQueryReply
+from shared.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql import parser
 from shared.promql.ast import Aggregate, Expr, MatrixSelector, without_parens
 from shared.promql.engine import partial
@@ -43,18 +44,18 @@ def answer(
     *,
     deadline: float,
     cancelled: Callable[[], bool],
-    processor_end: float = float("inf"),
+    processor: ProcessorTime = UNBOUNDED,
 ) -> tuple[EvaluateReply, list[Frame]]:
     """The answers of all sub-queries, in order, and their frames. The bounds are for all of them together.
-    `processor_end`, on `time.thread_time()`: when a light query has used up its processor time.
+    `processor` is bounded for a light query.
 
     Raises NotExecutable and DeadlineExceeded; TooHeavy when a light query needs more.
     """
     if not message.bytes_max:
-        return _answers(message, source, symbols, deadline, cancelled, processor_end)
-    is_light = processor_end < float("inf")
+        return _answers(message, source, symbols, deadline, cancelled, processor)
+    is_light = processor.is_bounded
     with bounded(account_of(message.bytes_max, is_light=is_light), is_light=is_light):
-        return _answers(message, source, symbols, deadline, cancelled, processor_end)
+        return _answers(message, source, symbols, deadline, cancelled, processor)
 
 
 def _answers(
@@ -63,7 +64,7 @@ def _answers(
     symbols: Symbols,
     deadline: float,
     cancelled: Callable[[], bool],
-    processor_end: float,
+    processor: ProcessorTime,
 ) -> tuple[EvaluateReply, list[Frame]]:
     answers: list[SubQueryReply] = []
     frames: list[Frame] = []
@@ -77,7 +78,7 @@ def _answers(
             deadline=deadline,
             samples_left=left,
             cancelled=cancelled,
-            processor_end=processor_end,
+            processor=processor,
         )
         started = time.perf_counter()
         shape, answer_frames = _answer(subquery, message.form, context)

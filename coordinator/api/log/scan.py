@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+import numpy as np
 from aiohttp import web
 
 from coordinator.api.log import answers, log_parameters
@@ -15,7 +17,7 @@ from coordinator.log.follow import Follower, Row, rows_of
 from coordinator.log.reads import KeySelection, Warnings
 from coordinator.negotiation import EVENTS, JSON, PROTOBUF, boolean, preferred
 from coordinator.protocol import connection_of
-from coordinator.streaming import Piece, gathered
+from coordinator.streaming import Outlet, Piece, gathered, outlet
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
 from shared.messages.log import SEQUENCE_MAX, Page, Records
@@ -27,6 +29,10 @@ FOLLOW_TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_MAX_S = 300.0
 KEEP_ALIVE_S = 15.0
 """A comment at this interval keeps proxies from closing a quiet event stream, and reveals that a reader has gone."""
+PART_BYTES = 180 << 10
+"""Records are written to a client in parts of about this size. One that does not take a part holds no more than it."""
+RECORD_BYTES = 32
+"""What a record takes in an answer beside its key and its value, about."""
 EVENTS_AT_ONCE = 1000
 EVENTS_BYTES = 64 << 10
 """Events are made and sent in pieces of about this size: a reader that does not take them holds no more."""
@@ -108,35 +114,90 @@ async def _scan(
     with a warning and the sequence number to continue from."""
     area = request.app[CONTEXT].log
     damage = Warnings()
-    pages = area.reader.pages(selection, start, end, limit, reverse, damage)
+    give_up = area.reader.scan_deadline()
+
+    def pages_of(rest: _Rest) -> AsyncGenerator[Page, None]:
+        return area.reader.pages(selection, rest.start, rest.end, rest.limit, reverse, damage, give_up)
+
+    rest = _Rest(start, end, limit, reverse)
+    pages = pages_of(rest)
     try:
         page = await anext(pages)
-        left = limit - len(page.records)
-        if page.done or left <= 0:
+        if page.done or len(page.records) >= limit:
             ending = body.end(page.next, area.sequencer.log_start, damage.texts())
             pieces = [body.start(), *body.page(page.records), ending]
             return web.Response(body=b"".join(pieces), content_type=body.media_type)
         response = web.StreamResponse(headers={"Content-Type": body.media_type})
         await response.prepare(request)
-        await _send(response, b"".join([body.start(), *body.page(page.records)]))
-        last, warnings = await _send_rest(response, pages, page, body)
-        await _send(response, body.end(last.next, area.sequencer.log_start, warnings + damage.texts()))
+        warnings: list[str] = []
+        with outlet(request) as client:
+            await client.write_all(body.start())
+            try:
+                while not await _send_page(client, page, rest, body):
+                    if client.is_late:
+                        # The page and the next one are dropped, and read again when the client goes on.
+                        del page
+                        await pages.aclose()
+                        await client.taken()
+                        pages = pages_of(rest)
+                    page = await anext(pages)
+            except TriptychError as error:
+                warnings = [f"the answer ends early: {error}"]
+            await client.write_all(body.end(rest.next, area.sequencer.log_start, warnings + damage.texts()))
         await response.write_eof()
         return response
     finally:
         await pages.aclose()
 
 
-async def _send_rest(
-    response: web.StreamResponse, pages: AsyncIterator[Page], page: Page, body: _Json | _Protobuf
-) -> tuple[Page, list[str]]:
-    """(The last page that was sent, why there may be more)."""
-    try:
-        async for page in pages:
-            await _send(response, b"".join(body.page(page.records)))
-    except TriptychError as error:
-        return page, [f"the answer ends early: {error}"]
-    return page, []
+@dataclass(slots=True)
+class _Rest:
+    """What is still to be sent of a scan. `next`: the sequence number to continue from."""
+
+    start: int
+    end: int
+    limit: int
+    reverse: bool
+
+    @property
+    def next(self) -> int:
+        return self.end if self.reverse else self.start
+
+    def sent(self, records: int, following: int) -> None:
+        """So many records have been sent, and all of those before `following` (in reverse: from it on)."""
+        self.limit -= records
+        if self.reverse:
+            self.end = following
+        else:
+            self.start = following
+
+
+async def _send_page(client: Outlet, page: Page, rest: _Rest, body: _Json | _Protobuf) -> bool:
+    """Send the page as far as the client takes it soon; whether the scan is complete with it."""
+    records = page.records
+    for low, high in _parts(records):
+        if client.is_late:
+            return False
+        part = records.cut(low, high)
+        await client.write_all(b"".join(body.page(part)))
+        last = int(part.sequences[-1])
+        rest.sent(len(part), last if rest.reverse else last + 1)
+    rest.sent(0, page.next)
+    return page.done or rest.limit <= 0
+
+
+def _parts(records: Records) -> Iterator[tuple[int, int]]:
+    """(first, last) of parts of about PART_BYTES, and at least one record."""
+    sizes = records.value_lengths + np.int64(RECORD_BYTES)
+    if len(records.key_lengths):
+        sizes = sizes + records.key_lengths
+    ends = np.cumsum(sizes)
+    low = 0
+    while low < len(records):
+        begin = int(ends[low - 1]) if low else 0
+        high = max(low + 1, int(np.searchsorted(ends, begin + PART_BYTES, side="right")))
+        yield low, high
+        low = high
 
 
 async def _send(response: web.StreamResponse, data: Piece) -> None:

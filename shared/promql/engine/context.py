@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from shared.errors import DeadlineExceeded, Internal, NotExecutable, TooHeavy
 from shared.labels import Symbols
+from shared.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql.ast import At, Duration, Expr, VectorSelector
 from shared.promql.model import Annotations, Grid, SeriesSelection, Source, Value
 
@@ -55,8 +56,8 @@ class EvalContext:
     """The source, limits and annotations of one evaluation; used by one thread at a time.
 
     `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
-    `processor_end` is of `time.thread_time()`: the end of what a light query may take. `remote[i]` is the value of the
-    leaf `Remote(i)`; `samples_left` counts down, `samples_read` and `series_read` up.
+    `processor` is bounded for a light query. `remote[i]` is the value of the leaf `Remote(i)`; `samples_left` counts
+    down, `samples_read` and `series_read` up.
     """
 
     source: Source | None
@@ -68,7 +69,7 @@ class EvalContext:
     annotations: Annotations = field(default_factory=Annotations)
     remote: Sequence[Value] = ()
     cancelled: Callable[[], bool] = _never
-    processor_end: float = float("inf")
+    processor: ProcessorTime = UNBOUNDED
     samples_read: int = 0
     series_read: int = 0
     batch: SeriesBatch | None = None
@@ -78,7 +79,7 @@ class EvalContext:
 
     @property
     def is_light(self) -> bool:
-        return self.processor_end < float("inf")
+        return self.processor.is_bounded
 
     def check(self) -> None:
         """Called between batches and nodes. Raises DeadlineExceeded past the deadline or when cancelled, TooHeavy when
@@ -87,7 +88,7 @@ class EvalContext:
             raise DeadlineExceeded("query was cancelled before it was done")
         if time.monotonic() > self.deadline:
             raise DeadlineExceeded(TIMED_OUT)
-        if time.thread_time() > self.processor_end:
+        if self.processor.is_over():
             raise TooHeavy("the query has had the processor time of a light one")
 
     def charge(self, samples: int) -> None:
