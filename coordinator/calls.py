@@ -58,7 +58,8 @@ def require_whole(warnings: Sequence[str]) -> None:
 
 @dataclass(slots=True)
 class Waits:
-    """How long calls waited for their turn: from call to reply, less the time in which the worker worked on them."""
+    """How long work waited for its turn; of calls to workers, from call to reply, less the time in which the worker
+    worked on them."""
 
     calls: int = 0
     ms: float = 0.0

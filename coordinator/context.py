@@ -46,7 +46,7 @@ class Context:
         self.pressure = Pressure(
             self.settings,
             self.admission,
-            self.links.waits,
+            (self.links.waits, self.gate.waits),
             self.links.pause_background,
         )
         self.gate.restraint = self.pressure

@@ -7,8 +7,8 @@ state of the service is never refused.
 and background work stop a little earlier. Deletions are not refused, since they may be the way out.
 
 **Waiting.** A call to a worker waits while messages before it are handled, on both sides: the time between call and
-reply, less the time in which the worker worked on it. A timer that fires late shows how far the event loop is behind. A
-burst makes both grow for a moment. If they stay above a target, a queue stands: as much comes as leaves, and every
+reply, less the time in which the worker worked on it. A light query may wait at the gate. A timer that fires late shows how far the event loop is behind. A
+burst makes them grow for a moment. If they stay above a target, a queue stands: as much comes as leaves, and every
 request waits in vain (K. Nichols, V. Jacobson, "Controlling Queue Delay", 2012). Then the number of requests at work is
 bounded, and the bound shrinks until the wait is what it should be: by Little's law, the number of requests and their
 wait are proportional. Writes may take three quarters of this number, and heavy queries begin below half of it, so the
@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Protocol
 
@@ -83,7 +83,7 @@ class Pressure:
         self,
         settings: Settings,
         work: Work,
-        waits: Waits,
+        waits: Sequence[Waits],
         pause_background: Callable[[], None],
         memory: Memory | None = None,
     ) -> None:
@@ -100,7 +100,7 @@ class Pressure:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self.wait_s = 0.0
-        """The longer of the mean wait of calls and the delay of the event loop, in the last tick."""
+        """The longest of the mean waits and the delay of the event loop, in the last tick."""
         self.available_bytes = self._memory.available_bytes()
         self.memory_level = Level.NONE
         self.is_on = False
@@ -201,7 +201,7 @@ class Pressure:
 
     def look(self, behind_s: float) -> None:
         """See how things are. `behind_s`: by how much the event loop is late."""
-        self.wait_s = max(behind_s, self._waits.taken())
+        self.wait_s = max([behind_s, *(waits.taken() for waits in self._waits)])
         self._look_at_memory()
         self._look_at_waits()
         self.is_on = self._limit is not None or self.memory_level > Level.NONE

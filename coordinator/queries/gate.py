@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 import psutil
 
+from coordinator.calls import Waits
 from shared.array_memory import Account
 from shared.errors import DeadlineExceeded, Overloaded, TooHeavy
 
@@ -140,6 +141,8 @@ class Gate:
         self._heavy_places = heavy_places
         self._known: OrderedDict[Hashable, float] = OrderedDict()  # when it was last seen to be heavy
         self.restraint: Restraint | None = None
+        self.waits = Waits()
+        """Of queries for a light place."""
         self._sending: set[Account] = set()
         self._sent = asyncio.Event()
 
@@ -185,7 +188,12 @@ class Gate:
 
     @asynccontextmanager
     async def _light_place(self, client: Hashable, deadline: float) -> AsyncIterator[None]:
-        await self._wait(self.light, client, deadline, LIGHT_WAIT_MAX_S, "light")
+        waits_from = time.monotonic()
+        try:
+            await self._wait(self.light, client, deadline, LIGHT_WAIT_MAX_S, "light")
+        finally:
+            self.waits.calls += 1
+            self.waits.ms += (time.monotonic() - waits_from) * 1000
         try:
             yield
         finally:

@@ -42,12 +42,12 @@ class Service:
     """A pressure whose work, waits and memory a test sets."""
 
     def __init__(self, **settings: int) -> None:
-        self.work, self.waits, self.memory, self.pauses = Work(), Waits(), Memory(), 0
+        self.work, self.waits, self.gate_waits, self.memory, self.pauses = Work(), Waits(), Waits(), Memory(), 0
         own = Settings(queue_wait_ms=TARGET_MS, **{"memory_reserve_bytes": RESERVE, **settings})
         self.pressure = Pressure(
             own,
             self.work,
-            self.waits,
+            (self.waits, self.gate_waits),
             self._pause,
             self.memory,  # type: ignore[arg-type]
         )
@@ -55,8 +55,9 @@ class Service:
     def _pause(self) -> None:
         self.pauses += 1
 
-    def look(self, *, wait_ms: float = 0.0, behind_s: float = 0.0, times: int = 1) -> None:
+    def look(self, *, wait_ms: float = 0.0, gate_wait_ms: float = 0.0, behind_s: float = 0.0, times: int = 1) -> None:
         for _ in range(times):
+            self.gate_waits.calls, self.gate_waits.ms = 2, 2 * gate_wait_ms
             self.waits.calls, self.waits.ms = 4, 4 * wait_ms
             self.pressure.look(behind_s)
 
@@ -89,8 +90,8 @@ def test_a_burst_is_no_overload(service: Service) -> None:
     assert service.refused() == []
 
 
-def test_a_standing_queue_is_an_overload_by_calls_that_wait_or_by_an_event_loop_that_is_behind() -> None:
-    for waiting in ({"wait_ms": 20.0}, {"behind_s": 0.02}):
+def test_a_standing_queue_is_an_overload_by_work_that_waits_or_by_an_event_loop_that_is_behind() -> None:
+    for waiting in ({"wait_ms": 20.0}, {"gate_wait_ms": 20.0}, {"behind_s": 0.02}):
         service = Service()
         service.work.requests = 1000
         service.look(**waiting, times=STANDING_TICKS)
