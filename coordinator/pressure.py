@@ -7,12 +7,12 @@ state of the service is never refused.
 and background work stop a little earlier. Deletions are not refused, since they may be the way out.
 
 **Waiting.** A call to a worker waits while messages before it are handled, on both sides: the time between call and
-reply, less the time in which the worker worked on it. A light query may wait at the gate. A timer that fires late shows how far the event loop is behind. A
-burst makes them grow for a moment. If they stay above a target, a queue stands: as much comes as leaves, and every
-request waits in vain (K. Nichols, V. Jacobson, "Controlling Queue Delay", 2012). Then the number of requests at work is
-bounded, and the bound shrinks until the wait is what it should be: by Little's law, the number of requests and their
-wait are proportional. Writes may take three quarters of this number, and heavy queries begin below half of it, so the
-order of refusal needs no further rule.
+reply, less the time in which the worker worked on it. A light query may wait at the gate. A timer that fires late shows
+how far the event loop is behind. A burst makes them grow for a moment. If they stay above a target, a queue stands: as
+much comes as leaves, and every request waits in vain (K. Nichols, V. Jacobson, "Controlling Queue Delay", 2012). Then
+the number of requests at work is bounded, and the bound shrinks until the wait is what it should be: by Little's law,
+the number of requests and their wait are proportional. Writes may take three quarters of this number, and heavy queries
+begin below half of it, so the order of refusal needs no further rule.
 """
 
 from __future__ import annotations
