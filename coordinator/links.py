@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from coordinator.calls import FanOut, MethodCall, Worker, WorkerCall, WorkerReply
+from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply
 from proto import cluster_pb2
 from shared import errors, wire
 from shared.config import Settings
@@ -57,6 +57,7 @@ class Links:
         # Ids start at the clock's time: a worker may still answer a request of the previous coordinator.
         self._ids = itertools.count(time.time_ns())
         self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
+        self.waits = Waits()
         self._drain_due = False
         self._control: zmq.Socket[bytes] | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -266,6 +267,11 @@ class Links:
         finally:
             self._loop.call_soon(self._drain_control)
 
+    def pause_background(self) -> None:
+        """Have all workers put off their background work for a while."""
+        for worker in self._workers.values():
+            self._transmit_control([worker.identity, *wire.encode_pause()])
+
     # Messages from workers
 
     def _drain_control(self) -> None:
@@ -298,6 +304,8 @@ class Links:
             part.settle(str(error))
         else:
             elapsed_ms = (time.monotonic() - part.call.asked_at) * 1000
+            self.waits.calls += 1
+            self.waits.ms += elapsed_ms - reply.timings_ms.get("total", elapsed_ms)
             part.settle(WorkerReply(part.worker.name, part.shards, reply, elapsed_ms))
 
     def _register(self, identity: bytes, message: cluster_pb2.Register) -> None:
