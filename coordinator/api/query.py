@@ -150,7 +150,12 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
             return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))
 
     body, account = await context.gate.run(
-        client_of(request), query.identity(), query.deadline, attempt, is_heavy=estimate.is_heavy(workers)
+        client_of(request),
+        query.identity(),
+        query.deadline,
+        attempt,
+        is_light=estimate.is_light(workers),
+        is_heavy=estimate.is_heavy(workers),
     )
     if body.whole:
         return whole(body)

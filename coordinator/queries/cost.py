@@ -24,10 +24,13 @@ from shared.promql.engine.subquery import inner_grid
 from shared.promql.model import Grid
 
 SELECTIONS_MAX = 10_000
-"""Selections whose density is known: some 200 bytes each."""
+SELECTION_CHARACTERS_MAX = 1000
+"""Selections whose density is known: some 200 bytes each, and no more than a text of the longest."""
 LIGHT_TOUCHES_MAX = 400_000
 """A query with more touches in one worker is heavy. Kernels do at least 50 million a second, so it takes more than the
 processor time of a light query (`gate.LIGHT_PROCESSOR_S`), even if the estimate is half wrong."""
+LIGHT_MARGIN = 8
+"""A query with one in so many of these touches is a light one, however wrong the estimate is."""
 CELL_BYTES = 9
 """A value and whether it is present."""
 SORTED_WINDOWS = frozenset(("quantile_over_time", "mad_over_time"))
@@ -67,6 +70,10 @@ class Estimate(NamedTuple):
     samples: int = 0
     touches: int = 0
     unknown: int = 0
+
+    def is_light(self, workers: int) -> bool:
+        """Whether it is surely a light query: all about it is known, and is far below the bound."""
+        return not self.unknown and self.touches * LIGHT_MARGIN < LIGHT_TOUCHES_MAX * max(1, workers)
 
     def is_heavy(self, workers: int) -> bool:
         """Whether it is not worth trying as a light query."""
@@ -191,7 +198,7 @@ class Costs:
 
     def learn(self, demand: Demand, series: int, samples: int) -> None:
         """A leaf with this demand had so many series and read so many samples, in all workers together."""
-        if not demand.read_ms:
+        if not demand.read_ms or len(demand.selections) > SELECTION_CHARACTERS_MAX:
             return
         density = _Density(series, samples / demand.read_ms)
         with self._lock:

@@ -157,17 +157,21 @@ class Gate:
         deadline: float,
         attempt: Callable[[Place], Awaitable[T]],
         *,
+        is_light: bool = False,
         is_heavy: bool = False,
     ) -> T:
         """What `attempt` returns. It is called a second time when the first raises TooHeavy; `query` tells the same
-        query from others; `deadline` is of `time.monotonic()`. `is_heavy`: it is not worth trying as a light one.
+        query from others; `deadline` is of `time.monotonic()`. `is_light`: it is expected to be a light one, and leaves
+        the heavy places to others; `is_heavy`: it is not worth trying as a light one.
 
         Raises what `attempt` raises, Overloaded when too many wait, DeadlineExceeded.
         """
         restraint = self.restraint
         is_restrained = restraint is not None and not restraint.allows_heavy()
-        if is_restrained or self._is_full() or not self.heavy.take_now():
-            if not is_heavy and not self._is_known(query, KNOWN_RESTRAINED_S if is_restrained else float("inf")):
+        was_heavy = self._is_known(query, KNOWN_RESTRAINED_S if is_restrained else float("inf"))
+        prefers_light = is_light and not was_heavy and self.light.free > 0
+        if prefers_light or is_restrained or self._is_full() or not self.heavy.take_now():
+            if not is_heavy and not was_heavy:
                 try:
                     async with self._light_place(client, deadline):
                         return await attempt(LIGHT)

@@ -6,7 +6,17 @@ import time
 
 import pytest
 
-from coordinator.queries.cost import CELL_BYTES, SELECTIONS_MAX, Costs, Demand, Estimate, require_fits
+from coordinator.queries.cost import (
+    CELL_BYTES,
+    LIGHT_MARGIN,
+    LIGHT_TOUCHES_MAX,
+    SELECTION_CHARACTERS_MAX,
+    SELECTIONS_MAX,
+    Costs,
+    Demand,
+    Estimate,
+    require_fits,
+)
 from coordinator.queries.merge import Terms, message
 from coordinator.queries.planner import plan
 from shared.errors import NotExecutable
@@ -111,6 +121,22 @@ def test_a_query_is_heavy_by_what_each_worker_has_to_do() -> None:
     assert Estimate(touches=400_001).is_heavy(1)
     assert not Estimate(touches=800_000).is_heavy(2)
     assert Estimate(touches=400_001).is_heavy(0)
+
+
+def test_a_query_is_surely_light_only_if_all_is_known_and_far_below_the_bound() -> None:
+    bound = LIGHT_TOUCHES_MAX // LIGHT_MARGIN
+    assert Estimate().is_light(0)
+    assert [Estimate(touches=touches).is_light(1) for touches in (bound - 1, bound)] == [True, False]
+    assert Estimate(touches=2 * bound - 1).is_light(2)
+    assert not Estimate(unknown=1).is_light(1)
+
+
+def test_a_selection_with_a_long_text_is_not_remembered() -> None:
+    costs = Costs()
+    for length, unknown in ((SELECTION_CHARACTERS_MAX, 0), (SELECTION_CHARACTERS_MAX + 1, 1)):
+        demand = Demand("x" * length, 1, 1, 1)
+        costs.learn(demand, 1, 1)
+        assert costs.estimate([demand]).unknown == unknown
 
 
 def test_so_many_selections_are_known_and_the_latest_stay() -> None:

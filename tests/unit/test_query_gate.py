@@ -314,3 +314,18 @@ async def test_a_heavy_query_that_has_waited_too_long_is_refused(monkeypatch: py
         await gate.run("a", "second", in_time(), Heavy(go))
     go.set()
     await running
+
+
+async def test_a_query_whose_estimate_is_light_leaves_the_heavy_place_to_others() -> None:
+    gate = Gate(1)
+    assert await gate.run("a", "q", in_time(), light, is_light=True) == LIGHT
+    gate.light.free = 0  # then any place is better than none
+    assert await gate.run("a", "q", in_time(), light, is_light=True) == HEAVY
+
+
+async def test_a_wrong_estimate_is_believed_once() -> None:
+    gate, attempt = Gate(1), Heavy()
+    for _ in range(2):
+        assert await gate.run("a", "q", in_time(), attempt, is_light=True) == "heavy"
+        gate._known.update({"q": time.monotonic()})  # it took long
+    assert attempt.places == [LIGHT, HEAVY, HEAVY]
