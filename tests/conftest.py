@@ -1,15 +1,45 @@
-"""What all tests share: compiled kernels."""
+"""What all tests share: compiled kernels, and a place for files."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 WITHIN_S = 600.0
 ROOT = Path(__file__).resolve().parents[1]
+IN_MEMORY = Path("/dev/shm")
+FREE_BYTES_MIN = 4 << 30
+LONGEST = (
+    "test_hypothesis_comparison",
+    "test_simulation",
+    "test_lifecycle",
+    "test_worst_bodies",
+    "test_vector_crash",
+    "test_powerloss",
+    "test_check",
+    "test_attacks",
+    "test_corpus",
+    "test_log_area",
+)
+"""Files of tests that take more than twenty seconds."""
+
+
+def keep_files_in_memory() -> None:
+    """Temporary directories lie in memory, where there is room and the caller has not chosen a place: a sync takes
+    milliseconds on a disk, tests wait for tens of thousands of them, and none of them loses power. (What is lost with
+    the power is found by `tests/powerloss`, whatever the place.)"""
+    if "TMPDIR" not in os.environ and IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > FREE_BYTES_MIN:
+        os.environ["TMPDIR"] = str(IN_MEMORY)
+        tempfile.tempdir = None
+
+
+keep_files_in_memory()
 
 
 def compile_kernels() -> None:
@@ -34,5 +64,7 @@ def first_kernels() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The file that takes the longest begins first, so that the others run beside it."""
-    items.sort(key=lambda item: "test_hypothesis_comparison" not in item.nodeid)
+    """The files that take the longest begin first, so that none of them is still running when all others have
+    ended."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))

@@ -17,7 +17,7 @@ import psutil
 
 from loadtest.harness.cluster import READY_WITHIN_S, STOP_WITHIN_S, Cluster
 from tests.chaos.control import Control
-from tests.chaos.zygote import Zygote
+from tests.zygote import Zygote
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 SETTLED_AFTER_S = 1.0

@@ -22,7 +22,7 @@ from tests.chaos.history import SETTINGS, History
 from tests.chaos.log_load import KEYS
 from tests.chaos.nemesis import Fault
 from tests.chaos.processes import FAKETIME, ChaosCluster
-from tests.chaos.zygote import Zygote
+from tests.zygote import Zygote, inherited
 
 Hurt = Callable[[Path, FileKind, random.Random], Harm | None]
 SHARDS, WORKERS = 4, 2
@@ -66,7 +66,8 @@ class Workshop:
             }
             (self.directory / "clock").write_text("+0\n")
             libraries = [self.library, FAKETIME] if clock else [self.library]
-            self._zygotes[clock] = Zygote(libraries, extra if clock else {}, ROOT)
+            environment = inherited() | {"LD_PRELOAD": ":".join(map(str, libraries)), **(extra if clock else {})}
+            self._zygotes[clock] = Zygote("tests.chaos.zygote", environment, ROOT)
         return self._zygotes[clock]
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from loadtest.harness.cluster import Cluster
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
+from tests.forked_cluster import ForkedCluster
 from worker.storage.rows.store import Store
 
 SHARDS, WORKERS = 3, 2
@@ -24,7 +25,7 @@ GATHERED_S = 1.5
 
 def fill(directory: Path) -> Path:
     """Start a cluster below `directory`, write in all areas, stop it; returns the data directory."""
-    cluster = Cluster(directory, SHARDS, WORKERS, SETTINGS)
+    cluster = ForkedCluster(directory, SHARDS, WORKERS, SETTINGS)
     try:
         start_and_write(cluster)
         cluster.stop()
@@ -54,7 +55,7 @@ def shard_with_runs(data: Path) -> int | None:
 
 def kill(directory: Path) -> Path:
     """As `fill`, once, and then every process is killed."""
-    cluster = Cluster(directory, SHARDS, WORKERS, SETTINGS)
+    cluster = ForkedCluster(directory, SHARDS, WORKERS, SETTINGS)
     try:
         start_and_write(cluster)
     finally:

@@ -16,6 +16,7 @@ from typing import Any
 from loadtest.harness.cluster import Cluster
 from shared.manifest import FORMAT
 from tests.check.directory import SETTINGS, SHARDS, WORKERS, start_and_write
+from tests.forked_cluster import ForkedCluster
 
 ANSWERS = "answers.json"
 SEARCH = {"vector": [0.5, -1.0, 0.25, 0.0, 1.5, 2.0, -0.5, 0.75], "limit": 20}
@@ -28,7 +29,7 @@ def kept() -> list[Path]:
 
 def of_format(directory: Path) -> Cluster:
     """The cluster whose data directory is `directory/data`, not started."""
-    return Cluster(directory, SHARDS, WORKERS, SETTINGS)
+    return ForkedCluster(directory, SHARDS, WORKERS, SETTINGS)
 
 
 def ask(cluster: Cluster, paths: list[str]) -> dict[str, Any]:

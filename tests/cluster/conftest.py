@@ -9,25 +9,32 @@ from typing import Any
 import pytest
 
 from loadtest.harness.cluster import Cluster
+from tests.forked_cluster import ForkedCluster
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One cluster of 4 shards in 2 workers for all tests that leave it as unharmed as they found it."""
-    running = Cluster(tmp_path_factory.mktemp("cluster")).start()
+    running = ForkedCluster(tmp_path_factory.mktemp("cluster")).start()
     yield running
     running.stop()
 
 
 @pytest.fixture
-def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+def kind_of_cluster() -> type[Cluster]:
+    """What `new_cluster` makes."""
+    return ForkedCluster
+
+
+@pytest.fixture
+def new_cluster(tmp_path: Path, kind_of_cluster: type[Cluster]) -> Iterator[Callable[..., Cluster]]:
     """Makes clusters of a test's own (`new_cluster(shards=3, workers=1, settings={…})`), not yet started."""
     made: list[Cluster] = []
 
     def make(**options: Any) -> Cluster:
         directory = tmp_path / f"cluster-{len(made)}"
         directory.mkdir()
-        made.append(Cluster(directory, **options))
+        made.append(kind_of_cluster(directory, **options))
         return made[-1]
 
     yield make

@@ -14,6 +14,22 @@ T0_S = 1_700_000_000
 STEP_S = 15
 
 
+Series = dict[tuple[tuple[str, str], ...], list[tuple[int, float]]]
+"""Label pairs → samples (Unix ms, value)."""
+
+
+def requests_and_levels() -> Series:
+    """20 counters `q_requests_total` that grow by i + 1 every 15 s, a gauge `q_level`, two `q_odd` of one sample."""
+    series: Series = {}
+    for i in range(20):
+        labels = (("__name__", "q_requests_total"), ("host", f"h{i:02d}"), ("job", "api" if i % 2 else "db"))
+        series[labels] = [((T0_S + k * STEP_S) * 1000, float(k * (i + 1))) for k in range(41)]
+    series[(("__name__", "q_level"),)] = [((T0_S + k * STEP_S) * 1000, float(k % 3)) for k in range(41)]
+    series[(("__name__", "q_odd"), ("kind", "nan"))] = [(T0_S * 1000 + 781, float("nan"))]
+    series[(("__name__", "q_odd"), ("kind", "tiny"))] = [(T0_S * 1000 + 781, 1e-7)]
+    return series
+
+
 def write(cluster: Cluster, series: Mapping[tuple[tuple[str, str], ...], list[tuple[int, float]]]) -> None:
     request = remote_write_pb2.WriteRequest()
     for labels, samples in series.items():

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from loadtest.harness.cluster import Cluster
+from tests.forked_cluster import ForkedCluster
 
 HOST = b"Host: localhost\r\n"
 HEALTHY = b"GET /-/healthy HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -33,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "TRIPTYCH_HEAD_TIMEOUT": f"{HEAD_TIMEOUT_S:g}s",
         "TRIPTYCH_SLOW_READER_TIMEOUT": f"{READER_TIMEOUT_S:g}s",
     }
-    running = Cluster(tmp_path_factory.mktemp("connections"), shards=1, workers=1, settings=settings).start()
+    running = ForkedCluster(tmp_path_factory.mktemp("connections"), shards=1, workers=1, settings=settings).start()
     for _ in range(4):
         assert running.request("POST", "/api/v1/log/append", append_body(VALUES // 4), JSON).status == 200
     yield running
@@ -184,7 +185,7 @@ def test_pipelined_requests_whose_answers_are_not_read_wait(server: Cluster) -> 
 
 def test_slow_bodies_are_not_in_flight(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = {"TRIPTYCH_REQUESTS_IN_FLIGHT_MAX": "8"}
-    running = Cluster(tmp_path_factory.mktemp("slow"), shards=1, workers=1, settings=settings).start()
+    running = ForkedCluster(tmp_path_factory.mktemp("slow"), shards=1, workers=1, settings=settings).start()
     try:
         head = b"POST /api/v1/log/append HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
         made = [connect(running, head + b"Content-Length: 1000000\r\n\r\n[") for _ in range(50)]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from loadtest.harness.cluster import Cluster
+from tests.forked_cluster import ForkedCluster
 
 HOST = b"Host: localhost\r\n"
 LONG = b"a" * 70_000
@@ -78,7 +79,7 @@ FORMS = {"percent sign without digits": b"query=%zz", "escapes that are not UTF-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("malformed"), shards=1, workers=1).start()
+    running = ForkedCluster(tmp_path_factory.mktemp("malformed"), shards=1, workers=1).start()
     give_up = time.monotonic() + 30
     while "kernels compiled" not in running.log("coordinator") and time.monotonic() < give_up:
         time.sleep(0.05)

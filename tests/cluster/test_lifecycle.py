@@ -12,7 +12,13 @@ import time
 import psutil
 import pytest
 
-from loadtest.harness.cluster import ROOT
+from loadtest.harness.cluster import ROOT, Cluster
+
+
+@pytest.fixture
+def kind_of_cluster():
+    """Processes that are started as a user starts them."""
+    return Cluster
 
 
 def run_module(module, environment):

@@ -16,6 +16,7 @@ import pytest
 from loadtest.harness.cluster import READY_WITHIN_S, ROOT, Cluster
 from proto import log_pb2
 from shared.hashing import shard_of
+from tests.forked_cluster import ForkedCluster
 
 SHARDS = 2
 DAMAGED, SOUND = 0, 1
@@ -61,7 +62,7 @@ def wait_until_readable(cluster: Cluster, upto: int) -> None:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that was killed, and started again over a record that is damaged on the disk."""
     settings = {"TRIPTYCH_LOG_SEGMENT_BYTES": "1024"}
-    made = Cluster(tmp_path_factory.mktemp("damaged"), shards=SHARDS, workers=1, settings=settings).start()
+    made = ForkedCluster(tmp_path_factory.mktemp("damaged"), shards=SHARDS, workers=1, settings=settings).start()
     try:
         append(made, b"before")
         append(made, LOST)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from loadtest.harness.cluster import Cluster
+from tests.forked_cluster import ForkedCluster
 
 ROUNDS = int(os.environ.get("LOG_KILL_ROUNDS", "4"))
 SEED = int(os.environ.get("LOG_KILL_SEED", "1"))
@@ -202,7 +203,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_is_named_and_forgotten_when_there_is_room(small_disk: Path) -> None:
     """Reads go on meanwhile; what was refused is never seen, and no number comes twice."""
-    cluster = Cluster(small_disk, shards=2, workers=1).start()
+    cluster = ForkedCluster(small_disk, shards=2, workers=1).start()
     try:
         first = [(b"key-%d" % i, os.urandom(50_000)) for i in range(20)]
         last = append(cluster, first, durable=True)

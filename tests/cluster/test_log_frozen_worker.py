@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.harness.cluster import Cluster
 from shared.hashing import shard_of
+from tests.forked_cluster import ForkedCluster
 
 
 def key_on(shard: int) -> bytes:
@@ -35,7 +35,7 @@ def body(durable: bool) -> dict[str, Any]:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_repeat_that_is_acknowledged_is_there_when_the_worker_thaws(tmp_path: Path, durable: bool) -> None:
-    cluster = Cluster(tmp_path, shards=2, workers=2, settings={"TRIPTYCH_WRITE_TIMEOUT": "1s"}).start()
+    cluster = ForkedCluster(tmp_path, shards=2, workers=2, settings={"TRIPTYCH_WRITE_TIMEOUT": "1s"}).start()
     try:
         frozen = cluster.worker_pids()["worker-1"]
         os.kill(frozen, signal.SIGSTOP)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from loadtest.harness.cluster import ROOT, Cluster
+from tests.forked_cluster import ForkedCluster
 
 SEGMENT_BYTES = 4096
 
@@ -50,7 +51,7 @@ def segmented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "TRIPTYCH_LOG_RETENTION_BYTES": str(4 * SEGMENT_BYTES + 2000),
         "TRIPTYCH_LOG_VISIBILITY": "durable",
     }
-    cluster = Cluster(tmp_path_factory.mktemp("segmented"), shards=2, workers=1, settings=settings).start()
+    cluster = ForkedCluster(tmp_path_factory.mktemp("segmented"), shards=2, workers=1, settings=settings).start()
     yield cluster
     cluster.kill()
 

@@ -12,20 +12,13 @@ from urllib.parse import urlencode
 import pytest
 
 from loadtest.harness.cluster import Cluster
-from tests.cluster.query_requests import STEP_S, T0_S, data, instant, over_range, refused, write
+from tests.cluster.query_requests import T0_S, data, instant, over_range, refused, requests_and_levels, write
 
 
 @pytest.fixture(scope="module")
 def filled(cluster: Cluster) -> Iterator[Cluster]:
-    """20 counters `q_requests_total` that grow by i + 1 every 15 s, a gauge `q_level`, two `q_odd` of one sample."""
-    series: dict[Any, Any] = {}
-    for i in range(20):
-        labels = (("__name__", "q_requests_total"), ("host", f"h{i:02d}"), ("job", "api" if i % 2 else "db"))
-        series[labels] = [((T0_S + k * STEP_S) * 1000, float(k * (i + 1))) for k in range(41)]
-    series[(("__name__", "q_level"),)] = [((T0_S + k * STEP_S) * 1000, float(k % 3)) for k in range(41)]
-    series[(("__name__", "q_odd"), ("kind", "nan"))] = [(T0_S * 1000 + 781, float("nan"))]
-    series[(("__name__", "q_odd"), ("kind", "tiny"))] = [(T0_S * 1000 + 781, 1e-7)]
-    write(cluster, series)
+    """The cluster with `requests_and_levels`."""
+    write(cluster, requests_and_levels())
     yield cluster
 
 
@@ -85,7 +78,10 @@ def test_sorting_functions_keep_their_order(filled: Cluster) -> None:
     ],
 )
 def test_result_types(filled: Cluster, query: str, expected: Any) -> None:
-    got = instant(filled, query)
+    answer = filled.get("/api/v1/query", query=query, time=str(T0_S + 600))
+    got = data(answer)
+    assert answer.json().keys() == {"status", "data"}  # neither warnings nor infos
+    assert got["resultType"] == expected["resultType"]
     if got["resultType"] == "vector":
         for series, other in zip(got["result"], expected["result"], strict=True):
             assert series["metric"] == other["metric"]

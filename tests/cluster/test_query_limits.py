@@ -108,15 +108,3 @@ def test_a_timeout_that_elapses_is_503(cluster: Cluster) -> None:
     assert answer.status == 503, answer.body[:300]
     assert answer.json()["errorType"] == "unavailable"
     assert "timed out" in answer.json()["error"]
-
-
-def test_a_query_over_the_sample_budget_is_422(new_cluster) -> None:
-    cluster = new_cluster(shards=2, workers=1, settings={"TRIPTYCH_QUERY_SAMPLES_MAX": "50"}).start()
-    series = [
-        ({"__name__": "m", "i": str(n)}, [(NOW * 1000 - 15_000 * age, 1.0) for age in range(10)]) for n in range(10)
-    ]
-    assert cluster.request("POST", "/api/v1/write", compressed(series), HEADERS).status == 204
-    answer = cluster.get("/api/v1/query", query="sum_over_time(m[10m])", time=str(NOW))
-    assert answer.status == 422
-    assert "query processing would load too many samples into memory" in answer.json()["error"]
-    assert cluster.get("/api/v1/query", query='sum_over_time(m{i="1"}[10m])', time=str(NOW)).status == 200

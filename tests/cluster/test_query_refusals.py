@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from loadtest.harness.cluster import Cluster
-from tests.cluster.query_requests import STEP_S, T0_S, data, instant, over_range, refused, write
+from tests.cluster.query_requests import T0_S, data, instant, over_range, refused, requests_and_levels, write
+from tests.forked_cluster import ForkedCluster
 
 
 @pytest.fixture(scope="module")
 def filled(cluster: Cluster) -> Iterator[Cluster]:
-    """20 counters `q_requests_total` that grow by i + 1 every 15 s, a gauge `q_level`, two `q_odd` of one sample."""
-    series: dict[Any, Any] = {}
-    for i in range(20):
-        labels = (("__name__", "q_requests_total"), ("host", f"h{i:02d}"), ("job", "api" if i % 2 else "db"))
-        series[labels] = [((T0_S + k * STEP_S) * 1000, float(k * (i + 1))) for k in range(41)]
-    series[(("__name__", "q_level"),)] = [((T0_S + k * STEP_S) * 1000, float(k % 3)) for k in range(41)]
-    series[(("__name__", "q_odd"), ("kind", "nan"))] = [(T0_S * 1000 + 781, float("nan"))]
-    series[(("__name__", "q_odd"), ("kind", "tiny"))] = [(T0_S * 1000 + 781, 1e-7)]
-    write(cluster, series)
+    """The cluster with `requests_and_levels`."""
+    write(cluster, requests_and_levels())
     yield cluster
 
 
@@ -123,9 +118,39 @@ def test_hostile_queries_leave_the_server_well(filled: Cluster, query: str) -> N
     assert len(instant(filled, "q_requests_total")["result"]) == 20
 
 
-def test_samples_over_the_budget_are_422(new_cluster: Any) -> None:
-    small = new_cluster(shards=2, workers=2, settings={"TRIPTYCH_QUERY_SAMPLES_MAX": "100"}).start()
-    series = {(("__name__", "m"), ("i", str(i))): [((T0_S + k) * 1000, float(k)) for k in range(20)] for i in range(10)}
-    write(small, series)
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """100 series `m` of 20 samples; a query may touch 1,000 samples."""
+    with _running(tmp_path_factory.mktemp("small"), "TRIPTYCH_QUERY_SAMPLES_MAX", "1000") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """100 series `m` of 20 samples; a query may hold 16 MB, a quarter of it in each worker."""
+    with _running(tmp_path_factory.mktemp("narrow"), "TRIPTYCH_QUERY_BYTES_MAX", "16MB") as running:
+        yield running
+
+
+@contextmanager
+def _running(directory: Path, setting: str, value: str) -> Iterator[Cluster]:
+    running = ForkedCluster(directory, shards=2, workers=2, settings={setting: value}).start()
+    try:
+        samples = [((T0_S + k) * 1000, float(k)) for k in range(20)]
+        write(running, {(("__name__", "m"), ("i", str(i))): samples for i in range(100)})
+        yield running
+    finally:
+        running.stop()
+
+
+def test_samples_over_the_budget_are_422(small: Cluster) -> None:
     answer = small.get("/api/v1/query", query="sum(sum_over_time(m[1m]))", time=str(T0_S + 20))
     assert refused(answer, 422) == "query processing would load too many samples into memory in query execution"
+    assert small.get("/api/v1/query", query='sum_over_time(m{i="1"}[1m])', time=str(T0_S + 20)).status == 200
+
+
+@pytest.mark.parametrize("query", ["m * 2 > 1", "sum by (i) (m) + sum by (i) (m)"], ids=["selector", "aggregation"])
+def test_memory_over_the_bound_is_422_and_names_the_setting(narrow: Cluster, query: str) -> None:
+    error = refused(over_range(narrow, query, T0_S, T0_S + 10_000, "1"), 422)
+    assert "more memory than" in error and "TRIPTYCH_QUERY_BYTES_MAX" in error
+    assert len(data(over_range(narrow, query, T0_S + 1, T0_S + 10, "1"))["result"]) == 100

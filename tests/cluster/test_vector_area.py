@@ -14,13 +14,14 @@ import pytest
 from loadtest.harness.cluster import READY_WITHIN_S, Cluster, Response
 from proto import vector_pb2
 from tests.cluster.vector_requests import ids, put, refused, search, write
+from tests.forked_cluster import ForkedCluster
 
 PROTOBUF = {"Content-Type": "application/protobuf"}
 
 
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("vectors")).start()
+    running = ForkedCluster(tmp_path_factory.mktemp("vectors")).start()
     yield running
     running.stop()
 

@@ -10,11 +10,12 @@ import pytest
 
 from loadtest.harness.cluster import Cluster
 from tests.cluster.vector_requests import ids, put, refused, search, write
+from tests.forked_cluster import ForkedCluster
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    running = Cluster(tmp_path_factory.mktemp("promises"), settings={"TRIPTYCH_VECTOR_EXPANSION": "200"}).start()
+    running = ForkedCluster(tmp_path_factory.mktemp("promises"), settings={"TRIPTYCH_VECTOR_EXPANSION": "200"}).start()
     yield running
     running.stop()
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.harness.cluster import Cluster
 from tests.conformance import suite
 from tests.conformance.__main__ import CLUSTER_SHARDS
 from tests.conformance.cluster_backend import ClusterBackend
 from tests.conformance.memory_backend import MemoryBackend
 from tests.conformance.runner import Backend
+from tests.forked_cluster import ForkedCluster
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -22,7 +22,7 @@ def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if request.param == "memory":
         yield MemoryBackend()
         return
-    running = Cluster(tmp_path_factory.mktemp("conformance"), shards=CLUSTER_SHARDS).start()
+    running = ForkedCluster(tmp_path_factory.mktemp("conformance"), shards=CLUSTER_SHARDS).start()
     over_http = ClusterBackend(running.port)
     yield over_http
     over_http.close()

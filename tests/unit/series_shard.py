@@ -96,6 +96,12 @@ class Quiet(Shard):
     def seal(self, before_ms: int = NEVER) -> None:
         self.part._upkeep._seal(before_ms)
 
+    def seal_each(self, *points: tuple[int, float]) -> None:
+        """A block for each point."""
+        for point in points:
+            self.write([(m(job="a"), [point])])
+            self.seal()
+
     def compact(self, now_ms: int = FAR_MS) -> int:
         done = 0
         while self.part._upkeep._compact(now_ms):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -62,6 +63,27 @@ async def test_a_message_to_a_connection_that_is_gone_or_full_is_not_sent(
         made._transmit([b"w0", b"x"])
     monkeypatch.setattr(links_module.wire, "send", lambda socket, frames: None)
     assert made._transmit([b"w0", b"x"]) is True
+
+
+async def test_messages_sent_in_one_go_are_followed_by_one_look_for_what_has_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = links()
+    made._loop, made._socket = asyncio.get_running_loop(), cast(Any, SimpleNamespace(closed=True))
+    looks: list[bool] = []
+    drain = made._drain
+
+    def counted() -> None:
+        looks.append(True)
+        drain()
+
+    monkeypatch.setattr(made, "_drain", counted)
+    monkeypatch.setattr(links_module.wire, "send", lambda socket, frames: None)
+    for expected in (1, 2):
+        made._transmit([b"w0", b"x"])
+        made._transmit([b"w0", b"y"])
+        await asyncio.sleep(0)
+        assert len(looks) == expected
 
 
 def test_a_worker_takes_so_many_requests_and_no_more() -> None:

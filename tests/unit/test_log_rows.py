@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.messages.log import Page, Range, Records, merge_pages
 from tests.unit.log_shard import OneShard
-from worker.logs import reading, rows
+from worker.logs import entries, reading, rows
 from worker.logs.runs import run_of, unpacked
 
 KEYS = st.binary(max_size=6) | st.text("\0\x01a", max_size=6).map(str.encode) | st.just(b"\xff\xff")
@@ -30,6 +32,22 @@ def test_a_row_lies_in_the_range_of_its_prefixes_only(key: bytes, prefix: bytes,
     assert (start <= row < end) == key.startswith(prefix)
     assert (row < rows.past_key(segment, prefix)) == (key <= prefix)
     assert (rows.key_of(row), rows.segment_of(row), rows.sequence_of(row)) == (key, segment, number)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "codes", "keys", "words"),
+    [
+        (np.arange(3), np.zeros(2), [b"a"], "it has 3 numbers and 2 codes"),
+        (np.arange(2), np.array([0, 1]), [b"a"], "it has the code 1 and 1 keys"),
+        (np.arange(1), np.zeros(1), [], "it has the code 0 and 0 keys"),
+    ],
+)
+def test_an_entry_whose_lists_do_not_fit_together_is_refused(
+    numbers: np.ndarray, codes: np.ndarray, keys: list[bytes], words: str
+) -> None:
+    stored = [0, [], numbers.astype("<u8").tobytes(), codes.astype("<u4").tobytes(), keys]
+    with pytest.raises(ValueError, match=words):
+        entries.unpacked(msgspec.msgpack.encode(stored))
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=30), st.integers(0, 40), st.integers(0, 40))

@@ -36,15 +36,8 @@ def reports(shard: Quiet) -> list[str]:
     return shard.part._damage.texts("series")
 
 
-def seal_all(shard: Quiet, *points: tuple[int, float]) -> None:
-    """A block for each point."""
-    for point in points:
-        shard.write([(m(job="a"), [point])])
-        shard.seal()
-
-
 def test_a_block_whose_row_is_lost_is_set_aside_and_said_at_every_start_until_its_file_is_deleted(shard: Quiet) -> None:
-    seal_all(shard, (1, 1.0), (5000, 2.0))
+    shard.seal_each((1, 1.0), (5000, 2.0))
     lost = shard.part.contents.layers.blocks[0]
     batch = shard.store.batch()
     shard.part.archive.delete(batch, [])
@@ -71,7 +64,7 @@ def test_a_block_whose_row_is_lost_is_set_aside_and_said_at_every_start_until_it
 def test_what_a_killed_merge_left_is_removed_at_the_start_and_not_reported(
     shard: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seal_all(shard, (1, 1.0), (2, 2.0))
+    shard.seal_each((1, 1.0), (2, 2.0))
     merged = [Path(block.location) for block in shard.part.contents.layers.blocks]
     # Killed before the files are deleted.
     monkeypatch.setattr("worker.series.blocks.block.Block.condemn", lambda self: None)
@@ -97,7 +90,7 @@ def test_files_of_a_seal_that_was_killed_before_its_rows_are_removed_at_the_star
 
 
 def test_rows_of_left_over_files_are_forgotten_when_the_files_are_gone(shard: Quiet) -> None:
-    seal_all(shard, (1, 1.0), (2, 2.0))
+    shard.seal_each((1, 1.0), (2, 2.0))
     shard.compact()
     assert len(list(shard.store.keys("blocks", b"leftover/"))) == 2
     shard.part.archive.forget()
@@ -106,7 +99,7 @@ def test_rows_of_left_over_files_are_forgotten_when_the_files_are_gone(shard: Qu
 
 @pytest.mark.parametrize("damage", ["missing", "short"])
 def test_a_block_without_its_file_is_said_from_the_start_and_its_row_stays(shard: Quiet, damage: str) -> None:
-    seal_all(shard, (1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5000, 5.0))
+    shard.seal_each((1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5000, 5.0))
     broken = shard.part.contents.layers.blocks[1]
     if damage == "missing":
         Path(broken.location).rename(shard.path / "elsewhere")
@@ -127,7 +120,7 @@ def test_a_block_without_its_file_is_said_from_the_start_and_its_row_stays(shard
 
 
 def test_merging_over_a_broken_block_keeps_it_and_loses_nothing_of_its_neighbours(shard: Quiet) -> None:
-    seal_all(shard, *((t, float(t)) for t in (1, 2, 3, 4, 1001, 1002, 1003, 1004)))
+    shard.seal_each(*((t, float(t)) for t in (1, 2, 3, 4, 1001, 1002, 1003, 1004)))
     broken = shard.part.contents.layers.blocks[2]
     whole = Path(broken.location).read_bytes()
     Path(broken.location).write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
@@ -144,7 +137,7 @@ def test_merging_over_a_broken_block_keeps_it_and_loses_nothing_of_its_neighbour
 
 
 def test_a_deletion_reaches_what_a_broken_block_has_when_it_comes_back(shard: Quiet) -> None:
-    seal_all(shard, (1, 1.0))
+    shard.seal_each((1, 1.0))
     [block] = shard.part.contents.layers.blocks
     Path(block.location).rename(shard.path / "elsewhere")
     shard.reopen()
@@ -159,7 +152,7 @@ def test_a_deletion_reaches_what_a_broken_block_has_when_it_comes_back(shard: Qu
 def test_a_deletion_that_a_full_disk_has_cut_brings_no_older_value_back(
     shard: Quiet, monkeypatch: pytest.MonkeyPatch, is_full_at_the_start: bool
 ) -> None:
-    seal_all(shard, (1, 1.0))
+    shard.seal_each((1, 1.0))
     shard.write([(m(job="a"), [(1, 2.0), (2, 2.0)])])
     assert shard.samples() == {A: [(1, 2.0), (2, 2.0)]}
 

@@ -96,7 +96,7 @@ def test_a_series_row_that_makes_no_sense_is_named(shard: Shard) -> None:
     batch = shard.store.batch()
     batch.put("series", bytes(8), (3).to_bytes(8, "little") + bytes(12) + b"labels")
     shard.store.write(batch)
-    with pytest.raises(StoreDamaged, match=r"the row b'\\x00.*' of 'series' makes no sense: its 3 series have 0 bytes"):
+    with pytest.raises(StoreDamaged, match=r"the row b'\\x00.*' of 'series' is invalid: its 3 series have 0 bytes"):
         shard.reopen()
 
 

@@ -21,13 +21,6 @@ def shard(tmp_path: Path) -> Iterator[Quiet]:
     opened.close()
 
 
-def seal_all(shard: Quiet, *points: tuple[int, float]) -> None:
-    """A block for each point."""
-    for point in points:
-        shard.write([(m(job="a"), [point])])
-        shard.seal()
-
-
 def test_no_block_spans_more_than_its_window_and_full_windows_have_one_each(shard: Quiet) -> None:
     dense = [(window * WINDOW_MS + at, 1.0) for window in range(5000, 5005) for at in range(0, 1000, 10)]
     sparse = [(window * WINDOW_MS, 2.0) for window in range(0, 20_000, 2)]
@@ -63,7 +56,7 @@ def test_a_wide_block_is_not_written_again_whenever_a_window_within_it_is_merged
 
 
 def test_what_is_merged_stays_below_a_wide_block_that_is_newer(shard: Quiet) -> None:
-    seal_all(shard, (5, 1.0), (6, 1.0))
+    shard.seal_each((5, 1.0), (6, 1.0))
     scattered = [(5, 2.0), *((window * WINDOW_MS, 2.0) for window in range(1, 2 * WINDOWS_MAX))]
     shard.write([(m(job="a"), scattered)])
     shard.seal()

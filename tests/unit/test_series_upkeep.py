@@ -36,13 +36,6 @@ def shard(tmp_path: Path) -> Iterator[Quiet]:
     opened.close()
 
 
-def seal_all(shard: Quiet, *points: tuple[int, float]) -> None:
-    """A block for each point."""
-    for point in points:
-        shard.write([(m(job="a"), [point])])
-        shard.seal()
-
-
 # What waits for what.
 
 
@@ -98,6 +91,9 @@ def test_writes_and_deletions_are_refused_when_the_head_is_over_its_bound_though
     assert HEAD_OVERRUN_MAX << 13 < size < (HEAD_OVERRUN_MAX + 1) << 13
     with pytest.raises(Unavailable, match="sealed"):
         shard.part.delete([[Matcher("job", "=", "a")]], 5, 6, TIMEOUT_S)
+    with pytest.MonkeyPatch.context() as patch:  # a head that is as large as its bound is not over it
+        patch.setattr(shard.part, "_head_bytes_max", size / HEAD_OVERRUN_MAX)
+        shard.write([(m(job="a"), [(accepted, 1.0)])])
     shard.seal()
     shard.write([(m(job="a"), [(accepted, 1.0)])])
     assert len(shard.samples()[A]) == accepted + 1
@@ -129,7 +125,7 @@ def test_a_write_waits_for_a_head_over_its_bound_that_is_sealed_in_time(
 def test_what_is_sealed_during_a_merge_lies_above_what_was_merged(
     shard: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seal_all(shard, (5, 1.0), (6, 1.0))
+    shard.seal_each((5, 1.0), (6, 1.0))
     replace = shard.part._upkeep._replace
 
     def sealed_meanwhile(old: list, rows: list) -> None:
@@ -149,7 +145,7 @@ def test_what_is_sealed_during_a_merge_lies_above_what_was_merged(
 
 
 def test_nothing_is_merged_while_a_head_waits_to_be_sealed(shard: Quiet) -> None:
-    seal_all(shard, (5, 1.0), (6, 1.0))
+    shard.seal_each((5, 1.0), (6, 1.0))
     shard.write([(m(job="a"), [(1, 2.0), (5, 2.0)])])
     shard.part.contents.freeze(shard.part.journal.next_sequence)
     assert shard.compact() == 0
@@ -195,7 +191,7 @@ def test_a_forward_jump_of_the_clock_drops_nothing_and_what_is_past_its_time_goe
     monkeypatch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: mono_s[0], time=time.time))
     shard.part._upkeep._clock = WallClock()
     times = [(window * WINDOW_MS + at, 1.0) for window in range(10) for at in (1, 2)]
-    seal_all(shard, *times)
+    shard.seal_each(*times)
     tend, settle_s = Upkeep._tend.__get__(shard.part._upkeep), SETTLE_MS / 1000
     tend(10_000)
     mono_s[0] += 1
@@ -221,7 +217,7 @@ def test_a_clock_that_was_ahead_for_a_while_does_not_keep_later_windows_from_bei
 
 
 def test_the_oldest_blocks_go_while_all_are_larger_than_there_is_space_for(shard: Quiet) -> None:
-    seal_all(shard, (1, 1.0), (2000, 2.0), (4000, 3.0))
+    shard.seal_each((1, 1.0), (2000, 2.0), (4000, 3.0))
     blocks = shard.part.contents.layers.blocks
     sizes = [block.row.size_bytes for block in blocks]
     assert retention.surplus(blocks, 0) == []
@@ -231,7 +227,7 @@ def test_the_oldest_blocks_go_while_all_are_larger_than_there_is_space_for(shard
 
 
 def test_counting_what_is_to_be_deleted_ends_with_its_time(shard: Quiet) -> None:
-    seal_all(shard, (1, 1.0))
+    shard.seal_each((1, 1.0))
     with pytest.raises(DeadlineExceeded, match="deleted"):
         shard.part.delete([[Matcher("job", "=", "a")]], 0, 9, -1.0)
     assert shard.samples() == {A: [(1, 1.0)]}

@@ -82,7 +82,7 @@ def test_rows_of_series_that_make_no_sense_are_said_and_the_others_are_read(shar
     found = series_rows(shard.store)  # type: ignore[arg-type]
     assert found.ids.tolist() == [0, 1, 2, 4, 6, 7]
     unreadable, twice = found.wrong
-    assert "of 'series' makes no sense" in unreadable
+    assert "of 'series' is invalid" in unreadable
     assert "series 6 is twice in the store" in twice
     put(shard, "meta", (registry.GIVEN, key(9)))
     assert "end at id 8, and ids were given up to 9" in series_rows(shard.store).wrong[2]  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ def test_a_row_of_the_log_that_makes_no_sense_is_said_and_the_others_are_read(
     put(log_shard, "log", (key, b"\xc1"))
     found = log_rows(log_shard.store)  # type: ignore[arg-type]
     nonsense, lacking = found.wrong
-    assert f"the row {key!r} of 'log' makes no sense" in nonsense
+    assert f"the row {key!r} of 'log' is invalid" in nonsense
     assert lacking.startswith(lost)
     assert found.records == records
 

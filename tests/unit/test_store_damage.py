@@ -269,7 +269,7 @@ def test_a_compaction_over_damage_is_noticed(damaged):
 
 def test_a_row_that_makes_no_sense_is_named(tmp_path):
     store = Store(tmp_path / "store")
-    names_it = r"store is damaged: the row b'k' of 'meta' makes no sense: unpack requires"
+    names_it = r"store is damaged: the row b'k' of 'meta' is invalid: unpack requires"
     with pytest.raises(StoreDamaged, match=names_it), store.decoding("meta", b"k"):
         struct.unpack("<Q", b"short")
     assert store.damage is not None

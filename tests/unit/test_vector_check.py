@@ -184,7 +184,7 @@ def test_a_description_that_makes_no_sense_is_said(rows: Store) -> None:
     put(rows, stored_rows.META, part.KNOWN + b"2", b"\xc1")
     put(rows, stored_rows.META, part.KNOWN + b"3", msgspec.msgpack.encode(CONTENT.collections[1]))
     unreadable, another = wrong(rows)
-    assert "'2' of 'meta' makes no sense" in unreadable.replace(part.KNOWN.decode(), "")
+    assert "'2' of 'meta' is invalid" in unreadable.replace(part.KNOWN.decode(), "")
     assert "it says collection 2" in another
 
 

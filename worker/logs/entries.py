@@ -65,9 +65,15 @@ class GatheringEntry:
 
 
 def unpacked(value: bytes) -> GatheringEntry:
+    """The entry that was packed. Raises ValueError when it is none, or when its lists do not fit together."""
     entry = _ENTRY.decode(value)
     numbers = np.frombuffer(entry.sequences, "<u8").astype(np.uint64, copy=False)
-    return GatheringEntry(entry.settled, entry.groups, numbers, np.frombuffer(entry.codes, "<u4"), entry.keys)
+    codes = np.frombuffer(entry.codes, "<u4")
+    if len(numbers) != len(codes):
+        raise ValueError(f"it has {len(numbers)} numbers and {len(codes)} codes; each record needs one of both")
+    if len(codes) and int(codes.max()) >= len(entry.keys):
+        raise ValueError(f"it has the code {codes.max()} and {len(entry.keys)} keys; a code must be below their number")
+    return GatheringEntry(entry.settled, entry.groups, numbers, codes, entry.keys)
 
 
 def scan(store: Rows, segments: tuple[int, int], start: int, end: int) -> Iterator[tuple[bytes, GatheringEntry]]:

@@ -99,7 +99,7 @@ def series_rows(reader: StoreReader) -> SeriesRows:
 
 
 def _nonsense(family: str, key: bytes, error: Exception) -> str:
-    return f"the row {key!r} of {family!r} makes no sense: {error}"
+    return f"the row {key!r} of {family!r} is invalid: {error}"
 
 
 def check_journal(rows: SeriesRows, payloads: Iterable[memoryview]) -> Iterator[str]:

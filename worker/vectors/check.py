@@ -73,7 +73,7 @@ def check_rows(reader: StoreReader, listed: set[int] | None) -> Iterator[str]:
                 raise ValueError(f"it says collection {collection.id}")
             known[collection.id] = collection
         except (msgspec.MsgspecError, ValueError) as error:
-            yield f"the row {key!r} of 'meta' makes no sense: {error}"
+            yield f"the row {key!r} of 'meta' is invalid: {error}"
     unlisted = sorted(known.keys() - listed) if listed is not None else []
     if unlisted:
         names = ", ".join(repr(known[collection_id].name) for collection_id in unlisted)

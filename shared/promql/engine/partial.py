@@ -133,10 +133,11 @@ def _candidates(node: Aggregate, value: Matrix, param: Value | None, context: Ev
         )
         return value
     if node.op == "limit_ratio":
-        return selection.sampled_by_hash(value, aggregation_parameters.ratios(param, _parameter_offset(node), context))
+        ratios = aggregation_parameters.ratios(param, _parameter_offset(node), context)
+        return selection.sampled_by_hash(value, ratios, context)
     k = aggregation_parameters.limits(param)
     if node.op == "limitk":
-        return selection.first_by_hash(node, value, k)
+        return selection.first_by_hash(node, value, k, context)
     return selection.extremes(node, value, k)
 
 

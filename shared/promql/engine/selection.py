@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 
 from shared import labels as label_sets
 from shared.hashing import hash64
-from shared.labels import METRIC_NAME, LabelFrame, Rows
+from shared.labels import METRIC_NAME, Codes, LabelFrame, Rows, Symbols
 from shared.promql.ast import Aggregate
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.kernels.aggregation import quantile_groups, select_groups
 from shared.promql.engine.numbers import plain
 from shared.promql.engine.rows import take, without_empty
 from shared.promql.model import Bool, Float, Int, Matrix
+
+TEXTS_AT_ONCE = 1 << 13
+"""Values written as texts, and label sets hashed, between two checks of the deadline: some 10 ms."""
 
 
 def grouped(labels: LabelFrame, node: Aggregate) -> tuple[Rows, LabelFrame]:
@@ -28,16 +31,21 @@ def grouped(labels: LabelFrame, node: Aggregate) -> tuple[Rows, LabelFrame]:
     return labels.group(node.grouping)
 
 
-def hashes(labels: LabelFrame) -> NDArray[np.uint64]:
+def hashes(labels: LabelFrame, context: EvalContext) -> NDArray[np.uint64]:
     """uint64[size]: xxh64 of each label set's canonical bytes, the hash that places series on shards."""
-    parts = []
+    columns = []
     for name in sorted(labels.columns, key=str.encode):
+        context.check()
         codes, inverse = np.unique(labels.columns[name], return_inverse=True)
         texts = labels.symbols.texts(codes)
-        encoded = [label_sets.encode(((name, text),)) if text else b"" for text in texts]
-        parts.append([encoded[i] for i in inverse.tolist()])
-    keys = map(b"".join, zip(*parts, strict=True)) if parts else [b""] * labels.size
-    return np.fromiter(map(hash64, keys), dtype=np.uint64, count=labels.size)
+        columns.append(([label_sets.encode(((name, text),)) if text else b"" for text in texts], inverse))
+    hashed = np.full(labels.size, hash64(b""), dtype=np.uint64)
+    for start in range(0, labels.size if columns else 0, TEXTS_AT_ONCE):
+        context.check()
+        rows = slice(start, start + TEXTS_AT_ONCE)
+        parts = ([encoded[i] for i in inverse[rows].tolist()] for encoded, inverse in columns)
+        hashed[rows] = [hash64(b"".join(pieces)) for pieces in zip(*parts, strict=True)]
+    return hashed
 
 
 def extremes(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
@@ -73,10 +81,10 @@ def by_value(node: Aggregate, matrix: Matrix) -> Matrix:
     return take(matrix, np.lexsort((key, np.isnan(column), ids)))
 
 
-def first_by_hash(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
+def first_by_hash(node: Aggregate, matrix: Matrix, k: Int, context: EvalContext) -> Matrix:
     """limitk: at each step, the k (int64[steps]) present series of each group with the smallest hashes."""
     ids, groups = grouped(matrix.labels, node)
-    order = np.lexsort((hashes(matrix.labels), ids))
+    order = np.lexsort((hashes(matrix.labels, context), ids))
     starts = np.searchsorted(ids[order], np.arange(groups.size))
     rank = np.cumsum(matrix.present[order], axis=0, dtype=np.int32)
     before = np.zeros((groups.size, rank.shape[1]), dtype=np.int32)
@@ -86,10 +94,10 @@ def first_by_hash(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
     return without_empty(Matrix(matrix.labels, matrix.values, chosen, matrix.drop_name))
 
 
-def sampled_by_hash(matrix: Matrix, ratio: Float) -> Matrix:
+def sampled_by_hash(matrix: Matrix, ratio: Float, context: EvalContext) -> Matrix:
     """limit_ratio: the series whose hash, as a fraction, is below the ratio (float64[steps]) or, for a negative ratio,
     at least 1 + ratio."""
-    fraction = (hashes(matrix.labels) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    fraction = (hashes(matrix.labels, context) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     position = fraction[:, np.newaxis]
     chosen = np.where(ratio >= 0.0, position < ratio, position >= 1.0 + ratio)
     return without_empty(Matrix(matrix.labels, matrix.values, matrix.present & chosen, matrix.drop_name))
@@ -132,8 +140,17 @@ def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalConte
     named = groups.take(origin)
     dropped = np.bincount(ids, weights=matrix.drop_name, minlength=groups.size) > 0
     if has_value_label:
-        texts = [plain(value) for value in distinct.view(np.float64).tolist()]
-        codes = np.array([matrix.labels.symbols.code(text) for text in texts], dtype=np.int32)
+        codes = _text_codes(distinct.view(np.float64), matrix.labels.symbols, context)
         named = named.with_column(label, codes[cells % value_count])
     drop_name = dropped[origin] & (label != METRIC_NAME)
     return named, counts.reshape(len(cells), steps), drop_name
+
+
+def _text_codes(values: Float, symbols: Symbols, context: EvalContext) -> Codes:
+    """The codes int32[n] of the values' texts."""
+    codes = np.empty(len(values), dtype=np.int32)
+    for start in range(0, len(values), TEXTS_AT_ONCE):
+        context.check()
+        end = start + TEXTS_AT_ONCE
+        codes[start:end] = [symbols.code(plain(value)) for value in values[start:end].tolist()]
+    return codes

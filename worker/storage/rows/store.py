@@ -141,7 +141,7 @@ class Store:
         try:
             yield
         except DECODING_ERRORS as error:
-            text = f"the row {key!r} of {family!r} makes no sense: {error}"
+            text = f"the row {key!r} of {family!r} is invalid: {error}"
             raise self._damaged(StoreDamaged(f"the store {self._path} is damaged: {text}")) from error
 
     def _damaged(self, error: Unavailable) -> Unavailable:

@@ -5,10 +5,10 @@ Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from functools import cmp_to_key
-from itertools import zip_longest
 
 import numpy as np
 
@@ -22,7 +22,10 @@ from shared.promql.model import Grid, Matrix, Value
 _CHUNK = re.compile(r"\d+|\D+", re.ASCII)
 _DIGITS = "0123456789"
 
-Order = Callable[[Call, list[Value], Matrix], Rows]
+COMPARED_AT_ONCE = 1 << 12
+"""Comparisons of label values between two checks of the deadline: some 10 ms."""
+
+Order = Callable[[Call, list[Value], Matrix, EvalContext], Rows]
 
 
 def _sorted(order: Order) -> Function:
@@ -34,23 +37,23 @@ def _sorted(order: Order) -> Function:
             )
             return matrix
         matrix = without_empty(matrix)
-        return take(matrix, order(call, args, matrix)) if matrix.labels.size else matrix
+        return take(matrix, order(call, args, matrix, context)) if matrix.labels.size else matrix
 
     return evaluate
 
 
-def _ascending(call: Call, args: list[Value], matrix: Matrix) -> Rows:
+def _ascending(call: Call, args: list[Value], matrix: Matrix, context: EvalContext) -> Rows:
     return np.argsort(matrix.values[:, 0], kind="stable")
 
 
-def _descending(call: Call, args: list[Value], matrix: Matrix) -> Rows:
+def _descending(call: Call, args: list[Value], matrix: Matrix, context: EvalContext) -> Rows:
     # argsort puts NaN last, as both orders require.
     return np.argsort(-matrix.values[:, 0], kind="stable")
 
 
 def natural(a: str, b: str) -> int:
     """Compare texts, with the numbers in them compared as numbers: negative, 0 or positive."""
-    for x, y in zip_longest(_CHUNK.findall(a), _CHUNK.findall(b), fillvalue=""):
+    for x, y in itertools.zip_longest(_CHUNK.findall(a), _CHUNK.findall(b), fillvalue=""):
         if x and y and x[0] in _DIGITS and y[0] in _DIGITS:
             x, y = x.lstrip("0"), y.lstrip("0")
             if len(x) != len(y):
@@ -60,20 +63,33 @@ def natural(a: str, b: str) -> int:
     return (a > b) - (a < b)
 
 
-def _by_label(call: Call, args: list[Value], matrix: Matrix) -> Rows:
+def _natural_within(check: Callable[[], None]) -> Callable[[str, str], int]:
+    """`natural`, which calls `check` now and then; it may raise."""
+    count = itertools.count(1)
+
+    def compare(a: str, b: str) -> int:
+        if next(count) % COMPARED_AT_ONCE == 0:
+            check()
+        return natural(a, b)
+
+    return compare
+
+
+def _by_label(call: Call, args: list[Value], matrix: Matrix, context: EvalContext) -> Rows:
     """The order by the given labels, each in natural order, and then by the whole label set."""
+    key = cmp_to_key(_natural_within(context.check))
     keys = [np.argsort(matrix.labels.sort_order())]
     for index in reversed(range(1, len(args))):
         codes, inverse = np.unique(matrix.labels.column(text(call, args, index)), return_inverse=True)
-        texts = map(cmp_to_key(natural), matrix.labels.symbols.texts(codes))
+        texts = map(key, matrix.labels.symbols.texts(codes))
         ranks = np.empty(len(codes), dtype=np.int64)
         ranks[[i for _, i in sorted(zip(texts, range(len(codes)), strict=True))]] = np.arange(len(codes))
         keys.append(ranks[inverse])
     return np.lexsort(keys)
 
 
-def _by_label_descending(call: Call, args: list[Value], matrix: Matrix) -> Rows:
-    return _by_label(call, args, matrix)[::-1]
+def _by_label_descending(call: Call, args: list[Value], matrix: Matrix, context: EvalContext) -> Rows:
+    return _by_label(call, args, matrix, context)[::-1]
 
 
 FUNCTIONS: dict[str, Function] = {
