@@ -235,10 +235,17 @@ class Links:
             )
 
     def _send(self, part: WorkerCall, message: Sequence[Frame]) -> None:
-        if self._transmit([part.worker.identity, *message]):
+        worker = part.worker
+        refusal = self._transmit([worker.identity, *message])
+        if not refusal:
             part.send_off()
-        else:
-            part.outcome = f"{part.worker.name} is not connected"
+            return
+        if refusal == zmq.EAGAIN:
+            part.outcome = f"{worker.name} takes no more messages for now"
+            return
+        part.outcome = f"{worker.name} is not connected"
+        if self._workers.get(worker.identity) is worker:
+            self._remove(worker, part.outcome)  # at once, and not when it has been silent for long enough
 
     def _give_up(self, part: WorkerCall) -> None:
         """Cancel the request at the worker: its reply is no longer awaited."""
@@ -249,9 +256,10 @@ class Links:
             if not self._transmit_control(cancel):
                 self._transmit(cancel)
 
-    def _transmit(self, frames: Sequence[Frame]) -> bool:
+    def _transmit(self, frames: Sequence[Frame]) -> int:
+        """0 when the message is on its way, else why it is not; see `_refusal`."""
         try:
-            return _sent(self._socket, frames)
+            return _refusal(self._socket, frames)
         finally:
             # The socket's descriptor is edge-triggered: a send may consume the edge of a message that just arrived.
             if not self._drain_due:
@@ -263,7 +271,7 @@ class Links:
         if self._control is None:
             return False
         try:
-            return _sent(self._control, frames)
+            return not _refusal(self._control, frames)
         finally:
             self._loop.call_soon(self._drain_control)
 
@@ -354,15 +362,15 @@ class Links:
             part.settle(why)
 
 
-def _sent(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> bool:
-    """Whether the message is on its way; False when the worker is away or its queue is full."""
+def _refusal(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> int:
+    """Send a message. Returns 0, or EHOSTUNREACH when the worker is away, or EAGAIN when its queue is full."""
     try:
         wire.send(socket, frames)
     except zmq.ZMQError as error:
         if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
             raise
-        return False
-    return True
+        return error.errno
+    return 0
 
 
 def _why(shard: Shard) -> str:
