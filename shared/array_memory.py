@@ -10,9 +10,9 @@ what Python's own objects take is not counted.
 from __future__ import annotations
 
 import ctypes
-import threading
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -27,6 +27,11 @@ _SET_HANDLER, _GET_HANDLER = 304, 305
 """Places of PyDataMem_SetHandler and PyDataMem_GetHandler in numpy's table of C functions, which never change."""
 _HUGE_BYTES_MIN, _PAGE_BYTES, _MADV_HUGEPAGE = 4 << 20, 4096, 14
 _USED, _LIMIT, _PEAK = range(3)
+_LEFT_BYTES_MAX = 4096
+"""A slot is used again while arrays of so many bytes are still in it. Its next account counts too little by as much
+when they are freed. (Numbers of arrays that were grown in place are exact to some bytes only.)"""
+_LOOKS = 2
+"""Slots with arrays that are looked at before a new one is made."""
 
 _CONTEXT, _ADDRESS, _SIZE = types.voidptr, types.intp, types.uintp
 _malloc: Any = types.ExternalFunction("malloc", _ADDRESS(_SIZE))
@@ -129,8 +134,7 @@ class Account:
 
     def __del__(self) -> None:
         self._slot.numbers[_USED] -= self._held
-        with _lock:
-            _slots.append(self._slot)
+        _give_back(self._slot)
 
 
 @contextmanager
@@ -163,8 +167,8 @@ class _Handler(ctypes.Structure):
 class _Slot:
     """The numbers of an account (int64[3]: used, limit, peak), and the handler that keeps them.
 
-    Slots are never freed, since arrays that outlive their account still refer to them; those whose arrays are all
-    freed are used again.
+    Slots are never freed, not even when the process ends, since arrays that outlive their account still refer to them;
+    those whose arrays are all freed are used again.
     """
 
     def __init__(self) -> None:
@@ -172,20 +176,37 @@ class _Slot:
         functions = _numpy().functions
         self._struct = _Handler(b"triptych", 1, _Allocator(self.numbers.ctypes.data, *functions))
         self.handler = _new_capsule(ctypes.addressof(self._struct), _HANDLER_NAME, None)
+        _keep_for_good(self)
+
+    def is_free(self) -> bool:
+        return bool(self.numbers[_USED] <= _LEFT_BYTES_MAX)
 
 
-_lock = threading.Lock()
-_slots: list[_Slot] = []
-"""Slots that no account uses; arrays may still be in some."""
+_idle: deque[_Slot] = deque()
+_occupied: deque[_Slot] = deque()
+"""Slots that no account uses: those without arrays, and those that had some when they were last looked at."""
 
 
 def _slot() -> _Slot:
-    with _lock:
-        for at, slot in enumerate(_slots):
-            # Numbers of arrays that were grown in place are exact to some bytes only.
-            if slot.numbers[_USED] <= 0:
-                return _slots.pop(at)
+    # The operations of a deque are atomic, so threads need no lock.
+    with suppress(IndexError):
+        return _idle.pop()
+    with suppress(IndexError):
+        for _ in range(_LOOKS):
+            slot = _occupied.popleft()
+            if slot.is_free():
+                return slot
+            _occupied.append(slot)
     return _Slot()
+
+
+def _give_back(slot: _Slot) -> None:
+    (_idle if slot.is_free() else _occupied).append(slot)
+
+
+def _keep_for_good(thing: object) -> None:
+    """Arrays may be freed at the very end of the process, when nothing else is left."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
@@ -206,6 +227,7 @@ class _Numpy:
         self.default: Any = ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET_HANDLER])()
         self._compiled = [c_function(signature, function) for function, signature in _SIGNATURES.items()]
         self.functions = tuple(function.address for function in self._compiled)
+        _keep_for_good(self)
 
 
 @cache

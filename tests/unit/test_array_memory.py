@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from collections import deque
+from typing import Any
 
 import numpy as np
 import pytest
 
+from shared import array_memory
 from shared.array_memory import Account, uncounted
 
 MEGABYTE = 1 << 20
@@ -113,3 +118,63 @@ def test_bytes_that_no_array_holds() -> None:
     assert account.used_bytes == MEGABYTE // 2
     del account
     assert Account(MEGABYTE).used_bytes == 0
+
+
+def opened(nbytes: int) -> Any:
+    """An array of an account that nobody has any more."""
+    with Account(64 * MEGABYTE).open():
+        return np.zeros(nbytes, dtype=np.uint8)
+
+
+@pytest.fixture
+def no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_memory, "_idle", deque())
+    monkeypatch.setattr(array_memory, "_occupied", deque())
+
+
+@pytest.mark.usefixtures("no_slots")
+def test_an_account_costs_the_same_however_many_arrays_outlive_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    is_free = array_memory._Slot.is_free
+
+    def counted(slot: array_memory._Slot) -> bool:
+        nonlocal looks
+        looks += 1
+        return is_free(slot)
+
+    monkeypatch.setattr(array_memory._Slot, "is_free", counted)
+    arrays = [opened(MEGABYTE // 100) for _ in range(1000)]
+    assert len(array_memory._occupied) == 1000 and looks <= 3000
+    arrays.clear()
+    for _ in range(1000):
+        opened(1)
+    assert len(array_memory._occupied) + len(array_memory._idle) == 1000  # none was made
+
+
+@pytest.mark.usefixtures("no_slots")
+def test_a_slot_with_next_to_nothing_in_it_is_used_again() -> None:
+    for left in (4096, 4097):
+        array = opened(left)
+        assert len(array_memory._idle) == (left == 4096)
+        account = Account(MEGABYTE)
+        assert account.used_bytes == 0
+        del array
+        with account.open():
+            half = np.empty(MEGABYTE // 2, np.uint8)
+        assert 0 <= half.nbytes - account.used_bytes <= 4096
+        del half, account
+        array_memory._idle.clear()
+
+
+def test_a_process_ends_in_order_while_arrays_are_still_there() -> None:
+    program = (
+        "import numpy as np, sys\n"
+        "from shared.array_memory import Account\n"
+        "def opened():\n"
+        "    with Account(1 << 30).open():\n"
+        "        return np.ones(1000)\n"
+        "sys.keep = [opened() for _ in range(300)]\n"
+        "np.keep = [opened() for _ in range(300)]\n"
+    )
+    for _ in range(3):
+        assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
