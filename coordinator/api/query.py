@@ -27,7 +27,6 @@ from coordinator.queries.evaluation import (
     Query,
     Replies,
     ask,
-    coordinator_account,
     in_thread,
     learn,
     made,
@@ -132,17 +131,15 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
     require_fitting(query, query_plan, workers)
     beside.estimate = estimate = context.costs.estimate(query_plan.demands)
 
-    async def merged_and_rendered(replies: Replies) -> tuple[Body, Account]:
-        account = coordinator_account(query, replies.place)
-
+    async def merged_and_rendered(replies: Replies) -> tuple[Body, Account | None]:
         def work() -> Body:
             conclusion = merge(query, replies)
             learn(context.costs, conclusion)
             return Body(_chunks(query, conclusion, beside), gzip=gzip)
 
-        return await made(work, query, account, replies), account
+        return await made(work, query, replies)
 
-    async def attempt(place: Place) -> tuple[Body, Account]:
+    async def attempt(place: Place) -> tuple[Body, Account | None]:
         try:
             return await merged_and_rendered(await ask(query, query_plan, context.links, place))
         except SeriesBecameEqual:
@@ -160,7 +157,8 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
     if body.whole:
         return whole(body)
     with ExitStack() as held:
-        held.enter_context(context.gate.sending(account))
+        if account is not None:
+            held.enter_context(context.gate.sending(account))
         return await respond(request, body, lambda call: in_thread(call, query, LIGHT), held.close)
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event
 from typing import TypeVar
 
@@ -225,22 +226,25 @@ def coordinator_account(query: Query, place: Place) -> Account:
     return account_of(int(query.bytes_max * COORDINATOR_SHARE), is_light=place.is_light)
 
 
-async def made(call: Callable[[], T], query: Query, account: Account, replies: Replies) -> T:
-    """The result of `call`, which makes the answer: on the event loop if that was quick the last time, else in a
-    thread. Raises what `call` raises, NotExecutable when there is too little in the account, or TooHeavy."""
+async def made(call: Callable[[], T], query: Query, replies: Replies) -> tuple[T, Account | None]:
+    """The result of `call`, which makes the answer, and the account of what it holds: in a thread, or on the event loop
+    and without an account if that was quick the last time. Raises what `call` raises, NotExecutable when there is too
+    little in the account, or TooHeavy."""
     received_bytes = sum(size_of(frame) for reply in replies.fan_out.replies for frame in reply.message.frames)
-    timed = _timed(counted(call, account, received_bytes, replies.place))
     identity = query.identity()
+    account = None
     try:
         if _QUICK.has(identity, received_bytes):
-            result, seconds = timed()
+            result, seconds = _timed(call)
         else:
-            result, seconds = await in_thread(timed, query, replies.place)
+            account = coordinator_account(query, replies.place)
+            in_account = counted(call, account, received_bytes, replies.place)
+            result, seconds = await in_thread(partial(_timed, in_account), query, replies.place)
     except Exception:
         _QUICK.failed(identity)
         raise
     _QUICK.took(identity, received_bytes, seconds)
-    return result
+    return result, account
 
 
 def counted(call: Callable[[], T], account: Account, received_bytes: int, place: Place) -> Callable[[], T]:
@@ -255,14 +259,10 @@ def counted(call: Callable[[], T], account: Account, received_bytes: int, place:
     return run
 
 
-def _timed(call: Callable[[], T]) -> Callable[[], tuple[T, float]]:
-    """`call`, which then returns how many seconds it took, too."""
-
-    def run() -> tuple[T, float]:
-        started_at = time.perf_counter()
-        return call(), time.perf_counter() - started_at
-
-    return run
+def _timed(call: Callable[[], T]) -> tuple[T, float]:
+    """The result of the call, and how many seconds it took."""
+    started_at = time.perf_counter()
+    return call(), time.perf_counter() - started_at
 
 
 def threads_of(place: Place) -> ThreadPoolExecutor:

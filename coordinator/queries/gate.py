@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -172,11 +172,13 @@ class Gate:
         prefers_light = is_light and not was_heavy and self.light.free > 0
         if prefers_light or is_restrained or self._is_full() or not self.heavy.take_now():
             if not is_heavy and not was_heavy:
+                await self._take_light(client, deadline)
                 try:
-                    async with self._light_place(client, deadline):
-                        return await attempt(LIGHT)
+                    return await attempt(LIGHT)
                 except TooHeavy:
                     self._remember(query)
+                finally:
+                    self.light.give()
             if restraint is not None:
                 restraint.require_heavy()
             await self._wait(self.heavy, client, deadline, HEAVY_WAIT_MAX_S, "heavy")
@@ -190,18 +192,16 @@ class Gate:
             if time.monotonic() - started_at < LIGHT_PROCESSOR_S:
                 self._known.pop(query, None)
 
-    @asynccontextmanager
-    async def _light_place(self, client: Hashable, deadline: float) -> AsyncIterator[None]:
+    async def _take_light(self, client: Hashable, deadline: float) -> None:
+        """Take a light place. Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""
+        self.waits.calls += 1
+        if self.light.take_now():
+            return
         waits_from = time.monotonic()
         try:
             await self._wait(self.light, client, deadline, LIGHT_WAIT_MAX_S, "light")
         finally:
-            self.waits.calls += 1
             self.waits.ms += (time.monotonic() - waits_from) * 1000
-        try:
-            yield
-        finally:
-            self.light.give()
 
     async def _wait(self, places: Places, client: Hashable, deadline: float, wait_max_s: float, kind: str) -> None:
         """Take a place. Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""

@@ -21,7 +21,6 @@ from coordinator.queries.evaluation import (
     Conclusion,
     Query,
     ask,
-    coordinator_account,
     in_thread,
     made,
     merge,
@@ -95,7 +94,8 @@ def query(text: str, grid: Grid = INSTANT, **options: Any) -> Query:
 def concluded(asked: Query, workers: Workers) -> Conclusion:
     async def run() -> Conclusion:
         replies = await ask(asked, await planned(asked), cast(Links, workers), HEAVY)
-        return await made(lambda: merge(asked, replies), asked, coordinator_account(asked, HEAVY), replies)
+        conclusion, _ = await made(lambda: merge(asked, replies), asked, replies)
+        return conclusion
 
     return asyncio.run(run())
 
