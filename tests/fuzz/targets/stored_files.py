@@ -5,6 +5,7 @@ Checksums are made right where a reader compares them before anything else, so t
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -222,7 +223,7 @@ TARGETS = [
     Target("wal-workers", partial(_read_by_path, layout.read_workers), lambda: [layout.encode_workers(3)],
            refusals=(ValueError,), bytes_max=64),
     Target("journal-record", _journal, _journal_records, refusals=ROW),
-    Target("block-chunk", _chunk, _chunks, refusals=ROW),
+    Target("block-chunk", _chunk, _chunks, refusals=(ValueError, struct.error)),
     Target("log-record", _log_record, _log_records, refusals=ROW),
     Target("log-run", _run, _runs, refusals=ROW),
     Target("log-entry", _entry, _entries, refusals=ROW),

@@ -69,7 +69,8 @@ class BlockRow(msgspec.Struct, frozen=True):
         """Raises ValueError if no block can have such a row."""
         if not self.name.isalnum() or not self.name.isascii():
             raise ValueError(f"{self.name!r} is no name of a block")
-        if self.samples < 1 or not 0 < self.directory_at < self.size_bytes:
+        most_samples = CHUNK_SAMPLES * self.directory_at
+        if not 0 < self.samples <= most_samples or not 0 < self.directory_at < self.size_bytes:
             raise ValueError(
                 f"block {self.name} has {self.samples} samples in {self.size_bytes} bytes, "
                 f"and its directory begins at {self.directory_at}"

@@ -87,6 +87,10 @@ def decode_directory(data: bytes, samples: int, chunk_bytes: int) -> Directory:
         out = np.empty(len(columns["ids"]) + 1 if columns else samples, dtype=dtype)
         columns[name] = out[: decompressed_into(data[at : at + size], out)].copy()
         at += size
+    runs, chunk_count = len(columns["ids"]), len(columns["chunk_hashes"])
+    lengths = [runs, runs, runs, runs, chunk_count + 1, chunk_count + 1, chunk_count]
+    if [len(column) for column in columns.values()] != lengths:
+        raise ValueError(f"its columns have {[len(column) for column in columns.values()]} numbers, not {lengths}")
     columns["latest"] += columns["earliest"]
     before = _checked(columns, samples, chunk_bytes)
     order = np.argsort(columns["ids"], kind="stable")
@@ -96,18 +100,13 @@ def decode_directory(data: bytes, samples: int, chunk_bytes: int) -> Directory:
 def _checked(columns: dict[str, NDArray], samples: int, chunk_bytes: int) -> NDArray[np.int64]:
     """int64[runs + 1]: the number of samples before each run. Raises ValueError if the columns contradict each other,
     or are not those of a block with so many samples in chunks of so many bytes."""
-    ids, counts, earliest, latest, chunk_runs, chunk_at, hashes = (columns[name] for name in COLUMNS)
-    runs, chunk_count = len(ids), len(hashes)
-    if not runs == len(counts) == len(earliest) == len(latest):
-        raise ValueError(f"it has {runs} series, but {len(counts)} counts and {len(earliest)} and {len(latest)} times")
-    if not chunk_count == len(chunk_runs) - 1 == len(chunk_at) - 1:
-        raise ValueError(f"it has {chunk_count} checksums, but {len(chunk_runs)} and {len(chunk_at)} bounds of chunks")
-    if ids.min() < 0 or counts.min() < 1 or (latest < earliest).any():
-        raise ValueError("it has a run without samples, of no series, or that ends before it begins")
+    ids, counts, earliest, latest, chunk_runs, chunk_at, _ = (columns[name] for name in COLUMNS)
     before = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
     if before[-1] != samples:
         raise ValueError(f"it has {before[-1]} samples and its row {samples}")
-    for bounds, end, what in ((chunk_runs, runs, "runs"), (chunk_at, chunk_bytes, "bytes")):
+    if ids.min() < 0 or counts.min() < 1 or (latest < earliest).any():
+        raise ValueError("it has a run without samples, of no series, or that ends before it begins")
+    for bounds, end, what in ((chunk_runs, len(ids), "runs"), (chunk_at, chunk_bytes, "bytes")):
         if bounds[0] != 0 or bounds[-1] != end or (bounds[1:] <= bounds[:-1]).any():
             raise ValueError(f"its chunks do not share its {end} {what}")
     largest = int(np.diff(before[chunk_runs]).max())
