@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
 from itertools import pairwise
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.fuzz import scratch
+from tests.fuzz.memory_objects import MemoryObjects
 from tests.fuzz.pieces import joined, split
 from tests.fuzz.target import Target
 from tests.fuzz.thresholds import lowered
@@ -27,6 +29,7 @@ from worker.series.blocks.block import SUFFIX, Block, BlockRow, BlockWriter, Cor
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.layers import Tombstone
 from worker.series.pieces import join
+from worker.storage.faces import Objects
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.damage import DECODING_ERRORS
 
@@ -53,8 +56,7 @@ def _file(data: bytes) -> None:
         row = msgspec.msgpack.decode(encoded_row, type=BlockRow)
     except DECODING_ERRORS:
         return
-    objects = LocalObjects(scratch.directory())
-    (scratch.directory() / (NAME + SUFFIX)).write_bytes(content + encoded_directory)
+    objects = cast(Objects, MemoryObjects({NAME + SUFFIX: content + encoded_directory}))
     for kind in (Block, _Unchecked):
         if kind is _Unchecked:
             if not content or not encoded_directory:

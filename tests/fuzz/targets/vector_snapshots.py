@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -16,8 +17,10 @@ import xxhash
 
 from shared.messages.vectors import Collection, Condition
 from tests.fuzz import scratch
+from tests.fuzz.memory_objects import MemoryObjects
 from tests.fuzz.pieces import joined, split
 from tests.fuzz.target import Target
+from worker.storage.faces import Objects
 from worker.storage.objects import LocalObjects
 from worker.vectors import snapshot
 from worker.vectors.snapshot import ATTRIBUTES, INDEX, ROWS, SHARDS
@@ -30,6 +33,7 @@ CONDITION = Condition("and", children=(Condition("eq", "name", ("a",)), Conditio
 
 
 def _directory() -> Path:
+    """Where the small snapshot is."""
     path = scratch.directory() / "snapshots" / PLACE
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -41,13 +45,13 @@ def _snapshot(data: bytes) -> None:
     graph = _written()[-1]
     rows, shards = _repaired_rows(rows, attributes, graph), _repaired_shards(shards)
     graph = graph_change + graph[len(graph_change) :]
-    directory = _directory()
-    for name, content in zip(FILES, (rows, shards, attributes, graph), strict=True):
-        (directory / name).write_bytes(content)
-    snapshots = LocalObjects(directory.parent)
+    contents = dict(zip(FILES, (rows, shards, attributes, graph), strict=True))
+    saved = MemoryObjects(contents, paths={FILES[-1]: _directory() / FILES[-1]})
+    snapshots = cast(Objects, MemoryObjects({}, {PLACE: saved}))
     found = snapshot.read(snapshots, 0, COLLECTION)
     snapshot.discard_newer(snapshots, 0, 3)
     if found is None:
+        assert data != joined(_written()[:-1]), "the snapshot as it was written is not read"
         return
     assert len(found.ids) == len(found.versions)
     found.attributes.mask(CONDITION, len(found.ids))
