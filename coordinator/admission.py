@@ -25,11 +25,12 @@ SMALL_BODY_BYTES = 64 << 10
 class Holder:
     """What one connection has: the request that it is in the middle of, if any, and the bytes held for it."""
 
-    __slots__ = ("body_bytes", "client", "in_flight", "may_use_reserve", "parked")
+    __slots__ = ("body_bytes", "client", "in_flight", "is_announced", "may_use_reserve", "parked")
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.in_flight = False
+        self.is_announced = False
         self.may_use_reserve = False
         self.parked = 0
         """How many things at once its request waits for."""
@@ -49,11 +50,30 @@ class Admission:
         self._client_bytes_max = share_of(self.bytes_max, percent)
         self._client_followers_max = share_of(settings.log_followers_max, percent)
         self.requests = 0
+        self.announced = 0
         self.body_bytes = 0
+        self.heavy_requests: Callable[[], int] = lambda: 0
+        """How many of the requests in flight are heavy queries, most of which wait for others to end."""
         self.make_room: Callable[[int], None] = lambda bytes_wanted: None
         """Ends slow bodies that are arriving, until so many bytes are free (coordinator/connections.py)."""
 
     # Requests in flight
+
+    def at_work(self) -> int:
+        """Requests that are in flight or about to be, without heavy queries."""
+        return self.requests + self.announced - self.heavy_requests()
+
+    def announce(self, holder: Holder) -> None:
+        """A request has arrived that will be in flight as soon as the event loop comes to it."""
+        if not holder.is_announced:
+            holder.is_announced = True
+            self.announced += 1
+
+    def begun(self, holder: Holder) -> None:
+        """The event loop has come to the request, or its connection is gone."""
+        if holder.is_announced:
+            holder.is_announced = False
+            self.announced -= 1
 
     def enter(self, holder: Holder, *, may_use_reserve: bool) -> None:
         """A request is in flight from now on. Raises Overloaded when there is no place for it."""

@@ -77,6 +77,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     )
     _say_limits(context.connections, settings)
     context.connections.start()
+    context.pressure.start()
     runner = web.ServerRunner(server, shutdown_timeout=STOP_GRACE_S)
     await runner.setup()
     listener = Listener(server)
@@ -88,6 +89,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         trimming.cancel()
     finally:
         listener.close()
+        context.pressure.stop()
         context.connections.stop()
         await runner.cleanup()
         await context.vectors.stop()

@@ -57,6 +57,21 @@ def require_whole(warnings: Sequence[str]) -> None:
 
 
 @dataclass(slots=True)
+class Waits:
+    """How long work waited for its turn; of calls to workers, from call to reply, less the time in which the worker
+    worked on them."""
+
+    calls: int = 0
+    ms: float = 0.0
+
+    def taken(self) -> float:
+        """The mean since the last time, in seconds."""
+        mean_ms = self.ms / self.calls if self.calls else 0.0
+        self.calls, self.ms = 0, 0.0
+        return mean_ms / 1000
+
+
+@dataclass(slots=True)
 class Worker:
     """`pending`: what it has been asked and has not answered, by request id."""
 

@@ -12,6 +12,8 @@ from coordinator.connections import Connections, connections_max
 from coordinator.decoding import Decodings
 from coordinator.links import Links
 from coordinator.log.area import LogArea
+from coordinator.pressure import Pressure
+from coordinator.queries.cost import Costs
 from coordinator.queries.gate import Gate
 from coordinator.series.groups import SampleWrites
 from coordinator.spool import Spool
@@ -29,17 +31,28 @@ class Context:
     vectors: VectorArea
     samples: SampleWrites
     gate: Gate
+    costs: Costs = field(default_factory=Costs)
     started_at: float = field(default_factory=time.time)
     decodings: Decodings = field(default_factory=Decodings)
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)
+    pressure: Pressure = field(init=False)
     spool: Spool = field(init=False)
 
     def __post_init__(self) -> None:
         self.admission = Admission(self.settings)
         self.connections = Connections(self.settings, self.admission, connections_max(self.settings))
+        self.admission.heavy_requests = self.gate.heavy_queries
+        self.pressure = Pressure(
+            self.settings,
+            self.admission,
+            (self.links.waits, self.gate.waits),
+            self.links.pause_background,
+        )
+        self.gate.restraint = self.pressure
         self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
         self.telemetry.watch(self.connections)
+        self.telemetry.watch_pressure(self.pressure)
 
 
 CONTEXT = web.AppKey("context", Context)

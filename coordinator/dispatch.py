@@ -51,7 +51,7 @@ class Dispatcher:
     def __init__(self, app: web.Application) -> None:
         app.freeze()
         self._app = app
-        self._connections = app[CONTEXT].connections
+        self._context = app[CONTEXT]
         self._body_bytes_max = app[CONTEXT].settings.body_bytes_max
         self._plain: dict[tuple[str, str], web.UrlMappingMatchInfo] = {}
         for route in app.router.routes():
@@ -61,7 +61,8 @@ class Dispatcher:
 
     def server(self, **options: Any) -> web.Server:
         """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
-        return Server(self._handle, self._connections, request_factory=self._request, **options)  # type: ignore[arg-type]
+        context = self._context
+        return Server(self._handle, context.connections, context.pressure, request_factory=self._request, **options)  # type: ignore[arg-type]
 
     def _own(self, match: web.UrlMappingMatchInfo) -> web.UrlMappingMatchInfo:
         match.add_app(self._app)
@@ -121,7 +122,10 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     context = request.app[CONTEXT]
     holder = connection_of(request).holder
     started = time.perf_counter()
+    context.admission.begun(holder)
     try:
+        if context.pressure.is_on:
+            context.pressure.require(request.path)
         context.admission.enter(holder, may_use_reserve=request.path.startswith(RESERVED))
     except errors.Overloaded as error:
         return error_answer(request.path, error)
@@ -150,7 +154,8 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     try:
         return await handler(request)
     except TriptychError as error:
-        if error.status >= 500:
+        is_counted = isinstance(error, errors.Overloaded) and request.app[CONTEXT].pressure.is_on
+        if error.status >= 500 and not is_counted:  # of an overload, beginning and end are logged
             event(logging.WARNING, "request refused", path=request.path, status=error.status, why=error)
         if isinstance(error, Malformed):
             return _refused(request, error)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from coordinator.calls import FanOut, MethodCall, Worker, WorkerCall, WorkerReply
+from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply
 from proto import cluster_pb2
 from shared import errors, wire
 from shared.config import Settings
@@ -57,6 +57,7 @@ class Links:
         # Ids start at the clock's time: a worker may still answer a request of the previous coordinator.
         self._ids = itertools.count(time.time_ns())
         self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
+        self.waits = Waits()
         self._drain_due = False
         self._control: zmq.Socket[bytes] | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -234,10 +235,17 @@ class Links:
             )
 
     def _send(self, part: WorkerCall, message: Sequence[Frame]) -> None:
-        if self._transmit([part.worker.identity, *message]):
+        worker = part.worker
+        refusal = self._transmit([worker.identity, *message])
+        if not refusal:
             part.send_off()
-        else:
-            part.outcome = f"{part.worker.name} is not connected"
+            return
+        if refusal == zmq.EAGAIN:
+            part.outcome = f"{worker.name} takes no more messages for now"
+            return
+        part.outcome = f"{worker.name} is not connected"
+        if self._workers.get(worker.identity) is worker:
+            self._remove(worker, part.outcome)  # at once, and not when it has been silent for long enough
 
     def _give_up(self, part: WorkerCall) -> None:
         """Cancel the request at the worker: its reply is no longer awaited."""
@@ -248,9 +256,10 @@ class Links:
             if not self._transmit_control(cancel):
                 self._transmit(cancel)
 
-    def _transmit(self, frames: Sequence[Frame]) -> bool:
+    def _transmit(self, frames: Sequence[Frame]) -> int:
+        """0 when the message is on its way, else why it is not; see `_refusal`."""
         try:
-            return _sent(self._socket, frames)
+            return _refusal(self._socket, frames)
         finally:
             # The socket's descriptor is edge-triggered: a send may consume the edge of a message that just arrived.
             if not self._drain_due:
@@ -262,9 +271,14 @@ class Links:
         if self._control is None:
             return False
         try:
-            return _sent(self._control, frames)
+            return not _refusal(self._control, frames)
         finally:
             self._loop.call_soon(self._drain_control)
+
+    def pause_background(self) -> None:
+        """Have all workers put off their background work for a while."""
+        for worker in self._workers.values():
+            self._transmit_control([worker.identity, *wire.encode_pause()])
 
     # Messages from workers
 
@@ -298,6 +312,8 @@ class Links:
             part.settle(str(error))
         else:
             elapsed_ms = (time.monotonic() - part.call.asked_at) * 1000
+            self.waits.calls += 1
+            self.waits.ms += elapsed_ms - reply.timings_ms.get("total", elapsed_ms)
             part.settle(WorkerReply(part.worker.name, part.shards, reply, elapsed_ms))
 
     def _register(self, identity: bytes, message: cluster_pb2.Register) -> None:
@@ -346,15 +362,15 @@ class Links:
             part.settle(why)
 
 
-def _sent(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> bool:
-    """Whether the message is on its way; False when the worker is away or its queue is full."""
+def _refusal(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> int:
+    """Send a message. Returns 0, or EHOSTUNREACH when the worker is away, or EAGAIN when its queue is full."""
     try:
         wire.send(socket, frames)
     except zmq.ZMQError as error:
         if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
             raise
-        return False
-    return True
+        return error.errno
+    return 0
 
 
 def _why(shard: Shard) -> str:

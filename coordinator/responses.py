@@ -25,7 +25,7 @@ BODY_BYTES_MAX = 64 << 10
 """A longer body is left to aiohttp: joining it to its head would copy it once more."""
 HEADS_MAX = 256
 """Heads that are cached: some tens of combinations of status and media type are in use."""
-_MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
+MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
 
 
 def json_answer(data: Any, status: int = 200) -> web.Response:
@@ -42,7 +42,7 @@ def success(data: Any, warnings: list[str] | None = None) -> web.Response:
 
 def error_answer(path: str, error: TriptychError) -> web.Response:
     """The error in the envelope of the area that `path` belongs to."""
-    if path.startswith(_MESSAGE_AREAS):
+    if path.startswith(MESSAGE_AREAS):
         response = json_answer({"status": "error", "message": str(error)}, error.status)
     else:
         envelope = {"status": "error", "errorType": error.error_type, "error": str(error)}

@@ -15,6 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 from coordinator.connections import Connections
 from coordinator.links import Links
+from coordinator.pressure import Pressure
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 _BOUNDS = [*(floatToGoString(bound) for bound in _SECONDS), "+Inf"]
@@ -41,6 +42,10 @@ class Telemetry:
     def watch(self, connections: Connections) -> None:
         """Show these connections, too."""
         self._registry.register(_Connections(connections))
+
+    def watch_pressure(self, pressure: Pressure) -> None:
+        """Show this, too."""
+        self._registry.register(_Overload(pressure))
 
     def served(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a request. Called on the event loop only."""
@@ -105,6 +110,35 @@ class _Connections(Collector):
         for reason, count in self._connections.ended.items():
             ended.add_metric([reason], count)
         yield ended
+
+
+class _Overload(Collector):
+    """How overloaded the service is, and what it has refused therefore."""
+
+    def __init__(self, pressure: Pressure) -> None:
+        self._pressure = pressure
+
+    def collect(self) -> Iterator[Metric]:
+        pressure = self._pressure
+        yield GaugeMetricFamily(
+            "triptych_overload_level",
+            "What is given up: 0 nothing, 1 background work, 2 heavy queries, 3 writes",
+            float(pressure.level),
+        )
+        yield GaugeMetricFamily(
+            "triptych_queue_wait_seconds", "How long work waits for its turn, on average", pressure.wait_s
+        )
+        yield GaugeMetricFamily(
+            "triptych_memory_available_bytes",
+            "Memory that is left on the machine or in the control group",
+            pressure.available_bytes,
+        )
+        refused = CounterMetricFamily(
+            "triptych_overload_refused", "Requests refused because of overload", labels=["reason"]
+        )
+        for reason, count in pressure.refused.items():
+            refused.add_metric([reason], count)
+        yield refused
 
 
 class _Shards(Collector):

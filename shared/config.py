@@ -49,6 +49,14 @@ class Settings:
         least=1,
         most=100,
     )
+    queue_wait_ms: int = _setting(
+        25, "requests are refused while work waits longer than this for its turn, all the time and on average", least=1
+    )
+    memory_reserve_bytes: int = _setting(
+        0,
+        "writes are refused while less memory than this is available; 0: 5 % of the machine's, at most 1GB",
+        least=0,
+    )
     head_timeout_ms: int = _setting(10_000, "time in which the head of a request must arrive", least=1)
     idle_timeout_ms: int = _setting(360_000, "a connection without a request is closed after this time", least=1)
     slow_reader_timeout_ms: int = _setting(

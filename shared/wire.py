@@ -33,6 +33,7 @@ REQUEST = b"Q"
 REPLY = b"R"
 REGISTER = b"G"  # worker → coordinator, at the start and every heartbeat; no request id
 CANCEL = b"C"  # coordinator → worker: the reply to this request is no longer awaited
+PAUSE = b"P"  # coordinator → worker: put off background work for a while; no request id
 _ID_END = 9
 _HEADER_AT = 13
 _ALIGNMENT = 8
@@ -262,6 +263,10 @@ def control_address(address: str) -> str:
 
 def encode_cancel(request_id: bytes) -> list[Frame]:
     return [CANCEL + request_id]
+
+
+def encode_pause() -> list[Frame]:
+    return [PAUSE]
 
 
 def encode_register(message: cluster_pb2.Register) -> list[Frame]:

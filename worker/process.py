@@ -95,13 +95,15 @@ class WorkerProcess:
         self._close(loading)
 
     def _sleep(self, wake: select.poll, seconds: float) -> None:
-        """Until there is news of a shard or the time is up; cancellations are heard meanwhile."""
+        """Until there is news of a shard or the time is up; control messages are heard meanwhile."""
         until = time.monotonic() + seconds
         while not self._stopping:
             while wire.readable(self._control):
                 message = wire.receive(self._control)
                 if wire.kind_of(message) == wire.CANCEL:
                     self._service.cancel(wire.request_id_of(message))
+                elif wire.kind_of(message) == wire.PAUSE:
+                    self._services.background.pause()
             ready = [descriptor for descriptor, _ in wake.poll(max(0.0, until - time.monotonic()) * 1000)]
             if self._wake_read in ready:
                 os.read(self._wake_read, 65536)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shared.config import Settings
+from worker.background import Background
 from worker.logs.keeper import Keeper
 from worker.series.index.texts import TextTable
 from worker.series.services import SeriesServices
@@ -17,7 +18,8 @@ from worker.vectors.engine import Engine
 @dataclass(frozen=True, slots=True)
 class Services:
     """`log`: the write-ahead log of all shards and areas. `keeper`: the background work on the log area's part of it.
-    `engine`: the vector collections over all shards. `storage`: all else that is durable."""
+    `engine`: the vector collections over all shards. `storage`: all else that is durable. `background`: whether work
+    that can wait is put off."""
 
     settings: Settings
     storage: Storage
@@ -25,10 +27,13 @@ class Services:
     series: SeriesServices
     keeper: Keeper
     engine: Engine
+    background: Background
 
     @classmethod
     def build(cls, settings: Settings, log: WorkerJournal) -> Services:
         """For one process; starts no thread yet."""
         storage = LocalStorage(settings.data, check_store)
-        series = SeriesServices(settings, TextTable())
-        return cls(settings, storage, log, series, Keeper(log), Engine(settings, storage.snapshots))
+        background = Background()
+        series = SeriesServices(settings, TextTable(), background)
+        engine = Engine(settings, storage.snapshots, background)
+        return cls(settings, storage, log, series, Keeper(log), engine, background)

@@ -21,6 +21,7 @@ from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip, boolean
 from coordinator.protocol import client_of
+from coordinator.queries.cost import Estimate
 from coordinator.queries.evaluation import (
     Conclusion,
     Query,
@@ -28,10 +29,12 @@ from coordinator.queries.evaluation import (
     ask,
     coordinator_account,
     in_thread,
+    learn,
     made,
     merge,
     planned,
     remark_texts,
+    require_fitting,
 )
 from coordinator.queries.explain import explain, stats
 from coordinator.queries.gate import LIGHT, Place
@@ -125,11 +128,17 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
         named = _TYPE_NAMES[query_plan.type]
         raise NotExecutable(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
 
+    workers = context.links.worker_count()
+    require_fitting(query, query_plan, workers)
+    beside.estimate = estimate = context.costs.estimate(query_plan.demands)
+
     async def merged_and_rendered(replies: Replies) -> tuple[Body, Account]:
         account = coordinator_account(query, replies.place)
 
         def work() -> Body:
-            return Body(_chunks(query, merge(query, replies), beside), gzip=gzip)
+            conclusion = merge(query, replies)
+            learn(context.costs, conclusion)
+            return Body(_chunks(query, conclusion, beside), gzip=gzip)
 
         return await made(work, query, account, replies), account
 
@@ -140,7 +149,14 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
             careful_plan = await planned(query, relabel=False)
             return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))
 
-    body, account = await context.gate.run(client_of(request), query.identity(), query.deadline, attempt)
+    body, account = await context.gate.run(
+        client_of(request),
+        query.identity(),
+        query.deadline,
+        attempt,
+        is_light=estimate.is_light(workers),
+        is_heavy=estimate.is_heavy(workers),
+    )
     if body.whole:
         return whole(body)
     with ExitStack() as held:
@@ -148,12 +164,13 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
         return await respond(request, body, lambda call: in_thread(call, query, LIGHT), held.close)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Beside:
-    """What an answer is to have beside its result."""
+    """What an answer is to have beside its result. `estimate`: what the query was expected to cost."""
 
     stats: bool
     explain: bool
+    estimate: Estimate = Estimate()
 
 
 def _chunks(query: Query, conclusion: Conclusion, beside: _Beside) -> Iterator[Chunk]:
@@ -168,7 +185,7 @@ def _chunks(query: Query, conclusion: Conclusion, beside: _Beside) -> Iterator[C
     if beside.stats:
         members["stats"] = stats(query, conclusion)
     if beside.explain:
-        members["explain"] = explain(query, conclusion)
+        members["explain"] = explain(query, conclusion, beside.estimate)
     yield from envelope(Result(value, query.grid, query.is_range), members, remarks)
 
 

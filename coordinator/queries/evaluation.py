@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from coordinator.calls import FanOut, require_whole
 from coordinator.links import Links
+from coordinator.queries.cost import Costs, require_fits
 from coordinator.queries.gate import HEAVY_PLACES_MAX, LIGHT, Place
 from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
@@ -179,6 +180,20 @@ def merge(query: Query, replies: Replies) -> Conclusion:
         "mergeTime": time.perf_counter() - started_at,
     }
     return Conclusion(replies.plan, merged, replies.fan_out.warnings(), shares, timings)
+
+
+def require_fitting(query: Query, query_plan: Plan, workers: int) -> None:
+    """Raises NotExecutable when the steps of the query alone need more memory than it may have."""
+    own_bytes = int(query.bytes_max * COORDINATOR_SHARE)
+    require_fits(query_plan.steps_most.own, own_bytes, "the coordinator")
+    require_fits(query_plan.steps_most.sent, (query.bytes_max - own_bytes) // max(workers, 1), "one worker")
+
+
+def learn(costs: Costs, conclusion: Conclusion) -> None:
+    """Note what the workers say of the selections of the query's leaves."""
+    for index, demand in enumerate(conclusion.plan.demands):
+        parts = [share.evaluated.answers[index] for share in conclusion.shares]
+        costs.learn(demand, sum(part.series_read for part in parts), sum(part.samples_read for part in parts))
 
 
 async def _ask(query: Query, query_plan: Plan, terms: Terms, links: Links) -> FanOut:

@@ -6,6 +6,7 @@ import time
 from dataclasses import fields
 from typing import Any
 
+from coordinator.queries.cost import Estimate
 from coordinator.queries.evaluation import Conclusion, Query, WorkerShare
 from coordinator.queries.planner import Leaf, Plan
 from shared.labels import Symbols
@@ -13,15 +14,23 @@ from shared.promql.ast import Expr, Remote
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import Grid
 
+NOTHING = Estimate()
 CHILDREN = ("lhs", "rhs", "expr", "vector", "param", "args")
 
 
-def explain(query: Query, conclusion: Conclusion) -> dict[str, Any]:
-    """The tree of the plan. A node is evaluated by the coordinator unless it has a `shards` member: what was sent."""
+def explain(query: Query, conclusion: Conclusion, estimate: Estimate = NOTHING) -> dict[str, Any]:
+    """The tree of the plan, and what the query was expected to cost. A node is evaluated by the coordinator unless it
+    has a `shards` member: what was sent."""
     plan = conclusion.plan
     clock = EvalContext(None, Symbols(), query.grid, query.lookback_ms)
     return {
         "plan": _node(plan.root, plan, clock),
+        "estimate": {
+            "series": estimate.series,
+            "samples": estimate.samples,
+            "touches": estimate.touches,
+            "leavesNotSeenBefore": estimate.unknown,
+        },
         "shards": [
             {"worker": share.worker, "shards": list(share.shards), "time": _seconds(share.elapsed_ms)}
             for share in conclusion.shares

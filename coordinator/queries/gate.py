@@ -14,10 +14,11 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import psutil
 
+from coordinator.calls import Waits
 from shared.array_memory import Account
 from shared.errors import DeadlineExceeded, Overloaded, TooHeavy
 
@@ -33,11 +34,17 @@ WAITING_MAX = 512
 LIGHT_WAIT_MAX_S = 2.0
 """How long a query waits for a light place. A longer wait means that the machine cannot keep up, and a refusal at once
 is worth more than a late answer."""
+HEAVY_WAIT_MAX_S = 30.0
+"""How long a query waits for a heavy place. Most clients, such as Grafana, have given up by then."""
 SENT_BYTES_MAX = 128 << 20
 """What answers hold that are being sent: past it no further heavy query begins. What a client does not take goes to a
 file and counts no more (coordinator/streaming.py)."""
 KNOWN_MAX = 1024
 """Queries that are remembered as heavy, so that they need not be tried as light ones."""
+
+KNOWN_RESTRAINED_S = 5.0
+"""While heavy queries are refused, a query is tried as a light one again after this time: the first query after a
+start, which loads kernels, must not be refused for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,32 +122,64 @@ class Places:
             del self._queues[client]
 
 
+class Restraint(Protocol):
+    """What keeps heavy queries from beginning while the service is overloaded (coordinator/pressure.py)."""
+
+    def allows_heavy(self) -> bool:
+        """Whether a heavy query may begin now."""
+
+    def require_heavy(self) -> None:
+        """Raises Overloaded unless a heavy query may begin now."""
+
+
 class Gate:
     """Runs queries when there is a place for them. For the event loop's thread only."""
 
     def __init__(self, heavy_places: int) -> None:
         self.light = Places(LIGHT_PLACES)
         self.heavy = Places(heavy_places)
-        self._known: OrderedDict[Hashable, None] = OrderedDict()
+        self._heavy_places = heavy_places
+        self._known: OrderedDict[Hashable, float] = OrderedDict()  # when it was last seen to be heavy
+        self.restraint: Restraint | None = None
+        self.waits = Waits()
+        """Of queries for a light place."""
         self._sending: set[Account] = set()
         self._sent = asyncio.Event()
 
+    def heavy_queries(self) -> int:
+        """Queries that run in a heavy place or wait for one."""
+        return self._heavy_places - self.heavy.free + self.heavy.waiting
+
     async def run(
-        self, client: Hashable, query: Hashable, deadline: float, attempt: Callable[[Place], Awaitable[T]]
+        self,
+        client: Hashable,
+        query: Hashable,
+        deadline: float,
+        attempt: Callable[[Place], Awaitable[T]],
+        *,
+        is_light: bool = False,
+        is_heavy: bool = False,
     ) -> T:
         """What `attempt` returns. It is called a second time when the first raises TooHeavy; `query` tells the same
-        query from others; `deadline` is of `time.monotonic()`.
+        query from others; `deadline` is of `time.monotonic()`. `is_light`: it is expected to be a light one, and leaves
+        the heavy places to others; `is_heavy`: it is not worth trying as a light one.
 
         Raises what `attempt` raises, Overloaded when too many wait, DeadlineExceeded.
         """
-        if self._is_full() or not self.heavy.take_now():
-            if query not in self._known:
+        restraint = self.restraint
+        is_restrained = restraint is not None and not restraint.allows_heavy()
+        was_heavy = self._is_known(query, KNOWN_RESTRAINED_S if is_restrained else float("inf"))
+        prefers_light = is_light and not was_heavy and self.light.free > 0
+        if prefers_light or is_restrained or self._is_full() or not self.heavy.take_now():
+            if not is_heavy and not was_heavy:
                 try:
                     async with self._light_place(client, deadline):
                         return await attempt(LIGHT)
                 except TooHeavy:
                     self._remember(query)
-            await self._wait_for_heavy(client, deadline)
+            if restraint is not None:
+                restraint.require_heavy()
+            await self._wait(self.heavy, client, deadline, HEAVY_WAIT_MAX_S, "heavy")
         started_at = time.monotonic()
         try:
             if self._is_full():
@@ -153,28 +192,29 @@ class Gate:
 
     @asynccontextmanager
     async def _light_place(self, client: Hashable, deadline: float) -> AsyncIterator[None]:
-        """Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""
-        within_s = deadline - time.monotonic()
+        waits_from = time.monotonic()
         try:
-            await self.light.take(client, max(0.0, min(LIGHT_WAIT_MAX_S, within_s)))
-        except TimeoutError:
-            if within_s > LIGHT_WAIT_MAX_S:
-                raise Overloaded(
-                    f"the query waited {LIGHT_WAIT_MAX_S:g} s for other light ones to end, the limit, and "
-                    f"{self.light.waiting} more wait; try again later"
-                ) from None
-            raise _late(within_s, self.light) from None
+            await self._wait(self.light, client, deadline, LIGHT_WAIT_MAX_S, "light")
+        finally:
+            self.waits.calls += 1
+            self.waits.ms += (time.monotonic() - waits_from) * 1000
         try:
             yield
         finally:
             self.light.give()
 
-    async def _wait_for_heavy(self, client: Hashable, deadline: float) -> None:
+    async def _wait(self, places: Places, client: Hashable, deadline: float, wait_max_s: float, kind: str) -> None:
+        """Take a place. Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""
         within_s = deadline - time.monotonic()
         try:
-            await self.heavy.take(client, max(0.0, within_s))
+            await places.take(client, max(0.0, min(wait_max_s, within_s)))
         except TimeoutError:
-            raise _late(within_s, self.heavy) from None
+            if within_s > wait_max_s:
+                raise Overloaded(
+                    f"the query waited {wait_max_s:g} s for other {kind} ones to end, the limit, and "
+                    f"{places.waiting} more wait; try again later"
+                ) from None
+            raise _late(within_s, places) from None
 
     @contextmanager
     def sending(self, account: Account) -> Iterator[None]:
@@ -204,8 +244,13 @@ class Gate:
                 "bytes, to be read by their clients; try again later"
             ) from None
 
+    def _is_known(self, query: Hashable, within_s: float) -> bool:
+        """Whether the query was seen to be heavy within this time."""
+        seen_at = self._known.get(query)
+        return seen_at is not None and time.monotonic() - seen_at < within_s
+
     def _remember(self, query: Hashable) -> None:
-        self._known[query] = None
+        self._known[query] = time.monotonic()
         self._known.move_to_end(query)
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from coordinator.queries.cost import Demand, Steps, demands_of
 from coordinator.queries.locality import Localities, Locality
 from shared.errors import NotExecutable
 from shared.messages.sub_queries import Mode, SubQuery
@@ -26,7 +27,7 @@ from shared.promql.ast import (
     Unary,
     ValueType,
 )
-from shared.promql.engine.context import EvalContext, resolved
+from shared.promql.engine.context import LOOKBACK_MS, EvalContext, resolved
 from shared.promql.engine.functions.info import info_selector
 from shared.promql.engine.scan import windows_of
 from shared.promql.engine.subquery import inner_grid
@@ -80,7 +81,8 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`root` is `expr` with `Remote` leaves, evaluated by the coordinator once every leaf has its value."""
+    """`root` is `expr` with `Remote` leaves, evaluated by the coordinator once every leaf has its value. `demands`: of
+    each leaf, with the usual lookback. `steps_most`: of its longest grids."""
 
     text: str
     expr: Expr
@@ -88,6 +90,8 @@ class Plan:
     leaves: tuple[Leaf, ...]
     type: ValueType
     keeps_order: bool
+    demands: tuple[Demand, ...] = ()
+    steps_most: Steps = Steps(1, 0)
 
 
 def plan(text: str, grid: Grid, *, relabel: bool = True) -> Plan:
@@ -104,7 +108,9 @@ def _plan(text: str, shape: Grid, relabel: bool) -> Plan:
         expr = parser.resolve_durations(parser.parse(text), shape)
         cut = _Cut(text, relabel)
         root = cut.root(expr)
-        return Plan(text, expr, root, tuple(cut.leaves), types.type_of(expr), _gives_order(expr))
+        leaves = tuple(cut.leaves)
+        demands, steps_most = demands_of(leaves, root, shape, LOOKBACK_MS)
+        return Plan(text, expr, root, leaves, types.type_of(expr), _gives_order(expr), demands, steps_most)
     except RecursionError:
         raise NotExecutable("the expression is nested too deeply") from None
 

@@ -20,7 +20,7 @@ from loadtest.attacks.mixed import run_mixed
 from loadtest.attacks.priority import raised
 from loadtest.attacks.running import Result, few_open_files, run
 from loadtest.attacks.target import Target
-from loadtest.attacks.watching import family
+from loadtest.attacks.watching import QUIET_WITHIN_S, becomes_quiet
 from loadtest.bench.log_load import wait_compiled
 from loadtest.harness.cluster import ROOT, Cluster
 
@@ -28,8 +28,6 @@ SHARDS, WORKERS = 8, 2
 NICENESS = -5
 """Of this process and the cluster."""
 WARM_S = 3.0
-QUIET_SHARE = 0.1
-QUIET_WITHIN_S = 180.0
 
 
 def main() -> int:
@@ -45,7 +43,7 @@ def main() -> int:
         wait_compiled(cluster)
         began = time.monotonic()
         target = data.load(cluster, data.Amounts().scaled(options.scale))
-        _wait_quiet(cluster)
+        _settle(cluster)
         run(cluster, target, None, WARM_S)  # first requests load kernels
         _say(f"the cluster holds its data and is quiet after {time.monotonic() - began:.0f} s\n")
         if options.mixed:
@@ -73,7 +71,7 @@ def _run_all(cluster: Cluster, target: Target, attacks: list, seconds: float) ->
         results.append(result)
         _say(report.lines(result))
         _revive(cluster)
-        _wait_quiet(cluster)
+        _settle(cluster)
     _say(f"\n{_machine()}\n\n{report.table(results)}")
     return 1 if any(result.missed() for result in results) else 0
 
@@ -99,25 +97,9 @@ def _revive(cluster: Cluster) -> None:
     cluster.wait_ready()
 
 
-def _wait_quiet(cluster: Cluster) -> None:
-    """Return when the cluster's processes have taken less than QUIET_SHARE of a processor for a second."""
-    give_up = time.monotonic() + QUIET_WITHIN_S
-    while time.monotonic() < give_up:
-        before = _processor_s(cluster)
-        time.sleep(1)
-        if _processor_s(cluster) - before < QUIET_SHARE:
-            return
-    _say(f"the cluster is not quiet after {QUIET_WITHIN_S:g} s\n")
-
-
-def _processor_s(cluster: Cluster) -> float:
-    total = 0.0
-    for process in family(cluster):
-        try:
-            total += sum(process.cpu_times()[:2])
-        except psutil.Error:
-            continue
-    return total
+def _settle(cluster: Cluster) -> None:
+    if not becomes_quiet(cluster):
+        _say(f"the cluster is not quiet after {QUIET_WITHIN_S:g} s\n")
 
 
 def _machine() -> str:

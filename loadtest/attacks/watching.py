@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ SAMPLES_A_LISTING = 10
 """The processes are listed anew after so many samples: to list them costs more than to read their memory."""
 AVAILABLE_MB_MIN = 1500
 """The cluster is killed, and counts as restarted, before it takes the last memory of the machine from other work."""
+QUIET_SHARE = 0.1
+QUIET_WITHIN_S = 180.0
 PAGE_BYTES = 4096
 MB = 1 << 20
 
@@ -24,6 +27,28 @@ def family(cluster: Cluster) -> list[psutil.Process]:
     """Coordinator, supervisor and everything they started."""
     roots = [psutil.Process(p.pid) for p in (cluster.coordinator, cluster.supervisor) if p and p.poll() is None]
     return [*roots, *(child for root in roots for child in root.children(recursive=True))]
+
+
+def becomes_quiet(cluster: Cluster) -> bool:
+    """Return True when the cluster's processes have taken less than QUIET_SHARE of a processor for a second; False when
+    they do not within QUIET_WITHIN_S."""
+    give_up = time.monotonic() + QUIET_WITHIN_S
+    while time.monotonic() < give_up:
+        before = _processor_s(cluster)
+        time.sleep(1)
+        if _processor_s(cluster) - before < QUIET_SHARE:
+            return True
+    return False
+
+
+def _processor_s(cluster: Cluster) -> float:
+    total = 0.0
+    for process in family(cluster):
+        try:
+            total += sum(process.cpu_times()[:2])
+        except psutil.Error:
+            continue
+    return total
 
 
 def resident_mb(processes: list[psutil.Process]) -> float:

@@ -72,6 +72,7 @@ class SubQueryReply(msgspec.Struct, array_like=True, frozen=True):
     remarks: tuple[Remark, ...]
     samples_read: int
     elapsed_ms: float
+    series_read: int = 0
 
 
 class EvaluateReply(msgspec.Struct, array_like=True, frozen=True):

@@ -228,6 +228,26 @@ def test_places_in_flight_are_shared_and_some_are_kept() -> None:
         admission.enter(Holder(other), may_use_reserve=True)
 
 
+def test_a_request_is_at_work_from_its_arrival_to_its_answer_unless_it_is_a_heavy_query() -> None:
+    admission = Admission(Settings())
+    holder = Holder(Client("a"))
+    seen = [admission.at_work()]
+    for step in (
+        lambda: admission.announce(holder),
+        lambda: admission.announce(holder),
+        lambda: admission.begun(holder),
+        lambda: admission.begun(holder),
+        lambda: admission.enter(holder, may_use_reserve=False),
+        lambda: admission.leave(holder),
+    ):
+        step()
+        seen.append(admission.at_work())
+    assert seen == [0, 1, 1, 0, 0, 1, 0]
+    admission.heavy_requests = lambda: 2
+    admission.requests = 5
+    assert admission.at_work() == 3
+
+
 def test_followers_of_one_client_are_bounded() -> None:
     admission = Admission(Settings(log_followers_max=4))
     client = Client("a")

@@ -248,6 +248,23 @@ async def test_silence_means_down_and_frees_who_waits(cluster, monkeypatch):
     assert cluster.links.unready([0])
 
 
+async def test_a_worker_whose_connection_has_ended_is_down_as_soon_as_it_is_asked(cluster, monkeypatch):
+    monkeypatch.setattr(links_module, "SILENCE_S", 60.0)
+    gone = await cluster.worker("w0", {0: READY}, lambda request: None)
+    await cluster.worker("w1", {1: READY})
+    waiting = asyncio.ensure_future(cluster.links.fan_out("m", shards=[0], timeout_s=10))
+    await asyncio.sleep(0.1)
+    gone.stop()
+    async with asyncio.timeout(5):
+        while not cluster.links.unready([0]):
+            answer = await cluster.links.fan_out("m", shards=[0, 1], timeout_s=0.1)
+            assert [reply.shards for reply in answer.replies] == [(1,)]
+    assert cluster.links.unready([0]) == {0: "w0 is not connected"}
+    with pytest.raises(errors.Unavailable, match="shard 0: w0 is not connected"):
+        await waiting
+    assert not cluster.links.unready([1])
+
+
 async def test_a_restarted_worker_replaces_the_old_one_at_once(cluster):
     await cluster.worker("w0", {0: READY}, lambda request: None, pid=1)
     waiting = asyncio.ensure_future(cluster.links.fan_out("m", shards=[0], timeout_s=10))

@@ -12,7 +12,7 @@ from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Remark, Sha
 from shared.wire import Reply
 
 SUBQUERY = SubQuery("up", "value", 1, 2, 3)
-ANSWER = SubQueryReply(Shape("matrix", 4, 5), (Remark("info", "text", 6),), 7, 0.5)
+ANSWER = SubQueryReply(Shape("matrix", 4, 5), (Remark("info", "text", 6),), 7, 0.5, 8)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ ANSWER = SubQueryReply(Shape("matrix", 4, 5), (Remark("info", "text", 6),), 7, 0
         (EvaluateBody(1, 2, 3, 4, 5, (SUBQUERY,)), [1, 2, 3, 4, 5, [["up", "value", 1, 2, 3]], "arrays", 0]),
         (Shape("matrix", 1, 2), ["matrix", 1, 2, [], False, [], 0, 0]),
         (Remark("info", "text", None), ["info", "text", None]),
-        (EvaluateReply((ANSWER,)), [[[["matrix", 4, 5, [], False, [], 0, 0], [["info", "text", 6]], 7, 0.5]]]),
+        (EvaluateReply((ANSWER,)), [[[["matrix", 4, 5, [], False, [], 0, 0], [["info", "text", 6]], 7, 0.5, 8]]]),
     ],
 )
 def test_a_query_and_its_answer_are_values_without_names_that_nobody_changes(

@@ -248,3 +248,84 @@ async def test_a_light_query_that_waits_too_long_is_told_to_come_back(monkeypatc
     assert gate.light.waiting == 0
     gate.light.give()
     assert await gate.run("a", "q", in_time(), light) == LIGHT
+
+
+class Restraint:
+    """Heavy queries may begin while `allowed`."""
+
+    def __init__(self, *, allowed: bool) -> None:
+        self.allowed = allowed
+
+    def allows_heavy(self) -> bool:
+        return self.allowed
+
+    def require_heavy(self) -> None:
+        if not self.allowed:
+            raise Overloaded("no heavy queries now")
+
+
+async def test_under_restraint_a_light_query_runs_as_such_and_a_heavy_one_is_refused_when_it_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(1)
+    gate.restraint = restraint = Restraint(allowed=False)
+    assert await gate.run("a", "q", in_time(), light) == LIGHT
+    heavy = Heavy()
+    with pytest.raises(Overloaded):
+        await gate.run("a", "heavy", in_time(), heavy)
+    assert heavy.places == [LIGHT]
+    with pytest.raises(Overloaded):
+        await gate.run("a", "heavy", in_time(), heavy)
+    assert heavy.places == [LIGHT]
+    monkeypatch.setattr(gate_module, "KNOWN_RESTRAINED_S", 0.0)
+    with pytest.raises(Overloaded):
+        await gate.run("a", "heavy", in_time(), heavy)
+    assert heavy.places == [LIGHT, LIGHT]  # it may have become lighter
+    with pytest.raises(Overloaded):
+        await gate.run("a", "estimated", in_time(), heavy, is_heavy=True)
+    assert heavy.places == [LIGHT, LIGHT]
+    assert (gate.heavy.free, gate.light.free) == (1, gate_module.LIGHT_PLACES)
+    restraint.allowed = True
+    assert await gate.run("a", "heavy", in_time(), heavy) == "heavy"
+
+
+async def test_a_query_whose_estimate_is_heavy_is_not_tried_as_a_light_one() -> None:
+    gate, go = Gate(1), asyncio.Event()
+    first, second = Heavy(go), Heavy(go)
+    running = asyncio.create_task(gate.run("a", "first", in_time(), first))
+    await started(first)
+    waiting = asyncio.create_task(gate.run("a", "second", in_time(), second, is_heavy=True))
+    await asyncio.sleep(0.01)
+    assert second.places == []
+    assert gate.heavy_queries() == 2
+    go.set()
+    await asyncio.gather(running, waiting)
+    assert second.places == [HEAVY]
+    assert gate.heavy_queries() == 0
+
+
+async def test_a_heavy_query_that_has_waited_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "HEAVY_WAIT_MAX_S", 0.02)
+    gate, go = Gate(1), asyncio.Event()
+    first = Heavy(go)
+    running = asyncio.create_task(gate.run("a", "first", in_time(), first))
+    await started(first)
+    with pytest.raises(Overloaded, match=r"waited 0\.02 s for other heavy ones to end, the limit, and 0 more wait"):
+        await gate.run("a", "second", in_time(), Heavy(go))
+    go.set()
+    await running
+
+
+async def test_a_query_whose_estimate_is_light_leaves_the_heavy_place_to_others() -> None:
+    gate = Gate(1)
+    assert await gate.run("a", "q", in_time(), light, is_light=True) == LIGHT
+    gate.light.free = 0  # then any place is better than none
+    assert await gate.run("a", "q", in_time(), light, is_light=True) == HEAVY
+
+
+async def test_a_wrong_estimate_is_believed_once() -> None:
+    gate, attempt = Gate(1), Heavy()
+    for _ in range(2):
+        assert await gate.run("a", "q", in_time(), attempt, is_light=True) == "heavy"
+        gate._known.update({"q": time.monotonic()})  # it took long
+    assert attempt.places == [LIGHT, HEAVY, HEAVY]

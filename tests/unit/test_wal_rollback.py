@@ -101,7 +101,7 @@ def test_samples_that_were_released_and_come_again_change_nothing(tmp_path: Path
             shard.write([({"__name__": "m", "job": job}, own)])
         former.keep()
 
-    for round_ in range(6):
+    for round_ in range(12):
         write(0, float(round_))  # over and over at the same times
         write(100 * round_, 1000.0)
         shard.part.delete([[Matcher("job", "=", "a")]], 100 * round_, 100 * round_ + 20, 10.0)

@@ -84,7 +84,8 @@ def _answers(
         shape, answer_frames = _answer(subquery, message.form, context)
         left = context.samples_left
         elapsed_ms = (time.perf_counter() - started) * 1000
-        answers.append(SubQueryReply(shape, exchange.remarks(context.annotations), context.samples_read, elapsed_ms))
+        remarks = exchange.remarks(context.annotations)
+        answers.append(SubQueryReply(shape, remarks, context.samples_read, elapsed_ms, context.series_read))
         frames += answer_frames
     return EvaluateReply(tuple(answers)), frames
 

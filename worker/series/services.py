@@ -8,6 +8,7 @@ from threading import Lock
 
 from shared.config import Settings
 from shared.labels import Symbols
+from worker.background import Background
 from worker.series.ingest import Rounds
 from worker.series.journal import Written
 
@@ -23,10 +24,11 @@ def _delete_pool() -> ThreadPoolExecutor:
 class SeriesServices:
     """`symbols`: the symbol table with the label texts of all shards. `rounds`: the group commit. A thread holds
     `sealing` while it seals a shard and `merging` while it merges blocks, so a process does one of each at a time.
-    `deletes`: the thread pool in which the shards of a request delete."""
+    `deletes`: the thread pool in which the shards of a request delete. `background`: whether merges are put off."""
 
     settings: Settings
     symbols: Symbols
+    background: Background = field(default_factory=Background)
     rounds: Rounds[Written] = field(default_factory=Rounds)
     sealing: Lock = field(default_factory=Lock)
     merging: Lock = field(default_factory=Lock)

@@ -70,6 +70,7 @@ class Upkeep:
         self._head_bytes_max = settings.head_bytes // settings.shards
         self._blocks_bytes_max = -(-settings.retention_bytes // settings.shards)
         self._window_ms = settings.block_window_ms
+        self._background = services.background
         self._sealed_to_ms = BEFORE
         self._wake = Event()
         self._stopping = Event()
@@ -181,7 +182,7 @@ class Upkeep:
             self._drop(now_ms if is_clock_trusted else None)
         self._bury()
         self._archive.forget()
-        while self._compact(now_ms):
+        while not self._background.is_paused() and self._compact(now_ms):
             if self._stopping.is_set():
                 return
 

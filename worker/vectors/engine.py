@@ -12,6 +12,7 @@ from shared.config import Settings
 from shared.errors import Unavailable
 from shared.messages.vectors import Collection, CollectionStats
 from shared.telemetry import event
+from worker.background import Background
 from worker.damage import DamageReport
 from worker.storage.faces import Objects, Rows
 from worker.vectors.collection import WorkerCollection
@@ -28,8 +29,9 @@ class Engine:
     starts when the first shard is loaded, and ends when the first shard closes, because the shards of a worker close
     together."""
 
-    def __init__(self, settings: Settings, snapshots: Objects) -> None:
+    def __init__(self, settings: Settings, snapshots: Objects, background: Background | None = None) -> None:
         self._settings = settings
+        self._background = background or Background()
         self._snapshots = snapshots
         self._collections: dict[int, WorkerCollection] = {}
         self._indexing: dict[int, Indexing] = {}
@@ -144,12 +146,13 @@ class Engine:
 
     def _step(self, indexing: Indexing) -> bool:
         """Do what is due for one collection; False if there is nothing to index."""
-        if indexing.compact_due():
+        is_paused = self._background.is_paused()
+        if not is_paused and indexing.compact_due():
             for _ in self._until_stopped(indexing.compact()):
                 pass
         if indexing.attributes_due():
             indexing.index_attributes()
-        if indexing.measure_due():
+        if not is_paused and indexing.measure_due():
             for _ in self._until_stopped(indexing.measure()):
                 pass
         busy = indexing.index_step()

@@ -56,8 +56,8 @@ class EvalContext:
     """The source, limits and annotations of one evaluation; used by one thread at a time.
 
     `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
-    `processor` is bounded for a light query. `remote[i]` is the value of the
-    leaf `Remote(i)`; `samples_left` counts down, `samples_read` up.
+    `processor` is bounded for a light query. `remote[i]` is the value of the leaf `Remote(i)`; `samples_left` counts
+    down, `samples_read` and `series_read` up.
     """
 
     source: Source | None
@@ -71,6 +71,7 @@ class EvalContext:
     cancelled: Callable[[], bool] = _never
     processor: ProcessorTime = UNBOUNDED
     samples_read: int = 0
+    series_read: int = 0
     batch: SeriesBatch | None = None
     invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     """The memo of `invariance.step_invariant`: id of a node → (the node, so that no other node gets its id; the

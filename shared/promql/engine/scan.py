@@ -99,6 +99,7 @@ def reads(selected: Scan, context: EvalContext, *, keep_stale: bool = False) -> 
     first_size, samples_aim = (
         (LIGHT_READ_SERIES, LIGHT_READ_SAMPLES) if context.is_light else (READ_SERIES, READ_SAMPLES)
     )
+    context.series_read += selected.labels.size
     row, size = 0, first_size if batch is None or not batch.read_size else batch.read_size
     while row < selected.labels.size:
         context.check()

@@ -1,0 +1,55 @@
+"""Refusals without aiohttp: what a request asks is read from its bytes, and the answer is made of few pieces.
+
+At three times the load that can be carried, two of three requests are refused. What they cost is lost for the others.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from functools import lru_cache
+
+from coordinator.responses import MESSAGE_AREAS, error_answer
+from shared.errors import Overloaded
+
+TEXTS_CACHED = 64
+"""Answers differ by area, by text, which changes with the numbers in it, and by `Retry-After`."""
+
+RETRY_AFTER_S = Overloaded.retry_after_s or (1, 3)
+_FIRST_LINE = re.compile(rb"(?:GET|POST|PUT|DELETE) (/[A-Za-z0-9_/.-]*)(?:\?[^ \r\n#]*)? HTTP/1\.1\r\n")
+_CONTENT_LENGTH = re.compile(rb"\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n")
+_PARTICULAR = (b"transfer-encoding", b"expect", b"upgrade", b"close")
+"""Headers with one of these are left to aiohttp."""
+
+
+def path_of_whole(data: bytes) -> str | None:
+    """The path of the request that `data` is, if it is exactly one usual request with all of its body."""
+    first = _FIRST_LINE.match(data)
+    head_end = data.find(b"\r\n\r\n")
+    if first is None or head_end < 0:
+        return None
+    head = data[first.end() - 1 : head_end + 2].lower()
+    if any(word in head for word in _PARTICULAR):
+        return None
+    lengths = _CONTENT_LENGTH.findall(head)
+    if len(lengths) != head.count(b"content-length") or len(lengths) > 1:
+        return None
+    body_bytes = int(lengths[0]) if lengths else 0
+    return first[1].decode("ascii") if len(data) == head_end + 4 + body_bytes else None
+
+
+def refusal(path: str, why: str) -> bytes:
+    """The whole answer to a request to this path."""
+    # Clients that were refused together shall not come back together.
+    return _answer(path.startswith(MESSAGE_AREAS), why, random.randint(*RETRY_AFTER_S))
+
+
+@lru_cache(TEXTS_CACHED)
+def _answer(is_message_area: bool, why: str, retry_after_s: int) -> bytes:
+    response = error_answer(MESSAGE_AREAS[0] if is_message_area else "/", Overloaded(why))
+    assert isinstance(response.body, bytes)
+    head = (
+        f"HTTP/1.1 {response.status} {response.reason}\r\nContent-Type: {response.headers['Content-Type']}\r\n"
+        f"Retry-After: {retry_after_s}\r\nContent-Length: {len(response.body)}\r\n\r\n"
+    )
+    return head.encode() + response.body

@@ -1,0 +1,272 @@
+"""How overloaded the service is, and what it therefore refuses: by memory, and by how long work waits for its turn.
+
+Work is given up in this order: background work of the workers, heavy queries, writes, and reads last. What tells the
+state of the service is never refused.
+
+**Memory.** When less than the reserve is available (TRIPTYCH_MEMORY_RESERVE_BYTES), writes are refused; heavy queries
+and background work stop a little earlier. Deletions are not refused, since they may be the way out.
+
+**Waiting.** A call to a worker waits while messages before it are handled, on both sides: the time between call and
+reply, less the time in which the worker worked on it. A light query may wait at the gate. A timer that fires late shows
+how far the event loop is behind. A burst makes them grow for a moment. If they stay above a target, a queue stands: as
+much comes as leaves, and every request waits in vain (K. Nichols, V. Jacobson, "Controlling Queue Delay", 2012). Then
+the number of requests at work is bounded, and the bound shrinks until the wait is what it should be: by Little's law,
+the number of requests and their wait are proportional. Writes may take three quarters of this number, and heavy queries
+begin below half of it, so the order of refusal needs no further rule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Protocol
+
+from coordinator.available_memory import Memory
+from coordinator.calls import Waits
+from shared.config import Settings
+from shared.errors import Overloaded
+from shared.telemetry import event
+
+TICK_S = 0.1
+"""How often the state is looked at."""
+STANDING_TICKS = 3
+"""A wait above the target for so many ticks in a row is a standing queue; a shorter one is a burst."""
+LIMIT_MIN = 48
+"""At least so many requests may be at work. A closed loop of some tens of clients, such as a dashboard or a benchmark,
+is no overload, however slow the machine. And where other programs take the processors, each step of a request waits for
+its turn, however few requests there are: with a bound of 16, half of the requests that could be answered were."""
+SHRINK_LEAST, SHRINK_MOST = 0.95, 0.6
+"""The bound becomes so many times what it was in one tick, at least and at most."""
+GROWTH = 1.05
+"""The bound grows by this factor in a tick in which the wait is below half of the target: it is gone after some
+seconds."""
+WRITES_SHARE, HEAVY_SHARE = 0.75, 0.5
+RESERVE_SHARE, RESERVE_BYTES_MAX = 0.05, 1 << 30
+"""The reserve unless it is set: a share of the machine's memory, but at most so much."""
+HEAVY_RESERVES, BACKGROUND_RESERVES = 1.5, 2.0
+"""Heavy queries are refused below so many times the reserve, and background work stops."""
+RECOVERED = 1.25
+"""A level ends when so many times the memory is available below which it begins."""
+PAUSE_TICKS = 10
+"""Workers are told again after so many ticks that background work is to pause."""
+
+
+class Level(IntEnum):
+    """What is given up, with all that comes before it."""
+
+    NONE = 0
+    BACKGROUND = 1
+    HEAVY = 2
+    WRITES = 3
+
+
+STATE_PATHS = ("/-/", "/metrics", "/api/v1/status/", "/api/v1/cluster")
+WRITE_PATHS = frozenset(("/api/v1/write", "/api/v1/log/append", "/api/v1/vector/write"))
+
+
+class Work(Protocol):
+    """The requests that are served."""
+
+    requests_max: int
+
+    def at_work(self) -> int:
+        """Requests in flight, without heavy queries."""
+
+
+class Pressure:
+    """Looks at memory and waits at intervals. For the event loop's thread only."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        work: Work,
+        waits: Sequence[Waits],
+        pause_background: Callable[[], None],
+        memory: Memory | None = None,
+    ) -> None:
+        self._memory = memory or Memory()
+        self._work = work
+        self._waits = waits
+        self._pause_background = pause_background
+        self._target_s = settings.queue_wait_ms / 1000
+        total = self._memory.total_bytes()
+        self.reserve_bytes = settings.memory_reserve_bytes or min(int(total * RESERVE_SHARE), RESERVE_BYTES_MAX)
+        self._limit: float | None = None  # None: the wait bounds nothing
+        self._ticks_above = 0
+        self._ticks = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self.wait_s = 0.0
+        """The longest of the mean waits and the delay of the event loop, in the last tick."""
+        self.available_bytes = self._memory.available_bytes()
+        self.memory_level = Level.NONE
+        self.is_on = False
+        """Whether anything may be refused at the moment."""
+        self.refused: Counter[str] = Counter()
+        """Requests refused, by reason."""
+        self._refused_before = 0
+
+    def start(self) -> None:
+        """Look now, and at intervals from now on."""
+        self.look(0.0)
+        self._schedule()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def limit(self) -> int | None:
+        """Requests that may be at work, if a queue stands."""
+        return None if self._limit is None else int(self._limit)
+
+    @property
+    def level(self) -> Level:
+        """What is given up now."""
+        if self._limit is None:
+            return self.memory_level
+        used = self._work.at_work() / self._limit
+        by_wait = Level.WRITES if used >= WRITES_SHARE else Level.HEAVY if used >= HEAVY_SHARE else Level.BACKGROUND
+        return max(self.memory_level, by_wait)
+
+    # What is refused
+
+    def require(self, path: str) -> None:
+        """Raises Overloaded when a request to this path is refused now. To be asked while `is_on`."""
+        why = self.refusal(path)
+        if why:
+            raise Overloaded(why)
+
+    def refusal(self, path: str) -> str:
+        """Why a request to this path is refused now, or an empty text. To be asked while `is_on`."""
+        is_write = path in WRITE_PATHS
+        if is_write and self.memory_level >= Level.WRITES:
+            return self._refused("memory", self._short_of_memory("writes", 1.0))
+        if self._limit is None or path.startswith(STATE_PATHS):
+            return ""
+        limit = self._limit * (WRITES_SHARE if is_write else 1.0)
+        if self._work.at_work() < limit:
+            return ""
+        what = "writes" if is_write else "reads"
+        return self._refused(what, self._queue_stands(what, int(limit)))
+
+    def allows_heavy(self) -> bool:
+        """Whether a heavy query may begin now."""
+        if not self.is_on:
+            return True
+        by_wait = self._limit is None or self._work.at_work() < self._limit * HEAVY_SHARE
+        return by_wait and self.memory_level < Level.HEAVY
+
+    def require_heavy(self) -> None:
+        """Raises Overloaded unless a heavy query may begin now."""
+        if self.allows_heavy():
+            return
+        if self.memory_level >= Level.HEAVY or self._limit is None:
+            raise Overloaded(self._refused("memory", self._short_of_memory("heavy queries", HEAVY_RESERVES)))
+        limit = int(self._limit * HEAVY_SHARE)
+        raise Overloaded(self._refused("heavy", self._queue_stands("heavy queries", limit)))
+
+    def _refused(self, reason: str, text: str) -> str:
+        self.refused[reason] += 1
+        return text
+
+    def _short_of_memory(self, what: str, reserves: float) -> str:
+        return (
+            f"{self.available_bytes} bytes of memory are available; {what} are accepted from "
+            f"{int(reserves * self.reserve_bytes * RECOVERED)} bytes on (TRIPTYCH_MEMORY_RESERVE_BYTES is "
+            f"{self.reserve_bytes}); try again later"
+        )
+
+    def _queue_stands(self, what: str, limit: int) -> str:
+        return (
+            f"{limit} requests or more are at work, the limit for {what} until work waits less than "
+            f"{self._target_s * 1000:g} ms for its turn (TRIPTYCH_QUEUE_WAIT); try again later"
+        )
+
+    # Looking
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + TICK_S
+        self._timer = loop.call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        try:
+            self.look(asyncio.get_running_loop().time() - self._due)
+        finally:
+            self._schedule()
+
+    def look(self, behind_s: float) -> None:
+        """See how things are. `behind_s`: by how much the event loop is late."""
+        self.wait_s = max([behind_s, *(waits.taken() for waits in self._waits)])
+        self._look_at_memory()
+        self._look_at_waits()
+        self.is_on = self._limit is not None or self.memory_level > Level.NONE
+        if self.is_on:
+            if self._ticks % PAUSE_TICKS == 0:
+                self._pause_background()
+            self._ticks += 1
+        else:
+            self._ticks = 0
+
+    def _look_at_memory(self) -> None:
+        self.available_bytes = available = self._memory.available_bytes()
+        level = Level.NONE
+        for candidate, reserves in (
+            (Level.BACKGROUND, BACKGROUND_RESERVES),
+            (Level.HEAVY, HEAVY_RESERVES),
+            (Level.WRITES, 1.0),
+        ):
+            least = reserves * self.reserve_bytes * (RECOVERED if self.memory_level >= candidate else 1.0)
+            if available < least:
+                level = candidate
+        if level != self.memory_level:
+            event(
+                logging.WARNING if level > self.memory_level else logging.INFO,
+                "memory is short" if level else "memory is no longer short",
+                stopped=_stopped(level),
+                available=available,
+                reserve=self.reserve_bytes,
+            )
+        self.memory_level = level
+
+    def _look_at_waits(self) -> None:
+        if self.wait_s > self._target_s:
+            self._ticks_above += 1
+            if self._limit is not None or self._ticks_above >= STANDING_TICKS:
+                self._shrink(self._work.at_work())
+            return
+        self._ticks_above = 0
+        if self._limit is None or self.wait_s > self._target_s / 2:
+            return
+        self._limit *= GROWTH
+        if self._limit >= self._work.requests_max:
+            self._limit = None
+            refused = self.refused.total() - self._refused_before
+            event(logging.INFO, "overload has ended", wait_ms=_ms(self.wait_s), refused=refused)
+
+    def _shrink(self, at_work: int) -> None:
+        if self._limit is None:
+            self._refused_before = self.refused.total()
+            event(
+                logging.WARNING,
+                "overload: work has to wait for its turn",
+                wait_ms=_ms(self.wait_s),
+                target_ms=_ms(self._target_s),
+                at_work=at_work,
+            )
+        used = at_work if self._limit is None else min(at_work, self._limit)
+        factor = min(max(self._target_s / self.wait_s, SHRINK_MOST), SHRINK_LEAST)
+        self._limit = max(used * factor, LIMIT_MIN)
+
+
+def _stopped(level: Level) -> str:
+    names = {Level.BACKGROUND: "background work", Level.HEAVY: "heavy queries", Level.WRITES: "writes"}
+    return ", ".join(name for stopped, name in names.items() if stopped <= level) or "nothing"
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)

@@ -1,0 +1,187 @@
+"""`python -m loadtest.overload`: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from loadtest.attacks import data
+from loadtest.attacks.priority import prefer, raised
+from loadtest.attacks.watching import becomes_quiet
+from loadtest.bench.log_load import wait_compiled
+from loadtest.harness.cluster import ROOT, Cluster
+from loadtest.overload.client import DEADLINE_S, HOST, Client, Outcomes, Request
+from loadtest.overload.mix import requests
+
+SHARDS, WORKERS = 8, 2
+CLUSTER_NICENESS, OWN_NICENESS = -5, -10
+"""So that neither waits for other work on the machine, and the clients not for the cluster."""
+IDLE_RATE, IDLE_S = 50.0, 15.0
+FIRST_RATE, RATE_FACTOR = 200.0, 1.25
+"""The search for the peak: each rate is so much higher than the one before."""
+SEARCH_S = 4.0
+PAST_PEAK = 3
+"""The search ends when so many rates in a row have brought no more goodput."""
+REST_S = 3.0
+LOADS = (1, 2, 3)
+GOODPUT_SHARE_MIN, WAIT_RATIO_MAX = 0.8, 5.0
+ADDRESSES = 50
+OPEN_FILES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run. `own_share`: of one processor, taken by the clients."""
+
+    rate: float
+    seconds: float
+    outcomes: Outcomes
+    own_share: float
+
+    @property
+    def goodput(self) -> float:
+        """Requests answered with 2xx within the deadline, a second."""
+        return sum(wait <= DEADLINE_S for wait in self.outcomes.waits_s) / self.seconds
+
+    def wait_ms(self, percentile: float) -> float:
+        """Of admitted requests. One that was not answered in time counts as one that took the whole deadline."""
+        waits = [*self.outcomes.waits_s, *[DEADLINE_S] * self.outcomes.statuses["late"]]
+        return float(np.percentile(waits, percentile)) * 1000 if waits else float("nan")
+
+    @property
+    def refusal_ms(self) -> float:
+        """Median time of a refusal."""
+        return float(np.median(self.outcomes.refused_s)) * 1000 if self.outcomes.refused_s else float("nan")
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and so the cluster as well
+    options = _options()
+    with raised(CLUSTER_NICENESS), _cluster(options.tree.resolve()) as cluster:
+        wait_compiled(cluster)
+        target = data.load(cluster, data.Amounts().scaled(options.scale))
+        becomes_quiet(cluster)
+        prefer(OWN_NICENESS)
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, OPEN_FILES), hard), hard))
+        return asyncio.run(_measure(target.port, requests(target), options))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.overload", description="More load than can be carried.")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each run at a multiple of the rate")
+    parser.add_argument("--rate", type=float, default=0.0, help="the sustainable rate, if it is known; 0: look for it")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="the source tree whose code runs in the cluster")
+    parser.add_argument("--scale", type=float, default=0.2, help="share of the data that the attacks load")
+    return parser.parse_args()
+
+
+async def _measure(port: int, mix: Sequence[Request], options: argparse.Namespace) -> int:
+    _say(_machine())
+    one, many = [HOST], [f"127.0.0.{number}" for number in range(2, 2 + ADDRESSES)]
+    await _run(port, mix, IDLE_RATE, 2.0, one)  # first requests load kernels
+    idle = await _run(port, mix, IDLE_RATE, IDLE_S, one)
+    _say(HEADING)
+    _say(_row("idle", idle, None, None))
+    peak = await _find_peak(port, mix, idle, options.rate)
+    is_missed = False
+    for label, addresses in (("one address", one), (f"{ADDRESSES} addresses", many)):
+        for load in LOADS:
+            run = await _run(port, mix, load * peak.rate, options.seconds, addresses)
+            _say(_row(f"{load} ×, {label}", run, idle, peak))
+            if load == max(LOADS):
+                is_missed |= run.goodput < GOODPUT_SHARE_MIN * peak.goodput
+                is_missed |= run.wait_ms(99) > WAIT_RATIO_MAX * idle.wait_ms(99)
+    return int(is_missed)
+
+
+async def _find_peak(port: int, mix: Sequence[Request], idle: Measured, known_rate: float) -> Measured:
+    if known_rate:
+        return await _run(port, mix, known_rate, SEARCH_S, [HOST])
+    rate, best, since_best = FIRST_RATE, idle, 0
+    while since_best < PAST_PEAK:
+        run = await _run(port, mix, rate, SEARCH_S, [HOST])
+        _say(_row("search", run, idle, None))
+        since_best += 1
+        if run.goodput > best.goodput:
+            best, since_best = run, 0
+        rate *= RATE_FACTOR
+    return best
+
+
+async def _run(port: int, mix: Sequence[Request], rate: float, seconds: float, addresses: Sequence[str]) -> Measured:
+    client = Client(port, addresses)
+    own, began = psutil.Process().cpu_times(), time.perf_counter()
+    outcomes = await client.run(mix, rate, seconds)
+    now = psutil.Process().cpu_times()
+    share = (now.user + now.system - own.user - own.system) / (time.perf_counter() - began)
+    await client.close()
+    await asyncio.sleep(REST_S)
+    return Measured(rate, seconds, outcomes, share)
+
+
+HEADING = (
+    "| load | sent/s | goodput/s | of peak | p50 ms | p99 ms | of idle p99 | refused | refusal ms | clients' share |"
+    " other outcomes |\n|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def _row(label: str, run: Measured, idle: Measured | None, peak: Measured | None) -> str:
+    outcomes = run.outcomes
+    total = sum(outcomes.statuses.values())
+    others = {name: count for name, count in outcomes.statuses.items() if name not in ("200", "204", "503")}
+    if outcomes.without_advice:
+        others["without Retry-After"] = outcomes.without_advice
+    cells = [
+        label,
+        f"{run.rate:,.0f}",
+        f"{run.goodput:,.0f}",
+        "" if peak is None else f"{run.goodput / peak.goodput:.0%}",
+        f"{run.wait_ms(50):.1f}",
+        f"{run.wait_ms(99):.1f}",
+        "" if idle is None else f"{run.wait_ms(99) / idle.wait_ms(99):.1f} ×",
+        f"{outcomes.statuses['503'] / total:.0%}",
+        f"{run.refusal_ms:.1f}",
+        f"{run.own_share:.0%}",
+        ", ".join(f"{name}: {count}" for name, count in sorted(others.items())),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _machine() -> str:
+    gigabytes = psutil.virtual_memory().total / (1 << 30)
+    return f"{os.cpu_count()} cores, {gigabytes:.0f} GiB, load average {os.getloadavg()[0]:.1f}\n"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _cluster(tree: Path) -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="overload-") as directory:
+        cluster = Cluster(Path(directory), shards=SHARDS, workers=WORKERS, tree=tree)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

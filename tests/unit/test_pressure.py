@@ -1,0 +1,246 @@
+"""What is refused under pressure: by memory and by waiting, in order, and not before it has to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from coordinator import pressure as module
+from coordinator.calls import Waits
+from coordinator.pressure import LIMIT_MIN, STANDING_TICKS, Level, Pressure
+from shared.config import Settings
+from shared.errors import Overloaded
+
+RESERVE = 1000
+TARGET_MS = 15
+READ, WRITE, STATE = "/api/v1/query", "/api/v1/log/append", "/metrics"
+DELETE = "/api/v1/vector/delete"
+
+
+@dataclass
+class Work:
+    requests: int = 0
+    requests_max: int = 1024
+
+    def at_work(self) -> int:
+        return self.requests
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.available = 100 * RESERVE
+
+    def total_bytes(self) -> int:
+        return 200 * RESERVE
+
+    def available_bytes(self) -> int:
+        return self.available
+
+
+class Service:
+    """A pressure whose work, waits and memory a test sets."""
+
+    def __init__(self, **settings: int) -> None:
+        self.work, self.waits, self.gate_waits, self.memory, self.pauses = Work(), Waits(), Waits(), Memory(), 0
+        own = Settings(queue_wait_ms=TARGET_MS, **{"memory_reserve_bytes": RESERVE, **settings})
+        self.pressure = Pressure(
+            own,
+            self.work,
+            (self.waits, self.gate_waits),
+            self._pause,
+            self.memory,  # type: ignore[arg-type]
+        )
+
+    def _pause(self) -> None:
+        self.pauses += 1
+
+    def look(self, *, wait_ms: float = 0.0, gate_wait_ms: float = 0.0, behind_s: float = 0.0, times: int = 1) -> None:
+        for _ in range(times):
+            self.gate_waits.calls, self.gate_waits.ms = 2, 2 * gate_wait_ms
+            self.waits.calls, self.waits.ms = 4, 4 * wait_ms
+            self.pressure.look(behind_s)
+
+    def refused(self) -> list[str]:
+        """Of heavy queries, writes and reads, those that are refused now."""
+        names = [] if self.pressure.allows_heavy() else ["heavy"]
+        if not self.pressure.is_on:
+            return names
+        return names + [name for name, path in (("write", WRITE), ("read", READ)) if self.pressure.refusal(path)]
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+def test_nothing_is_refused_when_nothing_waits(service: Service) -> None:
+    service.work.requests = 1000
+    service.look(wait_ms=TARGET_MS - 1, behind_s=0.01, times=50)
+    assert not service.pressure.is_on
+    assert service.refused() == []
+    assert service.pauses == 0
+
+
+def test_a_burst_is_no_overload(service: Service) -> None:
+    service.work.requests = 1000
+    for _ in range(10):
+        service.look(wait_ms=500, times=STANDING_TICKS - 1)
+        service.look(wait_ms=1)
+    assert service.refused() == []
+
+
+def test_a_standing_queue_is_an_overload_by_work_that_waits_or_by_an_event_loop_that_is_behind() -> None:
+    for waiting in ({"wait_ms": 20.0}, {"gate_wait_ms": 20.0}, {"behind_s": 0.02}):
+        service = Service()
+        service.work.requests = 1000
+        service.look(**waiting, times=STANDING_TICKS)
+        assert service.refused() == ["heavy", "write", "read"]
+        assert service.pressure.level == Level.WRITES
+
+
+def test_the_mean_of_waits_counts_once() -> None:
+    waits = Waits(calls=4, ms=100.0)
+    assert waits.taken() == 0.025
+    assert waits.taken() == 0.0
+
+
+def test_the_longer_the_wait_the_fewer_may_be_at_work_but_never_less_than_the_least(service: Service) -> None:
+    service.work.requests = 1000
+    service.look(wait_ms=16, times=STANDING_TICKS)
+    assert service.pressure.limit == int(1000 * 15 / 16)
+    service.look(wait_ms=20)
+    assert service.pressure.limit == int(1000 * 15 / 16 * 0.75)
+    service.look(wait_ms=1000)
+    assert service.pressure.limit == int(1000 * 15 / 16 * 0.75 * module.SHRINK_MOST)
+    service.look(wait_ms=1000, times=30)
+    assert service.pressure.limit == LIMIT_MIN
+
+
+def test_few_requests_at_work_are_never_refused_however_long_they_wait(service: Service) -> None:
+    service.work.requests = LIMIT_MIN // 4
+    service.look(wait_ms=5000, behind_s=5.0, times=100)
+    assert service.refused() == []
+    assert service.pressure.level == Level.BACKGROUND
+
+
+def test_heavy_queries_are_refused_first_then_writes_then_reads_and_never_the_state(service: Service) -> None:
+    service.look(wait_ms=1000, times=100)
+    assert service.pressure.limit == LIMIT_MIN
+    seen = []
+    for requests in range(LIMIT_MIN + 1):
+        service.work.requests = requests
+        now = service.refused()
+        if not seen or now != seen[-1][1]:
+            seen.append((requests, now))
+        assert not service.pressure.refusal(STATE)
+    assert seen == [
+        (0, []),
+        (LIMIT_MIN // 2, ["heavy"]),
+        (LIMIT_MIN * 3 // 4, ["heavy", "write"]),
+        (LIMIT_MIN, ["heavy", "write", "read"]),
+    ]
+
+
+def test_the_bound_on_requests_goes_slowly_and_only_when_waits_are_short(service: Service) -> None:
+    service.work.requests = 100
+    service.look(wait_ms=1000, times=20)
+    service.look(wait_ms=TARGET_MS - 1, times=200)
+    assert service.pressure.limit == LIMIT_MIN  # neither above the target nor well below it
+    ticks = 0
+    while service.pressure.limit is not None:
+        service.look(wait_ms=1)
+        ticks += 1
+    assert 20 < ticks < 100
+    assert not service.pressure.is_on
+
+
+def test_workers_pause_background_work_as_long_as_there_is_pressure(service: Service) -> None:
+    service.work.requests = 100
+    service.look(wait_ms=1000, times=STANDING_TICKS)
+    assert service.pauses == 1
+    service.look(wait_ms=1000, times=module.PAUSE_TICKS)
+    assert service.pauses == 2
+    service.look(wait_ms=0, times=200)
+    paused = service.pauses
+    service.look(wait_ms=0, times=200)
+    assert service.pauses == paused
+
+
+@pytest.mark.parametrize(
+    ("available", "level", "refused"),
+    [
+        (2 * RESERVE, Level.NONE, []),
+        (2 * RESERVE - 1, Level.BACKGROUND, []),
+        (1.5 * RESERVE, Level.BACKGROUND, []),
+        (1.5 * RESERVE - 1, Level.HEAVY, ["heavy"]),
+        (RESERVE, Level.HEAVY, ["heavy"]),
+        (RESERVE - 1, Level.WRITES, ["heavy", "write"]),
+        (0, Level.WRITES, ["heavy", "write"]),
+    ],
+)
+def test_memory_stops_background_work_then_heavy_queries_then_writes(
+    service: Service, available: int, level: Level, refused: list[str]
+) -> None:
+    service.memory.available = int(available)
+    service.look()
+    assert (service.pressure.level, service.refused()) == (level, refused)
+    assert service.pauses == (level > Level.NONE)
+
+
+def test_deletions_are_not_refused_for_lack_of_memory(service: Service) -> None:
+    service.memory.available = 0
+    service.look()
+    assert service.pressure.refusal(WRITE)
+    assert not service.pressure.refusal(DELETE)
+
+
+def test_a_level_ends_only_when_clearly_more_memory_is_there(service: Service) -> None:
+    service.memory.available = RESERVE - 1
+    service.look()
+    levels = []
+    for available in (RESERVE, int(1.25 * RESERVE) - 1, int(1.25 * RESERVE), int(1.875 * RESERVE), int(2.5 * RESERVE)):
+        service.memory.available = available
+        service.look()
+        levels.append(service.pressure.level)
+    assert levels == [Level.WRITES, Level.WRITES, Level.HEAVY, Level.BACKGROUND, Level.NONE]
+
+
+def test_the_reserve_is_a_share_of_the_memory_unless_it_is_set() -> None:
+    assert Service(memory_reserve_bytes=0).pressure.reserve_bytes == 200 * RESERVE // 20
+    assert Service().pressure.reserve_bytes == RESERVE
+
+
+def test_a_refusal_says_what_was_seen_and_which_setting_bounds_it(service: Service) -> None:
+    service.memory.available = 900
+    service.look()
+    with pytest.raises(Overloaded) as refused:
+        service.pressure.require(WRITE)
+    assert str(refused.value) == (
+        "900 bytes of memory are available; writes are accepted from 1250 bytes on (TRIPTYCH_MEMORY_RESERVE_BYTES is "
+        "1000); try again later"
+    )
+    assert refused.value.status == 503
+    assert refused.value.retry_after_s is not None
+    service.memory.available = 100 * RESERVE
+    service.work.requests = 200
+    service.look(wait_ms=1000, times=50)
+    with pytest.raises(Overloaded) as heavy:
+        service.pressure.require_heavy()
+    assert str(heavy.value) == (
+        "24 requests or more are at work, the limit for heavy queries until work waits less than 15 ms for its turn "
+        "(TRIPTYCH_QUEUE_WAIT); try again later"
+    )
+
+
+def test_refusals_are_counted_by_reason(service: Service) -> None:
+    service.work.requests = 200
+    service.look(wait_ms=1000, times=50)
+    service.refused()
+    service.memory.available = 0
+    service.look(wait_ms=1000)
+    for path in (WRITE, READ, READ, STATE):
+        service.pressure.refusal(path)
+    with pytest.raises(Overloaded):
+        service.pressure.require_heavy()
+    assert service.pressure.refused == {"writes": 1, "reads": 3, "memory": 2}
