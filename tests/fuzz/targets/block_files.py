@@ -135,20 +135,19 @@ def _changed(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(0, 3))):
         name = draw(st.sampled_from(list(directory.COLUMNS)))
         dtype = columns[name].dtype
-        numbers = columns[name].astype(object)
-        at = draw(st.integers(0, len(numbers)))
+        words = columns[name].view(f"u{dtype.itemsize}").tolist()
+        at = draw(st.integers(0, len(words)))
         kind = draw(st.sampled_from(["set", "insert", "remove", "type"]))
-        if kind == "set" and at < len(numbers):
-            numbers[at] = draw(_NUMBERS)
+        if kind == "set":
+            words[at : at + 1] = [draw(_NUMBERS)]
         elif kind == "insert":
-            numbers = np.insert(numbers, at, draw(_NUMBERS))
+            words.insert(at, draw(_NUMBERS))
         elif kind == "remove":
-            numbers = numbers[:at]
+            del words[at:]
         else:
             dtype = np.dtype(draw(st.sampled_from([np.int32, np.int64, np.uint64, np.float64, np.int16])))
-        mask = (1 << 8 * min(dtype.itemsize, 8)) - 1
-        words = np.array([int(number) & mask for number in numbers], np.uint64)
-        columns[name] = words.astype(f"u{dtype.itemsize}").view(dtype)
+        mask = (1 << 8 * dtype.itemsize) - 1
+        columns[name] = np.array([word & mask for word in words], f"u{dtype.itemsize}").view(dtype)
     for _ in range(draw(st.integers(0, 3))):
         number = draw(st.integers(0, len(parts) - 1))
         changed = bytearray(parts[number])
