@@ -48,7 +48,7 @@ def decode(content: bytes) -> CatalogueContent:
     """Decode a document. Raises ValueError, which says what is wrong with it."""
     try:
         catalogue = msgspec.json.decode(content, type=CatalogueContent)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from error
     if catalogue.format != FORMAT:
         raise ValueError(f"it has format {catalogue.format}, and this program reads format {FORMAT}")

@@ -51,7 +51,10 @@ class Manifest:
     @staticmethod
     def decode(content: bytes) -> Manifest:
         """Decode a manifest. Raises ValueError, which says what is wrong with it; NewerFormat."""
-        fields: Any = json.loads(content)
+        try:
+            fields: Any = json.loads(content)
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
         if not isinstance(fields, dict) or not isinstance(fields.get("format"), int):
             raise ValueError("it has no format")
         # The checksum comes first, and in every format in the same way, so that a flipped bit does not pass for a newer

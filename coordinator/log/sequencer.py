@@ -67,7 +67,7 @@ def decode(content: bytes) -> State:
         raise ValueError("its checksum does not match")
     try:
         state = msgspec.json.decode(payload, type=State)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from error
     if state.format != FORMAT:
         raise ValueError(f"it has format {state.format}, this program reads {FORMAT}")

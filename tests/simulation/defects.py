@@ -24,6 +24,7 @@ from shared.errors import Unavailable
 from shared.messages.log import SEQUENCE_MAX, Records, Span
 from worker.logs import reading
 from worker.logs.part import LogPart
+from worker.serving import Service
 
 Replaced = Sequence[tuple[Any, str, Any]]
 """(owner, name, what stands there instead)."""
@@ -254,6 +255,16 @@ def _confirmed_below_the_next_number() -> Replaced:
     return [(Sequencer, "confirm", confirm)]
 
 
+def _early_cancels_forgotten() -> Replaced:
+    """A cancellation that comes before its request, by the other connection, has no effect."""
+
+    def cancel(self: Any, request_id: bytes) -> None:
+        if (request := self._accepted.get(request_id)) is not None:
+            request.cancelled = True
+
+    return [(Service, "_cancel", cancel)]
+
+
 DEFECTS: dict[str, Defect] = {
     "lookup-overtakes": Defect("the same number is appended twice after its client has left", _forgets_who_left),
     "repeat-before-closed": Defect("a repeat is answered while its group is open", _answers_of_open_groups),
@@ -274,6 +285,7 @@ DEFECTS: dict[str, Defect] = {
     "confirmed-too-low": Defect(
         "a state made anew has a limit below its numbers", _confirmed_below_the_next_number, is_common=False
     ),
+    "early-cancel-forgotten": Defect("a request that was cancelled before it came is run", _early_cancels_forgotten),
     "follower-not-told": Defect("a follower is not told of every group", _followers_not_published),
     "follower-passes-over": Defect(
         "a follower is not told of what a recovery makes visible", _followers_not_told_of_gaps

@@ -18,6 +18,8 @@ from shared.wire import CANCEL, REGISTER, REPLY, REQUEST
 from tests.simulation.world import Process, World
 
 PACKET_BYTES = 64
+APART_OF_256 = 24
+"""How often a worker's connection for control messages is not there while the other one is."""
 
 
 @dataclass(slots=True)
@@ -34,8 +36,8 @@ class WorkerEnd(Protocol):
     identity: bytes
     process: Process
 
-    def accept(self, packet: Packet, asker: Any) -> None:
-        """A packet from the coordinator `asker` has arrived."""
+    def accept(self, packet: Packet) -> None:
+        """A packet from a coordinator has arrived."""
 
 
 class CoordinatorEnd(Protocol):
@@ -94,6 +96,10 @@ class Wire:
         return message[0].id
 
     @staticmethod
+    def decode_request(message: Sequence[Packet]) -> tuple[bytes, wire.Request]:
+        return message[0].id, received(message[0].content)
+
+    @staticmethod
     def decode_reply(message: Sequence[Packet]) -> tuple[bytes, wire.Reply]:
         return message[0].id, message[0].content
 
@@ -117,9 +123,10 @@ def received(content: tuple[wire.Request, float]) -> wire.Request:
 
 @dataclass
 class Network:
-    """`lossy`: of 256 messages so many are lost. `held_until`: by worker, what is sent arrives not before, in one
+    """`lossy`: of 256 messages so many are lost. `held_until`: by worker, requests or replies arrive not before, in one
     direction. `dropped`: (worker, method or "cancel") of requests that are lost. Messages stay in order on a
-    connection, which is one life of the coordinator's and one of a worker's."""
+    connection. Between one life of the coordinator's and one of a worker's there are two: one for requests and
+    replies, and one for control messages, which overtake what is held."""
 
     world: World
     lossy: int = 0
@@ -136,7 +143,9 @@ class Network:
             return None
         when = self.world.now + choices.delay_s()
         connection = endpoint, identity, direction
-        when = max(when, self._last.get(connection, 0.0), self.held_until.get((name, direction), 0.0))
+        when = max(when, self._last.get(connection, 0.0))
+        if not endpoint.is_control:
+            when = max(when, self.held_until.get((name, direction), 0.0))
         self._last[connection] = when
         return when
 
@@ -148,30 +157,31 @@ class Network:
 
 
 class Endpoint:
-    """The coordinator's socket."""
+    """One of the coordinator's two sockets."""
 
-    def __init__(self, network: Network, coordinator: CoordinatorEnd) -> None:
+    def __init__(self, network: Network, coordinator: CoordinatorEnd, *, is_control: bool = False) -> None:
         self._network = network
         self._coordinator = coordinator
+        self.is_control = is_control
         self.inbox: deque[tuple[bytes, Packet]] = deque()
         self.closed = False
 
     def send(self, identity: bytes, packet: Packet) -> None:
-        """Raises ZMQError when the worker has gone."""
-        worker = self._coordinator.worker_of(identity)
-        if worker is None:
-            raise zmq.ZMQError(zmq.EHOSTUNREACH)
+        """Raises ZMQError when the worker has gone, or is not connected to this socket yet."""
         network = self._network
+        worker = self._coordinator.worker_of(identity)
+        if worker is None or (self.is_control and network.world.choices.chance(APART_OF_256)):
+            raise zmq.ZMQError(zmq.EHOSTUNREACH)
         when = network.arrival(self, identity, worker.name, "request")
         world = network.world
         method = packet.content[0].method if packet.kind == REQUEST else "cancel"
         if network.dropped and (worker.name, method) in network.dropped:
             when = None
+        if world.tracing:
+            lost = "LOST" if when is None else f"arrives {when:.4f}"
+            shards = packet.content[0].shards if packet.kind == REQUEST else ""
+            world.trace(f"{method} {shards} → {worker.name} #{_short(packet.id)} ({lost})")
         if packet.kind == REQUEST:
-            if world.tracing:
-                lost = "LOST" if when is None else f"arrives {when:.4f}"
-                shards = packet.content[0].shards
-                world.trace(f"{method} {shards} → {worker.name} #{_short(packet.id)} ({lost})")
             world.reached(method)
         if when is not None:
             world.at(when, worker.process, self._arrive, worker, packet)
@@ -180,7 +190,7 @@ class Endpoint:
         coordinator = self._coordinator
         # Of what a coordinator sent that has died since, some is still on its way.
         if coordinator.process.alive or self._network.world.choices.chance(128):
-            worker.accept(packet, coordinator)
+            worker.accept(packet)
 
     def hear(self, worker: WorkerEnd, packet: Packet) -> None:
         """A message of the worker's is on its way to this coordinator."""
@@ -195,7 +205,8 @@ class Endpoint:
 
     def _take(self, identity: bytes, packet: Packet) -> None:
         self.inbox.append((identity, packet))
-        self._coordinator.loop.call_soon(self._coordinator.links._drain)
+        links = self._coordinator.links
+        self._coordinator.loop.call_soon(links._drain_control if self.is_control else links._drain)
 
 
 def _short(request_id: bytes) -> int:

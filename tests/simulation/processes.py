@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -12,18 +13,17 @@ from coordinator.links import Links
 from coordinator.log.area import LogArea
 from proto import cluster_pb2
 from shared.config import Settings
-from shared.errors import ConfigError, NotFound
-from shared.wire import CANCEL, REGISTER, REQUEST
+from shared.errors import ConfigError
+from shared.wire import CANCEL, REGISTER
 from tests.simulation.disk import Disk, Files, FilesControl, Store, StoreDisk, WalDisk, WriteAheadLog
-from tests.simulation.network import Endpoint, Network, Packet, received
+from tests.simulation.network import Endpoint, Network, Packet
 from tests.simulation.world import Process, Thread, World
 from worker.damage import DamageReport
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
 from worker.methods.log import METHODS
-from worker.methods.method import Method
 from worker.process import HEARTBEAT_S, WorkerProcess
-from worker.serving import LANE_THREADS
+from worker.serving import LANE_THREADS, Service, _Lane
 from worker.shard import Shard
 from worker.storage.wal.log import LOG
 
@@ -79,6 +79,7 @@ class Coordinator:
         self.links: Any
         self.calls: dict[ClientCall, None] = {}
         self.endpoint = Endpoint(cluster.network, self)
+        self.control = Endpoint(cluster.network, self, is_control=True)
         self.loop = self._loop()
         cluster.world.at(cluster.world.now, self.process, self.loop.call_soon, self._begin)
 
@@ -96,7 +97,7 @@ class Coordinator:
     async def _start(self) -> None:
         settings = self.cluster.settings
         self.links = Links(settings, CLUSTER_ID, "")
-        self.links._socket, self.links._loop = self.endpoint, self.loop
+        self.links._socket, self.links._control, self.links._loop = self.endpoint, self.control, self.loop
         self.links._sweeper = asyncio.create_task(self.links._sweep())
         self.area = LogArea(settings, self.links, FilesControl(self.cluster.files, "/sequencer"))  # type: ignore[arg-type]
         try:
@@ -119,12 +120,6 @@ class Coordinator:
         world.after(0.0, world.outside, self.cluster.kill_coordinator, self, "it has stopped")
 
 
-@dataclass
-class Lane:
-    threads: int
-    running: int = 0
-
-
 def done(method: str) -> str:
     """The point at which a worker has carried out a request and not replied yet."""
     return f"{method} done"
@@ -141,6 +136,20 @@ class OpenShard(Shard):
         self.id, self.store, self.logs, self.damage = number, store, logs, DamageReport()
 
 
+class UnthreadedService(Service):
+    """A worker's service without its socket and threads: the worker starts a thread for each request that may run."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._name, self._methods = worker.name, METHODS
+        self._lanes = {lane: _Lane(count) for lane, count in LANE_THREADS.items()}
+        self._ready, self._accepted, self._cancelled_early = deque(), {}, {}
+        self._worker = worker
+
+    def _transmit(self, message: Sequence[Any]) -> bool:
+        (packet,) = message
+        return self._worker.send(packet)
+
+
 class Worker:
     """One life of a worker process."""
 
@@ -150,11 +159,8 @@ class Worker:
         self.name = f"worker-{number}"
         self.identity = f"{self.name}:{life}".encode()
         self.process = Process(self.identity.decode())
-        self._lanes = {lane: Lane(count) for lane, count in LANE_THREADS.items()}
-        self._waiting: dict[str, deque[tuple[bytes, Any, Method, Coordinator]]] = {
-            name: deque() for name in LANE_THREADS
-        }
-        self._accepted: dict[bytes, Any] = {}
+        self._service = UnthreadedService(self)
+        self._cancelled: set[bytes] = set()
         self.stalled: dict[str, float] = {}
         """By method: how long a thread that has begun with the next request stands still before it looks at it."""
         self.disk = cluster.disks[number]
@@ -200,53 +206,49 @@ class Worker:
             what = cluster_pb2.ShardState.LOADING if state is None else cluster_pb2.ShardState.READY
             entries.append(SimpleNamespace(shard=shard, state=what, detail="", counts={}))
         register = SimpleNamespace(cluster_id=CLUSTER_ID, worker=self.name, pid=self.number, shards=entries)
-        self._send(Packet(REGISTER, b"", register), self.cluster.coordinator)
+        packet = Packet(REGISTER, b"", register)
+        coordinator = self.cluster.coordinator
+        if coordinator is not None and coordinator.process.alive:
+            coordinator.control.hear(self, packet)
+        self.send(packet)
 
-    def _send(self, packet: Packet, to: Coordinator | None) -> None:
-        if to is not None and to.process.alive and to is self.cluster.coordinator:
-            to.endpoint.hear(self, packet)
+    def send(self, packet: Packet) -> bool:
+        """By the connection for requests and replies. False when the coordinator is away."""
+        coordinator = self.cluster.coordinator
+        if coordinator is None or not coordinator.process.alive:
+            return False
+        coordinator.endpoint.hear(self, packet)
+        return True
 
     # As Service does
 
-    def accept(self, packet: Packet, asker: Coordinator) -> None:
+    def accept(self, packet: Packet) -> None:
         if packet.kind == CANCEL:
-            if packet.id in self._accepted:
-                self._accepted[packet.id].cancelled = True
-            return
-        assert packet.kind == REQUEST
-        request = received(packet.content)
-        method = METHODS.get(request.method)
-        if method is None:
-            raise NotFound(request.method)
-        self._accepted[packet.id] = request
-        lane_name = method.lane(request)
-        lane = self._lanes[lane_name]
-        work = packet.id, request, method, asker
-        if lane.running < lane.threads:
-            lane.running += 1
-            Thread(self._serve, request.method, args=work, process=self.process).start()
-        else:
-            self._waiting[lane_name].append(work)
+            self._cancelled.add(packet.id)
+        self._service._accept([packet])  # type: ignore[list-item]
+        while self._service._ready:
+            work = self._service._ready.popleft()
+            Thread(self._serve, work.request.method, args=(work,), process=self.process).start()
 
-    def _serve(self, request_id: bytes, request: Any, method: Method, asker: Coordinator) -> None:
+    def _serve(self, work: Any) -> None:
         world = self.cluster.world
-        lane_name = method.lane(request)
         while True:
             world.pause()
+            method, number = work.request.method, int.from_bytes(work.id, "big") % 100_000
             if world.tracing:
-                world.trace(f"  {self.name} runs {request.method} #{int.from_bytes(request_id, 'big') % 100_000}")
-            if self.stalled and (stall_s := self.stalled.pop(request.method, 0.0)):
-                world.trace(f"  {self.name} stalls in {request.method} for {stall_s:g} s")
+                world.trace(f"  {self.name} runs {method} #{number}")
+            if work.id in self._cancelled and work.request.time_left:
+                world.fail(f"{self.name} runs {method} #{number}, which was cancelled")
+            if self.stalled and (stall_s := self.stalled.pop(method, 0.0)):
+                world.trace(f"  {self.name} stalls in {method} for {stall_s:g} s")
                 world.sleep(stall_s)
-            (packet,) = self._program._run(request_id, request, method)
-            world.reached(done(request.method))
+            reply = self._program._run(work.id, work.request, work.method)
+            world.reached(done(method))
             world.pause()
-            self._accepted.pop(request_id, None)
-            self._send(packet, asker)
-            if not self._waiting[lane_name]:
-                self._lanes[lane_name].running -= 1
+            self._service._finish(work, reply)
+            if not self._service._ready:
                 return
-            request_id, request, method, asker = self._waiting[lane_name].popleft()
+            work = self._service._ready.popleft()
 
     def close(self) -> None:
         """An orderly stop, without waiting for anything."""

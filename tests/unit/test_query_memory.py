@@ -130,17 +130,17 @@ def test_what_the_cache_of_blocks_keeps_is_not_counted(monkeypatch: pytest.Monke
 
     kept = SimpleNamespace(size_bytes=MEGABYTE)
 
-    def decode(_: object) -> SimpleNamespace:
+    def decode(*_: object) -> SimpleNamespace:
         kept.numbers = np.zeros(MEGABYTE, dtype=np.uint8)
         return kept
 
-    monkeypatch.setattr(block_module, "_decode_directory", decode)
+    monkeypatch.setattr(block_module, "decode_directory", decode)
     monkeypatch.setattr(Block, "_read", lambda self, *_: b"")
     monkeypatch.setattr(Block, "_chunk_bytes", lambda self, *_: b"")
     monkeypatch.setattr(
         block_module.chunks, "decode", lambda *_: (np.zeros(MEGABYTE, dtype=np.int64), np.zeros(MEGABYTE))
     )
-    row = SimpleNamespace(name="b", directory_at=0, size_bytes=0, directory_hash=0)
+    row = SimpleNamespace(name="b", samples=1, directory_at=0, size_bytes=0, directory_hash=0)
     opened = Block(cast(Any, row), cast(Any, None), DecodedCache(64 * MEGABYTE))
     account = Account(1000)
     directory = SimpleNamespace(

@@ -5,16 +5,20 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from shared.promql.model import STALE_NAN_BITS
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from worker.series.blocks import chunks
-from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
+from worker.series.blocks.block import Block, BlockRow, BlockWriter, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.directory import decode_directory, pack
+from worker.series.blocks.layers import Tombstone
 from worker.series.pieces import join
 from worker.storage.objects import LocalObjects
 
@@ -72,6 +76,78 @@ def test_a_block_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
         Path(block.location).write_bytes(damaged)
         with pytest.raises(CorruptBlock, match=r"checksum|directory"):
             block.pieces(np.array([1]), 0, 9)
+
+
+WHOLE = {
+    "ids": np.array([1, 2], np.int32),
+    "counts": np.array([2, 1], np.int32),
+    "earliest": np.array([5, 5], np.int64),
+    "latest": np.array([4, 0], np.int64),
+    "chunk_runs": np.array([0, 1, 2], np.int64),
+    "chunk_at": np.array([0, 40, 90], np.int64),
+    "chunk_hashes": np.array([7, 8], np.uint64),
+}
+"""The columns of a directory as they are stored: `latest` as the difference from `earliest`."""
+
+
+def test_a_directory_is_decoded_as_it_was_packed() -> None:
+    decoded = decode_directory(pack(WHOLE), 3, 90)
+    assert (decoded.latest.tolist(), decoded.before.tolist()) == ([9, 5], [0, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("column", "numbers", "why"),
+    [
+        ("ids", np.zeros(1 << 22, np.int32), "pcodec"),
+        ("ids", np.zeros(3, np.int64), "pcodec"),
+        ("ids", np.array([-1, 2], np.int32), "of no series"),
+        ("counts", np.array([2], np.int32), r"have \[2, 1, 2, 2, 3, 3, 2\] numbers"),
+        ("counts", np.array([2, 2], np.int32), "it has 4 samples and its row 3"),
+        ("counts", np.array([3, 0], np.int32), "without samples"),
+        ("latest", np.array([4, -1], np.int64), "before it begins"),
+        ("latest", np.array([4, (1 << 63) - 1], np.int64), "before it begins"),
+        ("chunk_runs", np.array([0, 2, 2], np.int64), "do not share its 2 runs"),
+        ("chunk_runs", np.array([-1, 1, 2], np.int64), "do not share its 2 runs"),
+        ("chunk_at", np.array([0, 95, 90], np.int64), "do not share its 90 bytes"),
+        ("chunk_at", np.array([0, 40, 1 << 60], np.int64), "do not share its 90 bytes"),
+        ("chunk_hashes", np.zeros(0, np.uint64), "numbers, not"),
+    ],
+)
+def test_a_directory_that_contradicts_itself_or_its_row_is_refused(column: str, numbers: NDArray, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        decode_directory(pack({**WHOLE, column: numbers}), 3, 90)
+
+
+def test_a_directory_with_a_chunk_that_is_too_long_is_refused() -> None:
+    counts = np.array([chunks.CHUNK_SAMPLES + 1, 1], np.int32)
+    with pytest.raises(ValueError, match="a chunk of 65537 samples; the limit is 65536"):
+        decode_directory(pack({**WHOLE, "counts": counts}), chunks.CHUNK_SAMPLES + 2, 90)
+
+
+@pytest.mark.parametrize(("like_before", "counts"), [(0b1000_0000, [2, 2]), (0b0100_0000, [2, 3])])
+def test_a_run_with_the_times_of_no_run_or_a_shorter_one_is_refused(like_before: int, counts: list[int]) -> None:
+    data = bytearray(chunks.encode(np.array([2, 2]), np.array([1, 2, 1, 2]), np.ones(4)))
+    data[chunks._HEADER.size] = like_before
+    for read in (chunks.decode, lambda *chunk: chunks.between(*chunk, 1, 2)):
+        with pytest.raises(ValueError, match="another number of samples"):
+            read(bytes(data), np.array(counts), np.array([1, 1]))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"name": "../x"}, {"samples": 0}, {"samples": 1 << 60}, {"directory_at": -1}, {"size_bytes": 1}]
+)
+def test_a_row_that_no_block_has_is_refused(tmp_path: Path, changes: dict) -> None:
+    writer = BlockWriter(LocalObjects(tmp_path), 1)
+    writer.add(np.array([1]), np.array([2]), np.array([1, 2]), np.array([0.5, 1.5]))
+    row = msgspec.to_builtins(writer.finish())
+    with pytest.raises(msgspec.ValidationError, match="block"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode({**row, **changes}), type=BlockRow)
+
+
+def test_a_tombstone_with_part_of_an_id_is_refused() -> None:
+    stone = msgspec.to_builtins(Tombstone.of(1, np.array([3]), 0, 9), builtin_types=(bytes,))
+    with pytest.raises(msgspec.ValidationError, match="5 bytes"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode({**stone, "ids": bytes(5)}), type=Tombstone)
 
 
 def test_the_cache_stays_within_its_bound_and_forgets_the_least_recently_used() -> None:

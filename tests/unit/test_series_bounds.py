@@ -215,7 +215,7 @@ def garbage(path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> Block:
     """A block of which a part is no such thing, under a checksum that is right."""
     with monkeypatch.context() as patch:
         if what == "directory":
-            patch.setattr(blocks_module, "_encode_directory", lambda columns: b"x" * 60)
+            patch.setattr(blocks_module, "encode_directory", lambda columns: b"x" * 60)
         else:
             patch.setattr(blocks_module.chunks, "encode", lambda *_: b"\1\1" + bytes(60))
         writer = BlockWriter(LocalObjects(path), 1)

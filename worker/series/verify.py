@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from worker.series import journal
 from worker.series.blocks import archive
-from worker.series.blocks.block import SUFFIX, Block, BlockRow, CorruptBlock, Directory
+from worker.series.blocks.block import SUFFIX, Block, BlockRow, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
 from worker.series.index import registry
 from worker.series.journal import Sealed
@@ -150,8 +150,6 @@ def _check_block(block: Block, path: Path) -> FileCheck:
         if reason := block.missing():
             raise CorruptBlock(block, reason)
         directory = block.directory()
-        if reason := _contradiction(row, directory):
-            raise CorruptBlock(block, reason)
     except CorruptBlock as error:
         return FileCheck(path, (Damage(error.reason, row.samples, row.earliest_ms, row.latest_ms, None),))
     damage, samples_good = [], 0
@@ -166,13 +164,3 @@ def _check_block(block: Block, path: Path) -> FileCheck:
             series = np.unique(directory.ids[runs]).astype(np.int64)
             damage.append(Damage(error.reason, samples, earliest_ms, latest_ms, series))
     return FileCheck(path, tuple(damage), samples_good, series=np.unique(directory.ids).astype(np.int64))
-
-
-def _contradiction(row: BlockRow, directory: Directory) -> str:
-    """How the block's directory, whose checksum is right, contradicts its row; "" if it does not."""
-    samples = int(directory.counts.sum(dtype=np.int64))
-    if samples != row.samples:
-        return f"its directory has {samples} samples and its row {row.samples}"
-    if int(directory.chunk_at[-1]) != row.directory_at:
-        return f"its chunks end at {int(directory.chunk_at[-1])} and its directory begins at {row.directory_at}"
-    return ""

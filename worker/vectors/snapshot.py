@@ -141,7 +141,7 @@ def shards_of(saved: Objects) -> Mapping[int, int]:
     content = saved.get(SHARDS)
     try:
         shards = msgspec.json.decode(content, type=_Shards)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"{SHARDS} cannot be read: {error}") from error
     if shards.encode() != content:
         raise ValueError(f"{SHARDS} fails its checksum")
@@ -227,7 +227,7 @@ def _read_list(saved: Objects) -> _List:
         raise ValueError("the list of rows fails its checksum")
     try:
         content = msgspec.msgpack.decode(data[8:], type=_List)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"the list of rows is of another format: {error}") from error
     rows, rest = divmod(len(content.lengths), 4)
     if content.format != FORMAT or rest or len(content.versions) != 8 * rows:

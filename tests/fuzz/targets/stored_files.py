@@ -5,6 +5,7 @@ Checksums are made right where a reader compares them before anything else, so t
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,10 @@ import msgspec
 import numpy as np
 import xxhash
 
+from coordinator.log import sequencer
+from coordinator.log.sequencer import Segment
 from shared import catalogue_file, identity
+from shared.durable import DAMAGED
 from shared.errors import ConfigError
 from shared.manifest import Manifest
 from shared.messages.log import Batch
@@ -30,7 +34,8 @@ from worker.series.index import registry
 from worker.series.journal import Deletion, Written
 from worker.storage.rows import manifest, marker
 from worker.storage.rows.damage import DECODING_ERRORS
-from worker.storage.wal import layout, reading, record, register
+from worker.storage.wal import layout, losses, reading, record, register
+from worker.storage.wal.losses import Loss
 from worker.vectors import stored_rows
 from worker.vectors.attributes import Attributes
 
@@ -133,6 +138,25 @@ def _identity(data: bytes) -> None:
     identity.decode(xxhash.xxh3_64_hexdigest(data).encode() + b" " + data + b"\n")
 
 
+def _sequencer(data: bytes) -> None:
+    """The sequencer's state, without its checksum."""
+    state = sequencer.decode(xxhash.xxh64_digest(data) + data)
+    for fields in state.segments:
+        Segment(*fields)
+    assert sequencer.decode(sequencer.encode(state)) == state
+
+
+def _losses(data: bytes) -> None:
+    """What was set aside of a log's file: the losses in the first line, without their checksum, and any bytes."""
+    line, _, rest = data.partition(b"\n")
+    directory = scratch.directory() / "losses"
+    directory.mkdir(exist_ok=True)
+    content = xxhash.xxh3_64_hexdigest(line).encode() + b" " + line + b"\n" + rest
+    (directory / f"00000001{reading.SUFFIX}{DAMAGED}").write_bytes(content)
+    (known,) = losses.known(directory)
+    assert known.losses or line == b"[]"
+
+
 # Inputs
 
 
@@ -212,6 +236,16 @@ def _markers() -> Iterator[bytes]:
     yield marker.MAGIC + bytes(80)
 
 
+def _states() -> Iterator[bytes]:
+    revoked = sequencer.Revoked(1, 2, [(5, 7)], [0])
+    state = sequencer.State(sequencer.FORMAT, 100, None, 3, [(1, 0, 5, 6)], [revoked])
+    yield sequencer.encode(state)[8:]
+
+
+def _lists_of_losses() -> Iterator[bytes]:
+    yield msgspec.json.encode((Loss("log-00/00000001.wal", 64, 128, "they are damaged"),)) + b"\nbytes"
+
+
 ROW = DECODING_ERRORS
 
 TARGETS = [
@@ -222,7 +256,7 @@ TARGETS = [
     Target("wal-workers", partial(_read_by_path, layout.read_workers), lambda: [layout.encode_workers(3)],
            refusals=(ValueError,), bytes_max=64),
     Target("journal-record", _journal, _journal_records, refusals=ROW),
-    Target("block-chunk", _chunk, _chunks, refusals=ROW),
+    Target("block-chunk", _chunk, _chunks, refusals=(ValueError, struct.error)),
     Target("log-record", _log_record, _log_records, refusals=ROW),
     Target("log-run", _run, _runs, refusals=ROW),
     Target("log-entry", _entry, _entries, refusals=ROW),
@@ -232,6 +266,8 @@ TARGETS = [
     Target("document-identity", _identity, lambda: [b"c shard 3"], refusals=(ValueError,)),
     Target("document-manifest", Manifest.decode, lambda: [Manifest("c", 3).encode()], refusals=(ValueError,)),
     Target("document-catalogue", catalogue_file.decode, _catalogues, refusals=(ValueError,)),
+    Target("document-sequencer", _sequencer, _states, refusals=(ValueError,)),
+    Target("wal-losses", _losses, _lists_of_losses, refusals=()),
     Target("store-manifest", _store_manifest, _store_manifests, refusals=()),
     Target("store-marker", _marker, _markers, refusals=(OSError,)),
 ]  # fmt: skip

@@ -15,20 +15,19 @@ import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from uuid import uuid4
 
 import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from pcodec import ChunkConfig, standalone
 
 from shared.array_memory import uncounted
 from shared.errors import Unavailable
 from worker.series.blocks import chunks
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.chunks import CHUNK_SAMPLES
+from worker.series.blocks.directory import Directory, decode_directory, encode_directory
 from worker.series.pieces import Piece
 from worker.storage.faces import NotOpened, Objects
 
@@ -66,71 +65,21 @@ class BlockRow(msgspec.Struct, frozen=True):
     """Deletions before this sequence of the journal have been applied to the block, in addition to those before
     `generation`."""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError if no block can have such a row."""
+        if not self.name.isalnum() or not self.name.isascii():
+            raise ValueError(f"{self.name!r} is no name of a block")
+        most_samples = CHUNK_SAMPLES * self.directory_at
+        if not 0 < self.samples <= most_samples or not 0 < self.directory_at < self.size_bytes:
+            raise ValueError(
+                f"block {self.name} has {self.samples} samples in {self.size_bytes} bytes, "
+                f"and its directory begins at {self.directory_at}"
+            )
+
     @property
     def deletions_from(self) -> int:
         """The sequence from which on deletions must be applied to samples read from the block."""
         return max(self.generation, self.cleaned)
-
-
-@dataclass(frozen=True, slots=True)
-class Directory:
-    """The runs in the order of the file: `ids` and `counts` int32[runs], `earliest` and `latest` int64[runs] in Unix
-    ms. Chunk c has the runs chunk_runs[c]:chunk_runs[c + 1] and the bytes chunk_at[c]:chunk_at[c + 1]. `order`
-    int64[runs] sorts the runs by id and leaves the runs of one series in order of time; `sorted_ids` = ids[order];
-    `before` int64[runs + 1]: the number of samples before each run."""
-
-    ids: NDArray[np.int32]
-    counts: NDArray[np.int32]
-    earliest: NDArray[np.int64]
-    latest: NDArray[np.int64]
-    chunk_runs: NDArray[np.int64]
-    chunk_at: NDArray[np.int64]
-    chunk_hashes: NDArray[np.uint64]
-    order: NDArray[np.int64]
-    sorted_ids: NDArray[np.int32]
-    before: NDArray[np.int64]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(int(getattr(self, name).nbytes) for name in self.__slots__)
-
-    def find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(rows, runs), int64 each: the runs of every series ids[row], ascending by row and then by time."""
-        wanted = ids.astype(np.int32)
-        left = np.searchsorted(self.sorted_ids, wanted)
-        run_counts = np.searchsorted(self.sorted_ids, wanted, side="right") - left
-        rows = np.repeat(np.arange(len(ids)), run_counts)
-        places = np.repeat(left - (np.cumsum(run_counts) - run_counts), run_counts) + np.arange(len(rows))
-        return rows, self.order[places]
-
-
-_COLUMNS = ("ids", "counts", "earliest", "latest", "chunk_runs", "chunk_at", "chunk_hashes")
-_DIRECTORY = struct.Struct("<7I")
-"""The compressed bytes of each column."""
-
-
-def _encode_directory(columns: dict[str, NDArray]) -> bytes:
-    runs, chunk_count = len(columns["ids"]), len(columns["chunk_hashes"])
-    assert runs == len(columns["counts"]) == len(columns["earliest"]) == len(columns["latest"])
-    assert chunk_count == len(columns["chunk_runs"]) - 1 == len(columns["chunk_at"]) - 1
-    assert columns["chunk_runs"][-1] == runs
-    assert (columns["latest"] >= columns["earliest"]).all()
-    # A run ends shortly after it begins: the difference compresses better than the latest time.
-    columns = {**columns, "latest": columns["latest"] - columns["earliest"]}
-    packed = [standalone.simple_compress(columns[name], ChunkConfig()) for name in _COLUMNS]
-    return _DIRECTORY.pack(*map(len, packed)) + b"".join(packed)
-
-
-def _decode_directory(data: bytes) -> Directory:
-    at = _DIRECTORY.size
-    columns = {}
-    for name, size in zip(_COLUMNS, _DIRECTORY.unpack_from(data), strict=True):
-        columns[name] = standalone.simple_decompress(data[at : at + size])
-        at += size
-    columns["latest"] += columns["earliest"]
-    order = np.argsort(columns["ids"], kind="stable")
-    before = np.concatenate(([0], np.cumsum(columns["counts"], dtype=np.int64)))
-    return Directory(**columns, order=order, sorted_ids=columns["ids"][order], before=before)
 
 
 class Block:
@@ -162,8 +111,8 @@ class Block:
         row = self.row
         data = self._read(row.directory_at, row.size_bytes - row.directory_at, row.directory_hash, "directory")
         try:
-            decoded = _decode_directory(data)
-        except (RuntimeError, TypeError, ValueError, struct.error) as error:
+            decoded = decode_directory(data, row.samples, row.directory_at)
+        except (ValueError, struct.error) as error:
             raise CorruptBlock(self, f"its directory cannot be decoded: {error}") from error
         self._cache.put(row.name, decoded, decoded.size_bytes)
         return decoded
@@ -359,7 +308,7 @@ class BlockWriter:
             self._flush(self._buffered)
         assert not self._buffered
         columns = {name: np.concatenate(arrays) for name, arrays in self._columns.items()}
-        packed = _encode_directory(
+        packed = encode_directory(
             {
                 **columns,
                 "chunk_runs": np.array(self._chunk_runs, dtype=np.int64),

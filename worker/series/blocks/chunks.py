@@ -10,6 +10,7 @@ All values are exact to the last bit, including the payloads of NaNs.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -153,32 +154,24 @@ def decode(
     """(times_ms int64[n], values float64[n]) of a chunk whose checksum is right. `counts` and `firsts`, int64[runs],
     are the lengths and the first times of its runs. Raises ValueError or struct.error if the bytes are not a valid
     chunk."""
-    version, whole_constants, _, *sizes, used = _HEADER.unpack_from(data)
-    if version != _VERSION:
-        raise ValueError(f"chunk version {version} is not known to this release")
-    at = _HEADER.size
-    flag_bytes = (len(counts) + 7) // 8
-    flags = np.frombuffer(data, dtype=np.uint8, count=3 * flag_bytes, offset=at).reshape(3, flag_bytes)
-    same, constant, whole = np.unpackbits(flags, axis=1, count=len(counts)).astype(np.bool_)
-    at += 3 * flag_bytes
+    head = _head(data, counts)
+    constant, whole, at = head.constant, head.whole, head.end
     alone = ~constant & (counts >= ALONE_SAMPLES)
     together = ~constant & ~alone
     runs = np.flatnonzero(alone).tolist()
     lengths = np.frombuffer(data, dtype="<u4", count=len(runs), offset=at).tolist()
     at += 4 * len(runs)
-    ends = np.cumsum([at, *sizes, *lengths]).tolist()
+    ends = np.cumsum([at, *head.sizes, *lengths]).tolist()
     pieces = [data[start:end] for start, end in pairwise(ends)]
 
     bounds = np.concatenate(([0], np.cumsum(counts)))
     n = int(bounds[-1])
-    if used != int((counts[~same] - 1).sum()):
-        raise ValueError(f"it has {used} times, which is not the number that its runs have")
-    since, times = np.empty(used, dtype=np.int64), np.empty(n, dtype=np.int64)
+    since, times = np.empty(head.used, dtype=np.int64), np.empty(n, dtype=np.int64)
     _fill(pieces[0], since)
-    _unfold(since, np.ascontiguousarray(firsts), bounds, same, times)
+    _unfold(since, np.ascontiguousarray(firsts), bounds, head.same, times)
 
     values = np.empty(n, dtype=np.float64)
-    constants = _decompressed(pieces[1], int(constant.sum()), bool(whole_constants))
+    constants = _decompressed(pieces[1], int(constant.sum()), head.whole_constants)
     values[np.repeat(constant, counts)] = np.repeat(constants, counts[constant])
     for piece, runs_in_piece, are_whole in ((pieces[2], together & whole, True), (pieces[3], together & ~whole, False)):
         if runs_in_piece.any():
@@ -194,19 +187,42 @@ def between(data: bytes, counts: NDArray[np.int64], firsts: NDArray[np.int64], s
     ValueError or struct.error as `decode` does."""
     inside = np.zeros(len(counts), dtype=np.bool_)
     bounds = np.concatenate(([0], np.cumsum(counts)))
-    version, _, _, times_bytes, *_, used = _HEADER.unpack_from(data)
+    head = _head(data, counts)
+    at = head.end + 4 * int((~head.constant & (counts >= ALONE_SAMPLES)).sum())
+    since = np.empty(head.used, dtype=np.int64)
+    _fill(data[at : at + head.sizes[0]], since)
+    _seek(since, np.ascontiguousarray(firsts), bounds, head.same, start_ms, end_ms, inside)
+    return inside
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What precedes the compressed numbers of a chunk, up to the byte `end`; see `_HEADER`. `same`, `constant` and
+    `whole`, bool[runs]: which runs have the times of the run before, a single value, and whole numbers."""
+
+    whole_constants: bool
+    sizes: list[int]
+    used: int
+    same: Flags
+    constant: Flags
+    whole: Flags
+    end: int
+
+
+def _head(data: bytes, counts: NDArray[np.int64]) -> _Head:
+    """Raises ValueError or struct.error if it is not the head of a chunk with such runs. The kernels read within their
+    arrays for every head that this accepts."""
+    version, whole_constants, _, *sizes, used = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise ValueError(f"chunk version {version} is not known to this release")
     flag_bytes = (len(counts) + 7) // 8
     flags = np.frombuffer(data, dtype=np.uint8, count=3 * flag_bytes, offset=_HEADER.size).reshape(3, flag_bytes)
-    same, constant, _ = np.unpackbits(flags, axis=1, count=len(counts)).astype(np.bool_)
+    same, constant, whole = np.unpackbits(flags, axis=1, count=len(counts)).astype(np.bool_)
+    if same[0] or (same[1:] & (counts[1:] != counts[:-1])).any():
+        raise ValueError("it has a run with the times of the run before it, which has another number of samples")
     if used != int((counts[~same] - 1).sum()):
         raise ValueError(f"it has {used} times, which is not the number that its runs have")
-    at = _HEADER.size + 3 * flag_bytes + 4 * int((~constant & (counts >= ALONE_SAMPLES)).sum())
-    since = np.empty(used, dtype=np.int64)
-    _fill(data[at : at + times_bytes], since)
-    _seek(since, np.ascontiguousarray(firsts), bounds, same, start_ms, end_ms, inside)
-    return inside
+    return _Head(bool(whole_constants), sizes, used, same, constant, whole, _HEADER.size + 3 * flag_bytes)
 
 
 def _compressed(numbers: NDArray) -> bytes:
@@ -223,12 +239,22 @@ def _fill(data: bytes, out: NDArray) -> None:
     """Decompress into the whole of `out`. Raises ValueError if the data does not fit it."""
     if not len(out):
         return
+    count = decompressed_into(data, out)
+    if count != len(out):
+        raise ValueError(f"it has {count} of {len(out)} numbers")
+
+
+def decompressed_into(data: bytes, out: NDArray) -> int:
+    """Decompress to the beginning of `out`; returns how many numbers there are. Unlike pcodec's function that makes the
+    array, this takes no more memory than `out` has: 4 KB can say that they are 5 billion numbers. Raises ValueError if
+    they are more than `out` holds, are of another type, or cannot be decompressed."""
     try:
         progress = standalone.simple_decompress_into(data, out)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"pcodec: {error}") from error
-    if progress.n_processed != len(out) or not progress.finished:
-        raise ValueError(f"it has {progress.n_processed} of {len(out)} numbers")
+    if not progress.finished:
+        raise ValueError(f"pcodec: there are more than {len(out)} numbers")
+    return int(progress.n_processed)
 
 
 def _integers(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], Flags]:

@@ -56,6 +56,11 @@ class Tombstone(msgspec.Struct, frozen=True):
     end_ms: int
     ids: bytes
 
+    def __post_init__(self) -> None:
+        """Raises ValueError if no deletion can have such a tombstone."""
+        if len(self.ids) % 4:
+            raise ValueError(f"a tombstone has ids of {len(self.ids)} bytes; each takes 4")
+
     @classmethod
     def of(cls, sequence: int, series: Ids, start_ms: int, end_ms: int) -> Tombstone:
         """The tombstone of the deletion that is the journal's record `sequence`."""

@@ -10,7 +10,16 @@ import msgspec
 
 from shared.errors import Unavailable
 
-DECODING_ERRORS = (struct.error, IndexError, KeyError, OverflowError, TypeError, ValueError, msgspec.MsgspecError)
+DECODING_ERRORS = (
+    struct.error,
+    IndexError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    msgspec.MsgspecError,
+)
 """The exceptions that decoding a row raises if its bytes are not what was written."""
 
 _LOCKED = ("IO error: While lock file: ", "IO error: lock hold by current process")

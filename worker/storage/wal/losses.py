@@ -64,7 +64,7 @@ def known(directory: Path) -> Iterator[SetAside]:
             if xxhash.xxh3_64_hexdigest(line).encode() != checksum:
                 raise ValueError("it is no list of losses")
             losses = msgspec.json.decode(line, type=tuple[Loss, ...])
-        except (ValueError, msgspec.MsgspecError):
+        except (ValueError, RecursionError, msgspec.MsgspecError):
             what = "the file was set aside as a whole, what it held is not known"
             losses = (Loss(name_of(path), 0, path.stat().st_size, what),)
         yield SetAside(path, losses)

@@ -15,6 +15,7 @@ import numpy as np
 from numba import types
 
 from shared.kernels import inlined, kernel
+from shared.promql.engine.kernels.order_statistics import interpolated
 from shared.promql.model import Bool, Float, Int
 
 _VALUES = types.Array(types.float64, 2, "C", readonly=True)
@@ -155,26 +156,15 @@ def nth_smallest(buffer: Float, size: int, n: int) -> float:
 
 @inlined(error_model="numpy")
 def _quantile(buffer: Float, size: int, nans: int, q: float) -> float:
-    """The quantile `q` of `buffer[:size]`, which it reorders, and of `nans` NaNs, which sort below all values."""
-    if math.isnan(q):
-        return math.nan
-    if q < 0.0:
-        return -math.inf
-    if q > 1.0:
-        return math.inf
-    rank = q * (nans + size - 1)
-    lower = math.floor(rank)
-    upper = min(nans + size - 1, lower + 1)
-    weight = rank - lower
-    if lower < nans:
-        return math.nan
-    a = nth_smallest(buffer, size, lower - nans)
-    b = a
-    if upper > lower:
-        b = buffer[upper - nans]
-        for p in range(upper - nans + 1, size):
-            b = min(b, buffer[p])
-    return a * (1.0 - weight) + b * weight
+    """The quantile `q` of `buffer[:size]`, which it overwrites, and of `nans` NaNs, which sort below all values."""
+    if 0.0 <= q <= 1.0:
+        lower = math.floor(q * (nans + size - 1)) - nans
+        if lower >= 0:
+            nth_smallest(buffer, size, lower)
+            # Of the ordered values, only the two nearest ranks are read.
+            for p in range(lower + 2, size):
+                buffer[lower + 1] = min(buffer[lower + 1], buffer[p])
+    return interpolated(buffer, nans, size, q)
 
 
 @kernel(types.void(_VALUES, _PRESENT, _IDS, _IDS, _FLOATS, _PLANE, _MASK), error_model="numpy")

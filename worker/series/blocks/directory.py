@@ -1,0 +1,115 @@
+"""The directory of a block: where the samples of each series and of each time are in the block's file."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from pcodec import ChunkConfig, standalone
+
+from worker.series.blocks.chunks import CHUNK_SAMPLES, decompressed_into
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """The runs in the order of the file: `ids` and `counts` int32[runs], `earliest` and `latest` int64[runs] in Unix
+    ms. Chunk c has the runs chunk_runs[c]:chunk_runs[c + 1] and the bytes chunk_at[c]:chunk_at[c + 1]. `order`
+    int64[runs] sorts the runs by id and leaves the runs of one series in order of time; `sorted_ids` = ids[order];
+    `before` int64[runs + 1]: the number of samples before each run."""
+
+    ids: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    earliest: NDArray[np.int64]
+    latest: NDArray[np.int64]
+    chunk_runs: NDArray[np.int64]
+    chunk_at: NDArray[np.int64]
+    chunk_hashes: NDArray[np.uint64]
+    order: NDArray[np.int64]
+    sorted_ids: NDArray[np.int32]
+    before: NDArray[np.int64]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(int(getattr(self, name).nbytes) for name in self.__slots__)
+
+    def find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(rows, runs), int64 each: the runs of every series ids[row], ascending by row and then by time."""
+        wanted = ids.astype(np.int32)
+        left = np.searchsorted(self.sorted_ids, wanted)
+        run_counts = np.searchsorted(self.sorted_ids, wanted, side="right") - left
+        rows = np.repeat(np.arange(len(ids)), run_counts)
+        places = np.repeat(left - (np.cumsum(run_counts) - run_counts), run_counts) + np.arange(len(rows))
+        return rows, self.order[places]
+
+
+COLUMNS: dict[str, DTypeLike] = {
+    "ids": np.int32,
+    "counts": np.int32,
+    "earliest": np.int64,
+    "latest": np.int64,
+    "chunk_runs": np.int64,
+    "chunk_at": np.int64,
+    "chunk_hashes": np.uint64,
+}
+"""The columns in the order of the file, with the type of their numbers."""
+_SIZES = struct.Struct("<7I")
+"""The compressed bytes of each column."""
+
+
+def encode_directory(columns: dict[str, NDArray]) -> bytes:
+    runs, chunk_count = len(columns["ids"]), len(columns["chunk_hashes"])
+    assert runs == len(columns["counts"]) == len(columns["earliest"]) == len(columns["latest"])
+    assert chunk_count == len(columns["chunk_runs"]) - 1 == len(columns["chunk_at"]) - 1
+    assert columns["chunk_runs"][-1] == runs
+    assert (columns["latest"] >= columns["earliest"]).all()
+    # A run ends shortly after it begins: the difference compresses better than the latest time.
+    return pack({**columns, "latest": columns["latest"] - columns["earliest"]})
+
+
+def pack(columns: dict[str, NDArray]) -> bytes:
+    """The columns as they are, compressed one after another."""
+    packed = [standalone.simple_compress(columns[name], ChunkConfig()) for name in COLUMNS]
+    return _SIZES.pack(*map(len, packed)) + b"".join(packed)
+
+
+def decode_directory(data: bytes, samples: int, chunk_bytes: int) -> Directory:
+    """The directory of a block that has so many samples, in chunks of so many bytes together. Raises ValueError or
+    struct.error if the bytes are not such a directory."""
+    sizes = _SIZES.unpack_from(data)
+    if _SIZES.size + sum(sizes) != len(data):
+        raise ValueError(f"its columns have {sum(sizes)} bytes, and there are {len(data) - _SIZES.size}")
+    columns: dict[str, NDArray] = {}
+    at = _SIZES.size
+    for (name, dtype), size in zip(COLUMNS.items(), sizes, strict=True):
+        # Each run has a sample, and each chunk a run. The memory of an array that is not filled is never touched.
+        out = np.empty(len(columns["ids"]) + 1 if columns else samples, dtype=dtype)
+        columns[name] = out[: decompressed_into(data[at : at + size], out)].copy()
+        at += size
+    runs, chunk_count = len(columns["ids"]), len(columns["chunk_hashes"])
+    lengths = [runs, runs, runs, runs, chunk_count + 1, chunk_count + 1, chunk_count]
+    if [len(column) for column in columns.values()] != lengths:
+        raise ValueError(f"its columns have {[len(column) for column in columns.values()]} numbers, not {lengths}")
+    columns["latest"] += columns["earliest"]
+    before = _checked(columns, samples, chunk_bytes)
+    order = np.argsort(columns["ids"], kind="stable")
+    return Directory(**columns, order=order, sorted_ids=columns["ids"][order], before=before)
+
+
+def _checked(columns: dict[str, NDArray], samples: int, chunk_bytes: int) -> NDArray[np.int64]:
+    """int64[runs + 1]: the number of samples before each run. Raises ValueError if the columns contradict each other,
+    or are not those of a block with so many samples in chunks of so many bytes."""
+    ids, counts, earliest, latest, chunk_runs, chunk_at, _ = (columns[name] for name in COLUMNS)
+    before = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    if before[-1] != samples:
+        raise ValueError(f"it has {before[-1]} samples and its row {samples}")
+    if ids.min() < 0 or counts.min() < 1 or (latest < earliest).any():
+        raise ValueError("it has a run without samples, of no series, or that ends before it begins")
+    for bounds, end, what in ((chunk_runs, len(ids), "runs"), (chunk_at, chunk_bytes, "bytes")):
+        if bounds[0] != 0 or bounds[-1] != end or (bounds[1:] <= bounds[:-1]).any():
+            raise ValueError(f"its chunks do not share its {end} {what}")
+    largest = int(np.diff(before[chunk_runs]).max())
+    if largest > CHUNK_SAMPLES:
+        raise ValueError(f"it has a chunk of {largest} samples; the limit is {CHUNK_SAMPLES}")
+    return before
