@@ -25,6 +25,9 @@ from shared.errors import DeadlineExceeded, Overloaded, TooHeavy
 T = TypeVar("T")
 
 LIGHT_PLACES = 16
+TRIAL_PLACES = 2
+"""For queries of which nobody knows whether they are light ones. They must not keep workers from those that are light,
+and each that is heavy after all has had the time of a light one for nothing."""
 HEAVY_PLACES_MAX = 2
 """Each worker has as many threads for heavy queries."""
 LIGHT_PROCESSOR_S = 0.005
@@ -137,6 +140,7 @@ class Gate:
 
     def __init__(self, heavy_places: int) -> None:
         self.light = Places(LIGHT_PLACES)
+        self.trials = Places(TRIAL_PLACES)
         self.heavy = Places(heavy_places)
         self._heavy_places = heavy_places
         self._known: OrderedDict[Hashable, float] = OrderedDict()  # when it was last seen to be heavy
@@ -172,13 +176,14 @@ class Gate:
         prefers_light = is_light and not was_heavy and self.light.free > 0
         if prefers_light or is_restrained or self._is_full() or not self.heavy.take_now():
             if not is_heavy and not was_heavy:
-                await self._take_light(client, deadline)
+                places = self.light if is_light else self.trials
+                await self._take_light(places, client, deadline)
                 try:
                     return await attempt(LIGHT)
                 except TooHeavy:
                     self._remember(query)
                 finally:
-                    self.light.give()
+                    places.give()
             if restraint is not None:
                 restraint.require_heavy()
             await self._wait(self.heavy, client, deadline, HEAVY_WAIT_MAX_S, "heavy")
@@ -192,14 +197,14 @@ class Gate:
             if time.monotonic() - started_at < LIGHT_PROCESSOR_S:
                 self._known.pop(query, None)
 
-    async def _take_light(self, client: Hashable, deadline: float) -> None:
-        """Take a light place. Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""
+    async def _take_light(self, places: Places, client: Hashable, deadline: float) -> None:
+        """Take one of these places. Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""
         self.waits.calls += 1
-        if self.light.take_now():
+        if places.take_now():
             return
         waits_from = time.monotonic()
         try:
-            await self._wait(self.light, client, deadline, LIGHT_WAIT_MAX_S, "light")
+            await self._wait(places, client, deadline, LIGHT_WAIT_MAX_S, "light")
         finally:
             self.waits.ms += (time.monotonic() - waits_from) * 1000
 

@@ -64,7 +64,7 @@ async def test_beside_heavy_queries_a_light_one_runs_at_once_and_a_heavy_one_wai
     go.set()
     assert await asyncio.gather(running, waiting) == ["heavy", "heavy"]
     assert second.places == [LIGHT, HEAVY]
-    assert (gate.heavy.free, gate.light.free, gate.heavy.waiting) == (1, gate_module.LIGHT_PLACES, 0)
+    assert (gate.heavy.free, gate.trials.free, gate.heavy.waiting) == (1, gate_module.TRIAL_PLACES, 0)
 
 
 async def test_a_query_that_was_heavy_is_not_tried_as_a_light_one_again() -> None:
@@ -237,7 +237,7 @@ async def test_a_light_query_that_waits_too_long_is_told_to_come_back(monkeypatc
     monkeypatch.setattr(gate_module, "LIGHT_WAIT_MAX_S", 0.05)
     gate = Gate(1)
     gate.heavy.take_now()
-    gate.light.free = 0
+    gate.trials.free = 0
     with pytest.raises(
         Overloaded, match=r"waited 0\.05 s for other light ones to end, the limit, and 0 more wait"
     ) as told:
@@ -245,8 +245,8 @@ async def test_a_light_query_that_waits_too_long_is_told_to_come_back(monkeypatc
     assert told.value.retry_after_s is not None
     with pytest.raises(DeadlineExceeded, match="for others to end"):
         await gate.run("a", "q", in_time(0.01), light)
-    assert gate.light.waiting == 0
-    gate.light.give()
+    assert gate.trials.waiting == 0
+    gate.trials.give()
     assert await gate.run("a", "q", in_time(), light) == LIGHT
 
 
@@ -284,7 +284,7 @@ async def test_under_restraint_a_light_query_runs_as_such_and_a_heavy_one_is_ref
     with pytest.raises(Overloaded):
         await gate.run("a", "estimated", in_time(), heavy, is_heavy=True)
     assert heavy.places == [LIGHT, LIGHT]
-    assert (gate.heavy.free, gate.light.free) == (1, gate_module.LIGHT_PLACES)
+    assert (gate.heavy.free, gate.trials.free) == (1, gate_module.TRIAL_PLACES)
     restraint.allowed = True
     assert await gate.run("a", "heavy", in_time(), heavy) == "heavy"
 
@@ -329,3 +329,20 @@ async def test_a_wrong_estimate_is_believed_once() -> None:
         assert await gate.run("a", "q", in_time(), attempt, is_light=True) == "heavy"
         gate._known.update({"q": time.monotonic()})  # it took long
     assert attempt.places == [LIGHT, HEAVY, HEAVY]
+
+
+async def test_queries_of_which_nothing_is_known_do_not_keep_out_those_that_are_light() -> None:
+    gate, go = Gate(1), asyncio.Event()
+    gate.heavy.take_now()
+
+    async def slow(place: Place) -> Place:
+        await go.wait()
+        return place
+
+    unknown = [asyncio.create_task(gate.run("a", n, in_time(), slow)) for n in range(gate_module.TRIAL_PLACES + 1)]
+    await asyncio.sleep(0.01)
+    assert (gate.trials.free, gate.trials.waiting) == (0, 1)
+    assert await gate.run("a", "q", in_time(), light, is_light=True) == LIGHT
+    go.set()
+    assert await asyncio.gather(*unknown) == [LIGHT] * len(unknown)
+    assert (gate.trials.free, gate.light.free) == (gate_module.TRIAL_PLACES, gate_module.LIGHT_PLACES)
