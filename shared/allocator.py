@@ -17,7 +17,7 @@ TRIM_THRESHOLD_BYTES = 128 << 20
 TRIM_INTERVAL_S = 10.0
 """Time between two looks at how much memory a process has."""
 TRIM_BYTES_MIN = 64 << 20
-"""Growth since the last trim that makes another one worthwhile."""
+"""Growth since the last trim, of the process or of its free memory, that makes another one worthwhile."""
 
 
 def keep_pages() -> None:
@@ -38,14 +38,31 @@ def trim() -> None:
         trimmed(0)
 
 
+class _Mallinfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`, whose last but one member is the number of free bytes in all heaps."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "o", "s", "h", "hd", "us", "fs", "used", "free", "keep")]
+
+
+def free_bytes() -> int:
+    """Freed memory that the C library keeps for reuse, returned to the kernel or not; 0 without glibc."""
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
+        return 0
+    mallinfo.restype = _Mallinfo
+    return int(mallinfo().free)
+
+
 class Trimmer:
-    """Returns the memory of large work when the process has grown by it. One for a process."""
+    """Returns the memory of large work when the process has grown by it, or when it has been freed since the last time.
+    One for a process."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._next_at = time.monotonic() + TRIM_INTERVAL_S
         self._resident_bytes = 0
         """After the last time; 0: not known yet."""
+        self._free_bytes = 0
 
     def due(self) -> bool:
         """Whether `run` is worth its time now: it takes some 10 ms for each 100 MB."""
@@ -53,8 +70,10 @@ class Trimmer:
         if now < self._next_at:
             return False
         self._next_at = now + TRIM_INTERVAL_S
-        return self._process.memory_info().rss > self._resident_bytes + TRIM_BYTES_MIN
+        has_grown = self._process.memory_info().rss > self._resident_bytes + TRIM_BYTES_MIN
+        return has_grown or free_bytes() > self._free_bytes + TRIM_BYTES_MIN
 
     def run(self) -> None:
         trim()
         self._resident_bytes = self._process.memory_info().rss
+        self._free_bytes = free_bytes()

@@ -21,8 +21,9 @@ class Process:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=100.0)
+    clock = SimpleNamespace(now=100.0, free_bytes=0)
     monkeypatch.setattr(allocator.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(allocator, "free_bytes", lambda: clock.free_bytes)
     return clock
 
 
@@ -48,6 +49,26 @@ def test_memory_is_looked_at_now_and_then_and_returned_when_it_has_grown(clock: 
     process.rss += 1
     assert trimmer.due()
     assert not trimmer.due()  # once in an interval
+
+
+def test_memory_that_was_in_use_at_the_last_time_returns_when_it_has_been_freed(clock: SimpleNamespace) -> None:
+    trimmer = trimmer_of(Process())
+    clock.free_bytes = 5 * TRIM_BYTES_MIN
+    trimmer.run()
+    for more, is_due in ((TRIM_BYTES_MIN, False), (1, True)):
+        clock.now += TRIM_INTERVAL_S
+        clock.free_bytes += more
+        assert trimmer.due() == is_due
+    trimmer.run()
+    clock.now += TRIM_INTERVAL_S
+    assert not trimmer.due()
+
+
+def test_freed_memory_counts_as_free() -> None:
+    held = [bytes(100_000) for _ in range(1000)]
+    before = allocator.free_bytes()
+    del held[::2]
+    assert allocator.free_bytes() - before > 40_000_000
 
 
 def test_free_memory_returns_to_the_system() -> None:
