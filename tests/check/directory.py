@@ -11,6 +11,7 @@ from pathlib import Path
 from loadtest.harness.cluster import Cluster
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
 from tests.forked_cluster import ForkedCluster
+from worker.logs.keeper import CHECK_EVERY_S
 from worker.storage.rows.store import Store
 
 SHARDS, WORKERS = 3, 2
@@ -19,7 +20,7 @@ LONG_KEY_RECORDS = 70_000
 """More than are gathered into runs at once."""
 VECTORS = 300
 WITHIN_S = 60.0
-GATHERED_S = 1.5
+GATHERED_S = CHECK_EVERY_S + 0.5
 """A worker with many records in memory has looked whether they are to be gathered by then, if it is not too busy."""
 
 

@@ -13,8 +13,10 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from coordinator import responses
+from coordinator.calls import Waits
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
+from coordinator.queries.gate import Gate
 from coordinator.telemetry import Telemetry
 from shared import errors
 from shared.config import Settings
@@ -59,8 +61,8 @@ HANDLERS = {"/text": text, "/nothing": nothing, "/empty": empty, "/headed": head
 
 
 def context() -> Any:
-    links = SimpleNamespace(states=list, workers=list)
-    return Context(Settings(), links, Telemetry(links), *[None] * 4)  # type: ignore[arg-type]
+    links = SimpleNamespace(states=list, workers=list, waits=Waits(), pause_background=lambda: None)
+    return Context(Settings(), links, Telemetry(links), *[None] * 3, Gate(1))  # type: ignore[arg-type]
 
 
 @pytest.fixture
