@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import threading
+import time
 import traceback
 from typing import Any
 
 from aiohttp import web
 
-from coordinator import warm
 from coordinator.api import admin, metadata, query, series, status, vector, write
 from coordinator.api.log import append, contents, cursors, scan
 from coordinator.connections import Connections, backlog
@@ -30,7 +31,10 @@ from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
 from shared.control import Control
 from shared.errors import ConfigError
+from shared.kernels import compile_all
 from shared.manifest import Manifest
+from shared.messages.settling import settle
+from shared.promql import parser
 from shared.telemetry import event
 
 STOP_GRACE_S = 2.0
@@ -65,7 +69,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         SampleWrites(settings, links),
         Gate(heavy_places(settings.query_bytes_max, settings.queries_bytes_max)),
     )
-    await asyncio.to_thread(warm.build_grammar)
+    await asyncio.to_thread(parser.parse, "1")  # builds its tables, for which a query would stop the event loop
     await context.log.start()
     await context.vectors.start()
     server = Dispatcher(build(context)).server(
@@ -83,7 +87,8 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     listener = Listener(server)
     try:
         await _listen(listener, settings)
-        warm.start()
+        settle()
+        threading.Thread(target=_compile_kernels, name="kernels", daemon=True).start()
         trimming = asyncio.create_task(_trim_memory())
         await _stop_signal()
         trimming.cancel()
@@ -96,6 +101,13 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         await context.log.stop()
         await links.close()
     event(logging.INFO, "coordinator stopped")
+
+
+def _compile_kernels() -> None:
+    """Compile them, or load them from the cache on disk. A request that needs one before that compiles it."""
+    started = time.monotonic()
+    compile_all()
+    event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))
 
 
 def _say_limits(connections: Connections, settings: Settings) -> None:

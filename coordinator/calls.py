@@ -64,6 +64,10 @@ class Waits:
     calls: int = 0
     ms: float = 0.0
 
+    def add(self, ms: float) -> None:
+        self.calls += 1
+        self.ms += ms
+
     def taken(self) -> float:
         """The mean since the last time, in seconds."""
         mean_ms = self.ms / self.calls if self.calls else 0.0

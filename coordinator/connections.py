@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -218,27 +218,22 @@ class Connections:
 
     def end_bodies(self, bytes_wanted: int) -> None:
         """End the slowest of the bodies that are arriving until they held so many bytes."""
-        eldest = time.monotonic() - FRESH_S
-        for connection, since in list(_since(self.bodies)):
-            if bytes_wanted <= 0 or since > eldest:
+        for connection in _slowest(self.bodies):
+            if bytes_wanted <= 0:
                 return
             bytes_wanted -= self.admission.release(connection.holder)
             self._end(connection, "room (slow body)")
 
     def _end_readers(self) -> None:
         """End the slowest readers until the bytes that are not sent are within their bound."""
-        eldest = time.monotonic() - FRESH_S
-        for connection, since in list(_since(self.readers)):
-            if self.unsent_bytes <= self._unsent_bytes_max or since > eldest:
+        for connection in _slowest(self.readers):
+            if self.unsent_bytes <= self._unsent_bytes_max:
                 return
             self._end(connection, "room (slow reader)")
 
     def end_slowest(self, among: Container[Waiting]) -> Waiting | None:
         """End the slowest of these readers; returns it, None if there is none."""
-        eldest = time.monotonic() - FRESH_S
-        for connection, since in _since(self.readers):
-            if since > eldest:
-                break
+        for connection in _slowest(self.readers):
             if connection in among:
                 self._end(connection, "room (slow reader)")
                 return connection
@@ -284,6 +279,15 @@ class Connections:
         if progress.bytes - unsent >= PROGRESS_BYTES:
             del self.readers[connection]  # to the end of the order
             self.readers[connection] = _Progress(now, unsent, unsent)
+
+
+def _slowest(waiting: dict[Waiting, _Progress]) -> Iterator[Waiting]:
+    """Those that have waited for FRESH_S, the longest wait first. The caller may end each."""
+    eldest = time.monotonic() - FRESH_S
+    for connection, since in list(_since(waiting)):
+        if since > eldest:
+            return
+        yield connection
 
 
 def _since(waiting: dict[Waiting, _Progress]) -> Iterable[tuple[Waiting, float]]:

@@ -312,8 +312,7 @@ class Links:
             part.settle(str(error))
         else:
             elapsed_ms = (time.monotonic() - part.call.asked_at) * 1000
-            self.waits.calls += 1
-            self.waits.ms += elapsed_ms - reply.timings_ms.get("total", elapsed_ms)
+            self.waits.add(elapsed_ms - reply.timings_ms.get("total", elapsed_ms))
             part.settle(WorkerReply(part.worker.name, part.shards, reply, elapsed_ms))
 
     def _register(self, identity: bytes, message: cluster_pb2.Register) -> None:

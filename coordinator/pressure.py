@@ -36,8 +36,7 @@ STANDING_TICKS = 3
 """A wait above the target for so many ticks in a row is a standing queue; a shorter one is a burst."""
 LIMIT_MIN = 48
 """At least so many requests may be at work. A closed loop of some tens of clients, such as a dashboard or a benchmark,
-is no overload, however slow the machine. And where other programs take the processors, each step of a request waits for
-its turn, however few requests there are: with a bound of 16, half of the requests that could be answered were."""
+is no overload, however slow the machine."""
 SHRINK_LEAST, SHRINK_MOST = 0.95, 0.6
 """The bound becomes so many times what it was in one tick, at least and at most."""
 GROWTH = 1.05

@@ -57,7 +57,7 @@ async def answer(
             raise TooHeavy(f"{method} has a longer list than a light request")
         return await asyncio.get_running_loop().run_in_executor(threads_of(place), _answered, replies, merge)
 
-    return await context.gate.run(client_of(request), (method, packed), deadline, attempt)
+    return await context.gate.run(client_of(request), hash((method, packed)), deadline, attempt)
 
 
 def _answered(replies: FanOut, merge: Merge) -> web.Response:

@@ -120,7 +120,7 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
     the first piece of the rendering are work for one thread; the rest is rendered while it is sent."""
     context = request.app[CONTEXT]
     query = _read_query(fields, grid, is_range, context.settings)
-    beside = _Beside(bool(fields.get("stats", "")), boolean(fields, "explain", False))
+    wants_stats, wants_explain = bool(fields.get("stats", "")), boolean(fields, "explain", False)
     gzip = accepts_gzip(request)
     query_plan = await planned(query)
     if is_range and query_plan.type not in _RANGE_TYPES:
@@ -129,7 +129,8 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
 
     workers = context.links.worker_count()
     require_fitting(query, query_plan, workers)
-    beside.estimate = estimate = context.costs.estimate(query_plan.demands)
+    estimate = context.costs.estimate(query_plan.demands)
+    beside = _Beside(wants_stats, wants_explain, estimate)
 
     async def merged_and_rendered(replies: Replies) -> tuple[Body, Account | None]:
         def work() -> Body:
@@ -162,13 +163,13 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
         return await respond(request, body, lambda call: in_thread(call, query, LIGHT), held.close)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Beside:
     """What an answer is to have beside its result. `estimate`: what the query was expected to cost."""
 
     stats: bool
     explain: bool
-    estimate: Estimate = Estimate()
+    estimate: Estimate
 
 
 def _chunks(query: Query, conclusion: Conclusion, beside: _Beside) -> Iterator[Chunk]:

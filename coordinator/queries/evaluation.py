@@ -73,8 +73,8 @@ class Query:
         return time.monotonic() + self.timeout_ms / 1000 - spent_s
 
     def identity(self) -> int:
-        """The same for the same query at another time, and as good as never for another one. Long texts are not worth
-        remembering."""
+        """The same for the same query at another time, and as good as never for another one. A number, because it is
+        remembered, and texts may be long."""
         return hash((self.text, self.grid.steps, self.is_range))
 
     def terms(self, form: Form, place: Place, workers: int) -> Terms:

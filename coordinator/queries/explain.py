@@ -14,11 +14,10 @@ from shared.promql.ast import Expr, Remote
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import Grid
 
-NOTHING = Estimate()
 CHILDREN = ("lhs", "rhs", "expr", "vector", "param", "args")
 
 
-def explain(query: Query, conclusion: Conclusion, estimate: Estimate = NOTHING) -> dict[str, Any]:
+def explain(query: Query, conclusion: Conclusion, estimate: Estimate) -> dict[str, Any]:
     """The tree of the plan, and what the query was expected to cost. A node is evaluated by the coordinator unless it
     has a `shards` member: what was sent."""
     plan = conclusion.plan

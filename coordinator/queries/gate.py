@@ -164,9 +164,9 @@ class Gate:
         is_light: bool = False,
         is_heavy: bool = False,
     ) -> T:
-        """What `attempt` returns. It is called a second time when the first raises TooHeavy; `query` tells the same
-        query from others; `deadline` is of `time.monotonic()`. `is_light`: it is expected to be a light one, and leaves
-        the heavy places to others; `is_heavy`: it is not worth trying as a light one.
+        """What `attempt` returns. It is called a second time when the first raises TooHeavy. `query` tells the same
+        query from others, and is remembered; `deadline` is of `time.monotonic()`. `is_light`: it is expected to be a
+        light one, and leaves the heavy places to others; `is_heavy`: it is not worth trying as a light one.
 
         Raises what `attempt` raises, Overloaded when too many wait, DeadlineExceeded.
         """
@@ -199,14 +199,14 @@ class Gate:
 
     async def _take_light(self, places: Places, client: Hashable, deadline: float) -> None:
         """Take one of these places. Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""
-        self.waits.calls += 1
         if places.take_now():
+            self.waits.add(0.0)
             return
         waits_from = time.monotonic()
         try:
             await self._wait(places, client, deadline, LIGHT_WAIT_MAX_S, "light")
         finally:
-            self.waits.ms += (time.monotonic() - waits_from) * 1000
+            self.waits.add((time.monotonic() - waits_from) * 1000)
 
     async def _wait(self, places: Places, client: Hashable, deadline: float, wait_max_s: float, kind: str) -> None:
         """Take a place. Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""

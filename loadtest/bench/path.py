@@ -22,6 +22,7 @@ from loadtest.bench.log_load import json_body
 from loadtest.bench.vector_client import Connection, for_seconds
 from loadtest.bench.vector_data import clustered, search_body, write_bodies
 from loadtest.harness.cluster import Cluster
+from loadtest.harness.http_messages import message
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
 
 CONNECTIONS = 8
@@ -41,14 +42,6 @@ class Kind:
 
     name: str
     message: bytes
-
-
-def message(method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: bench"]
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-    if method == "POST":
-        lines.append(f"Content-Length: {len(body)}")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
 def write_body(now_ms: int) -> bytes:

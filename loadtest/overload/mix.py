@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
 from urllib.parse import urlencode
 
 from loadtest.attacks import target as names
 from loadtest.attacks.target import Target, base64_text
 from loadtest.bench.metrics.payloads import JOBS
+from loadtest.harness.http_messages import message
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
-from loadtest.overload.client import HOST, Request
+from loadtest.overload.client import Request
 
 SHARES = {"write": 15, "range": 15, "instant": 25, "append": 15, "scan": 15, "search": 15}
 """Percent of all requests."""
@@ -37,22 +37,14 @@ def requests(target: Target, seed: int = 1) -> list[Request]:
     return [Request(kind, makers[kind](target, number, chooser)) for number, kind in enumerate(kinds)]
 
 
-def _message(method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {HOST}"]
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
-    if method != "GET":
-        lines.append(f"Content-Length: {len(body)}")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
-
-
 def _json(path: str, document: object) -> bytes:
-    return _message("POST", path, json.dumps(document).encode(), {"Content-Type": "application/json"})
+    return message("POST", path, json.dumps(document).encode(), {"Content-Type": "application/json"})
 
 
 def _write(target: Target, number: int, _: random.Random) -> bytes:
     labels = [{"__name__": "overload", "instance": f"i{i}", "writer": str(number % 20)} for i in range(WRITE_SERIES)]
     at_ms = (target.end_s + number) * 1000
-    return _message("POST", "/api/v1/write", compressed([(own, [(at_ms, float(number))]) for own in labels]), HEADERS)
+    return message("POST", "/api/v1/write", compressed([(own, [(at_ms, float(number))]) for own in labels]), HEADERS)
 
 
 def _range_query(target: Target, _: int, chooser: random.Random) -> bytes:
@@ -63,11 +55,11 @@ def _range_query(target: Target, _: int, chooser: random.Random) -> bytes:
         "end": target.end_s,
         "step": STEP_S,
     }
-    return _message("GET", "/api/v1/query_range?" + urlencode(parameters))
+    return message("GET", "/api/v1/query_range?" + urlencode(parameters))
 
 
 def _instant_query(target: Target, _: int, __: random.Random) -> bytes:
-    return _message("GET", "/api/v1/query?" + urlencode({"query": names.LIGHT_QUERY, "time": target.end_s}))
+    return message("GET", "/api/v1/query?" + urlencode({"query": names.LIGHT_QUERY, "time": target.end_s}))
 
 
 def _append(_: Target, number: int, __: random.Random) -> bytes:
@@ -78,7 +70,7 @@ def _append(_: Target, number: int, __: random.Random) -> bytes:
 
 
 def _scan(_: Target, __: int, ___: random.Random) -> bytes:
-    return _message("GET", f"/api/v1/log/scan?key={names.BYSTANDER_KEY}&limit={SCAN_RECORDS}")
+    return message("GET", f"/api/v1/log/scan?key={names.BYSTANDER_KEY}&limit={SCAN_RECORDS}")
 
 
 def _search(_: Target, __: int, chooser: random.Random) -> bytes:

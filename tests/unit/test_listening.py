@@ -6,8 +6,8 @@ import asyncio
 import os
 import resource
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
@@ -37,17 +37,24 @@ def no_more_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@asynccontextmanager
+async def connected_without_a_file(listener: Listener, client: socket.socket) -> AsyncIterator[None]:
+    """While the context lasts, the client is connected, and no file is left for its connection."""
+    port = await listener.open("127.0.0.1", 0, 16)
+    client.setblocking(False)
+    with no_more_files():
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+        yield
+
+
 async def test_a_connection_that_no_file_is_left_for_waits_and_is_served_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reasons: list[OSError] = []
     monkeypatch.setattr(listening, "event", lambda *_, why: reasons.append(why))
     listener = Listener(Greeter)
-    port = await listener.open("127.0.0.1", 0, 16)
     with socket.socket() as client:
-        client.setblocking(False)
-        with no_more_files():
-            await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+        async with connected_without_a_file(listener, client):
             await asyncio.sleep(3.5 * PAUSE_S)
             with pytest.raises(BlockingIOError):
                 client.recv(1)
@@ -60,11 +67,8 @@ async def test_a_connection_that_no_file_is_left_for_waits_and_is_served_later(
 
 async def test_a_listener_that_was_closed_in_its_pause_stays_closed() -> None:
     listener = Listener(Greeter)
-    port = await listener.open("127.0.0.1", 0, 16)
     with socket.socket() as client:
-        client.setblocking(False)
-        with no_more_files():
-            await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+        async with connected_without_a_file(listener, client):
             await asyncio.sleep(PAUSE_S / 2)
             listener.close()
         await asyncio.sleep(2 * PAUSE_S)

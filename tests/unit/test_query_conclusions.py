@@ -15,6 +15,7 @@ import pytest
 from coordinator.calls import FanOut, WorkerReply
 from coordinator.links import Links
 from coordinator.queries import evaluation
+from coordinator.queries.cost import Estimate
 from coordinator.queries.evaluation import (
     INLINE_TEXT_MAX,
     SHARDS_SHARE,
@@ -319,7 +320,7 @@ def test_stats_have_the_stages_their_sums_and_the_samples() -> None:
 
 def test_a_plan_is_explained_as_a_tree_with_what_is_sent_and_what_is_not() -> None:
     asked = query("abs(sum(m) - 1) + quantile_over_time(scalar(n), (o[1m]))", RANGE)
-    told = explain(asked, concluded(asked, Workers(of("m"), of("n"))))
+    told = explain(asked, concluded(asked, Workers(of("m"), of("n"))), Estimate())
     assert [shard["worker"] for shard in told["shards"]] == ["worker-0", "worker-1"]
     assert told["shards"][0] == {"worker": "worker-0", "shards": [0], "time": 1.5}
     root = told["plan"]
