@@ -12,8 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.api import admin, metadata, query, series, status, vector, write
+from coordinator.api import admin, backup, metadata, query, series, status, vector, write
 from coordinator.api.log import append, contents, cursors, scan
+from coordinator.backup.views import Views
 from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
@@ -49,6 +50,8 @@ def build(context: Context) -> web.Application:
     modules = [query, series, metadata, append, scan, contents, cursors, vector, admin, status]
     if context.settings.remote_write:
         modules.append(write)
+    if context.settings.admin_api:
+        modules.append(backup)
     for module in modules:
         app.add_routes(module.ROUTES)
     return app
@@ -70,6 +73,8 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         Gate(heavy_places(settings.query_bytes_max, settings.queries_bytes_max)),
     )
     await asyncio.to_thread(parser.parse, "1")  # builds its tables, for which a query would stop the event loop
+    context.views = Views(settings.data, links, context.log, context.vectors, identity)
+    await context.views.start()
     await context.log.start()
     await context.vectors.start()
     server = Dispatcher(build(context)).server(
@@ -97,6 +102,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         context.pressure.stop()
         context.connections.stop()
         await runner.cleanup()
+        await context.views.stop()
         await context.vectors.stop()
         await context.log.stop()
         await links.close()

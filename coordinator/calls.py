@@ -98,6 +98,7 @@ class MethodCall:
     done: asyncio.Future[None]
     awaited: int = 0  # parts that were sent off and have no outcome
     error: errors.TriptychError | None = None
+    method: str = ""
 
     def finish(self) -> None:
         if not self.done.done():

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from coordinator import check
+from coordinator.backup import command as backup
+from coordinator.backup.inventory import BackupError
 
 URL_DEFAULT = "http://127.0.0.1:9090"
 BATCH_RECORDS = 1000
@@ -24,6 +26,7 @@ PAGE_RECORDS = 10_000
 TIMEOUT_S = 60.0
 FOLLOW_S = 30
 PROGRESS_EVERY = 10_000
+PIECE_BYTES = 1 << 20
 
 
 class CommandError(Exception):
@@ -54,8 +57,25 @@ class Client:
             self._connection.close()
             raise CommandError(f"{self._url} does not answer: {error}") from error
         if answer.status != 200:
-            raise CommandError(content.get("message", f"status {answer.status}"))
+            raise CommandError(content.get("message") or content.get("error") or f"status {answer.status}")
         return content
+
+    def again(self) -> Client:
+        """Another connection to the same cluster."""
+        return Client(self._url)
+
+    def stream(self, target: str, **parameters: str | int) -> Iterator[bytes]:
+        """The body of the answer to a GET, in pieces."""
+        try:
+            self._connection.request("GET", target + "?" + urllib.parse.urlencode(parameters))
+            answer = self._connection.getresponse()
+            if answer.status != 200:
+                raise CommandError(f"{self._url}{target}: status {answer.status}: {answer.read(1000).decode()}")
+            while piece := answer.read(PIECE_BYTES):
+                yield piece
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise CommandError(f"{self._url} does not answer: {error}") from error
 
 
 def _text(data: str) -> str:
@@ -258,6 +278,7 @@ def _parser() -> argparse.ArgumentParser:
     data = os.environ.get("TRIPTYCH_DATA", "data")
     checking.add_argument("data", nargs="?", type=Path, default=Path(data), help="(default: TRIPTYCH_DATA, or ./data)")
     checking.add_argument("--json", action="store_true", help="for programs")
+    backup.add(areas, url, data)
     return parser
 
 
@@ -268,9 +289,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.area == "check":
             return check.run(arguments.data, as_json=arguments.json)
+        if arguments.area == "backup":
+            return backup.run_backup(Client(arguments.url), arguments, sys.stdout)
+        if arguments.area == "restore":
+            return backup.run_restore(arguments, sys.stdout)
         arguments.run(Client(arguments.url), arguments, sys.stdin.buffer, sys.stdout.buffer)
         sys.stdout.buffer.flush()
-    except CommandError as error:
+    except (CommandError, BackupError) as error:
         sys.stderr.write(f"triptych: {error}\n")
         return 1
     except KeyboardInterrupt:
@@ -278,6 +303,9 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of the output, such as head, has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        sys.stderr.write(f"triptych: {error}\n")
+        return 1
     return 0
 
 

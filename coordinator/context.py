@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from coordinator.admission import Admission
+from coordinator.backup.views import Views
 from coordinator.connections import Connections, connections_max
 from coordinator.decoding import Decodings
 from coordinator.links import Links
@@ -38,6 +39,7 @@ class Context:
     connections: Connections = field(init=False)
     pressure: Pressure = field(init=False)
     spool: Spool = field(init=False)
+    views: Views = field(init=False)
 
     def __post_init__(self) -> None:
         self.admission = Admission(self.settings)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from coordinator.barrier import WRITES, Barrier
 from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply
 from proto import cluster_pb2
 from shared import errors, wire
@@ -58,6 +59,7 @@ class Links:
         self._ids = itertools.count(time.time_ns())
         self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
         self.waits = Waits()
+        self.barrier = Barrier()
         self._drain_due = False
         self._control: zmq.Socket[bytes] | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -134,6 +136,8 @@ class Links:
         Raises the worker's own error when the request is wrong or the worker has a defect, Overloaded when a worker's
         queue is full, Unavailable when no shard answered.
         """
+        if self.barrier.is_closed:
+            await self.barrier.passed(method)
         numbers = self._numbers(shards, parts)
         result = await self._ask(method, numbers, self.unready(numbers), body, frames, parts, timeout_s, processor_s)
         if not result.replies:
@@ -155,6 +159,8 @@ class Links:
         Raises Unavailable when one does not. Some shards may then have stored their part of a write, so it must be safe
         to send the whole request again.
         """
+        if self.barrier.is_closed:
+            await self.barrier.passed(method)
         numbers = self._numbers(shards, parts)
         self.require(numbers)
         result = await self._ask(method, numbers, {}, body, frames, parts, timeout_s)
@@ -182,7 +188,7 @@ class Links:
         error."""
         ready = tuple(n for n in numbers if n not in missing) if missing else numbers
         asked_at = time.monotonic()
-        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future())
+        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future(), method=method)
         messages: list[tuple[WorkerCall, list[Frame]]] = []
         for worker, owned in self._owners_of(ready):
             owned_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}
@@ -279,6 +285,10 @@ class Links:
         """Have all workers put off their background work for a while."""
         for worker in self._workers.values():
             self._transmit_control([worker.identity, *wire.encode_pause()])
+
+    def is_writing(self) -> bool:
+        """Whether a request that changes what shards hold is under way."""
+        return any(part.call.method in WRITES for worker in self._workers.values() for part in worker.pending.values())
 
     # Messages from workers
 

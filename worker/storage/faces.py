@@ -160,6 +160,13 @@ class Rows(Protocol):
         """When this returns, every write to the family that returned before survives a loss of power, logged or
         not. Raises Unavailable."""
 
+    def flush_all(self) -> None:
+        """`flush` of every family, so that a `checkpoint` soon afterwards has little to write. Raises Unavailable."""
+
+    def checkpoint(self, target: Path) -> None:
+        """Make a copy of the rows, as they are at one moment during this call, in the directory `target`, which must
+        not exist. It takes little space, and does not change. Raises Unavailable."""
+
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value; None if there is no such row."""
 

@@ -20,6 +20,7 @@ from threading import Lock
 from typing import Any, cast
 
 from rocksdict import (
+    Checkpoint,
     RdictIter,
     ReadOptions,
     WriteBatch,
@@ -250,6 +251,22 @@ class Store:
         except Exception as error:  # the library raises plain Exception
             raise self._refused(error) from error
         self._mark_files()
+
+    def flush_all(self) -> None:
+        """`flush` of every family, so that a `checkpoint` soon afterwards has little to write. Raises Unavailable."""
+        for family in FAMILIES:
+            self.flush(family)
+
+    def checkpoint(self, target: Path) -> None:
+        """Make a copy of the store, as it is at one moment during this call, in the directory `target`, which must not
+        exist: hard links of tables, which never change, and copies of the small files. Unlogged writes are in it if
+        they returned before. It holds the interpreter lock: some milliseconds if `flush_all` was called just before.
+        Raises Unavailable."""
+        self._usable()
+        try:
+            Checkpoint(self._db).create_checkpoint(str(target))
+        except Exception as error:  # the library raises plain Exception
+            raise Unavailable(f"the store {self._path} cannot be copied to {target}: {error}") from error
 
     def get(self, family: str, key: bytes) -> bytes | None:
         try:

@@ -164,6 +164,13 @@ class Register:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def frozen(self, ends: dict[int, int]) -> bytes:
+        """The content of the list, in which the files in `ends` end there. It names no boot: it is for a copy of the
+        log, which is read as after a loss of power."""
+        with self._lock:
+            listing = Listing(self._highest, {**self._ends, **ends}, self._changes)
+        return 2 * listing.encode().ljust(COPY_BYTES, b"\0")
+
     def _encoded(self) -> bytes:
         return Listing(self._highest, self._ends, self._changes, self._boot).encode()
 
