@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which the first start would otherwise spend; what is in the cache on disk is only loaded.
 COMPILE_KERNELS = $(BIN)/python -m coordinator.warm && $(BIN)/python -m worker.warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos chaos-minute powerloss check-damage simulate mutants fuzz fuzz-minute attacks overload clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos chaos-minute powerloss check-damage simulate mutants fuzz fuzz-minute attacks overload backup-drill clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -132,6 +132,9 @@ attacks: $(VENV)/.installed-load  ## what a client notices of attacks beside it,
 
 overload: $(VENV)/.installed-load  ## goodput and waits at one, two and three times the sustainable rate, on a cluster of its own (SECONDS of each run, RATE if it is known)
 	$(BIN)/python -m loadtest.overload $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RATE),--rate $(RATE))
+
+backup-drill: $(VENV)/.installed-load  ## backup and restore of 50 million samples under writes, everything compared (SCALE for a share)
+	$(BIN)/python -m loadtest.backup_drill $(if $(SCALE),--scale $(SCALE))
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,7 +12,7 @@ import xxhash
 
 from coordinator.backup.inventory import BackupError, object_name
 from coordinator.backup.place import LOCK
-from shared.durable import DIRECTORY_MODE, FILE_MODE, sync_directory, write_atomically
+from shared.durable import FILE_MODE, make_directory, sync_directory, write_atomically
 
 PIECE_BYTES = 1 << 20
 SYNC_BYTES = 8 << 20
@@ -95,8 +95,7 @@ class Directory:
 
     def _make(self, directory: Path) -> None:
         if not directory.is_dir():
-            os.makedirs(directory, mode=DIRECTORY_MODE, exist_ok=True)
-            sync_directory(directory.parent)
+            make_directory(directory)
 
 
 def _write_all(descriptor: int, piece: bytes) -> int:

@@ -18,7 +18,7 @@ from coordinator.log import sequencer
 from shared import identity, manifest
 from shared.control import LocalControl
 from shared.data_files import numbered
-from shared.durable import DIRECTORY_MODE, FILE_MODE, sync_directory, sync_tree, write_synced
+from shared.durable import DIRECTORY_MODE, FILE_MODE, make_directory, sync_directory, sync_tree, write_synced
 from shared.manifest import Manifest, copy_of
 
 SUFFIX = ".restoring"
@@ -78,7 +78,7 @@ def restore(place: Place, inventory: Inventory, data: Path, report: Report) -> M
 def _begin(beside: Path, inventory: Inventory) -> None:
     """Make the directory, or go on in that of a killed restore. Raises BackupError if it is of another backup."""
     if not beside.exists():
-        os.makedirs(beside, mode=DIRECTORY_MODE)
+        make_directory(beside)
         write_synced(beside / NOTE, inventory.name.encode())
     try:
         other = (beside / NOTE).read_text()
@@ -127,7 +127,6 @@ def _write(place: Place, entry: Entry, path: Path) -> None:
                     unsynced = 0
         except FileNotFoundError:
             raise BackupError(f"{place.location} lacks {entry.object}, the content of {entry.path}") from None
-        os.fsync(file.fileno())
 
 
 def _remove_others(beside: Path, inventory: Inventory) -> None:

@@ -23,7 +23,7 @@ from coordinator.calls import WorkerReply
 from coordinator.links import Links
 from coordinator.log.area import LogArea
 from coordinator.vectors.area import VectorArea
-from shared.durable import DIRECTORY_MODE, sync_directory, sync_tree
+from shared.durable import DIRECTORY_MODE, make_directory, sync_directory, sync_tree
 from shared.errors import BadData, NotFound, Unavailable
 from shared.manifest import Manifest, copy_of
 from shared.messages.backup import VIEWS, ViewBody
@@ -224,7 +224,6 @@ def _copy_documents(data: Path, path: Path) -> None:
 def _keep(view: Path, target: Path) -> None:
     """Sync everything in the view and give it its final name. Raises OSError."""
     sync_tree(view)
-    target.parent.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-    sync_directory(target.parent.parent)
+    make_directory(target.parent)
     os.rename(view, target)
     sync_directory(target.parent)

@@ -36,8 +36,9 @@ DURABLE: tuple[type, ...] = (Store, Journal)
 """Their `write` takes `durable`."""
 
 WORKLOADS_OF = {
-    "shared.durable": ("sequencer", "catalogue", "wal-layout", "start"),
+    "shared.durable": ("sequencer", "catalogue", "wal-layout", "start", "backup"),
     "shared.manifest": ("manifest", "start"),
+    "coordinator.backup": ("backup",),
     "coordinator.log": ("sequencer",),
     "coordinator.vectors": ("catalogue",),
     "worker.storage.wal": ("wal", "wal-threads", "wal-layout", "start"),
@@ -50,6 +51,8 @@ WORKLOADS_OF = {
 }
 
 UNNOTICED = {
+    "coordinator.backup.directory:put:fdatasync": "the file is synced when it is whole, too",
+    "coordinator.backup.restoring:_write:fdatasync": "all files are synced in the end, too",
     "worker.logs.part:load:sync": "what a start reads in the store was synced or written out before",
     "worker.logs.part:drop:durable": "the space is reclaimed next, which writes the store's memory out to the disk",
     "worker.series.loading:carry_out:durable": "the journal says it still; what releases that is a later write, synced",

@@ -90,7 +90,7 @@ def freeze(shards: Shards, request: Request) -> Reply:
         for number, shard in shards.items():
             _require_time(request)
             source, target = place.of_shard(number)
-            shard.store.checkpoint(target / "store")
+            shard.store.make_image(target / "store")
             _link_blocks(source / "blocks", target / "blocks")
         (place.log_view / register.NAME).write_bytes(listing)
     except OSError as error:

@@ -20,7 +20,6 @@ from threading import Lock
 from typing import Any, cast
 
 from rocksdict import (
-    Checkpoint,
     RdictIter,
     ReadOptions,
     WriteBatch,
@@ -33,8 +32,8 @@ from shared.telemetry import event
 from worker.storage.faces import RowBatch
 from worker.storage.group_sync import GroupSync
 from worker.storage.rows import damage as store_damage
+from worker.storage.rows import image, known_damage, opening
 from worker.storage.rows import iteration as store_rows
-from worker.storage.rows import known_damage, opening
 from worker.storage.rows import manifest as store_manifest
 from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged, StoreLocked
 from worker.storage.rows.marker import WRITES, Claim, Marker
@@ -253,20 +252,19 @@ class Store:
         self._mark_files()
 
     def flush_all(self) -> None:
-        """`flush` of every family, so that a `checkpoint` soon afterwards has little to write. Raises Unavailable."""
-        for family in FAMILIES:
-            self.flush(family)
-
-    def checkpoint(self, target: Path) -> None:
-        """Make a copy of the store, as it is at one moment during this call, in the directory `target`, which must not
-        exist: hard links of tables, which never change, and copies of the small files. Unlogged writes are in it if
-        they returned before. It holds the interpreter lock: some milliseconds if `flush_all` was called just before.
-        Raises Unavailable."""
+        """`flush` of every family, so that an image soon afterwards has little to copy. Raises Unavailable."""
         self._usable()
         try:
-            Checkpoint(self._db).create_checkpoint(str(target))
+            for family in (self._db, *self._families.values()):
+                family.flush(True)
         except Exception as error:  # the library raises plain Exception
-            raise Unavailable(f"the store {self._path} cannot be copied to {target}: {error}") from error
+            raise self._refused(error) from error
+        self._mark_files()
+
+    def make_image(self, target: Path) -> None:
+        """See `image.make`; also Unavailable after damage or a failed write."""
+        self._usable()
+        image.make(self._path, target)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         try:
