@@ -13,16 +13,15 @@ from coordinator.backup.views import View, file_of
 from coordinator.context import CONTEXT
 from coordinator.negotiation import boolean
 from coordinator.responses import success
-from shared.errors import BadData
 
 PIECE_BYTES = 256 << 10
 
 
 async def snapshot(request: web.Request) -> web.Response:
-    """Make a snapshot of all data, in `snapshots/` of the data directory, as Prometheus does."""
-    if boolean(request.query, "skip_head", False):
-        raise BadData("skip_head is true; a snapshot has all data, also what is in memory: leave the parameter out")
-    name = await request.app[CONTEXT].views.snapshot()
+    """Make a snapshot of all data, in `snapshots/` of the data directory, as Prometheus does. With `skip_head`, samples
+    that are not in blocks yet are left out."""
+    skip_head = boolean(request.query, "skip_head", False)
+    name = await request.app[CONTEXT].views.snapshot(skip_head=skip_head)
     return success({"name": name})
 
 

@@ -116,11 +116,11 @@ class Views:
 
     # Snapshots, which stay
 
-    async def snapshot(self) -> str:
+    async def snapshot(self, *, skip_head: bool = False) -> str:
         """Make a view that stays in `snapshots/` of the data directory; it is on disk when this returns. Returns its
-        name. Raises Unavailable."""
+        name. `skip_head`: without the samples that are not in blocks yet. Raises Unavailable."""
         with self._alone():
-            view = await self._make()
+            view = await self._make(skip_head)
             try:
                 await asyncio.to_thread(_keep, view.path, self._data / SNAPSHOTS / view.id)
             except OSError as error:
@@ -141,7 +141,7 @@ class Views:
         finally:
             self._is_busy = False
 
-    async def _make(self) -> View:
+    async def _make(self, skip_head: bool = False) -> View:
         now_s = time.time()
         view_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s)) + "-" + secrets.token_hex(8)
         path = self._base / view_id
@@ -152,9 +152,9 @@ class Views:
         try:
             await asyncio.to_thread(shutil.rmtree, self._base, True)  # what late workers have written to earlier views
             await asyncio.to_thread(_begin, path, self._identity)
-            await self._ask("backup.prepare", view_id, PREPARE_S)
+            await self._ask("backup.prepare", ViewBody(view_id), PREPARE_S)
             pause_ms = await self._freeze(view_id, path)
-            replies = await self._ask("backup.finish", view_id, FINISH_S)
+            replies = await self._ask("backup.finish", ViewBody(view_id, skip_head), FINISH_S)
             made = True
         except TimeoutError:
             raise Unavailable(
@@ -173,7 +173,7 @@ class Views:
     async def _freeze(self, view_id: str, path: Path) -> float:
         """The moment. Returns how long writes were held back, in ms. Raises TimeoutError, Unavailable, OSError."""
         async with asyncio.timeout(PAUSE_MAX_S), self._still() as began:
-            freezing = self._ask("backup.freeze", view_id, PAUSE_MAX_S)
+            freezing = self._ask("backup.freeze", ViewBody(view_id), PAUSE_MAX_S)
             await asyncio.gather(freezing, asyncio.to_thread(_copy_documents, self._data, path))
         return (time.monotonic() - began) * 1000
 
@@ -191,8 +191,8 @@ class Views:
                 await asyncio.sleep(DRAIN_S / DRAIN_POLLS)
             yield began
 
-    async def _ask(self, method: str, view_id: str, timeout_s: float) -> Sequence[WorkerReply]:
-        return await self._links.call(method, body=pack(ViewBody(view_id)), timeout_s=timeout_s)
+    async def _ask(self, method: str, body: ViewBody, timeout_s: float) -> Sequence[WorkerReply]:
+        return await self._links.call(method, body=pack(body), timeout_s=timeout_s)
 
 
 def file_of(view: View, name: str) -> Path:

@@ -12,9 +12,11 @@ _ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 class ViewBody(msgspec.Struct):
-    """`view`: the name of the view's directory in `VIEWS`. Raises ValueError for a name that is a path."""
+    """`view`: the name of the view's directory in `VIEWS`. `skip_head`: samples that are not in blocks yet are left
+    out. Raises ValueError for a name that is a path."""
 
     view: str
+    skip_head: bool = False
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.view):

@@ -30,7 +30,7 @@ from worker.storage.rows import check as store_check
 from worker.storage.rows import manifest as store_manifest
 from worker.storage.rows.marker import Marker
 from worker.storage.wal import layout, register
-from worker.storage.wal.log import WriteAheadLog
+from worker.storage.wal.log import SERIES, WriteAheadLog
 from worker.storage.wal.reading import SUFFIX as LOG_SUFFIX
 from worker.vectors import snapshot
 
@@ -48,7 +48,9 @@ class _Place:
     def __init__(self, shards: Shards, request: Request) -> None:
         shard = next(iter(shards.values()))
         self.data = shard.series.services.settings.data
-        self.view = self.data / VIEWS / unpack(request.body, ViewBody).view
+        body = unpack(request.body, ViewBody)
+        self.view = self.data / VIEWS / body.view
+        self.skip_head = body.skip_head
         log = shard.logs.wal.log
         assert isinstance(log, WriteAheadLog)
         self.log = log
@@ -123,6 +125,8 @@ def _finish_log(place: _Place) -> None:
     copy = last.with_suffix(".part")
     _copy_first(last, copy, listing.ends[max(listing.ends)])
     os.replace(copy, last)
+    if place.skip_head:
+        layout.leave_out(place.log_view, SERIES)
     for source, target in ((place.log.directory, place.log_view), (place.log.directory.parent, place.log_view.parent)):
         for path in source.glob(f"*{DAMAGED}*"):
             _link_present(path, target / path.name)
