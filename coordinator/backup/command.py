@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from coordinator.backup import restoring, sending
 from coordinator.backup.destination import open_place
 from coordinator.backup.inventory import BackupError
 from coordinator.backup.sources import Api
+from shared.durable import FILE_UMASK
 
 SHOWN_EVERY_S, LOGGED_EVERY_S = 0.2, 10.0
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
@@ -68,6 +70,7 @@ def add(areas: argparse._SubParsersAction[argparse.ArgumentParser], url: str, da
 
 def run_backup(api: Api, arguments: argparse.Namespace, output: TextIO) -> int:
     """Returns the exit code: 1 if a backup is damaged. Raises BackupError, OSError."""
+    os.umask(FILE_UMASK)
     match arguments.words:
         case ["list", location]:
             return _list(location, output)
@@ -124,6 +127,7 @@ def _verify(location: str, output: TextIO) -> int:
 
 def run_restore(arguments: argparse.Namespace, output: TextIO) -> int:
     """Returns the exit code. Raises BackupError, OSError."""
+    os.umask(FILE_UMASK)
     place = open_place(arguments.source)
     inventory = restoring.choose(place, arguments.name)
     restored = restoring.restore(place, inventory, arguments.data, Progress(sys.stderr))

@@ -133,7 +133,9 @@ class Views:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         if self._is_busy or self._leased is not None:
-            what = "another one is being made" if self._leased is None else f"the view {self._leased.id} is in use"
+            what = "another one is being made"
+            if self._leased is not None:
+                what = f"{self._leased.id} is being copied, or its command was killed less than {LEASE_S:g} s ago"
             raise Unavailable(f"there is one backup or snapshot at a time, and {what}; try again later")
         self._is_busy = True
         try:

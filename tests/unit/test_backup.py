@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coordinator.backup import directory, restoring, sending
+from coordinator.backup import command, directory, restoring, sending
 from coordinator.backup.destination import open_place
 from coordinator.backup.inventory import OBJECTS, BackupError, Inventory
 from coordinator.backup.place import Place
@@ -368,6 +371,40 @@ def test_a_full_destination_leaves_the_backups_before(
         back_up(view, location, "20261122T000001Z-0")
     assert names_in(location) == ["20261122T000000Z-0"]
     assert sending.verify(open_place(location), nothing) == []
+
+
+def test_the_commands_leave_files_that_only_their_user_can_read(
+    view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = argparse.ArgumentParser()
+    command.add(parser.add_subparsers(dest="area"), "http://127.0.0.1:9090", "data")
+    place, data = tmp_path / "place", tmp_path / "deep/down/data"
+    monkeypatch.setattr(sending, "yield_to_others", lambda: None)
+    before = os.umask(0)
+    try:
+        output = io.StringIO()
+        command.run_backup(Api(view), parser.parse_args(["backup", str(place)]), output)
+        command.run_restore(parser.parse_args(["restore", str(place), "--data", str(data)]), output)
+        assert command.run_backup(Api(view), parser.parse_args(["backup", str(place), "--verify"]), output) == 0
+        assert command.run_backup(Api(view), parser.parse_args(["backup", "list", str(place)]), output) == 0
+    finally:
+        os.umask(before)
+    for path in (*place.rglob("*"), *data.rglob("*"), place, data):
+        assert path.stat().st_mode & 0o077 == 0, path
+    with pytest.raises(BackupError, match="--keep is None"):
+        command.run_backup(Api(view), parser.parse_args(["backup", "prune", str(place)]), output)
+    with pytest.raises(BackupError, match="not understood"):
+        command.run_backup(Api(view), parser.parse_args(["backup", "a", "b", "c"]), output)
+
+
+def test_a_restore_without_room_is_refused_before_anything_is_copied(
+    view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(view, str(tmp_path / "place"))
+    monkeypatch.setattr(restoring.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 5, 5))
+    with pytest.raises(BackupError, match="5 free"):
+        restore(str(tmp_path / "place"), tmp_path / "data")
+    assert not (tmp_path / "data").exists()
 
 
 def test_the_barrier_holds_back_every_method_that_changes_something() -> None:
