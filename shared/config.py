@@ -221,7 +221,7 @@ def _convert(name: str, hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, str) and "_bytes" in name:
             return _bytes(value)
         return int(value)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # a size may be infinite
         expected = {bool: "true or false", int: "a whole number"}.get(hint, "text")
         if name.endswith("_ms"):
             expected = "a duration such as 30s"
