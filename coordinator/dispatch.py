@@ -17,7 +17,7 @@ from aiohttp import HttpVersion10, hdrs, web
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
 from coordinator.protocol import Server, connection_of
-from coordinator.responses import BODY_BYTES_MAX, at_once, error_answer
+from coordinator.responses import BODY_BYTES_MAX, SERVER, at_once, error_answer
 from shared import errors
 from shared.errors import TriptychError
 from shared.telemetry import event
@@ -43,6 +43,10 @@ class Request(web.Request):
     @property
     def match_info(self) -> web.UrlMappingMatchInfo:  # type: ignore[override]
         return self.match
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        """aiohttp calls this before it writes the head of any answer."""
+        response.headers[hdrs.SERVER] = SERVER
 
 
 class Dispatcher:
@@ -124,10 +128,11 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     started = time.perf_counter()
     context.admission.begun(holder)
     try:
+        context.cross_site.require(request)
         if context.pressure.is_on:
             context.pressure.require(request.path)
         context.admission.enter(holder, may_use_reserve=request.path.startswith(RESERVED))
-    except errors.Overloaded as error:
+    except (errors.Forbidden, errors.Overloaded) as error:
         return error_answer(request.path, error)
     response: web.StreamResponse | None = None
     try:

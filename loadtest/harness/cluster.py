@@ -59,6 +59,7 @@ class Cluster:
             "TRIPTYCH_DATA": str(self.directory / "data"),
             "TRIPTYCH_SHARDS": str(self.shards),
             "TRIPTYCH_WORKERS": str(self.workers),
+            "TRIPTYCH_ADMIN_API": "true",
             **self.settings,
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}

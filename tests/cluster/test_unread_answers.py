@@ -56,7 +56,7 @@ class Deaf:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._socket.settimeout(60)
         self._socket.connect(("127.0.0.1", cluster.port))
-        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
+        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
 
     def read(self) -> bytes:
         """Raises HTTPException when the answer is not whole."""
