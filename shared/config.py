@@ -38,6 +38,9 @@ class Settings:
     workers: int = _setting(0, "worker processes, 1 to the number of shards; 0: one per core", least=0, most=SHARDS_MAX)
     log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}")
     remote_write: bool = _setting(True, "serve POST /api/v1/write")
+    core_dumps: bool = _setting(
+        False, "a process that crashes leaves a core file, which holds data, and debuggers may attach to it"
+    )
     admin_api: bool = _setting(False, "serve /api/v1/admin/, which deletes series")
     allowed_hosts: tuple[str, ...] = _setting(
         (), "names by which clients reach the server, with commas between them; `*.example.org`: all below it; `*`: any"
@@ -211,6 +214,11 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         if text is not None:
             values[name] = _convert(name, hint, text, _variable(name))
     return Settings(**values)
+
+
+def variables() -> list[str]:
+    """The variables of all settings."""
+    return [_variable(field.name) for field in dataclasses.fields(Settings)]
 
 
 def _variable(name: str) -> str:

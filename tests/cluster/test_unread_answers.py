@@ -34,7 +34,8 @@ MB = 1 << 20
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("unread")).start()
+    settings = {"TRIPTYCH_CORE_DUMPS": "true"}  # which files a process has open is for root alone without it
+    cluster = Cluster(tmp_path_factory.mktemp("unread"), settings=settings).start()
     try:
         series = [
             ({"__name__": "unread", "i": str(i)}, [(1000 * (END_S - STEPS), i + 0.123456789)]) for i in range(SERIES)
