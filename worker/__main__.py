@@ -42,9 +42,6 @@ HEALTHY_AFTER_S = 30.0
 STOP_GRACE_S = 4.0
 """Within honcho's own 5 s before it kills."""
 
-OWN_FILES, SHARD_FILES = 256, 512
-"""Files that a worker may have open for itself and for each of its shards: half of these in its store, then blocks."""
-
 # Forked children share the imported libraries and compiled kernels: a restarted worker is there in milliseconds.
 _fork = multiprocessing.get_context("fork")
 
@@ -177,7 +174,7 @@ def main() -> None:
         environment.warn_of_unknown_variables()
         confinement.confine(settings)
         open_files.raise_limit()
-        open_files.warn_below(OWN_FILES + -(-settings.shards // settings.worker_count()) * SHARD_FILES)
+        open_files.warn_below(open_files.needed_by_worker(settings.shards, settings.worker_count()))
         control = LocalControl(settings.data)
         identity = manifest.open_manifest(settings, control)
         lock = manifest.lock(control, "workers")
