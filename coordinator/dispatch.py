@@ -87,8 +87,11 @@ class Dispatcher:
             request.match = match
             try:
                 await self._check(request)
+                self._context.cross_site.require(request)
             except Malformed as error:
                 return _refused(request, error)
+            except errors.Forbidden as error:
+                return _forbidden(request, error)
             return await _served(request, match.handler)
         finally:
             connection_of(request).rested()
@@ -121,6 +124,12 @@ def _refused(request: web.BaseRequest, error: Malformed) -> web.Response:
     return response
 
 
+def _forbidden(request: web.Request, error: errors.Forbidden) -> web.StreamResponse:
+    """The answer to a request that a page of another site may have sent."""
+    request.app[CONTEXT].telemetry.served(request.method, _route(request), error.status, 0.0)
+    return at_once(request, error_answer(request.path, error))
+
+
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Let the request in, answer errors in the envelope of their area, and count."""
     context = request.app[CONTEXT]
@@ -128,11 +137,10 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     started = time.perf_counter()
     context.admission.begun(holder)
     try:
-        context.cross_site.require(request)
         if context.pressure.is_on:
             context.pressure.require(request.path)
         context.admission.enter(holder, may_use_reserve=request.path.startswith(RESERVED))
-    except (errors.Forbidden, errors.Overloaded) as error:
+    except errors.Overloaded as error:
         return error_answer(request.path, error)
     response: web.StreamResponse | None = None
     try:
@@ -142,10 +150,14 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     finally:
         context.admission.leave(holder)
-        resource = request.match_info.route.resource
-        route = resource.canonical if resource is not None else "other"
         status = response.status if response is not None else 499  # the client went away
-        context.telemetry.served(request.method, route, status, time.perf_counter() - started)
+        context.telemetry.served(request.method, _route(request), status, time.perf_counter() - started)
+
+
+def _route(request: web.Request) -> str:
+    """The path with the names of its parameters; "other" if there is none such."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "other"
 
 
 async def _send(request: web.Request, response: web.Response) -> None:

@@ -150,13 +150,15 @@ async def test_who_waits_to_send_a_body_is_told_to_go_on(served: SimpleNamespace
 async def test_requests_are_counted_by_route_with_their_times(served: SimpleNamespace) -> None:
     for path in ("/text", "/text", "/named/one", "/missing"):
         await served.ask(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await served.ask("GET /text HTTP/1.1\r\nHost: another.example\r\n\r\n")
     lines = served.context.telemetry.text().decode().splitlines()
     assert 'triptych_http_requests_total{method="GET",path="/text",status="200"} 2.0' in lines
+    assert 'triptych_http_requests_total{method="GET",path="/text",status="403"} 1.0' in lines
     assert 'triptych_http_requests_total{method="GET",path="/named/{name}",status="200"} 1.0' in lines
     assert 'triptych_http_requests_total{method="GET",path="other",status="404"} 1.0' in lines
     assert 'triptych_http_request_duration_seconds_bucket{le="0.001",path="/text"}' in "\n".join(lines)
-    assert 'triptych_http_request_duration_seconds_bucket{le="+Inf",path="/text"} 2.0' in lines
-    assert 'triptych_http_request_duration_seconds_count{path="/text"} 2.0' in lines
+    assert 'triptych_http_request_duration_seconds_bucket{le="+Inf",path="/text"} 3.0' in lines
+    assert 'triptych_http_request_duration_seconds_count{path="/text"} 3.0' in lines
 
 
 def test_a_time_on_a_bound_is_within_it() -> None:
