@@ -9,8 +9,10 @@ carry no `Access-Control-Allow-Origin`, and without it no page can read those of
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import re
+import time
 from functools import lru_cache
 
 from aiohttp import hdrs, web
@@ -18,6 +20,7 @@ from multidict import istr
 
 from shared.config import Settings
 from shared.errors import Forbidden
+from shared.telemetry import event
 
 READING_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 READING_PATHS = frozenset(
@@ -39,6 +42,8 @@ HOST_BYTES_MAX = 262
 """A domain name of 253 characters, a dot, a colon and a port, with some room."""
 HOSTS_CACHED = 256
 TEXT_CHARS_MAX = 80
+LOG_INTERVAL_S = 10.0
+"""A page, or a client under a name that is not known, may be refused all the time."""
 
 _FETCH_SITE = istr("Sec-Fetch-Site")
 _OWN_SITES = ("same-origin", "none")
@@ -56,6 +61,7 @@ class CrossSite:
         self._names = own | {name for name in patterns if not name.startswith("*")}
         self._suffixes = tuple(name[1:] for name in patterns if name.startswith("*"))
         self._is_known = lru_cache(HOSTS_CACHED)(self._is_known_host)
+        self._logged_at = -LOG_INTERVAL_S
 
     def require(self, request: web.BaseRequest) -> None:
         """Raises Forbidden, which names the setting that would admit the request."""
@@ -73,6 +79,14 @@ class CrossSite:
         origin, site = headers.get(hdrs.ORIGIN), headers.get(_FETCH_SITE)
         if origin is not None or site is not None:
             self._require_own_site(origin, site, host or "")
+
+    def log(self, request: web.BaseRequest, why: Forbidden) -> None:
+        """Say in the log that the request was refused, unless another one was a moment ago: senders of remote write
+        drop what is refused with 403, and their users look here for the reason."""
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = now
+            event(logging.WARNING, "request refused", remote=request.remote, path=request.path, why=why)
 
     def _require_own_site(self, origin: str | None, site: str | None, host: str) -> None:
         if origin is not None and origin.lower() in self._origins:

@@ -126,7 +126,9 @@ def _refused(request: web.BaseRequest, error: Malformed) -> web.Response:
 
 def _forbidden(request: web.Request, error: errors.Forbidden) -> web.StreamResponse:
     """The answer to a request that a page of another site may have sent."""
-    request.app[CONTEXT].telemetry.served(request.method, _route(request), error.status, 0.0)
+    context = request.app[CONTEXT]
+    context.cross_site.log(request, error)
+    context.telemetry.served(request.method, _route(request), error.status, 0.0)
     return at_once(request, error_answer(request.path, error))
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from coordinator import cross_site
 from coordinator.cross_site import HOSTS_CACHED, CrossSite
+from shared import telemetry
 from shared.config import Settings, load
 from shared.errors import ConfigError, Forbidden
 
@@ -178,3 +180,19 @@ def test_names_that_nobody_has_do_not_fill_memory() -> None:
         with pytest.raises(Forbidden):
             checks.require(request)
     assert checks._is_known.cache_info().currsize == HOSTS_CACHED
+
+
+def test_the_log_says_why_once_in_a_while(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = 1000.0
+    monkeypatch.setattr(cross_site.time, "monotonic", lambda: now)
+    telemetry.configure("info")
+    checks = CrossSite(Settings())
+    request: Any = SimpleNamespace(remote="192.0.2.1", path=WRITE)
+    for _ in range(100):
+        checks.log(request, Forbidden("its Host is wrong"))
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert 'remote=192.0.2.1 path=/api/v1/write why="its Host is wrong"' in said[0]
+    now += cross_site.LOG_INTERVAL_S
+    checks.log(request, Forbidden("again"))
+    assert "again" in capsys.readouterr().err
