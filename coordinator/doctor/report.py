@@ -45,11 +45,13 @@ def examine(directory: Path | None, url: str | None) -> Iterator[Finding]:
 
 
 def _guarded(about: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """An examination that this system does not support ends with a warning, and the others are made all the same."""
+    """An examination that fails is a finding, and the others are made all the same. Of the machine and the settings it
+    is a warning, since the system may lack what was to be read."""
     try:
         yield from findings
     except (OSError, ValueError, AttributeError) as error:
-        yield warning(about, "examination", f"it could not be finished: {error}", "a system that has what it reads")
+        say = warning if about in ("machine", "settings") else problem
+        yield say(about, "examination", f"it could not be finished: {error}", "something that can be read")
 
 
 def _getting(url: str) -> Get:
@@ -79,11 +81,16 @@ def _getting(url: str) -> Get:
 
 def write_text(findings: list[Finding], output: TextIO) -> None:
     for found in findings:
-        output.write(f"{found.level:8} {found.about}: {found.name}: {found.seen}\n")
+        output.write(_line(f"{found.level:8} {found.about}: {found.name}: {found.seen}"))
         if found.right:
-            output.write(f"{'':8}   right: {found.right}\n")
+            output.write(_line(f"{'':8}   right: {found.right}"))
     counts = {level: sum(found.level == level for found in findings) for level in ("problem", "warning", "ok")}
     output.write(f"{counts['problem']} problems, {counts['warning']} warnings, {counts['ok']} are well\n")
+
+
+def _line(text: str) -> str:
+    """One line for a terminal, whatever the names of files or the answers of a server have in them."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text) + "\n"
 
 
 def write_json(findings: list[Finding], output: TextIO) -> None:

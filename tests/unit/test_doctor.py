@@ -407,6 +407,23 @@ def test_an_examination_that_fails_ends_none_of_the_others(
 
 
 @pytest.mark.usefixtures("well")
+def test_names_of_files_cannot_write_lines_or_colours(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (b"line\nproblem  data", b"\x1b[31mred", b"no \xff text"):
+        (directory / os.fsdecode(name + b".new")).touch(mode=0o644)
+        _, text = run(str(directory), capsys=capsys)
+        assert "\x1b" not in text
+        assert all(line.startswith(("ok ", "warning ", "problem ", "   ")) for line in text.splitlines()[:-1])
+        assert json.loads(run(str(directory), "--json", capsys=capsys)[1])
+        (directory / os.fsdecode(name + b".new")).unlink()
+
+
+def test_a_directory_whose_name_is_too_long(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run("/tmp/" + "x" * 300, capsys=capsys)
+    assert code == 1
+    assert "problem  data: examination" in text
+
+
+@pytest.mark.usefixtures("well")
 def test_a_url_that_is_none(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
     for url in ("ftp://x", "http://", "localhost:port", "http://127.0.0.1:1"):
         code, text = run(str(directory), "--url", url, capsys=capsys)
