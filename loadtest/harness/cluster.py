@@ -21,6 +21,8 @@ import psutil
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 10.0
 ROOT = Path(__file__).resolve().parents[2]
+MEASURED = {"TRIPTYCH_CORE_DUMPS": "true"}
+"""Settings of a cluster of which memory and files are measured: without it, only root may read all about a process."""
 
 
 @dataclass

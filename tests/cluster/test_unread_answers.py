@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import pytest
 
 from coordinator.streaming import PATIENCE_S
-from loadtest.harness.cluster import Cluster
+from loadtest.harness.cluster import MEASURED, Cluster
 from loadtest.harness.remote_write_bodies import compressed
 from proto import log_pb2
 from tests.cluster.log_requests import append
@@ -34,8 +34,7 @@ MB = 1 << 20
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    settings = {"TRIPTYCH_CORE_DUMPS": "true"}  # which files a process has open is for root alone without it
-    cluster = Cluster(tmp_path_factory.mktemp("unread"), settings=settings).start()
+    cluster = Cluster(tmp_path_factory.mktemp("unread"), settings=MEASURED).start()
     try:
         series = [
             ({"__name__": "unread", "i": str(i)}, [(1000 * (END_S - STEPS), i + 0.123456789)]) for i in range(SERIES)
