@@ -15,6 +15,7 @@ from shared.manifest import HOLDS_DATA, NAME
 from shared.telemetry import event
 
 PR_SET_DUMPABLE = 4
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 OTHERS = 0o077
 """What the mode of a file or directory gives to users other than its owner."""
 
@@ -50,33 +51,30 @@ def close_to_others(data: Path) -> None:
         names = set(os.listdir(data))
     except OSError:
         return  # it does not exist yet, or the start fails and says why
-    if _is_open(data):
-        status = data.stat()
-        is_ours = NAME in names or not names
-        if not is_ours or status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX:
-            event(logging.WARNING, "other users can enter the data directory", directory=data, mode=_mode(data))
-        else:
-            _close(data)
+    is_ours = NAME in names or not names
+    _close(data.resolve(), may_change=is_ours and not data.stat().st_mode & stat.S_ISVTX)
     for name in sorted(names & {*HOLDS_DATA, "run"}):
-        if (data / name).is_dir() and _is_open(data / name):
-            _close(data / name)
+        _close(data / name, may_change=True)
 
 
-def _is_open(path: Path) -> bool:
-    return bool(path.stat().st_mode & OTHERS)
-
-
-def _mode(path: Path) -> str:
-    return f"{stat.S_IMODE(path.stat().st_mode):04o}"
-
-
-def _close(directory: Path) -> None:
-    before = _mode(directory)
+def _close(path: Path, *, may_change: bool) -> None:
+    """Close one directory of this user, or say in the log that it is open. A link is not followed below the data
+    directory: it may lead to a directory of somebody else."""
     try:
-        directory.chmod(DIRECTORY_MODE)
-    except OSError as error:
-        event(logging.WARNING, "other users can enter a directory", directory=directory, mode=before, why=error)
-    else:
-        event(
-            logging.WARNING, "a directory was open to other users and is closed now", directory=directory, mode=before
-        )
+        descriptor = os.open(path, _DIRECTORY)
+    except OSError:
+        return
+    try:
+        status = os.fstat(descriptor)
+        seen = {"directory": path, "mode": f"{stat.S_IMODE(status.st_mode):04o}"}
+        if not status.st_mode & OTHERS:
+            return
+        if may_change and status.st_uid == os.geteuid():
+            os.fchmod(descriptor, DIRECTORY_MODE)
+            event(logging.WARNING, "a directory was open to other users and is closed now", **seen)
+        else:
+            event(logging.WARNING, "other users can enter a directory", **seen)
+    except OSError as error:  # a disk that is not mounted for writing
+        event(logging.WARNING, "other users can enter a directory", directory=path, why=error)
+    finally:
+        os.close(descriptor)

@@ -66,7 +66,27 @@ def test_a_directory_that_is_not_ours_alone_keeps_its_mode(
     telemetry.configure("info")
     close_to_others(data)
     assert mode(data) == before
-    assert f"other users can enter the data directory directory={data} mode={before:04o}" in capsys.readouterr().err
+    assert f"other users can enter a directory directory={data} mode={before:04o}" in capsys.readouterr().err
+
+
+def test_a_link_is_not_followed_to_a_directory_of_somebody_else(tmp_path: Path) -> None:
+    """Such as one that another user has put into a directory that was open to all."""
+    other, data = tmp_path / "other", tmp_path / "data"
+    for directory in (other, data):
+        directory.mkdir()
+        directory.chmod(0o777)
+    (data / "manifest.json").touch()
+    (data / "shards").symlink_to(other)
+    (data / "wal").touch(mode=0o644)
+    close_to_others(data)
+    assert (mode(data), mode(other)) == (0o700, 0o777)
+
+
+def test_the_data_directory_may_be_a_link(tmp_path: Path) -> None:
+    data = data_directory(tmp_path / "data")
+    (tmp_path / "link").symlink_to(data)
+    close_to_others(tmp_path / "link")
+    assert (mode(data), mode(data / "wal")) == (0o700, 0o700)
 
 
 def test_a_directory_that_does_not_exist_yet_is_left_to_the_start(tmp_path: Path) -> None:
