@@ -266,7 +266,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     looking = areas.add_parser("doctor", help="look for what causes trouble", description=text)
     looking.add_argument("data", nargs="?", type=Path, help="(default: TRIPTYCH_DATA, or ./data)")
-    looking.add_argument("--url", help=f"of a running cluster to ask as well, such as {URL_DEFAULT}")
+    asked = os.environ.get("TRIPTYCH_URL")
+    looking.add_argument("--url", default=asked, help="of a running cluster to ask as well (default: TRIPTYCH_URL)")
     looking.add_argument("--json", action="store_true", help="for programs")
     return parser
 

@@ -424,8 +424,12 @@ def test_a_directory_whose_name_is_too_long(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.usefixtures("well")
-def test_a_url_that_is_none(capsys: pytest.CaptureFixture[str], directory: Path) -> None:
+def test_a_url_that_is_none(
+    capsys: pytest.CaptureFixture[str], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for url in ("ftp://x", "http://", "localhost:port", "http://127.0.0.1:1"):
         code, text = run(str(directory), "--url", url, capsys=capsys)
         assert code == 1, url
         assert "problem  cluster: coordinator" in text
+    monkeypatch.setenv("TRIPTYCH_URL", "http://127.0.0.1:1")
+    assert "problem  cluster: coordinator" in run(str(directory), capsys=capsys)[1]
