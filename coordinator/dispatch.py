@@ -66,7 +66,14 @@ class Dispatcher:
     def server(self, **options: Any) -> web.Server:
         """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
         context = self._context
-        return Server(self._handle, context.connections, context.pressure, request_factory=self._request, **options)  # type: ignore[arg-type]
+        return Server(
+            self._handle,
+            context.connections,
+            context.pressure,
+            context.waiting_room,
+            request_factory=self._request,
+            **options,
+        )  # type: ignore[arg-type]
 
     def _own(self, match: web.UrlMappingMatchInfo) -> web.UrlMappingMatchInfo:
         match.add_app(self._app)
@@ -94,6 +101,8 @@ class Dispatcher:
                 return _forbidden(request, error)
             return await _served(request, match.handler)
         finally:
+            self._context.admission.begun(connection_of(request).holder)  # if it was refused before it came to that
+            self._context.waiting_room.admit()
             connection_of(request).rested()
 
     async def _check(self, request: Request) -> None:

@@ -81,7 +81,8 @@ async def served() -> AsyncIterator[SimpleNamespace]:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         asks.append(_asking(runner.addresses[0][1]))
-    yield SimpleNamespace(ask=asks[0], plain=asks[1], context=app[CONTEXT])
+    port = runners[0].addresses[0][1]
+    yield SimpleNamespace(ask=asks[0], plain=asks[1], context=app[CONTEXT], port=port)
     for runner in runners:
         await runner.cleanup()
 
@@ -183,6 +184,21 @@ def test_what_may_succeed_later_says_when(path: str) -> None:
         assert {answer.headers["Retry-After"] for answer in answers} == times
     for error in (errors.DeadlineExceeded("late"), errors.BadData("wrong"), errors.NotExecutable("never")):
         assert "Retry-After" not in responses.error_answer(path, error).headers
+
+
+async def test_a_request_that_is_turned_away_under_overload_holds_no_place(
+    served: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection stays open, and others would wait for the place until it is closed."""
+    turns = []
+    monkeypatch.setattr(served.context.pressure, "is_on", True)
+    monkeypatch.setattr(served.context.waiting_room, "admit", lambda: turns.append(served.context.admission.announced))
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(b"GET /text HTTP/1.1\r\nHost: another.example\r\n\r\n")
+    assert b" 403 " in await reader.readuntil(b"\r\n")
+    assert served.context.admission.announced == 0
+    assert turns == [0]
+    writer.close()
 
 
 async def test_a_page_cannot_be_framed_and_runs_only_the_servers_own_scripts() -> None:
