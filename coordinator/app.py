@@ -49,8 +49,10 @@ def build(context: Context) -> web.Application:
     modules = [query, series, metadata, append, scan, contents, cursors, vector, admin, status]
     if context.settings.remote_write:
         modules.append(write)
-    for module in modules:
-        app.add_routes(module.ROUTES)
+    routes = [route for module in modules for route in module.ROUTES]
+    if not context.settings.admin_api:
+        routes = [route for route in routes if not route.path.startswith(admin.PREFIX)] + admin.SWITCHED_OFF
+    app.add_routes(routes)
     return app
 
 

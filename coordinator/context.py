@@ -9,6 +9,7 @@ from aiohttp import web
 
 from coordinator.admission import Admission
 from coordinator.connections import Connections, connections_max
+from coordinator.cross_site import CrossSite
 from coordinator.decoding import Decodings
 from coordinator.links import Links
 from coordinator.log.area import LogArea
@@ -40,8 +41,10 @@ class Context:
     pressure: Pressure = field(init=False)
     waiting_room: WaitingRoom = field(init=False)
     spool: Spool = field(init=False)
+    cross_site: CrossSite = field(init=False)
 
     def __post_init__(self) -> None:
+        self.cross_site = CrossSite(self.settings)
         self.admission = Admission(self.settings)
         self.connections = Connections(self.settings, self.admission, connections_max(self.settings))
         self.admission.heavy_requests = self.gate.heavy_queries

@@ -17,7 +17,7 @@ from aiohttp import HttpVersion10, hdrs, web
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
 from coordinator.protocol import Server, connection_of
-from coordinator.responses import BODY_BYTES_MAX, at_once, error_answer
+from coordinator.responses import BODY_BYTES_MAX, SERVER, at_once, error_answer
 from shared import errors
 from shared.errors import TriptychError
 from shared.telemetry import event
@@ -43,6 +43,10 @@ class Request(web.Request):
     @property
     def match_info(self) -> web.UrlMappingMatchInfo:  # type: ignore[override]
         return self.match
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        """aiohttp calls this before it writes the head of any answer."""
+        response.headers[hdrs.SERVER] = SERVER
 
 
 class Dispatcher:
@@ -90,10 +94,15 @@ class Dispatcher:
             request.match = match
             try:
                 await self._check(request)
+                self._context.cross_site.require(request)
             except Malformed as error:
                 return _refused(request, error)
+            except errors.Forbidden as error:
+                return _forbidden(request, error)
             return await _served(request, match.handler)
         finally:
+            self._context.admission.begun(connection_of(request).holder)  # if it was refused before it came to that
+            self._context.waiting_room.admit()
             connection_of(request).rested()
 
     async def _check(self, request: Request) -> None:
@@ -124,6 +133,14 @@ def _refused(request: web.BaseRequest, error: Malformed) -> web.Response:
     return response
 
 
+def _forbidden(request: web.Request, error: errors.Forbidden) -> web.StreamResponse:
+    """The answer to a request that a page of another site may have sent."""
+    context = request.app[CONTEXT]
+    context.cross_site.log(request, error)
+    context.telemetry.served(request.method, _route(request), error.status, 0.0)
+    return at_once(request, error_answer(request.path, error))
+
+
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Let the request in, answer errors in the envelope of their area, and count."""
     context = request.app[CONTEXT]
@@ -135,7 +152,6 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
             context.pressure.require(request.path)
         context.admission.enter(holder, may_use_reserve=request.path.startswith(RESERVED))
     except errors.Overloaded as error:
-        context.waiting_room.admit()
         return error_answer(request.path, error)
     response: web.StreamResponse | None = None
     try:
@@ -145,11 +161,14 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     finally:
         context.admission.leave(holder)
-        context.waiting_room.admit()
-        resource = request.match_info.route.resource
-        route = resource.canonical if resource is not None else "other"
         status = response.status if response is not None else 499  # the client went away
-        context.telemetry.served(request.method, route, status, time.perf_counter() - started)
+        context.telemetry.served(request.method, _route(request), status, time.perf_counter() - started)
+
+
+def _route(request: web.Request) -> str:
+    """The path with the names of its parameters; "other" if there is none such."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "other"
 
 
 async def _send(request: web.Request, response: web.Response) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import orjson
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import SERVER_SOFTWARE
 
 from coordinator.negotiation import JSON
 from coordinator.streaming import WRITE_BYTES, InPieces
@@ -26,6 +25,17 @@ BODY_BYTES_MAX = 64 << 10
 HEADS_MAX = 256
 """Heads that are cached: some tens of combinations of status and media type are in use."""
 MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
+SERVER = "Triptych"
+"""No versions, which would tell an attacker what to try."""
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""A page runs only scripts and styles that are files of this server, and no other site can frame it."""
 
 
 def json_answer(data: Any, status: int = 200) -> web.Response:
@@ -38,6 +48,11 @@ def success(data: Any, warnings: list[str] | None = None) -> web.Response:
     if warnings:
         envelope["warnings"] = warnings
     return json_answer(envelope)
+
+
+def page(html: str) -> web.Response:
+    """A page for browsers. Every answer that is HTML is made here."""
+    return web.Response(text=html, content_type="text/html", headers=PAGE_HEADERS)
 
 
 def error_answer(path: str, error: TriptychError) -> web.Response:
@@ -109,7 +124,7 @@ class AtOnce(web.StreamResponse):
 @lru_cache(HEADS_MAX)
 def _head(status: int, reason: str, headers: tuple[tuple[str, str], ...]) -> bytes:
     lines = [f"HTTP/1.1 {status} {reason}", *(f"{name}: {value}" for name, value in headers)]
-    lines.append(f"Server: {SERVER_SOFTWARE}")
+    lines.append(f"Server: {SERVER}")
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError(f"a header of {headers} has a line break, which would make two of it")
     return ("\r\n".join(lines) + "\r\n").encode()

@@ -30,6 +30,13 @@ class NotExecutable(TriptychError):
     error_type = "bad_data"
 
 
+class Forbidden(TriptychError):
+    """The client may not do this; the message says what would admit it."""
+
+    status = 403
+    error_type = "bad_data"
+
+
 class NotFound(TriptychError):
     """An unknown path, or a named thing that does not exist."""
 
@@ -99,6 +106,7 @@ _BY_NAME: dict[str, type[TriptychError]] = {
         BadData,
         ParseError,
         NotExecutable,
+        Forbidden,
         NotFound,
         Conflict,
         MethodNotAllowed,
