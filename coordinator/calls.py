@@ -96,6 +96,7 @@ class MethodCall:
     id: bytes
     asked_at: float
     done: asyncio.Future[None]
+    http_request: str = ""  # the id of the HTTP request that it is made for
     awaited: int = 0  # parts that were sent off and have no outcome
     error: errors.TriptychError | None = None
 

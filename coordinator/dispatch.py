@@ -17,10 +17,11 @@ from aiohttp import HttpVersion10, hdrs, web
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
 from coordinator.protocol import Server, connection_of
+from coordinator.request_ids import HEADER, id_of
 from coordinator.responses import BODY_BYTES_MAX, at_once, error_answer
 from shared import errors
 from shared.errors import TriptychError
-from shared.telemetry import event
+from shared.telemetry import REQUEST_ID, event
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -43,6 +44,10 @@ class Request(web.Request):
     @property
     def match_info(self) -> web.UrlMappingMatchInfo:  # type: ignore[override]
         return self.match
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        """Called by aiohttp before it writes the head of an answer."""
+        response.headers[HEADER] = REQUEST_ID.get()
 
 
 class Dispatcher:
@@ -70,6 +75,7 @@ class Dispatcher:
         return match
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Request:
+        REQUEST_ID.set(id_of(message.headers))  # in the connection's context, of which the request's task gets a copy
         loop = asyncio.get_running_loop()
         request = Request(message, payload, protocol, writer, task, loop, client_max_size=self._body_bytes_max)
         protocol.path = request.path

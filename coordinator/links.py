@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 
 import zmq
@@ -15,7 +16,7 @@ from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, Wor
 from proto import cluster_pb2
 from shared import errors, wire
 from shared.config import Settings
-from shared.telemetry import event
+from shared.telemetry import REQUEST_ID, event
 from shared.wire import Frame, Request
 
 SILENCE_S = 2.0
@@ -89,6 +90,7 @@ class Links:
         self._control.setsockopt(zmq.LINGER, 0)
         self._control.bind(wire.control_address(self._address))
         self._loop = asyncio.get_running_loop()
+        self._own_context = copy_context()  # of no request
         self._loop.add_reader(self._socket.fileno(), self._drain)
         self._loop.add_reader(self._control.fileno(), self._drain_control)
         self._sweeper = asyncio.create_task(self._sweep())
@@ -182,11 +184,13 @@ class Links:
         error."""
         ready = tuple(n for n in numbers if n not in missing) if missing else numbers
         asked_at = time.monotonic()
-        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future())
+        http_request = REQUEST_ID.get()
+        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future(), http_request)
         messages: list[tuple[WorkerCall, list[Frame]]] = []
         for worker, owned in self._owners_of(ready):
             owned_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}
             request = Request(method, owned, asked_at + timeout_s, body, frames, owned_parts, processor_s)
+            request.http_request = http_request
             message = wire.encode_request(call.id, request)
             part = WorkerCall(call, worker, owned, sum(wire.size_of(frame) for frame in message))
             self._check_room(worker, part.bytes)
@@ -264,7 +268,7 @@ class Links:
             # The socket's descriptor is edge-triggered: a send may consume the edge of a message that just arrived.
             if not self._drain_due:
                 self._drain_due = True
-                self._loop.call_soon(self._drain)
+                self._loop.call_soon(self._drain, context=self._own_context)
 
     def _transmit_control(self, frames: Sequence[Frame]) -> bool:
         """Whether the message is on its way by the connection for control messages."""
@@ -273,7 +277,7 @@ class Links:
         try:
             return not _refusal(self._control, frames)
         finally:
-            self._loop.call_soon(self._drain_control)
+            self._loop.call_soon(self._drain_control, context=self._own_context)
 
     def pause_background(self) -> None:
         """Have all workers put off their background work for a while."""

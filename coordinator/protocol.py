@@ -22,6 +22,7 @@ from coordinator.admission import Holder
 from coordinator.connections import Connections
 from coordinator.early_refusal import path_of_whole, refusal
 from coordinator.pressure import Pressure
+from coordinator.request_ids import id_in
 from coordinator.responses import error_answer
 from shared import errors
 from shared.telemetry import event
@@ -153,7 +154,7 @@ class Connection(RequestHandler):
         if not why:
             self._connections.admission.announce(self.holder)
             return False
-        self._wire.write(refusal(path, why))
+        self._wire.write(refusal(path, why, id_in(data)))
         self._connections.heard(self)
         self._connections.rested(self)
         return True

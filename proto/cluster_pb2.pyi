@@ -47,7 +47,7 @@ class ShardState(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., state: _Optional[_Union[ShardState.State, str]] = ..., detail: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class RequestHeader(_message.Message):
-    __slots__ = ("method", "timeout_ms", "shards", "body_frames", "part_shards", "part_frames", "sizes", "deadline_ns", "clock", "processor_us")
+    __slots__ = ("method", "timeout_ms", "shards", "body_frames", "part_shards", "part_frames", "sizes", "deadline_ns", "clock", "processor_us", "http_request", "trace_parent")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,8 @@ class RequestHeader(_message.Message):
     DEADLINE_NS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     PROCESSOR_US_FIELD_NUMBER: _ClassVar[int]
+    HTTP_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TRACE_PARENT_FIELD_NUMBER: _ClassVar[int]
     method: str
     timeout_ms: int
     shards: _containers.RepeatedScalarFieldContainer[int]
@@ -68,7 +70,9 @@ class RequestHeader(_message.Message):
     deadline_ns: int
     clock: int
     processor_us: int
-    def __init__(self, method: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ..., body_frames: _Optional[int] = ..., part_shards: _Optional[_Iterable[int]] = ..., part_frames: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ..., deadline_ns: _Optional[int] = ..., clock: _Optional[int] = ..., processor_us: _Optional[int] = ...) -> None: ...
+    http_request: str
+    trace_parent: str
+    def __init__(self, method: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ..., body_frames: _Optional[int] = ..., part_shards: _Optional[_Iterable[int]] = ..., part_frames: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ..., deadline_ns: _Optional[int] = ..., clock: _Optional[int] = ..., processor_us: _Optional[int] = ..., http_request: _Optional[str] = ..., trace_parent: _Optional[str] = ...) -> None: ...
 
 class ReplyHeader(_message.Message):
     __slots__ = ("error_class", "error", "shard_errors", "timing_names", "timings_ms", "warnings", "sizes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextvars import copy_context
 
 import msgspec
 from aiohttp import web
@@ -55,7 +56,8 @@ async def answer(
             require_whole(replies.warnings())
         if place.is_light and _size_of(replies) > LIGHT_REPLY_BYTES_MAX:
             raise TooHeavy(f"{method} has a longer list than a light request")
-        return await asyncio.get_running_loop().run_in_executor(threads_of(place), _answered, replies, merge)
+        run = copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(threads_of(place), run, _answered, replies, merge)
 
     return await context.gate.run(client_of(request), hash((method, packed)), deadline, attempt)
 
