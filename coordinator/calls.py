@@ -107,13 +107,15 @@ class MethodCall:
 
 @dataclass(slots=True)
 class WorkerCall:
-    """One worker's part of a call. `outcome`: its reply, or why there is none; None while it is awaited."""
+    """One worker's part of a call. `outcome`: its reply, or why there is none; None while it is awaited. `samples`: how
+    many a query has read by the worker's last heartbeat."""
 
     call: MethodCall
     worker: Worker
     shards: tuple[int, ...]
     bytes: int
     outcome: WorkerReply | str | None = None
+    samples: int = 0
 
     def send_off(self) -> None:
         """It is on its way."""

@@ -27,7 +27,15 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LABEL_NAMES = "/api/v1/label/"
 """Paths that begin so name a label."""
-RESERVED = ("/-/", "/metrics", "/api/v1/status/", "/api/v1/cluster", "/api/v1/write", "/api/v1/log/append")
+RESERVED = (
+    "/-/",
+    "/metrics",
+    "/api/v1/status/",
+    "/api/v1/cluster",
+    "/api/v1/queries",
+    "/api/v1/write",
+    "/api/v1/log/append",
+)
 """Requests to paths that begin so are answered at once, or write: some places in flight are kept for them."""
 
 

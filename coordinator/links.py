@@ -60,6 +60,7 @@ class Links:
         self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
         self.waits = Waits()
         self._drain_due = False
+        self._own_context = copy_context()  # of no request
         self._control: zmq.Socket[bytes] | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -74,6 +75,10 @@ class Links:
     def workers(self) -> list[tuple[str, int, tuple[int, ...], int]]:
         """(name, process id, shards, requests in flight) of every connected worker."""
         return sorted((w.name, w.pid, w.shards, len(w.pending)) for w in self._workers.values())
+
+    def awaited(self) -> list[WorkerCall]:
+        """What workers have been asked and have not answered."""
+        return [part for worker in self._workers.values() for part in worker.pending.values()]
 
     def worker_count(self) -> int:
         """How many workers are connected."""
@@ -90,7 +95,6 @@ class Links:
         self._control.setsockopt(zmq.LINGER, 0)
         self._control.bind(wire.control_address(self._address))
         self._loop = asyncio.get_running_loop()
-        self._own_context = copy_context()  # of no request
         self._loop.add_reader(self._socket.fileno(), self._drain)
         self._loop.add_reader(self._control.fileno(), self._drain_control)
         self._sweeper = asyncio.create_task(self._sweep())
@@ -342,6 +346,9 @@ class Links:
             shard = self._states[entry.shard]
             shard.worker, shard.state, shard.detail = worker.name, SHARD_STATES[entry.state], entry.detail
             shard.counts = dict(entry.counts)
+        for progress in message.progress:
+            if (part := worker.pending.get(progress.call)) is not None:
+                part.samples = progress.samples
 
     async def _sweep(self) -> None:
         while True:

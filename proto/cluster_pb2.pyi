@@ -8,16 +8,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Register(_message.Message):
-    __slots__ = ("pid", "worker", "cluster_id", "shards")
+    __slots__ = ("pid", "worker", "cluster_id", "shards", "progress")
     PID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     pid: int
     worker: str
     cluster_id: str
     shards: _containers.RepeatedCompositeFieldContainer[ShardState]
-    def __init__(self, pid: _Optional[int] = ..., worker: _Optional[str] = ..., cluster_id: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ...) -> None: ...
+    progress: _containers.RepeatedCompositeFieldContainer[Progress]
+    def __init__(self, pid: _Optional[int] = ..., worker: _Optional[str] = ..., cluster_id: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("call", "samples")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    call: bytes
+    samples: int
+    def __init__(self, call: _Optional[bytes] = ..., samples: _Optional[int] = ...) -> None: ...
 
 class ShardState(_message.Message):
     __slots__ = ("shard", "state", "detail", "counts")

@@ -83,6 +83,10 @@ class Settings:
         "memory all heavy queries may hold, which bounds how many run at once; 0: a quarter of the machine's",
         least=0,
     )
+    slow_query_ms: int = _setting(10_000, "queries that take longer than this are logged; 0: none", least=0)
+    query_texts: bool = _setting(
+        True, "show the texts of queries, which may hold secrets, in the log and in /api/v1/queries; else their hashes"
+    )
     series_limit: int = _setting(10_000, "default limit of /api/v1/series", least=1)
     label_name_bytes_max: int = _setting(1024, "longest label name", least=1)
     label_value_bytes_max: int = _setting(65_536, "longest label value", least=1)

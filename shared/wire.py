@@ -74,9 +74,9 @@ class Request:
     that waited too long in a socket is past its deadline. `shards`: the shards of the call, all owned by the receiving
     worker. `body`: the method's msgpack message. `frames` are common to all shards, `parts` has frames for single
     shards. `processor_s`: seconds of processor time that a light request may take; 0 is no bound.
-    `processor`: the same as the thread keeps it that runs the method. `http_request`: the id of the HTTP request that
-    the call is made for, if any; `trace_parent`: the span that the method's span is a child of, as W3C Trace Context
-    writes it, if a trace is recorded.
+    `processor`: the same as the thread keeps it that runs the method; `samples_read`: what a query has read so far.
+    `http_request`: the id of the HTTP request that the call is made for, if any. `trace_parent`: the span that the
+    method's span is a child of, as W3C Trace Context writes it, if a trace is recorded.
     """
 
     method: str
@@ -90,6 +90,11 @@ class Request:
     cancelled: bool = False
     http_request: str = ""
     trace_parent: str = ""
+    samples_read: int = 0
+
+    def count(self, samples: int) -> None:
+        """So many more samples have been read."""
+        self.samples_read += samples
 
     @property
     def time_left(self) -> float:

@@ -177,6 +177,8 @@ class WorkerProcess:
                 entry.state = cluster_pb2.ShardState.LOADING
             else:
                 entry.state, entry.detail = cluster_pb2.ShardState.FAILED, state
+        for call, samples in self._service.progress():
+            message.progress.add(call=call, samples=samples)
         beat = wire.encode_register(message)
         with contextlib.suppress(zmq.Again):  # the coordinator is away
             wire.send(self._control, beat)

@@ -92,6 +92,11 @@ class Service:
             self._share()
             return sent
 
+    def progress(self) -> list[tuple[bytes, int]]:
+        """(Request id, samples read) of the queries that have read any and are not answered."""
+        with self._lock:
+            return [(name, request.samples_read) for name, request in self._accepted.items() if request.samples_read]
+
     def cancel(self, request_id: bytes) -> None:
         """The reply to this request is no longer awaited, whether it has arrived here or not."""
         with self._lock:

@@ -16,6 +16,7 @@ from coordinator.api.lists import LIGHT_REPLY_BYTES_MAX
 from coordinator.calls import FanOut, WorkerReply
 from coordinator.context import CONTEXT
 from coordinator.queries.gate import HEAVY, LIGHT, Gate
+from coordinator.queries.running import RunningQueries
 from shared.config import Settings
 from shared.errors import Unavailable
 from shared.wire import Reply
@@ -51,7 +52,8 @@ def merge(replies: FanOut) -> tuple[object, bool]:
 
 async def answered(workers: Workers, monkeypatch: pytest.MonkeyPatch, *, heavy_places: int, **fields: str) -> Any:
     monkeypatch.setattr(lists, "client_of", lambda request: "client")
-    context = SimpleNamespace(links=workers, gate=Gate(1), settings=Settings())
+    running = RunningQueries(shows_texts=True, ended=lambda _: None)
+    context = SimpleNamespace(links=workers, gate=Gate(1), settings=Settings(), running=running)
     context.gate.heavy.free = heavy_places
     if not heavy_places:  # the place comes free when the light attempt has ended
         context.gate.heavy.take = taken
