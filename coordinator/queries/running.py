@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import xxhash
@@ -32,21 +31,14 @@ TEXT_MAX = 1000
 """Characters of a query that are shown."""
 
 
-@dataclass(slots=True, eq=False)
 class RunningQuery:
-    """`id`: of its HTTP request. `seconds`: by state, of those that are over. `query`, `plan`, `estimate`: of PromQL
-    only, once they are known. `shares`, `samples_read`: once the workers have replied. `status`: of the answer."""
+    """`id`: of its HTTP request. `entered`: the states so far, each with the time of `time.perf_counter()` at which it
+    began. `query`, `plan`, `estimate`: of PromQL only, once they are known. `shares`, `samples_read`: once the workers
+    have replied. `status`: of the answer.
 
-    id: str
-    kind: str
-    text: str
-    client: str
-    task: asyncio.Task[Any]
-    started_at: float = field(default_factory=time.time)
-    begun_at: float = field(default_factory=time.perf_counter)
-    entered_at: float = field(default_factory=time.perf_counter)
-    state: State = "planning"
-    seconds: dict[State, float] = field(default_factory=dict)
+    One is made for every query: what a light query does not need is an attribute of the class until it is set.
+    """
+
     query: Query | None = None
     plan: Plan | None = None
     estimate: Estimate | None = None
@@ -57,11 +49,33 @@ class RunningQuery:
     status: int = 200
     error: str = ""
 
+    def __init__(self, request_id: str, kind: str, text: str, client: str, task: asyncio.Task[Any]) -> None:
+        self.id = request_id
+        self.kind = kind
+        self.text = text
+        self.client = client
+        self.task = task
+        self.entered: list[tuple[State, float]] = [("planning", time.perf_counter())]
+
+    @property
+    def state(self) -> State:
+        return self.entered[-1][0]
+
+    @property
+    def age_s(self) -> float:
+        return time.perf_counter() - self.entered[0][1]
+
     def enter(self, state: State) -> None:
         """The query is in this state from now on."""
-        now = time.perf_counter()
-        self.seconds[self.state] = self.seconds.get(self.state, 0.0) + now - self.entered_at
-        self.state, self.entered_at = state, now
+        self.entered.append((state, time.perf_counter()))
+
+    def seconds(self) -> dict[State, float]:
+        """The time in each state until now."""
+        ends = [at for _, at in self.entered[1:]] + [time.perf_counter()]
+        spent: dict[State, float] = {}
+        for (state, at), end in zip(self.entered, ends, strict=True):
+            spent[state] = spent.get(state, 0.0) + end - at
+        return spent
 
     def waits(self, attempt: Callable[[Place], Awaitable[T]]) -> Callable[[Place], Awaitable[T]]:
         """The query waits at the gate from now on; returns what the gate is to call, whose work `attempt` is."""
@@ -127,19 +141,19 @@ class RunningQueries:
         return [self._told(running, by_request.get(running.id, ())) for running in self._running]
 
     def _told(self, running: RunningQuery, calls: Iterable[WorkerCall]) -> dict[str, Any]:
-        now, asked_now = time.perf_counter(), time.monotonic()
+        now = time.monotonic()
         workers = [
             {
                 "worker": part.worker.name,
                 "shards": list(part.shards),
-                "seconds": round(asked_now - part.call.asked_at, 6),
+                "seconds": round(now - part.call.asked_at, 6),
                 "samples": part.samples,
             }
             for part in calls
         ]
         return {
             **described(running, shows_texts=self._shows_texts),
-            "age": round(now - running.begun_at, 6),
+            "age": round(running.age_s, 6),
             "state": "canceled" if running.is_canceled else running.state,
             "samples": running.samples_read or sum(part["samples"] for part in workers),
             "workers": workers,
@@ -154,7 +168,7 @@ def described(running: RunningQuery, *, shows_texts: bool) -> dict[str, Any]:
         "kind": running.kind,
         "query": text[:TEXT_MAX] if shows_texts else f"hidden:{xxhash.xxh64_hexdigest(text.encode())}",
         "client": running.client,
-        "start": round(running.started_at, 3),
+        "start": round(time.time() - running.age_s, 3),
     }
     if query is not None:
         grid = query.grid

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from typing import Any
 
@@ -32,16 +31,15 @@ class SlowQueries:
 
     def ended(self, running: RunningQuery) -> None:
         """The query has been answered or has failed."""
-        seconds = time.perf_counter() - running.begun_at
-        if self._after_s and seconds >= self._after_s:
-            running.enter(running.state)  # so that the time in it counts
-            self._keep(running, seconds)
+        if self._after_s and running.age_s >= self._after_s:
+            self._keep(running)
 
     def kept(self, by: str) -> list[dict[str, Any]]:
         """The last slow queries: by `seconds` or `samples`, most first, or by `start`, newest first."""
         return sorted(self._kept, key=lambda told: float(told[by]), reverse=True)
 
-    def _keep(self, running: RunningQuery, seconds: float) -> None:
+    def _keep(self, running: RunningQuery) -> None:
+        spent = running.seconds()
         answers = [answer for share in running.shares for answer in share.evaluated.answers]
         series = sum(answer.series_read for answer in answers)
         workers = [
@@ -55,8 +53,8 @@ class SlowQueries:
         ]
         told = {
             **described(running, shows_texts=self._shows_texts),
-            "seconds": round(seconds, 6),
-            "states": {state: round(spent, 6) for state, spent in running.seconds.items()},
+            "seconds": round(sum(spent.values()), 6),
+            "states": {state: round(seconds, 6) for state, seconds in spent.items()},
             "status": running.status,
             "error": running.error[:ERROR_MAX],
             "samples": running.samples_read,

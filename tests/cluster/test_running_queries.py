@@ -24,7 +24,7 @@ WITHIN_S = 10.0
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    settings = {"TRIPTYCH_SLOW_QUERY": "300ms", "TRIPTYCH_ADMIN_API": "true"}
+    settings = {"TRIPTYCH_SLOW_QUERY": "50ms", "TRIPTYCH_ADMIN_API": "true"}
     cluster = ForkedCluster(tmp_path_factory.mktemp("watched"), settings=settings).start()
     series = [
         ({"__name__": "running_total", "i": str(i)}, [(1000 * (NOW - 60 * age), 1.0) for age in range(240, -1, -1)])

@@ -131,7 +131,7 @@ async def test_the_time_in_each_state_is_kept_also_of_a_query_that_waits_twice()
         return result
 
     assert await serve(own, "a-1", work) == 1
-    seconds = ended[0].seconds
+    seconds = ended[0].seconds()
     assert 0.03 <= seconds["waiting"] < 0.5 and 0.04 <= seconds["running"] < 0.5
 
 
