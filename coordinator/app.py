@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.api import admin, metadata, queries, query, series, status, vector, write
+from coordinator.api import admin, debug, metadata, queries, query, series, status, vector, write
 from coordinator.api.log import append, contents, cursors, scan
 from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
@@ -46,7 +46,7 @@ LINE_BYTES_MAX = 65_536
 def build(context: Context) -> web.Application:
     app = web.Application()
     app[CONTEXT] = context
-    modules = [query, queries, series, metadata, append, scan, contents, cursors, vector, admin, status]
+    modules = [query, queries, series, metadata, append, scan, contents, cursors, vector, admin, debug, status]
     if context.settings.remote_write:
         modules.append(write)
     for module in modules:

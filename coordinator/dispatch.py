@@ -33,6 +33,7 @@ RESERVED = (
     "/api/v1/status/",
     "/api/v1/cluster",
     "/api/v1/queries",
+    "/api/v1/debug/",
     "/api/v1/write",
     "/api/v1/log/append",
 )

@@ -35,6 +35,10 @@ class Settings:
     workers: int = _setting(0, "worker processes, 1 to the number of shards; 0: one per core", least=0, most=SHARDS_MAX)
     log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}")
     remote_write: bool = _setting(True, "serve POST /api/v1/write")
+    admin_api: bool = _setting(False, "serve /api/v1/admin and /api/v1/debug")
+    traces: str = _setting(
+        "", "URL of an OpenTelemetry collector, such as http://127.0.0.1:4318, that gets traces by OTLP; empty: none"
+    )
 
     body_bytes_max: int = _setting(64 << 20, "largest request body", least=1024)
     decompressed_bytes_max: int = _setting(256 << 20, "largest body after decompression", least=1024)
@@ -160,6 +164,8 @@ class Settings:
             raise ConfigError(f"TRIPTYCH_DURABILITY is {self.durability!r}; it must be synced or buffered")
         if self.log_visibility not in ("memory", "durable"):
             raise ConfigError(f"TRIPTYCH_LOG_VISIBILITY is {self.log_visibility!r}; it must be memory or durable")
+        if self.traces and not self.traces.startswith(("http://", "https://")):
+            raise ConfigError(f"TRIPTYCH_TRACES is {self.traces!r}; it must be a URL such as http://127.0.0.1:4318")
         self.address()
 
     def address(self) -> tuple[str, int]:

@@ -26,7 +26,7 @@ from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker.methods.method import Lane, Method
 
-LANE_THREADS: dict[Lane, int] = {"write": 4, "read": 4, "light": 2, "heavy": 2}
+LANE_THREADS: dict[Lane, int] = {"write": 4, "read": 4, "light": 2, "heavy": 2, "debug": 1}
 """How many methods of each lane may run at once."""
 LANE_QUEUE_MAX = 1024
 """Requests that may wait in one lane. The coordinator's own bound is lower, so a correct one never reaches this."""

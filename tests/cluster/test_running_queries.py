@@ -112,3 +112,21 @@ def test_a_slow_query_that_is_answered_says_what_it_cost(watched: Cluster) -> No
     assert {part["worker"] for part in told["workers"]} == {"worker-0", "worker-1"}
     assert told["seconds"] == pytest.approx(sum(told["states"].values()), abs=0.01)
     assert told["place"] in ("light", "heavy") and told["estimate"]
+
+
+def test_a_profile_says_where_a_process_spends_its_time(watched: Cluster) -> None:
+    asked = Asked(watched, "profiled", timeout="2s")
+    until(lambda: listed(watched, "profiled"))
+    worker = watched.get("/api/v1/debug/profile", seconds="0.3", process="worker-0")
+    assert worker.status == 200 and b"worker.methods.queries.run;" in worker.body, watched.log("worker")[-3000:]
+    own = watched.get("/api/v1/debug/profile", seconds="0.1", mode="wall")
+    assert own.status == 200 and b"MainThread;" in own.body
+    for wrong in ({"seconds": "0"}, {"seconds": "61"}, {"seconds": "nan"}, {"mode": "x"}):
+        assert watched.get("/api/v1/debug/profile", **wrong).status == 400
+    assert watched.get("/api/v1/debug/profile", process="worker-9").status == 404
+    asked.answered()
+
+
+def test_profiles_are_off_unless_the_admin_interface_is_on(cluster: Cluster) -> None:
+    answer = cluster.get("/api/v1/debug/profile")
+    assert answer.status == 404 and "TRIPTYCH_ADMIN_API" in answer.json()["error"]

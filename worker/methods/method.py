@@ -12,8 +12,8 @@ from shared.telemetry import REQUEST_ID
 from shared.wire import Reply, Request
 from worker.shard import Shard
 
-Lane = Literal["write", "read", "light", "heavy"]
-Kind = Literal["write", "read", "query"]
+Lane = Literal["write", "read", "light", "heavy", "debug"]
+Kind = Literal["write", "read", "query", "debug"]
 
 
 @dataclass(frozen=True, slots=True)
