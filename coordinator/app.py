@@ -25,7 +25,7 @@ from coordinator.queries.gate import Gate, heavy_places
 from coordinator.series.groups import SampleWrites
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
-from shared import open_files
+from shared import open_files, tracing
 from shared.allocator import TRIM_INTERVAL_S, Trimmer
 from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
@@ -58,6 +58,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     """Serve until SIGTERM or SIGINT; `control` has the documents of the data directory. Raises ConfigError when the
     port cannot be had."""
     asyncio.get_running_loop().set_exception_handler(_failed)
+    tracing.start(settings.traces, "coordinator")
     links = Links(settings, identity.cluster_id, address)
     await links.open()
     context = Context(
@@ -100,6 +101,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         await context.vectors.stop()
         await context.log.stop()
         await links.close()
+        await asyncio.to_thread(tracing.stop)
     event(logging.INFO, "coordinator stopped")
 
 

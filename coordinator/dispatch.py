@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import HttpVersion10, hdrs, web
@@ -19,7 +20,8 @@ from coordinator.context import CONTEXT
 from coordinator.protocol import Server, connection_of
 from coordinator.request_ids import HEADER, id_of
 from coordinator.responses import BODY_BYTES_MAX, at_once, error_answer
-from shared import errors
+from coordinator.spans import traced
+from shared import errors, tracing
 from shared.errors import TriptychError
 from shared.telemetry import REQUEST_ID, event
 
@@ -100,6 +102,8 @@ class Dispatcher:
                 await self._check(request)
             except Malformed as error:
                 return _refused(request, error)
+            if tracing.is_on():
+                return await traced(request, _route(request), partial(_served, request, match.handler))
             return await _served(request, match.handler)
         finally:
             connection_of(request).rested()
@@ -152,10 +156,14 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     finally:
         context.admission.leave(holder)
-        resource = request.match_info.route.resource
-        route = resource.canonical if resource is not None else "other"
         status = response.status if response is not None else 499  # the client went away
-        context.telemetry.served(request.method, route, status, time.perf_counter() - started)
+        context.telemetry.served(request.method, _route(request), status, time.perf_counter() - started)
+
+
+def _route(request: web.Request) -> str:
+    """The path with the names of its parameters; "other" if there is none such."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "other"
 
 
 async def _send(request: web.Request, response: web.Response) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-from shared import allocator, array_memory, config, interpreter, manifest, open_files, telemetry
+from shared import allocator, array_memory, config, interpreter, manifest, open_files, telemetry, tracing
 from shared.control import Lease, LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError, Unavailable
@@ -164,6 +164,7 @@ def main() -> None:
         settings = config.load()
         allocator.keep_pages()
         telemetry.configure(settings.log_level)
+        tracing.load(settings.traces)
         open_files.raise_limit()
         open_files.warn_below(OWN_FILES + -(-settings.shards // settings.worker_count()) * SHARD_FILES)
         control = LocalControl(settings.data)

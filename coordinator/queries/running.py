@@ -18,6 +18,7 @@ from coordinator.queries.cost import Estimate
 from coordinator.queries.evaluation import Query, WorkerShare
 from coordinator.queries.gate import Place
 from coordinator.queries.planner import Plan
+from shared import tracing
 from shared.errors import Canceled, TooHeavy, TriptychError
 from shared.telemetry import REQUEST_ID
 
@@ -77,6 +78,13 @@ class RunningQuery:
             spent[state] = spent.get(state, 0.0) + end - at
         return spent
 
+    def trace(self) -> None:
+        """A span for each state of the query, which is over."""
+        now = time.perf_counter()
+        ends = [at for _, at in self.entered[1:]] + [now]
+        for (state, at), end in zip(self.entered, ends, strict=True):
+            tracing.past(f"query {state}", now - at, now - end)
+
     def waits(self, attempt: Callable[[Place], Awaitable[T]]) -> Callable[[Place], Awaitable[T]]:
         """The query waits at the gate from now on; returns what the gate is to call, whose work `attempt` is."""
         self.enter("waiting")
@@ -123,6 +131,8 @@ class RunningQueries:
             raise
         finally:
             del self._running[running]
+            if tracing.is_on():
+                running.trace()
             self._ended(running)
 
     def cancel(self, query_id: str) -> int:
