@@ -13,6 +13,7 @@ from aiohttp import web
 from multidict import MultiDict
 
 from coordinator.api import parameters
+from coordinator.api.listed import listed
 from coordinator.calls import FanOut, require_whole
 from coordinator.context import CONTEXT
 from coordinator.protocol import client_of
@@ -67,7 +68,7 @@ async def answer(
         work = running.waits(partial(attempt, running))
         return await context.gate.run(client, hash((method, packed)), deadline, work)
 
-    return await context.running.serve(method, " ".join(fields.getall("match[]", ())), client, served)
+    return await listed(request, method, " ".join(fields.getall("match[]", ())), served)
 
 
 def _answered(replies: FanOut, merge: Merge) -> web.Response:

@@ -18,6 +18,7 @@ from aiohttp import web
 from multidict import MultiDict
 
 from coordinator.api import parameters
+from coordinator.api.listed import listed
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip, boolean
@@ -46,7 +47,7 @@ from coordinator.responses import success
 from coordinator.streaming import Body, respond, whole
 from shared.array_memory import Account
 from shared.config import Settings
-from shared.errors import BadData, Canceled, NotExecutable
+from shared.errors import BadData, NotExecutable
 from shared.promql import parser, printer
 from shared.promql.ast import ValueType
 from shared.promql.model import Grid, Value
@@ -118,19 +119,9 @@ def _read_query(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Se
 
 
 async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, is_range: bool) -> web.StreamResponse:
-    """Serve the query, listed among those that are running. Raises Canceled."""
-    context = request.app[CONTEXT]
-    query = _read_query(fields, grid, is_range, context.settings)
+    query = _read_query(fields, grid, is_range, request.app[CONTEXT].settings)
     kind = "range" if is_range else "instant"
-    try:
-        work = partial(_served, request, fields, query)
-        return await context.running.serve(kind, query.text, client_of(request), work)
-    except Canceled as error:
-        if request.writer.output_size:  # an error cannot be answered any more
-            if request.transport is not None:
-                request.transport.abort()
-            raise ConnectionResetError("the query was canceled while its answer was sent") from error
-        raise
+    return await listed(request, kind, query.text, partial(_served, request, fields, query))
 
 
 async def _served(

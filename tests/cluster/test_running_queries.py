@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -130,3 +133,28 @@ def test_a_profile_says_where_a_process_spends_its_time(watched: Cluster) -> Non
 def test_profiles_are_off_unless_the_admin_interface_is_on(cluster: Cluster) -> None:
     answer = cluster.get("/api/v1/debug/profile")
     assert answer.status == 404 and "TRIPTYCH_ADMIN_API" in answer.json()["error"]
+
+
+def test_an_answer_that_is_being_sent_ends_with_its_connection(watched: Cluster) -> None:
+    """A scan of the log whose client does not read on: what has come of it must not look whole."""
+    value = base64.b64encode(bytes(100_000)).decode()
+    for _ in range(4):
+        records = [{"key": "YQ==", "value": value}] * 20
+        assert watched.post_json("/api/v1/log/append", {"records": records}).status == 200
+    with socket.create_connection(("127.0.0.1", watched.port), timeout=WITHIN_S) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(
+            b"GET /api/v1/log/scan?key=a&limit=10000 HTTP/1.1\r\nHost: x\r\nX-Request-Id: unread\r\n\r\n"
+        )
+        told = until(lambda: listed(watched, "unread"))
+        assert (told["kind"], told["query"]) == ("log.scan", "key=a&limit=10000")
+        head = connection.recv(4096)
+        assert head.startswith(b"HTTP/1.1 200") and b"unread" in head
+        assert watched.request("DELETE", "/api/v1/queries/unread").status == 200
+        until(lambda: listed(watched, "unread") is None)
+        came = head
+        with contextlib.suppress(ConnectionResetError):
+            while piece := connection.recv(1 << 20):
+                came += piece
+    assert not came.endswith((b"0\r\n\r\n", b"}"))
+    assert watched.get("/api/v1/log/scan", key="a", limit="1").status == 200

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from multidict import MultiDict
 
-from coordinator.api import lists
+from coordinator.api import listed, lists
 from coordinator.api.lists import LIGHT_REPLY_BYTES_MAX
 from coordinator.calls import FanOut, WorkerReply
 from coordinator.context import CONTEXT
@@ -51,7 +51,8 @@ def merge(replies: FanOut) -> tuple[object, bool]:
 
 
 async def answered(workers: Workers, monkeypatch: pytest.MonkeyPatch, *, heavy_places: int, **fields: str) -> Any:
-    monkeypatch.setattr(lists, "client_of", lambda request: "client")
+    for module in (lists, listed):
+        monkeypatch.setattr(module, "client_of", lambda request: "client")
     running = RunningQueries(shows_texts=True, ended=lambda _: None)
     context = SimpleNamespace(links=workers, gate=Gate(1), settings=Settings(), running=running)
     context.gate.heavy.free = heavy_places
