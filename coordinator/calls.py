@@ -134,7 +134,7 @@ class WorkerCall:
         if isinstance(self.outcome, WorkerReply):
             tracing.end(self.span, took_s - self.outcome.elapsed_ms / 1000)
         else:
-            tracing.end(self.span, error=self.outcome or "canceled")
+            tracing.end(self.span, failed=True)
 
     def settle(self, outcome: WorkerReply | str) -> None:
         """It was sent off, and this is its outcome."""

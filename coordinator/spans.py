@@ -17,21 +17,19 @@ AREAS = (
     ("/api/v1/debug/", "admin"),
     ("/api/v1/", "metrics"),
 )
-_STATE = "tracestate"
 
 
 async def traced(
     request: web.Request, route: str, serve: Callable[[], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """What `serve` returns. Its span is a child of the client's, if the request names one."""
-    parent = {name: request.headers[name] for name in (TRACE_PARENT, _STATE) if name in request.headers}
     attributes = {
         "http.request.method": request.method,
         "http.route": route,
         "triptych.area": next((area for prefix, area in AREAS if route.startswith(prefix)), "status"),
         "triptych.request_id": REQUEST_ID.get(),
     }
-    with tracing.span(f"{request.method} {route}", parent, attributes) as current:
+    with tracing.span(f"{request.method} {route}", request.headers.get(TRACE_PARENT, ""), attributes) as current:
         response = await serve()
         current.set_attribute("http.response.status_code", response.status)
         return response

@@ -104,13 +104,21 @@ def is_on() -> bool:
 
 
 @contextmanager
-def span(name: str, parent: Mapping[str, str], attributes: Attributes) -> Iterator[Any]:
-    """A span around what a process does for another one; `parent`: headers of W3C Trace Context. Spans that are made
-    within are its children. To be called while `is_on`."""
+def span(name: str, parent: str, attributes: Attributes) -> Iterator[Any]:
+    """A span around what a process does for another one; `parent`: a `traceparent` of W3C Trace Context. Spans that are
+    made within are its children. To be called while `is_on`."""
     assert _tracing is not None
-    context, kind = _tracing.propagator.extract(parent), _tracing.api.SpanKind.SERVER
-    with _tracing.tracer.start_as_current_span(name, context, kind, attributes) as current:
-        yield current
+    api, context = _tracing.api, _tracing.propagator.extract({"traceparent": parent})
+    # The text of an error may have parts of a query, so the library must not record it.
+    with _tracing.tracer.start_as_current_span(
+        name, context, api.SpanKind.SERVER, attributes, record_exception=False, set_status_on_exception=False
+    ) as current:
+        try:
+            yield current
+        except BaseException as error:
+            current.set_status(api.StatusCode.ERROR)
+            current.set_attribute("error.type", type(error).__name__)
+            raise
 
 
 def begin(name: str, attributes: Attributes) -> tuple[Any, str]:
@@ -125,10 +133,10 @@ def begin(name: str, attributes: Attributes) -> tuple[Any, str]:
     return current, header["traceparent"]
 
 
-def end(current: Any, seconds_ago: float = 0.0, error: str = "") -> None:
-    """The span is over, or has been for so long; `error`: what it failed of."""
-    if error and _tracing is not None:
-        current.set_status(_tracing.api.StatusCode.ERROR, error)
+def end(current: Any, seconds_ago: float = 0.0, *, failed: bool = False) -> None:
+    """The span is over, or has been for so long."""
+    if failed and _tracing is not None:
+        current.set_status(_tracing.api.StatusCode.ERROR)
     current.end(time.time_ns() - int(seconds_ago * 1e9))
 
 

@@ -204,7 +204,7 @@ class WorkerProcess:
 
     def _traced(self, request: Request, method: Method) -> Reply:
         attributes: tracing.Attributes = {"triptych.shards": len(request.shards)}
-        with tracing.span(request.method, {"traceparent": request.trace_parent}, attributes):
+        with tracing.span(request.method, request.trace_parent, attributes):
             return self._answer(request, method)
 
     def _state(self, number: int) -> Shard | str | None:

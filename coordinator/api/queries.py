@@ -8,6 +8,8 @@ from coordinator.context import CONTEXT
 from coordinator.responses import success
 from shared.errors import BadData, NotFound
 
+ID_SHOWN = 64
+"""Characters of an unknown id that are repeated: no id has more."""
 ORDERS = ("seconds", "samples", "start")
 
 
@@ -23,7 +25,9 @@ async def cancel(request: web.Request) -> web.Response:
     query_id = request.match_info["id"]
     count = request.app[CONTEXT].running.cancel(query_id)
     if not count:
-        raise NotFound(f"no query with the id {query_id!r} is being served; GET /api/v1/queries lists those that are")
+        raise NotFound(
+            f"no query with the id {query_id[:ID_SHOWN]!r} is being served; GET /api/v1/queries lists those that are"
+        )
     return success({"canceled": count})
 
 

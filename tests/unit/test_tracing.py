@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 
 import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from shared import tracing
-from shared.errors import ConfigError
+from shared.errors import BadData, ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +36,39 @@ def test_a_missing_library_is_named_where_a_setting_needs_it(monkeypatch: pytest
     tracing.load("")  # the variable may be meant for other programs
     tracing.start("", "p")
     assert not tracing.is_on()
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """The spans of this process. The collector is never reached: nothing listens on port 9."""
+    tracing.load("http://127.0.0.1:9")
+    tracing.start("http://127.0.0.1:9", "p")
+    assert tracing._tracing is not None
+    exporter = InMemorySpanExporter()
+    tracing._tracing.provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield exporter
+    tracing.stop()
+    assert not tracing.is_on()
+
+
+def test_an_error_leaves_its_class_in_the_trace_and_not_its_text(exported: InMemorySpanExporter) -> None:
+    with pytest.raises(BadData), tracing.span("GET /", "", {}):
+        call, parent = tracing.begin("call m", {})
+        tracing.end(call, failed=True)
+        raise BadData("the secret")
+    inner, outer = exported.get_finished_spans()
+    assert inner.parent == outer.context and parent.split("-")[2] == f"{inner.context.span_id:016x}"
+    assert dict(outer.attributes or {}) == {"error.type": "BadData"}
+    assert not inner.status.is_ok and not outer.status.is_ok
+    assert "secret" not in outer.to_json()
+
+
+def test_spans_that_are_over_keep_their_times(exported: InMemorySpanExporter) -> None:
+    with tracing.span("GET /", "not a parent", {}):
+        tracing.past("query waiting", 3.0, 1.0)
+        call, _ = tracing.begin("call m", {})
+        tracing.end(call, -1.0)
+    past, call, outer = exported.get_finished_spans()
+    assert past.end_time - past.start_time == pytest.approx(2e9)
+    assert call.end_time - time.time_ns() == pytest.approx(1e9, abs=0.5e9)
+    assert outer.parent is None
