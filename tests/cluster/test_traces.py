@@ -86,7 +86,7 @@ def test_a_query_is_traced_through_all_processes(traced: Cluster, collector: Col
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "Authorization": "Bearer secret-token"}
     answer = traced.request("GET", path, None, headers)
     assert answer.status == 200 and answer.headers["x-request-id"] == TRACE
-    spans = collector.of_trace(TRACE, 10)
+    spans = collector.of_trace(TRACE, 1 + 6 + 2 + 2)
     by_id = {span.span_id: span for _, span in spans}
     (request,) = [span for process, span in spans if span.name == "GET /api/v1/query"]
     assert request.parent_span_id.hex() == PARENT
