@@ -122,12 +122,12 @@ def span(name: str, parent: str, attributes: Attributes) -> Iterator[Any]:
 
 
 def begin(name: str, attributes: Attributes) -> tuple[Any, str]:
-    """(A span of what another process is asked, the `traceparent` for it: empty if the trace is not recorded). To be
-    called while `is_on`, and ended by `end`."""
+    """(A span of what another process is asked, the `traceparent` for it); None and an empty text where no trace is
+    recorded. To be called while `is_on`, and ended by `end`."""
     assert _tracing is not None
+    if not _is_recorded(_tracing):
+        return None, ""
     current = _tracing.tracer.start_span(name, kind=_tracing.api.SpanKind.CLIENT, attributes=attributes)
-    if not current.is_recording():
-        return current, ""
     header: dict[str, str] = {}
     _tracing.propagator.inject(header, _tracing.api.set_span_in_context(current))
     return current, header["traceparent"]
@@ -143,9 +143,17 @@ def end(current: Any, seconds_ago: float = 0.0, *, failed: bool = False) -> None
 def past(name: str, began_s_ago: float, ended_s_ago: float) -> None:
     """A child of the current span that is over. To be called while `is_on`."""
     assert _tracing is not None
+    if not _is_recorded(_tracing):
+        return
     now_ns = time.time_ns()
     child = _tracing.tracer.start_span(name, start_time=now_ns - int(began_s_ago * 1e9))
     child.end(now_ns - int(ended_s_ago * 1e9))
+
+
+def _is_recorded(own: _Tracing) -> bool:
+    """Whether the current task or thread is within a span that is recorded. To make one that is not takes as long as to
+    make one that is."""
+    return bool(own.api.get_current_span().is_recording())
 
 
 class _Remarks(logging.Handler):

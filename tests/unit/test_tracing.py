@@ -63,6 +63,15 @@ def test_an_error_leaves_its_class_in_the_trace_and_not_its_text(exported: InMem
     assert "secret" not in outer.to_json()
 
 
+def test_beside_a_recorded_trace_nothing_is_made(exported: InMemorySpanExporter) -> None:
+    assert tracing.begin("call m", {}) == (None, "")
+    tracing.past("query waiting", 3.0, 1.0)
+    with tracing.span("GET /", f"00-{'4' * 32}-{'5' * 16}-00", {}):
+        assert tracing.begin("call m", {}) == (None, "")
+        tracing.past("query waiting", 3.0, 1.0)
+    assert not exported.get_finished_spans()
+
+
 def test_spans_that_are_over_keep_their_times(exported: InMemorySpanExporter) -> None:
     with tracing.span("GET /", "not a parent", {}):
         tracing.past("query waiting", 3.0, 1.0)
