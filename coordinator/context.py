@@ -21,6 +21,7 @@ from coordinator.series.groups import SampleWrites
 from coordinator.spool import Spool
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
+from coordinator.waiting_room import WaitingRoom
 from shared.config import Settings
 
 
@@ -39,6 +40,7 @@ class Context:
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)
     pressure: Pressure = field(init=False)
+    waiting_room: WaitingRoom = field(init=False)
     spool: Spool = field(init=False)
     running: RunningQueries = field(init=False)
     slow: SlowQueries = field(init=False)
@@ -54,6 +56,8 @@ class Context:
             self.links.pause_background,
         )
         self.gate.restraint = self.pressure
+        self.waiting_room = WaitingRoom(self.pressure)
+        self.pressure.waiting, self.pressure.looked = self.waiting_room.__len__, self.waiting_room.look
         self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
         shows_texts = self.settings.query_texts
         self.slow = SlowQueries(self.settings.slow_query_ms / 1000, shows_texts=shows_texts)

@@ -55,7 +55,7 @@ class RunningQuery:
         self.kind = kind
         self.text = text
         self.client = client
-        self.task = task
+        self.task: asyncio.Task[Any] | None = task
         self.entered: list[tuple[State, float]] = [("planning", time.perf_counter())]
 
     @property
@@ -131,6 +131,9 @@ class RunningQueries:
             raise
         finally:
             del self._running[running]
+            running.task = (
+                None  # an exception of the task refers to this frame, and would hold it until the collector runs
+            )
             if tracing.is_on():
                 running.trace()
             self._ended(running)
@@ -140,6 +143,7 @@ class RunningQueries:
         canceled = [running for running in self._running if running.id == query_id and not running.is_canceled]
         for running in canceled:
             running.is_canceled = True
+            assert running.task is not None
             running.task.cancel()
         return len(canceled)
 

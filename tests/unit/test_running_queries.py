@@ -80,7 +80,7 @@ async def test_only_the_queries_of_the_request_are_canceled() -> None:
     with pytest.raises(Canceled, match="a-1"):
         await first
     assert not second.done() and own.cancel("a-1") == 0
-    assert [(one.status, one.error) for one in ended] == [(503, "canceled")]
+    assert [(one.status, one.error, one.task) for one in ended] == [(503, "canceled", None)]
     second.cancel()
 
 
