@@ -18,6 +18,7 @@ from shared import (
     manifest,
     open_files,
     telemetry,
+    tracing,
 )
 from shared.control import LocalControl
 from shared.durable import FILE_UMASK
@@ -35,6 +36,7 @@ def main() -> None:
         telemetry.configure(settings.log_level)
         environment.warn_of_unknown_variables()
         confinement.confine(settings)
+        tracing.load(settings.traces)
         open_files.raise_limit()
         control = LocalControl(settings.data)
         identity = manifest.open_manifest(settings, control)

@@ -16,6 +16,8 @@ from coordinator.log.area import LogArea
 from coordinator.pressure import Pressure
 from coordinator.queries.cost import Costs
 from coordinator.queries.gate import Gate
+from coordinator.queries.running import RunningQueries
+from coordinator.queries.slow import SlowQueries
 from coordinator.series.groups import SampleWrites
 from coordinator.spool import Spool
 from coordinator.telemetry import Telemetry
@@ -42,6 +44,8 @@ class Context:
     waiting_room: WaitingRoom = field(init=False)
     spool: Spool = field(init=False)
     cross_site: CrossSite = field(init=False)
+    running: RunningQueries = field(init=False)
+    slow: SlowQueries = field(init=False)
 
     def __post_init__(self) -> None:
         self.cross_site = CrossSite(self.settings)
@@ -58,6 +62,9 @@ class Context:
         self.waiting_room = WaitingRoom(self.pressure)
         self.pressure.waiting, self.pressure.looked = self.waiting_room.__len__, self.waiting_room.look
         self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
+        shows_texts = self.settings.query_texts
+        self.slow = SlowQueries(self.settings.slow_query_ms / 1000, shows_texts=shows_texts)
+        self.running = RunningQueries(shows_texts=shows_texts, ended=self.slow.ended)
         self.telemetry.watch(self.connections)
         self.telemetry.watch_pressure(self.pressure)
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import HttpVersion10, hdrs, web
@@ -17,16 +18,27 @@ from aiohttp import HttpVersion10, hdrs, web
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
 from coordinator.protocol import Server, connection_of
+from coordinator.request_ids import HEADER, id_of
 from coordinator.responses import BODY_BYTES_MAX, SERVER, at_once, error_answer
-from shared import errors
+from coordinator.spans import traced
+from shared import errors, tracing
 from shared.errors import TriptychError
-from shared.telemetry import event
+from shared.telemetry import REQUEST_ID, event
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LABEL_NAMES = "/api/v1/label/"
 """Paths that begin so name a label."""
-RESERVED = ("/-/", "/metrics", "/api/v1/status/", "/api/v1/cluster", "/api/v1/write", "/api/v1/log/append")
+RESERVED = (
+    "/-/",
+    "/metrics",
+    "/api/v1/status/",
+    "/api/v1/cluster",
+    "/api/v1/queries",
+    "/api/v1/debug/",
+    "/api/v1/write",
+    "/api/v1/log/append",
+)
 """Requests to paths that begin so are answered at once, or write: some places in flight are kept for them."""
 
 
@@ -47,6 +59,7 @@ class Request(web.Request):
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
         """aiohttp calls this before it writes the head of any answer."""
         response.headers[hdrs.SERVER] = SERVER
+        response.headers[HEADER] = REQUEST_ID.get()
 
 
 class Dispatcher:
@@ -81,6 +94,7 @@ class Dispatcher:
         return match
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Request:
+        REQUEST_ID.set(id_of(message.headers))  # in the connection's context, of which the request's task gets a copy
         loop = asyncio.get_running_loop()
         request = Request(message, payload, protocol, writer, task, loop, client_max_size=self._body_bytes_max)
         protocol.path = request.path
@@ -99,6 +113,8 @@ class Dispatcher:
                 return _refused(request, error)
             except errors.Forbidden as error:
                 return _forbidden(request, error)
+            if tracing.is_on():
+                return await traced(request, _route(request), partial(_served, request, match.handler))
             return await _served(request, match.handler)
         finally:
             self._context.admission.begun(connection_of(request).holder)  # if it was refused before it came to that

@@ -41,12 +41,15 @@ class Settings:
     core_dumps: bool = _setting(
         False, "a process that crashes leaves a core file, which holds data, and debuggers may attach to it"
     )
-    admin_api: bool = _setting(False, "serve /api/v1/admin/, which deletes series")
+    admin_api: bool = _setting(False, "serve /api/v1/admin, which deletes series, and /api/v1/debug")
     allowed_hosts: tuple[str, ...] = _setting(
         (), "names by which clients reach the server, with commas between them; `*.example.org`: all below it; `*`: any"
     )
     allowed_origins: tuple[str, ...] = _setting(
         (), "origins of web pages that may change data, with commas between them, such as https://example.org"
+    )
+    traces: str = _setting(
+        "", "URL of an OpenTelemetry collector, such as http://127.0.0.1:4318, that gets traces by OTLP; empty: none"
     )
 
     body_bytes_max: int = _setting(64 << 20, "largest request body", least=1024)
@@ -95,6 +98,10 @@ class Settings:
         0,
         "memory all heavy queries may hold, which bounds how many run at once; 0: a quarter of the machine's",
         least=0,
+    )
+    slow_query_ms: int = _setting(10_000, "queries that take longer than this are logged; 0: none", least=0)
+    query_texts: bool = _setting(
+        True, "show the texts of queries, which may hold secrets, in the log and in /api/v1/queries; else their hashes"
     )
     series_limit: int = _setting(10_000, "default limit of /api/v1/series", least=1)
     label_name_bytes_max: int = _setting(1024, "longest label name", least=1)
@@ -181,6 +188,8 @@ class Settings:
                     f"TRIPTYCH_ALLOWED_ORIGINS has {origin!r}; an origin must be such as https://example.org, with the "
                     "port unless it is the scheme's own, and without a path"
                 )
+        if self.traces and not self.traces.startswith(("http://", "https://")):
+            raise ConfigError(f"TRIPTYCH_TRACES is {self.traces!r}; it must be a URL such as http://127.0.0.1:4318")
         self.address()
 
     def address(self) -> tuple[str, int]:

@@ -87,6 +87,13 @@ class DeadlineExceeded(Unavailable):
     retry_after_s = None
 
 
+class Canceled(TriptychError):
+    """Somebody has canceled the query while it was served."""
+
+    status = 503
+    error_type = "canceled"
+
+
 class TooHeavy(TriptychError):
     """Work needs more processor time or memory than a light request may have. It is done again as a heavy one; no
     client meets this error."""

@@ -24,6 +24,7 @@ from shared import (
     manifest,
     open_files,
     telemetry,
+    tracing,
 )
 from shared.control import Lease, LocalControl
 from shared.durable import FILE_UMASK
@@ -173,6 +174,7 @@ def main() -> None:
         telemetry.configure(settings.log_level)
         environment.warn_of_unknown_variables()
         confinement.confine(settings)
+        tracing.load(settings.traces)
         open_files.raise_limit()
         open_files.warn_below(open_files.needed_by_worker(settings.shards, settings.worker_count()))
         control = LocalControl(settings.data)
