@@ -30,6 +30,20 @@ class NotExecutable(TriptychError):
     error_type = "bad_data"
 
 
+class Unauthorized(TriptychError):
+    """The request has no credential, or one that is not known."""
+
+    status = 401
+    error_type = "bad_data"
+
+
+class Forbidden(TriptychError):
+    """The credential has not the role that the request needs; the message names the role."""
+
+    status = 403
+    error_type = "bad_data"
+
+
 class NotFound(TriptychError):
     """An unknown path, or a named thing that does not exist."""
 
