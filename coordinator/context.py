@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Admission
 from coordinator.connections import Connections, connections_max
 from coordinator.decoding import Decodings
@@ -31,6 +32,7 @@ class Context:
     vectors: VectorArea
     samples: SampleWrites
     gate: Gate
+    access: Gatekeeper = field(default_factory=lambda: Gatekeeper(Settings()))
     costs: Costs = field(default_factory=Costs)
     started_at: float = field(default_factory=time.time)
     decodings: Decodings = field(default_factory=Decodings)
@@ -53,6 +55,7 @@ class Context:
         self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
         self.telemetry.watch(self.connections)
         self.telemetry.watch_pressure(self.pressure)
+        self.telemetry.watch_access(self.access)
 
 
 CONTEXT = web.AppKey("context", Context)

@@ -16,6 +16,7 @@ from aiohttp import HttpVersion10, hdrs, web
 
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
+from coordinator.entrance import turned_away
 from coordinator.protocol import Server, connection_of
 from coordinator.responses import BODY_BYTES_MAX, at_once, error_answer
 from shared import errors
@@ -44,6 +45,10 @@ class Request(web.Request):
     def match_info(self) -> web.UrlMappingMatchInfo:  # type: ignore[override]
         return self.match
 
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        """Called before the head of an answer is sent, other than that of `AtOnce`."""
+        response.headers.update(self.app[CONTEXT].access.headers)
+
 
 class Dispatcher:
     """Calls the handlers of an application to which no more routes are added."""
@@ -52,6 +57,7 @@ class Dispatcher:
         app.freeze()
         self._app = app
         self._context = app[CONTEXT]
+        self._access = app[CONTEXT].access
         self._body_bytes_max = app[CONTEXT].settings.body_bytes_max
         self._plain: dict[tuple[str, str], web.UrlMappingMatchInfo] = {}
         for route in app.router.routes():
@@ -62,7 +68,8 @@ class Dispatcher:
     def server(self, **options: Any) -> web.Server:
         """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
         context = self._context
-        return Server(self._handle, context.connections, context.pressure, request_factory=self._request, **options)  # type: ignore[arg-type]
+        registry, pressure, tls = context.connections, context.pressure, context.access.tls
+        return Server(self._handle, registry, pressure, tls, request_factory=self._request, **options)  # type: ignore[arg-type]
 
     def _own(self, match: web.UrlMappingMatchInfo) -> web.UrlMappingMatchInfo:
         match.add_app(self._app)
@@ -82,14 +89,20 @@ class Dispatcher:
                 match = self._own(await self._app.router.resolve(request))
             request.match = match
             try:
-                await self._check(request)
+                self._check(request)
+                if not self._access.is_open:
+                    refusal = await turned_away(request, self._context)
+                    if refusal is not None:
+                        return refusal
+                if hdrs.EXPECT in request.headers:
+                    await self._expected(request)
             except Malformed as error:
                 return _refused(request, error)
             return await _served(request, match.handler)
         finally:
             connection_of(request).rested()
 
-    async def _check(self, request: Request) -> None:
+    def _check(self, request: Request) -> None:
         """Raises Malformed for what the parser lets through."""
         if request._version < HttpVersion10:
             request._version = HttpVersion10  # and of the answer: HTTP/0.9 has no status line
@@ -98,8 +111,6 @@ class Dispatcher:
             path, _, query = request.raw_path.partition("?")
             # The handler of label values reports an invalid name itself.
             check_escapes(query if path.startswith(LABEL_NAMES) else request.raw_path, "the URL")
-        if hdrs.EXPECT in request.headers:
-            await self._expected(request)
 
     async def _expected(self, request: Request) -> None:
         try:
@@ -131,7 +142,10 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
         return error_answer(request.path, error)
     response: web.StreamResponse | None = None
     try:
-        response = at_once(request, await _answered(request, handler))
+        response = await _answered(request, handler)
+        if context.access.headers and not response.prepared:
+            response.headers.update(context.access.headers)
+        response = at_once(request, response)
         if isinstance(response, web.Response):
             await _send(request, response)
         return response
