@@ -16,7 +16,7 @@ from shared.config import Settings
 from shared.errors import ConfigError, Forbidden, Overloaded, TriptychError, Unauthorized
 from shared.telemetry import event
 
-LOOK_S = 1.0
+LOOK_S = 0.5
 """How often the files are looked at. One that changes is read when it has not changed between two looks: it may be
 being written."""
 
