@@ -12,15 +12,17 @@ import logging
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, cast
 
 from coordinator.access.tls import Tls
+from coordinator.clients import client_name
 from shared.telemetry import event
 
-BEGUN_AT_ONCE, TURN_S = 2, 0.002
-"""So many handshakes begin in a turn of so many seconds."""
+TURN_S = 0.002
+"""One handshake begins in each turn of so many seconds."""
 SHUTDOWN_S = 2.0
 """A client that does not answer the end of a TLS session is disconnected after this."""
 FAILED_LOG_INTERVAL_S = 10.0
@@ -43,13 +45,45 @@ class Secured(Protocol):
         """The handshake has failed or was ended."""
 
 
+class Turns:
+    """A turn every TURN_S. Addresses take them by rotation, so that one with a thousand connections does not keep the
+    next one waiting. What waits is bounded by the connections, and by the time within which a head must arrive."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._is_running = False
+
+    async def wait(self, address: str) -> None:
+        """Returns when it is this caller's turn."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(address, deque()).append(turn)
+        if not self._is_running:
+            self._is_running = True
+            self._give()
+        await turn
+
+    def _give(self) -> None:
+        """Give the next turn to the first caller of the first address that still waits."""
+        while self._waiting:
+            address, callers = next(iter(self._waiting.items()))
+            turn = callers.popleft()
+            del self._waiting[address]
+            if callers:
+                self._waiting[address] = callers  # at the end
+            if not turn.done():
+                turn.set_result(None)
+                asyncio.get_running_loop().call_later(TURN_S, self._give)
+                return
+        self._is_running = False
+
+
 class Handshakes:
     """For the event loop's thread only."""
 
     def __init__(self, tls: Tls, timeout_s: float) -> None:
         self._tls = tls
         self._timeout_s = timeout_s
-        self._turns = asyncio.Semaphore(BEGUN_AT_ONCE)
+        self._turns = Turns()
         self._failed = 0
         self._logged_at = -FAILED_LOG_INTERVAL_S
 
@@ -61,12 +95,13 @@ class Handshakes:
         assert task is not None
         is_open = False
         try:
-            if not connection.accepted(_address(accepted), task.cancel):
+            address = _address(accepted)
+            if not connection.accepted(address, task.cancel):
                 return
             if not await _begins_with_handshake(accepted):
                 _answer_plainly(accepted)
                 return
-            await self._turn()
+            await self._turns.wait(client_name(address))
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: protocol,
                 accepted,
@@ -81,11 +116,6 @@ class Handshakes:
             if not is_open:
                 connection.gave_up()
                 accepted.close()
-
-    async def _turn(self) -> None:
-        """Wait for a turn to begin a handshake."""
-        await self._turns.acquire()
-        asyncio.get_running_loop().call_later(TURN_S, self._turns.release)
 
     def _log(self, error: Exception) -> None:
         self._failed += 1
