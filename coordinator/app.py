@@ -137,7 +137,7 @@ async def _listen(listener: Listener, settings: Settings, access: Gatekeeper) ->
         raise ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}") from error
     scheme = "https" if access.tls else "http"
     event(logging.INFO, "listening", url=f"{scheme}://{host}:{bound}", data=settings.data, shards=settings.shards)
-    if not is_loopback(host) and (access.tls is None or access.is_open):
+    if not is_loopback(host) and (access.tls is None or not access.knows_its_clients):
         event(logging.WARNING, "listening beyond this host without authentication or TLS", listen=settings.listen)
 
 

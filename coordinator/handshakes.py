@@ -33,6 +33,8 @@ _PLAIN_ANSWER = (
     b"Client sent an HTTP request to an HTTPS server.\n"
 )
 _PLAIN_BYTES = 64 << 10
+_ESTABLISHED = 1
+"""TCP_ESTABLISHED, the first byte of `struct tcp_info`."""
 
 
 class Secured(Protocol):
@@ -50,30 +52,36 @@ class Turns:
     next one waiting. What waits is bounded by the connections, and by the time within which a head must arrive."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, deque[tuple[asyncio.Future[None], socket.socket]]] = {}
         self._is_running = False
 
-    async def wait(self, address: str) -> None:
-        """Returns when it is this caller's turn."""
+    async def wait(self, address: str, accepted: socket.socket) -> None:
+        """Returns when it is this connection's turn. Raises ConnectionResetError if its client has gone by then, which
+        takes no turn from others."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(address, deque()).append(turn)
+        self._waiting.setdefault(address, deque()).append((turn, accepted))
         if not self._is_running:
             self._is_running = True
             self._give()
         await turn
 
     def _give(self) -> None:
-        """Give the next turn to the first caller of the first address that still waits."""
+        """Give the next turn to the first connection of the first address that still waits."""
         while self._waiting:
-            address, callers = next(iter(self._waiting.items()))
-            turn = callers.popleft()
-            del self._waiting[address]
-            if callers:
-                self._waiting[address] = callers  # at the end
-            if not turn.done():
-                turn.set_result(None)
-                asyncio.get_running_loop().call_later(TURN_S, self._give)
-                return
+            address, connections = next(iter(self._waiting.items()))
+            turn, accepted = connections.popleft()
+            if not connections:
+                del self._waiting[address]
+            if turn.done():
+                continue
+            if _is_gone(accepted):
+                turn.set_exception(ConnectionResetError("the client has gone"))
+                continue
+            if connections:
+                self._waiting[address] = self._waiting.pop(address)  # to the end
+            turn.set_result(None)
+            asyncio.get_running_loop().call_later(TURN_S, self._give)
+            return
         self._is_running = False
 
 
@@ -101,7 +109,7 @@ class Handshakes:
             if not await _begins_with_handshake(accepted):
                 _answer_plainly(accepted)
                 return
-            await self._turns.wait(client_name(address))
+            await self._turns.wait(client_name(address), accepted)
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: protocol,
                 accepted,
@@ -110,6 +118,8 @@ class Handshakes:
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
             is_open = True
+        except ConnectionError:
+            pass  # the client has gone, as probes of a load balancer do
         except (OSError, ssl.SSLError, TimeoutError) as error:
             self._log(error)
         finally:
@@ -131,6 +141,14 @@ def _address(accepted: socket.socket) -> str:
         return str(accepted.getpeername()[0])
     except OSError:
         return ""  # the client has gone
+
+
+def _is_gone(accepted: socket.socket) -> bool:
+    """Whether the client has closed the connection; what it sent before may still be unread."""
+    if accepted.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    state: int = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    return state != _ESTABLISHED
 
 
 async def _begins_with_handshake(accepted: socket.socket) -> bool:

@@ -53,6 +53,11 @@ class Gatekeeper:
         self.is_open = not self._credentials
         """Whether everybody may do everything."""
 
+    @property
+    def knows_its_clients(self) -> bool:
+        """Whether nobody gets in without a credential or a certificate."""
+        return self._policy.knows_its_clients
+
     # For each request
 
     def known(self, header: str | None, need: Need) -> Grant | None:

@@ -108,9 +108,10 @@ async def test_a_connection_without_room_is_closed_before_its_handshake(port: in
 async def test_addresses_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshakes, "TURN_S", 0.0)
     turns, order = Turns(), []
+    here, there = socket.socketpair()
 
     async def wait(address: str) -> None:
-        await turns.wait(address)
+        await turns.wait(address, here)
         order.append(address)
 
     flood = [asyncio.create_task(wait("flood")) for _ in range(50)]
@@ -120,7 +121,29 @@ async def test_addresses_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.gather(*others, *flood, return_exceptions=True)
     assert len(order) == 52
     assert max(order.index(f"other {number}") for number in range(3)) < 8
-    await asyncio.wait_for(turns.wait("flood"), 1)
+    await asyncio.wait_for(turns.wait("flood", here), 1)
+    here.close()
+    there.close()
+
+
+async def test_clients_that_have_gone_take_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshakes, "TURN_S", 0.2)
+    turns = Turns()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(20)]
+        accepted = [listening.accept()[0] for _ in clients]
+        await turns.wait("a", accepted[0])
+        waiting = [asyncio.create_task(turns.wait("a", one)) for one in accepted[1:]]
+        for client in clients[:-1]:
+            client.sendall(b"hello")
+            client.close()
+        async with asyncio.timeout(1):
+            await waiting[-1]
+        assert {type(one) for one in await asyncio.gather(*waiting[:-1], return_exceptions=True)} == {
+            ConnectionResetError
+        }
+        for one in (*clients, *accepted):
+            one.close()
 
 
 def test_only_another_policy_makes_a_new_context() -> None:
