@@ -20,6 +20,7 @@ from coordinator.series.groups import SampleWrites
 from coordinator.spool import Spool
 from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
+from coordinator.waiting_room import WaitingRoom
 from shared.config import Settings
 
 
@@ -39,6 +40,7 @@ class Context:
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)
     pressure: Pressure = field(init=False)
+    waiting_room: WaitingRoom = field(init=False)
     spool: Spool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,6 +54,8 @@ class Context:
             self.links.pause_background,
         )
         self.gate.restraint = self.pressure
+        self.waiting_room = WaitingRoom(self.pressure)
+        self.pressure.waiting, self.pressure.looked = self.waiting_room.__len__, self.waiting_room.look
         self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
         self.telemetry.watch(self.connections)
         self.telemetry.watch_pressure(self.pressure)

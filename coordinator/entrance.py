@@ -7,6 +7,7 @@ import time
 from aiohttp import hdrs, web
 
 from coordinator.access.roles import need_of
+from coordinator.admission import Holder
 from coordinator.context import Context
 from coordinator.protocol import connection_of
 from coordinator.responses import at_once, error_answer
@@ -26,9 +27,11 @@ async def turned_away(request: web.Request, context: Context) -> web.StreamRespo
     try:
         grant = access.known(header, need)
         if grant is None:
+            _rest(context, holder)
             grant = await access.compared(header, route, need, holder.address)
         context.connections.identify(holder, grant.client, grant.share)
     except TriptychError as error:
+        _rest(context, holder)
         response = error_answer(request.path, error)
         for challenge in access.challenges(error):
             response.headers.add(hdrs.WWW_AUTHENTICATE, challenge)
@@ -36,3 +39,9 @@ async def turned_away(request: web.Request, context: Context) -> web.StreamRespo
         context.telemetry.served(request.method, route or "other", error.status, time.perf_counter() - started)
         return at_once(request, response)
     return None
+
+
+def _rest(context: Context, holder: Holder) -> None:
+    """The request is not at work, or not yet: another one may be, which waits for its turn."""
+    context.admission.begun(holder)
+    context.waiting_room.admit()

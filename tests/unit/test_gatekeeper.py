@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from pathlib import Path
+from types import SimpleNamespace
 
 import bcrypt
 import pytest
 import trustme
+from aiohttp.test_utils import make_mocked_request
 
 from coordinator.access import gatekeeper as module
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.access.roles import ANY_CREDENTIAL, Area, Need, Role
 from coordinator.admission import Admission, Holder
 from coordinator.connections import Connections
+from coordinator.entrance import turned_away
 from shared.config import Settings
 from shared.errors import ConfigError, Forbidden, Overloaded, Unauthorized
 
@@ -176,6 +179,35 @@ class _Connection:
 
     def unsent_bytes(self) -> int:
         return 0
+
+
+async def test_a_request_that_is_turned_away_is_no_longer_at_work(files: Path) -> None:
+    gate = Gatekeeper(settings(files, USERS, TOKENS))
+    bounds = Settings()
+    admission = Admission(bounds)
+    turns: list[int] = []
+    context = SimpleNamespace(
+        access=gate,
+        admission=admission,
+        connections=Connections(bounds, admission, 10),
+        waiting_room=SimpleNamespace(admit=lambda: turns.append(admission.announced)),
+        telemetry=SimpleNamespace(served=lambda *_: None),
+    )
+    connection = _Connection()
+    assert context.connections.opened(connection, "10.0.0.1")
+    for header, status in ((None, 401), ("Bearer triptych.t.wrong", 401), ("Bearer triptych.t.s", 403)):
+        request = make_mocked_request("GET", "/api/v1/query", headers={"Authorization": header} if header else {})
+        resource = SimpleNamespace(canonical="/api/v1/query")
+        request._match_info = SimpleNamespace(route=SimpleNamespace(resource=resource))  # type: ignore[assignment]
+        request._protocol = connection  # type: ignore[assignment]
+        for _ in range(2):
+            admission.announce(connection.holder)
+            answer = await turned_away(request, context)  # type: ignore[arg-type]
+            assert answer is not None
+            assert answer.status == status
+            assert admission.announced == 0
+            assert turns.pop() == 0
+    gate.stop()
 
 
 def test_requests_count_for_their_token_and_later_ones_for_their_address() -> None:
