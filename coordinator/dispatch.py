@@ -47,7 +47,9 @@ class Request(web.Request):
 
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
         """Called before the head of an answer is sent, other than that of `AtOnce`."""
-        response.headers.update(self.app[CONTEXT].access.headers)
+        match = getattr(self, "match", None)  # none if the request could not be read
+        if match is not None:
+            response.headers.update(match.current_app[CONTEXT].access.headers)
 
 
 class Dispatcher:

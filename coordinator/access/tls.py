@@ -1,8 +1,9 @@
 """TLS contexts, and how they change while connections are open.
 
-A context holds the key of its session tickets, with which clients resume a session without a new signature. So a new certificate does not come with a new context for the listener: the listener's context stays, and hands
-each handshake over to a second one that has the certificate. Another policy, such as other certificate authorities of
-clients, does make a new context, and all clients begin with full handshakes.
+A context holds the key of its session tickets, with which clients resume a session without a new signature. So a new
+certificate does not come with a new context for the listener: the listener's context stays, and hands each handshake
+over to a second one that has the certificate. Another policy, such as other certificate authorities of clients, does
+make a new context, and all clients begin with full handshakes.
 """
 
 from __future__ import annotations
