@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which the first start would otherwise spend; what is in the cache on disk is only loaded.
 COMPILE_KERNELS = $(BIN)/python -m coordinator.warm && $(BIN)/python -m worker.warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path chaos chaos-minute powerloss check-damage simulate mutants fuzz fuzz-minute attacks overload backup-drill clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-access chaos chaos-minute powerloss check-damage simulate mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -37,6 +37,10 @@ $(VENV)/.installed-fuzz: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,fuzz]'
 	$(COMPILE_KERNELS)
 	touch $@ $(VENV)/.installed $(VENV)/.installed-test
+
+$(VENV)/.installed-release: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[release]'
+	touch $@
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
@@ -111,6 +115,9 @@ bench-vector: $(VENV)/.installed-load
 bench-path: $(VENV)/.installed-load  ## processor time of small requests, by process
 	$(BIN)/python -m loadtest.bench.path
 
+bench-access: $(VENV)/.installed-load  ## what a token, TLS and handshakes cost in processor time
+	$(BIN)/python -m loadtest.bench.access
+
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
 CHAOS_SCENARIO ?= *
@@ -135,6 +142,12 @@ overload: $(VENV)/.installed-load  ## goodput and waits at one, two and three ti
 
 backup-drill: $(VENV)/.installed-load  ## backup and restore of 50 million samples under writes, everything compared (SCALE for a share)
 	$(BIN)/python -m loadtest.backup_drill $(if $(SCALE),--scale $(SCALE))
+
+lock: $(VENV)/.installed-release  ## renew deploy/requirements.lock for changed dependencies (UPGRADE=1: to the newest versions)
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock" --quiet $(if $(UPGRADE),--upgrade) pyproject.toml deploy/build.in --output-file deploy/requirements.lock
+
+audit: $(VENV)/.installed-release  ## known vulnerabilities of what is locked; asks a database on the network, and fails without it (SERVICE: pypi or osv)
+	$(BIN)/pip-audit --strict --progress-spinner off --vulnerability-service $(or $(SERVICE),pypi) --disable-pip --require-hashes --requirement deploy/requirements.lock
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

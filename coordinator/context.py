@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Admission
 from coordinator.backup.views import Views
 from coordinator.connections import Connections, connections_max
+from coordinator.cross_site import CrossSite
 from coordinator.decoding import Decodings
 from coordinator.links import Links
 from coordinator.log.area import LogArea
 from coordinator.pressure import Pressure
 from coordinator.queries.cost import Costs
 from coordinator.queries.gate import Gate
+from coordinator.queries.running import RunningQueries
+from coordinator.queries.slow import SlowQueries
 from coordinator.series.groups import SampleWrites
 from coordinator.spool import Spool
 from coordinator.telemetry import Telemetry
@@ -33,6 +37,7 @@ class Context:
     vectors: VectorArea
     samples: SampleWrites
     gate: Gate
+    access: Gatekeeper = field(default_factory=lambda: Gatekeeper(Settings()))
     costs: Costs = field(default_factory=Costs)
     started_at: float = field(default_factory=time.time)
     decodings: Decodings = field(default_factory=Decodings)
@@ -42,8 +47,12 @@ class Context:
     waiting_room: WaitingRoom = field(init=False)
     spool: Spool = field(init=False)
     views: Views = field(init=False)
+    cross_site: CrossSite = field(init=False)
+    running: RunningQueries = field(init=False)
+    slow: SlowQueries = field(init=False)
 
     def __post_init__(self) -> None:
+        self.cross_site = CrossSite(self.settings)
         self.admission = Admission(self.settings)
         self.connections = Connections(self.settings, self.admission, connections_max(self.settings))
         self.admission.heavy_requests = self.gate.heavy_queries
@@ -57,8 +66,12 @@ class Context:
         self.waiting_room = WaitingRoom(self.pressure)
         self.pressure.waiting, self.pressure.looked = self.waiting_room.__len__, self.waiting_room.look
         self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
+        shows_texts = self.settings.query_texts
+        self.slow = SlowQueries(self.settings.slow_query_ms / 1000, shows_texts=shows_texts)
+        self.running = RunningQueries(shows_texts=shows_texts, ended=self.slow.ended)
         self.telemetry.watch(self.connections)
         self.telemetry.watch_pressure(self.pressure)
+        self.telemetry.watch_access(self.access)
 
 
 CONTEXT = web.AppKey("context", Context)

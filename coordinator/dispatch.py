@@ -10,23 +10,36 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import HttpVersion10, hdrs, web
 
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
+from coordinator.entrance import turned_away
 from coordinator.protocol import Server, connection_of
-from coordinator.responses import BODY_BYTES_MAX, at_once, error_answer
-from shared import errors
+from coordinator.request_ids import HEADER, id_of
+from coordinator.responses import BODY_BYTES_MAX, SERVER, at_once, error_answer
+from coordinator.spans import traced
+from shared import errors, tracing
 from shared.errors import TriptychError
-from shared.telemetry import event
+from shared.telemetry import REQUEST_ID, event
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LABEL_NAMES = "/api/v1/label/"
 """Paths that begin so name a label."""
-RESERVED = ("/-/", "/metrics", "/api/v1/status/", "/api/v1/cluster", "/api/v1/write", "/api/v1/log/append")
+RESERVED = (
+    "/-/",
+    "/metrics",
+    "/api/v1/status/",
+    "/api/v1/cluster",
+    "/api/v1/queries",
+    "/api/v1/debug/",
+    "/api/v1/write",
+    "/api/v1/log/append",
+)
 """Requests to paths that begin so are answered at once, or write: some places in flight are kept for them."""
 
 
@@ -44,6 +57,14 @@ class Request(web.Request):
     def match_info(self) -> web.UrlMappingMatchInfo:  # type: ignore[override]
         return self.match
 
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        """aiohttp calls this before it writes the head of any answer."""
+        response.headers[hdrs.SERVER] = SERVER
+        response.headers[HEADER] = REQUEST_ID.get()
+        match = getattr(self, "match", None)  # none if the request could not be read
+        if match is not None:
+            response.headers.update(match.current_app[CONTEXT].access.headers)
+
 
 class Dispatcher:
     """Calls the handlers of an application to which no more routes are added."""
@@ -52,6 +73,7 @@ class Dispatcher:
         app.freeze()
         self._app = app
         self._context = app[CONTEXT]
+        self._access = app[CONTEXT].access
         self._body_bytes_max = app[CONTEXT].settings.body_bytes_max
         self._plain: dict[tuple[str, str], web.UrlMappingMatchInfo] = {}
         for route in app.router.routes():
@@ -67,6 +89,7 @@ class Dispatcher:
             context.connections,
             context.pressure,
             context.waiting_room,
+            context.access.tls,
             request_factory=self._request,
             **options,
         )  # type: ignore[arg-type]
@@ -77,6 +100,7 @@ class Dispatcher:
         return match
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Request:
+        REQUEST_ID.set(id_of(message.headers))  # in the connection's context, of which the request's task gets a copy
         loop = asyncio.get_running_loop()
         request = Request(message, payload, protocol, writer, task, loop, client_max_size=self._body_bytes_max)
         protocol.path = request.path
@@ -89,14 +113,27 @@ class Dispatcher:
                 match = self._own(await self._app.router.resolve(request))
             request.match = match
             try:
-                await self._check(request)
+                self._check(request)
+                self._context.cross_site.require(request)
+                if not self._access.is_open:
+                    refusal = await turned_away(request, self._context)
+                    if refusal is not None:
+                        return refusal
+                if hdrs.EXPECT in request.headers:
+                    await self._expected(request)
             except Malformed as error:
                 return _refused(request, error)
+            except errors.Forbidden as error:
+                return _forbidden(request, error)
+            if tracing.is_on():
+                return await traced(request, _route(request), partial(_served, request, match.handler))
             return await _served(request, match.handler)
         finally:
+            self._context.admission.begun(connection_of(request).holder)  # if it was refused before it came to that
+            self._context.waiting_room.admit()
             connection_of(request).rested()
 
-    async def _check(self, request: Request) -> None:
+    def _check(self, request: Request) -> None:
         """Raises Malformed for what the parser lets through."""
         if request._version < HttpVersion10:
             request._version = HttpVersion10  # and of the answer: HTTP/0.9 has no status line
@@ -105,8 +142,6 @@ class Dispatcher:
             path, _, query = request.raw_path.partition("?")
             # The handler of label values reports an invalid name itself.
             check_escapes(query if path.startswith(LABEL_NAMES) else request.raw_path, "the URL")
-        if hdrs.EXPECT in request.headers:
-            await self._expected(request)
 
     async def _expected(self, request: Request) -> None:
         try:
@@ -124,6 +159,14 @@ def _refused(request: web.BaseRequest, error: Malformed) -> web.Response:
     return response
 
 
+def _forbidden(request: web.Request, error: errors.Forbidden) -> web.StreamResponse:
+    """The answer to a request that a page of another site may have sent."""
+    context = request.app[CONTEXT]
+    context.cross_site.log(request, error)
+    context.telemetry.served(request.method, _route(request), error.status, 0.0)
+    return at_once(request, error_answer(request.path, error))
+
+
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Let the request in, answer errors in the envelope of their area, and count."""
     context = request.app[CONTEXT]
@@ -135,21 +178,26 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
             context.pressure.require(request.path)
         context.admission.enter(holder, may_use_reserve=request.path.startswith(RESERVED))
     except errors.Overloaded as error:
-        context.waiting_room.admit()
         return error_answer(request.path, error)
     response: web.StreamResponse | None = None
     try:
-        response = at_once(request, await _answered(request, handler))
+        response = await _answered(request, handler)
+        if context.access.headers and not response.prepared:
+            response.headers.update(context.access.headers)
+        response = at_once(request, response)
         if isinstance(response, web.Response):
             await _send(request, response)
         return response
     finally:
         context.admission.leave(holder)
-        context.waiting_room.admit()
-        resource = request.match_info.route.resource
-        route = resource.canonical if resource is not None else "other"
         status = response.status if response is not None else 499  # the client went away
-        context.telemetry.served(request.method, route, status, time.perf_counter() - started)
+        context.telemetry.served(request.method, _route(request), status, time.perf_counter() - started)
+
+
+def _route(request: web.Request) -> str:
+    """The path with the names of its parameters; "other" if there is none such."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "other"
 
 
 async def _send(request: web.Request, response: web.Response) -> None:

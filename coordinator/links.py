@@ -7,16 +7,17 @@ import itertools
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextvars import copy_context
 
 import zmq
 
 from coordinator.barrier import WRITES, Barrier
 from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply
+from coordinator.shards import SHARD_STATES, Shard, unavailable
 from proto import cluster_pb2
-from shared import errors, wire
+from shared import errors, tracing, wire
 from shared.config import Settings
-from shared.telemetry import event
+from shared.telemetry import REQUEST_ID, event
 from shared.wire import Frame, Request
 
 SILENCE_S = 2.0
@@ -27,23 +28,6 @@ SEND_QUEUE_MAX = 2000
 """Messages that ZeroMQ may queue for one worker. `worker_requests_max` is lower, so this bound is never reached."""
 OWNERS_KEPT = 1024
 """Sets of shards whose owners are cached: most requests concern all shards or a single shard."""
-
-SHARD_STATES = {
-    cluster_pb2.ShardState.LOADING: "loading",
-    cluster_pb2.ShardState.READY: "ready",
-    cluster_pb2.ShardState.FAILED: "failed",
-}
-
-
-@dataclass(slots=True)
-class Shard:
-    """What the coordinator knows about one shard. `state`: "down", "loading", "ready" or "failed"."""
-
-    number: int
-    state: str = "down"
-    detail: str = "no worker has registered it"
-    worker: str | None = None
-    counts: dict[str, int] = field(default_factory=dict)
 
 
 class Links:
@@ -61,6 +45,7 @@ class Links:
         self.waits = Waits()
         self.barrier = Barrier()
         self._drain_due = False
+        self._own_context = copy_context()  # of no request
         self._control: zmq.Socket[bytes] | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -75,6 +60,10 @@ class Links:
     def workers(self) -> list[tuple[str, int, tuple[int, ...], int]]:
         """(name, process id, shards, requests in flight) of every connected worker."""
         return sorted((w.name, w.pid, w.shards, len(w.pending)) for w in self._workers.values())
+
+    def awaited(self) -> list[WorkerCall]:
+        """What workers have been asked and have not answered."""
+        return [part for worker in self._workers.values() for part in worker.pending.values()]
 
     def worker_count(self) -> int:
         """How many workers are connected."""
@@ -111,13 +100,13 @@ class Links:
     def unready(self, shards: Iterable[int] | None = None) -> dict[int, str]:
         """Shard → why it cannot answer now, for those of these shards (default: all) that are not ready."""
         numbers = range(len(self._states)) if shards is None else shards
-        return {n: _why(self._states[n]) for n in numbers if self._states[n].state != "ready"}
+        return {n: self._states[n].why() for n in numbers if self._states[n].state != "ready"}
 
     def require(self, shards: Iterable[int]) -> None:
         """Raises Unavailable that names each shard that is not ready, unless all these shards are ready."""
         missing = self.unready(shards)
         if missing:
-            raise _unavailable(missing)
+            raise unavailable(missing)
 
     async def fan_out(
         self,
@@ -141,7 +130,7 @@ class Links:
         numbers = self._numbers(shards, parts)
         result = await self._ask(method, numbers, self.unready(numbers), body, frames, parts, timeout_s, processor_s)
         if not result.replies:
-            raise _unavailable(result.missing)
+            raise unavailable(result.missing)
         return result
 
     async def call(
@@ -165,7 +154,7 @@ class Links:
         self.require(numbers)
         result = await self._ask(method, numbers, {}, body, frames, parts, timeout_s)
         if result.missing:
-            raise _unavailable(result.missing)
+            raise unavailable(result.missing)
         return result.replies
 
     def _numbers(self, shards: Iterable[int] | None, parts: Mapping[int, Sequence[Frame]] | None) -> tuple[int, ...]:
@@ -188,13 +177,20 @@ class Links:
         error."""
         ready = tuple(n for n in numbers if n not in missing) if missing else numbers
         asked_at = time.monotonic()
-        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future(), method=method)
+        http_request, is_traced = REQUEST_ID.get(), tracing.is_on()
+        answered = self._loop.create_future()
+        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, answered, http_request, method=method)
         messages: list[tuple[WorkerCall, list[Frame]]] = []
         for worker, owned in self._owners_of(ready):
             owned_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}
             request = Request(method, owned, asked_at + timeout_s, body, frames, owned_parts, processor_s)
+            request.http_request = http_request
+            span = None
+            if is_traced:
+                attributes: tracing.Attributes = {"triptych.worker": worker.name, "triptych.shards": len(owned)}
+                span, request.trace_parent = tracing.begin(f"call {method}", attributes)
             message = wire.encode_request(call.id, request)
-            part = WorkerCall(call, worker, owned, sum(wire.size_of(frame) for frame in message))
+            part = WorkerCall(call, worker, owned, sum(wire.size_of(frame) for frame in message), span=span)
             self._check_room(worker, part.bytes)
             messages.append((part, message))
         timer = self._loop.call_later(timeout_s, call.finish)
@@ -208,6 +204,7 @@ class Links:
             for part, _ in messages:
                 if part.outcome is None:
                     self._give_up(part)
+                part.end_span()
         if call.error is not None:
             raise call.error
         return FanOut.of([part for part, _ in messages], missing)
@@ -270,7 +267,7 @@ class Links:
             # The socket's descriptor is edge-triggered: a send may consume the edge of a message that just arrived.
             if not self._drain_due:
                 self._drain_due = True
-                self._loop.call_soon(self._drain)
+                self._loop.call_soon(self._drain, context=self._own_context)
 
     def _transmit_control(self, frames: Sequence[Frame]) -> bool:
         """Whether the message is on its way by the connection for control messages."""
@@ -279,7 +276,7 @@ class Links:
         try:
             return not _refusal(self._control, frames)
         finally:
-            self._loop.call_soon(self._drain_control)
+            self._loop.call_soon(self._drain_control, context=self._own_context)
 
     def pause_background(self) -> None:
         """Have all workers put off their background work for a while."""
@@ -348,6 +345,9 @@ class Links:
             shard = self._states[entry.shard]
             shard.worker, shard.state, shard.detail = worker.name, SHARD_STATES[entry.state], entry.detail
             shard.counts = dict(entry.counts)
+        for progress in message.progress:
+            if (part := worker.pending.get(progress.call)) is not None:
+                part.samples = progress.samples
 
     async def _sweep(self) -> None:
         while True:
@@ -380,16 +380,3 @@ def _refusal(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> int:
             raise
         return error.errno
     return 0
-
-
-def _why(shard: Shard) -> str:
-    if shard.state == "loading":
-        return f"{shard.worker} is still loading it"
-    if shard.state == "failed":
-        return f"{shard.worker} could not load it: {shard.detail}"
-    return shard.detail
-
-
-def _unavailable(missing: Mapping[int, str]) -> errors.Unavailable:
-    texts = [f"shard {shard}: {why}" for shard, why in sorted(missing.items())]
-    return errors.Unavailable("not available: " + "; ".join(texts))

@@ -30,6 +30,20 @@ class NotExecutable(TriptychError):
     error_type = "bad_data"
 
 
+class Unauthorized(TriptychError):
+    """The request has no credential, or one that is not known."""
+
+    status = 401
+    error_type = "bad_data"
+
+
+class Forbidden(TriptychError):
+    """The client may not do this; the message says what would admit it."""
+
+    status = 403
+    error_type = "bad_data"
+
+
 class NotFound(TriptychError):
     """An unknown path, or a named thing that does not exist."""
 
@@ -80,6 +94,13 @@ class DeadlineExceeded(Unavailable):
     retry_after_s = None
 
 
+class Canceled(TriptychError):
+    """Somebody has canceled the query while it was served."""
+
+    status = 503
+    error_type = "canceled"
+
+
 class TooHeavy(TriptychError):
     """Work needs more processor time or memory than a light request may have. It is done again as a heavy one; no
     client meets this error."""
@@ -99,6 +120,7 @@ _BY_NAME: dict[str, type[TriptychError]] = {
         BadData,
         ParseError,
         NotExecutable,
+        Forbidden,
         NotFound,
         Conflict,
         MethodNotAllowed,

@@ -15,6 +15,7 @@ AREAS_OF_METHODS: Mapping[str, tuple[Area, ...]] = {
     "log": ("log",),
     "vector": ("vector",),
     "backup": ("series", "log", "vector"),
+    "debug": (),
 }
 """What a worker's method reads, by the first part of its name."""
 

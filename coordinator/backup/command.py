@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from coordinator import command_client
 from coordinator.backup import restoring, sending
 from coordinator.backup.destination import open_place
 from coordinator.backup.inventory import BackupError
@@ -49,7 +50,7 @@ def bytes_text(count: int) -> str:
     return f"{count} bytes"
 
 
-def add(areas: argparse._SubParsersAction[argparse.ArgumentParser], url: str, data: str) -> None:
+def add(areas: argparse._SubParsersAction[argparse.ArgumentParser], data: str) -> None:
     """Add the two commands to the parser of `triptych`."""
     text = (
         "Copy all data of a running cluster to DEST, a directory or s3://bucket/prefix: only what is not there yet. "
@@ -58,7 +59,7 @@ def add(areas: argparse._SubParsersAction[argparse.ArgumentParser], url: str, da
     )
     backup = areas.add_parser("backup", help="copy all data of a running cluster", description=text)
     backup.add_argument("words", nargs="+", metavar="DEST", help="or: list DEST, prune DEST")
-    backup.add_argument("--url", default=url, help=f"of the cluster (default: TRIPTYCH_URL, or {url})")
+    command_client.add_options(backup)
     backup.add_argument("--verify", action="store_true", help="make no backup, but read those that are there")
     backup.add_argument("--keep", type=int, help="of prune: the number of backups that stay")
     text = "Write a backup from SRC into DIR, which must not exist or be empty, as the data directory of a new cluster."

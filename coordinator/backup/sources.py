@@ -11,7 +11,7 @@ PIECE_BYTES = 1 << 20
 
 
 class Api(Protocol):
-    """The client of the cluster's HTTP interface (`coordinator.cli.Client`)."""
+    """The client of the cluster's HTTP interface (`coordinator.command_client.Client`)."""
 
     def call(self, method: str, path: str, body: Any = None, **parameters: str | int) -> Any: ...
 

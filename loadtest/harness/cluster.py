@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ import psutil
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 10.0
 ROOT = Path(__file__).resolve().parents[2]
+MEASURED = {"TRIPTYCH_CORE_DUMPS": "true"}
+"""Settings of a cluster of which memory and files are measured: without it, only root may read all about a process."""
 
 
 @dataclass
@@ -48,10 +51,14 @@ class Cluster:
     supervisor: subprocess.Popen[bytes] | None = None
     port: int = 0
     tree: Path = ROOT
+    tls: ssl.SSLContext | None = None
+    """With which this harness connects, where the settings turn TLS on."""
+    authorization: str = ""
+    """Header of every request, where the settings ask for one."""
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     def environment(self) -> dict[str, str]:
         own = {
@@ -59,6 +66,7 @@ class Cluster:
             "TRIPTYCH_DATA": str(self.directory / "data"),
             "TRIPTYCH_SHARDS": str(self.shards),
             "TRIPTYCH_WORKERS": str(self.workers),
+            "TRIPTYCH_ADMIN_API": "true",
             **self.settings,
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}
@@ -78,7 +86,7 @@ class Cluster:
         if self.port:
             return
         give_up = time.monotonic() + READY_WITHIN_S
-        while (found := re.search(rb"url=http://[^:]+:(\d+)", log.read_bytes()[before:])) is None:
+        while (found := re.search(rb"url=https?://[^:]+:(\d+)", log.read_bytes()[before:])) is None:
             assert self.coordinator.poll() is None, f"the coordinator ended: {self.log('coordinator')}"
             assert time.monotonic() < give_up, f"the coordinator does not listen: {self.log('coordinator')}"
             time.sleep(0.02)
@@ -152,9 +160,14 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
     ) -> Response:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        connection: http.client.HTTPConnection
+        if self.tls is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        else:
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout_s, context=self.tls)
+        every = {"Authorization": self.authorization} if self.authorization else {}
         try:
-            connection.request(method, path, body=body, headers=dict(headers or {}))
+            connection.request(method, path, body=body, headers=every | dict(headers or {}))
             answer = connection.getresponse()
             return Response(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         finally:

@@ -29,7 +29,7 @@ from coordinator.backup import restoring, sending
 from coordinator.backup.destination import open_place
 from coordinator.backup.inventory import BackupError
 from coordinator.backup.sources import RemoteSource
-from coordinator.cli import Client, CommandError
+from coordinator.command_client import Client, CommandError
 from loadtest.harness.cluster import Cluster
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
 from tests.cluster.log_requests import b64

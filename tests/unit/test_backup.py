@@ -377,7 +377,7 @@ def test_the_commands_leave_files_that_only_their_user_can_read(
     view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parser = argparse.ArgumentParser()
-    command.add(parser.add_subparsers(dest="area"), "http://127.0.0.1:9090", "data")
+    command.add(parser.add_subparsers(dest="area"), "data")
     place, data = tmp_path / "place", tmp_path / "deep/down/data"
     monkeypatch.setattr(sending, "yield_to_others", lambda: None)
     before = os.umask(0)

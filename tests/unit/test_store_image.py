@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,10 @@ def test_a_frozen_log_has_what_was_written_before_and_its_files_are_not_used_aga
     other.write([b"other"])
     view = tmp_path / "view"
     view.mkdir()
+    assert log._files is not None
+    log._files.want()
+    while not log._files.is_ready():  # a file that is listed and takes no records yet
+        time.sleep(0.001)
     listing = log.freeze(lambda path: os.link(path, view / path.name))
     (view / register.NAME).write_bytes(listing)
     for number in range(300):

@@ -334,7 +334,9 @@ class WriteAheadLog:
             assert self._register is not None
             for file in self._used:
                 keep(file.path)
-            return self._register.frozen({self._used[-1].number: self._offset})
+            # Of the listed files, the next one takes no records yet, and may be prepared at this moment.
+            numbers = {file.number for file in self._used}
+            return self._register.frozen(numbers, {self._used[-1].number: self._offset})
 
     def close(self) -> None:
         """Sync, close the files and release the directory's lock; the records stay for the next start. A sync that
