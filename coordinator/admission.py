@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from coordinator.clients import Client, share_of
+from coordinator.clients import Client, share_name, share_of
 from shared.config import Settings
 from shared.errors import Overloaded
 
@@ -25,10 +25,12 @@ SMALL_BODY_BYTES = 64 << 10
 class Holder:
     """What one connection has: the request that it is in the middle of, if any, and the bytes held for it."""
 
-    __slots__ = ("body_bytes", "client", "in_flight", "is_announced", "may_use_reserve", "parked")
+    __slots__ = ("address", "body_bytes", "client", "in_flight", "is_announced", "may_use_reserve", "parked")
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        self.address = client.name
+        """Name of the client that an address is, whoever the requests come from."""
         self.in_flight = False
         self.is_announced = False
         self.may_use_reserve = False
@@ -43,12 +45,11 @@ class Admission:
     def __init__(self, settings: Settings) -> None:
         self.requests_max = settings.requests_in_flight_max
         self.bytes_max = settings.bodies_bytes_max
-        percent = settings.client_share
+        self._client_share = settings.client_share
+        self._followers_max = settings.log_followers_max
         self._ordinary_max = max(1, self.requests_max - self.requests_max // RESERVED_SHARE)
-        self._client_requests_max = share_of(self.requests_max, percent)
+        self._client_requests_max = share_of(self.requests_max, self._client_share)
         self._large_bytes_max = self.bytes_max - self.bytes_max // RESERVED_SHARE
-        self._client_bytes_max = share_of(self.bytes_max, percent)
-        self._client_followers_max = share_of(settings.log_followers_max, percent)
         self.requests = 0
         self.announced = 0
         self.body_bytes = 0
@@ -94,12 +95,17 @@ class Admission:
                 f"{self.requests} requests are in flight, the limit is {self.requests_max} "
                 f"(TRIPTYCH_REQUESTS_IN_FLIGHT_MAX){'' if holder.may_use_reserve else kept}; try again later"
             )
-        if client.requests >= self._client_requests_max:
+        limit = self._client_requests_max if client.share is None else share_of(self.requests_max, client.share)
+        if client.requests >= limit:
             raise Overloaded(
                 f"{client.name} has {client.requests} requests in flight, the limit for one client is "
-                f"{self._client_requests_max} (TRIPTYCH_CLIENT_SHARE of TRIPTYCH_REQUESTS_IN_FLIGHT_MAX); "
+                f"{limit} ({share_name(client)} of TRIPTYCH_REQUESTS_IN_FLIGHT_MAX); "
                 "try again later"
             )
+
+    def _share(self, limit: int, client: Client) -> int:
+        """What this client may have of the limit."""
+        return share_of(limit, self._client_share if client.share is None else client.share)
 
     def leave(self, holder: Holder) -> None:
         """The request has been answered or has failed; the bytes held for it are given back."""
@@ -141,10 +147,11 @@ class Admission:
         """The request waits for records to come, for as long as the context lasts. Raises Overloaded when its client
         follows too often already."""
         client = holder.client
-        if client.followers >= self._client_followers_max:
+        limit = self._share(self._followers_max, client)
+        if client.followers >= limit:
             raise Overloaded(
                 f"{client.followers} reads of {client.name} follow the log, the limit for one client is "
-                f"{self._client_followers_max} (TRIPTYCH_CLIENT_SHARE of TRIPTYCH_LOG_FOLLOWERS_MAX); try again later"
+                f"{limit} ({share_name(client)} of TRIPTYCH_LOG_FOLLOWERS_MAX); try again later"
             )
         client.followers += 1
         self.park(holder)
@@ -178,11 +185,12 @@ class Admission:
         held, client = holder.body_bytes, holder.client
         if self.body_bytes > held and self.body_bytes + more > self._large_bytes_max:
             raise self._no_room(self.body_bytes, self._large_bytes_max, "TRIPTYCH_BODIES_BYTES_MAX", held + more)
-        if client.body_bytes > held and client.body_bytes + more > self._client_bytes_max:
+        limit = self._share(self.bytes_max, client)
+        if client.body_bytes > held and client.body_bytes + more > limit:
             raise self._no_room(
                 client.body_bytes,
-                self._client_bytes_max,
-                f"for {client.name}: TRIPTYCH_CLIENT_SHARE of TRIPTYCH_BODIES_BYTES_MAX",
+                limit,
+                f"for {client.name}: {share_name(client)} of TRIPTYCH_BODIES_BYTES_MAX",
                 held + more,
             )
 

@@ -12,11 +12,14 @@ from typing import Any
 
 from aiohttp import web
 
+from coordinator.access.gatekeeper import Gatekeeper
+from coordinator.access.policy import is_loopback
 from coordinator.api import admin, debug, metadata, queries, query, series, status, vector, write
 from coordinator.api.log import append, contents, cursors, scan
 from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
+from coordinator.handshakes import Handshakes
 from coordinator.links import Links
 from coordinator.listening import Listener
 from coordinator.log.area import LogArea
@@ -61,6 +64,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     port cannot be had."""
     asyncio.get_running_loop().set_exception_handler(_failed)
     tracing.start(settings.traces, "coordinator")
+    access = Gatekeeper(settings)
     links = Links(settings, identity.cluster_id, address)
     await links.open()
     context = Context(
@@ -71,6 +75,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         VectorArea(settings, links, control.within(VECTOR)),
         SampleWrites(settings, links),
         Gate(heavy_places(settings.query_bytes_max, settings.queries_bytes_max)),
+        access,
     )
     await asyncio.to_thread(parser.parse, "1")  # builds its tables, for which a query would stop the event loop
     await context.log.start()
@@ -85,11 +90,12 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     _say_limits(context.connections, settings)
     context.connections.start()
     context.pressure.start()
+    access.start()
     runner = web.ServerRunner(server, shutdown_timeout=STOP_GRACE_S)
     await runner.setup()
-    listener = Listener(server)
+    listener = Listener(server, Handshakes(access.tls, settings.head_timeout_ms / 1000) if access.tls else None)
     try:
-        await _listen(listener, settings)
+        await _listen(listener, settings, access)
         settle()
         threading.Thread(target=_compile_kernels, name="kernels", daemon=True).start()
         trimming = asyncio.create_task(_trim_memory())
@@ -97,6 +103,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         trimming.cancel()
     finally:
         listener.close()
+        access.stop()
         context.pressure.stop()
         context.connections.stop()
         await runner.cleanup()
@@ -125,15 +132,16 @@ def _say_limits(connections: Connections, settings: Settings) -> None:
         )
 
 
-async def _listen(listener: Listener, settings: Settings) -> None:
+async def _listen(listener: Listener, settings: Settings, access: Gatekeeper) -> None:
     host, port = settings.address()
     try:
         bound = await listener.open(host, port, backlog())
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"TRIPTYCH_LISTEN is {settings.listen}, which cannot be bound: {reason}") from error
-    event(logging.INFO, "listening", url=f"http://{host}:{bound}", data=settings.data, shards=settings.shards)
-    if host not in ("127.0.0.1", "localhost", "::1"):
+    scheme = "https" if access.tls else "http"
+    event(logging.INFO, "listening", url=f"{scheme}://{host}:{bound}", data=settings.data, shards=settings.shards)
+    if not is_loopback(host) and (access.tls is None or not access.knows_its_clients):
         event(logging.WARNING, "listening beyond this host without authentication or TLS", listen=settings.listen)
 
 

@@ -1,63 +1,28 @@
 """`triptych log append|tail|scan|keys` uses the log from a shell, through the HTTP interface only. `triptych check`
 reports damage in a data directory that is not in use, `triptych doctor` what is wrong with the machine, the settings,
-the data directory and a running cluster."""
+the data directory and a running cluster. `triptych token` makes a token."""
 
 from __future__ import annotations
 
 import argparse
 import base64
-import http.client
 import json
 import os
 import sys
-import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from coordinator import check
+from coordinator import check, command_client, token_command
+from coordinator.command_client import Client, CommandError
 from coordinator.doctor import report
 
-URL_DEFAULT = "http://127.0.0.1:9090"
 BATCH_RECORDS = 1000
 BATCH_BYTES = 8 << 20
 PAGE_RECORDS = 10_000
-TIMEOUT_S = 60.0
 FOLLOW_S = 30
 PROGRESS_EVERY = 10_000
-
-
-class CommandError(Exception):
-    """An error that is shown as one line; exit code 1."""
-
-
-class Client:
-    """One connection to the HTTP interface. Raises CommandError when it cannot be reached or refuses a request."""
-
-    def __init__(self, url: str) -> None:
-        parts = urllib.parse.urlsplit(url if "//" in url else f"//{url}")
-        if parts.scheme not in ("", "http", "https") or not parts.hostname:
-            raise CommandError(f"--url is {url!r}; it must be such as {URL_DEFAULT}")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._url = url
-        self._connection = kind(parts.hostname, parts.port or 9090, timeout=TIMEOUT_S)
-
-    def call(self, method: str, path: str, body: Any = None, **parameters: str | int) -> Any:
-        """Send one request. Returns the JSON of the answer."""
-        if parameters:
-            path += "?" + urllib.parse.urlencode(parameters)
-        data = None if body is None else json.dumps(body).encode()
-        try:
-            self._connection.request(method, path, data, {"Content-Type": "application/json"})
-            answer = self._connection.getresponse()
-            content = json.loads(answer.read())
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self._connection.close()
-            raise CommandError(f"{self._url} does not answer: {error}") from error
-        if answer.status != 200:
-            raise CommandError(content.get("message", f"status {answer.status}"))
-        return content
 
 
 def _text(data: str) -> str:
@@ -219,13 +184,12 @@ Command = Callable[[Client, argparse.Namespace, BinaryIO, BinaryIO], None]
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="triptych", description="Triptych from a shell.")
-    url = os.environ.get("TRIPTYCH_URL", URL_DEFAULT)
     areas = parser.add_subparsers(required=True, metavar="AREA", dest="area")
     log = areas.add_parser("log", help="the append-only log").add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Command, text: str) -> argparse.ArgumentParser:
         added = log.add_parser(name, help=text, description=text)
-        added.add_argument("--url", default=url, help=f"of the cluster (default: TRIPTYCH_URL, or {URL_DEFAULT})")
+        command_client.add_options(added)
         added.set_defaults(run=run)
         return added
 
@@ -269,6 +233,8 @@ def _parser() -> argparse.ArgumentParser:
     asked = os.environ.get("TRIPTYCH_URL")
     looking.add_argument("--url", default=asked, help="of a running cluster to ask as well (default: TRIPTYCH_URL)")
     looking.add_argument("--json", action="store_true", help="for programs")
+    text = "make a bearer token; it is shown once, and the file that TRIPTYCH_TOKENS names has only its hash"
+    token_command.add_options(areas.add_parser("token", help="make a bearer token", description=text))
     return parser
 
 
@@ -281,7 +247,9 @@ def main(argv: list[str] | None = None) -> int:
             return check.run(arguments.data, as_json=arguments.json)
         if arguments.area == "doctor":
             return report.run(arguments.data, arguments.url, as_json=arguments.json)
-        arguments.run(Client(arguments.url), arguments, sys.stdin.buffer, sys.stdout.buffer)
+        if arguments.area == "token":
+            return token_command.run(arguments)
+        arguments.run(Client.of(arguments), arguments, sys.stdin.buffer, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     except CommandError as error:
         sys.stderr.write(f"triptych: {error}\n")

@@ -1,4 +1,4 @@
-"""Clients, told apart by address, and how much one of them may take.
+"""Clients, told apart by token or else by address, and how much one of them may take.
 
 Requests in flight, connections, followers and bytes of bodies are bounded for all clients together, and one client may
 have at most a share of each (TRIPTYCH_CLIENT_SHARE), so that another client always finds room.
@@ -13,12 +13,13 @@ NETWORK_PREFIX_BITS = 64
 
 
 class Client:
-    """One client and what it has at the moment."""
+    """One client and what it has at the moment. `share`: percent that it may have; None: TRIPTYCH_CLIENT_SHARE."""
 
-    __slots__ = ("body_bytes", "connections", "followers", "name", "requests")
+    __slots__ = ("body_bytes", "connections", "followers", "name", "requests", "share")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, share: int | None = None) -> None:
         self.name = name
+        self.share = share
         self.connections = 0
         self.requests = 0
         self.followers = 0
@@ -33,10 +34,14 @@ class Clients:
 
     def joined(self, address: str) -> Client:
         """The client of a new connection from this address."""
-        name = client_name(address)
+        return self.named(client_name(address))
+
+    def named(self, name: str, share: int | None = None) -> Client:
+        """The client of this name, which has one connection more from now on."""
         client = self._by_name.get(name)
         if client is None:
             client = self._by_name[name] = Client(name)
+        client.share = share
         client.connections += 1
         return client
 
@@ -63,3 +68,8 @@ def client_name(address: str) -> str:
 def share_of(limit: int, percent: int) -> int:
     """What one client may have of `limit`: at least 1."""
     return max(1, limit * percent // 100)
+
+
+def share_name(client: Client) -> str:
+    """Where the client's share is set."""
+    return "TRIPTYCH_CLIENT_SHARE" if client.share is None else "`share` in TRIPTYCH_TOKENS"

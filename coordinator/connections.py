@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coordinator.admission import Admission, Holder
-from coordinator.clients import Clients, share_of
+from coordinator.clients import Clients, share_name, share_of
 from shared import open_files
 from shared.config import Settings
+from shared.errors import Overloaded
 from shared.telemetry import event
 
 SWEEP_S = 1.0
@@ -78,7 +79,7 @@ class Connections:
         self.clients = Clients()
         self.admission = admission
         admission.make_room = self.end_bodies
-        self._client_max = share_of(limit, settings.client_share)
+        self._client_share = settings.client_share
         self._unsent_bytes_max = settings.unsent_bytes_max
         self._head_s = settings.head_timeout_ms / 1000
         self._idle_s = settings.idle_timeout_ms / 1000
@@ -108,10 +109,8 @@ class Connections:
     def opened(self, connection: Waiting, address: str) -> bool:
         """A new connection from this address; sets its holder. False if there is no room for it."""
         holder = connection.holder = Holder(self.clients.joined(address))
-        full = ""
-        if holder.client.connections > self._client_max and not self._end_one(holder):
-            full = f"the limit for one client is {self._client_max} (TRIPTYCH_CLIENT_SHARE of TRIPTYCH_CONNECTIONS_MAX)"
-        elif len(self.open) >= self.limit and not self._end_one(None):
+        full = self._share_full(holder)
+        if not full and len(self.open) >= self.limit and not self._end_one(None):
             full = f"the limit is {self.limit} (TRIPTYCH_CONNECTIONS_MAX)"
         if full:
             self.clients.left(holder.client)
@@ -120,6 +119,30 @@ class Connections:
         self.open.add(connection)
         self.heads[connection] = time.monotonic()
         return True
+
+    def _share_full(self, holder: Holder) -> str:
+        """Why the holder's client may not have this many connections, after one that waits was ended to make room;
+        empty if it may."""
+        client = holder.client
+        limit = share_of(self.limit, self._client_share if client.share is None else client.share)
+        if client.connections <= limit or self._end_one(holder):
+            return ""
+        return f"the limit for one client is {limit} ({share_name(client)} of TRIPTYCH_CONNECTIONS_MAX)"
+
+    def identify(self, holder: Holder, name: str, share: int | None) -> None:
+        """The next request of the connection, which is in none yet, comes from the client of this name; empty: from the
+        one that its address is. Raises Overloaded when that client has too many connections."""
+        name = name or holder.address
+        before = holder.client
+        if before.name == name and before.share == share:
+            return
+        holder.client = self.clients.named(name, share)
+        self.clients.left(before)
+        full = self._share_full(holder)
+        if full:
+            self.clients.left(holder.client)
+            holder.client = self.clients.named(holder.address)
+            raise Overloaded(f"{name} has too many connections: {full}; use fewer, or try again later")
 
     def _refuse(self, why: str) -> None:
         self.ended["refused"] += 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Admission
 from coordinator.connections import Connections, connections_max
 from coordinator.cross_site import CrossSite
@@ -35,6 +36,7 @@ class Context:
     vectors: VectorArea
     samples: SampleWrites
     gate: Gate
+    access: Gatekeeper = field(default_factory=lambda: Gatekeeper(Settings()))
     costs: Costs = field(default_factory=Costs)
     started_at: float = field(default_factory=time.time)
     decodings: Decodings = field(default_factory=Decodings)
@@ -67,6 +69,7 @@ class Context:
         self.running = RunningQueries(shows_texts=shows_texts, ended=self.slow.ended)
         self.telemetry.watch(self.connections)
         self.telemetry.watch_pressure(self.pressure)
+        self.telemetry.watch_access(self.access)
 
 
 CONTEXT = web.AppKey("context", Context)

@@ -17,6 +17,7 @@ from aiohttp import HttpVersion10, hdrs, web
 
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
+from coordinator.entrance import turned_away
 from coordinator.protocol import Server, connection_of
 from coordinator.request_ids import HEADER, id_of
 from coordinator.responses import BODY_BYTES_MAX, SERVER, at_once, error_answer
@@ -60,6 +61,9 @@ class Request(web.Request):
         """aiohttp calls this before it writes the head of any answer."""
         response.headers[hdrs.SERVER] = SERVER
         response.headers[HEADER] = REQUEST_ID.get()
+        match = getattr(self, "match", None)  # none if the request could not be read
+        if match is not None:
+            response.headers.update(match.current_app[CONTEXT].access.headers)
 
 
 class Dispatcher:
@@ -69,6 +73,7 @@ class Dispatcher:
         app.freeze()
         self._app = app
         self._context = app[CONTEXT]
+        self._access = app[CONTEXT].access
         self._body_bytes_max = app[CONTEXT].settings.body_bytes_max
         self._plain: dict[tuple[str, str], web.UrlMappingMatchInfo] = {}
         for route in app.router.routes():
@@ -84,6 +89,7 @@ class Dispatcher:
             context.connections,
             context.pressure,
             context.waiting_room,
+            context.access.tls,
             request_factory=self._request,
             **options,
         )  # type: ignore[arg-type]
@@ -107,8 +113,14 @@ class Dispatcher:
                 match = self._own(await self._app.router.resolve(request))
             request.match = match
             try:
-                await self._check(request)
+                self._check(request)
                 self._context.cross_site.require(request)
+                if not self._access.is_open:
+                    refusal = await turned_away(request, self._context)
+                    if refusal is not None:
+                        return refusal
+                if hdrs.EXPECT in request.headers:
+                    await self._expected(request)
             except Malformed as error:
                 return _refused(request, error)
             except errors.Forbidden as error:
@@ -121,7 +133,7 @@ class Dispatcher:
             self._context.waiting_room.admit()
             connection_of(request).rested()
 
-    async def _check(self, request: Request) -> None:
+    def _check(self, request: Request) -> None:
         """Raises Malformed for what the parser lets through."""
         if request._version < HttpVersion10:
             request._version = HttpVersion10  # and of the answer: HTTP/0.9 has no status line
@@ -130,8 +142,6 @@ class Dispatcher:
             path, _, query = request.raw_path.partition("?")
             # The handler of label values reports an invalid name itself.
             check_escapes(query if path.startswith(LABEL_NAMES) else request.raw_path, "the URL")
-        if hdrs.EXPECT in request.headers:
-            await self._expected(request)
 
     async def _expected(self, request: Request) -> None:
         try:
@@ -171,7 +181,10 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
         return error_answer(request.path, error)
     response: web.StreamResponse | None = None
     try:
-        response = at_once(request, await _answered(request, handler))
+        response = await _answered(request, handler)
+        if context.access.headers and not response.prepared:
+            response.headers.update(context.access.headers)
+        response = at_once(request, response)
         if isinstance(response, web.Response):
             await _send(request, response)
         return response

@@ -11,6 +11,7 @@ import logging
 import socket
 from collections.abc import Callable
 
+from coordinator.handshakes import Handshakes
 from shared.telemetry import event
 
 ACCEPTED_AT_ONCE = 8
@@ -20,10 +21,11 @@ PAUSE_S = 0.1
 
 
 class Listener:
-    """Accepts connections and gives each a protocol of `factory`."""
+    """Accepts connections and gives each a protocol of `factory`, after a handshake if there are `handshakes`."""
 
-    def __init__(self, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(self, factory: Callable[[], asyncio.BaseProtocol], handshakes: Handshakes | None = None) -> None:
         self._factory = factory
+        self._handshakes = handshakes
         self._sockets: list[socket.socket] = []
         self._opening: set[asyncio.Task[object]] = set()
 
@@ -50,6 +52,8 @@ class Listener:
             loop.remove_reader(listening)
             listening.close()
         self._sockets.clear()
+        for task in self._opening:
+            task.cancel()
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
@@ -66,6 +70,9 @@ class Listener:
             task.add_done_callback(self._opening.discard)
 
     async def _open(self, accepted: socket.socket) -> None:
+        if self._handshakes is not None:
+            await self._handshakes.open(self._factory, accepted)
+            return
         try:
             await asyncio.get_running_loop().connect_accepted_socket(self._factory, accepted)
         except OSError:

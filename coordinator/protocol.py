@@ -11,6 +11,7 @@ import logging
 import re
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from aiohttp import http_exceptions, web
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
+from coordinator.access.tls import Tls
 from coordinator.admission import Holder
 from coordinator.connections import Connections
 from coordinator.early_refusal import path_of_whole, refusal
@@ -54,9 +56,11 @@ class Connection(RequestHandler):
         "_body",
         "_connections",
         "_first",
+        "_give_up",
         "_is_refused",
         "_latest",
         "_pressure",
+        "_tls",
         "_unread",
         "_waiting_room",
         "_wire",
@@ -72,6 +76,9 @@ class Connection(RequestHandler):
         self._max_msg_queue_size, self._msg_queue_resume_size = PIPELINED_MAX, PIPELINED_MAX - 1
         self._connections = server.registry
         self._pressure = server.pressure
+        self._tls = server.tls
+        self._give_up: Callable[[], object] | None = None
+        """Ends the handshake that the connection is in."""
         self._waiting_room = server.waiting_room
         self._unread = b""
         """The request that waits in the waiting room, if one does."""
@@ -86,15 +93,35 @@ class Connection(RequestHandler):
 
     # What a client may leave unfinished
 
+    def accepted(self, address: str, give_up: Callable[[], object]) -> bool:
+        """See `coordinator.handshakes.Secured`."""
+        self._give_up = give_up
+        return self._connections.opened(self, address)
+
+    def gave_up(self) -> None:
+        self._give_up = None
+        self._connections.lost(self)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         real = self._wire = cast(asyncio.Transport, transport)
-        peer = real.get_extra_info("peername")
-        if not self._connections.opened(self, peer[0] if peer else ""):
+        if not self._may_stay(real):
             real.abort()
             return
         real.set_write_buffer_limits(high=UNSENT_BYTES_PAUSE)
         _bound_kernel_buffers(real.get_extra_info("socket"), self._connections.reader_timeout_s)
         super().connection_made(transport)
+
+    def _may_stay(self, transport: asyncio.Transport) -> bool:
+        """Whether there is room for the connection, and its client's certificate is one of those let in."""
+        if self._give_up is None:
+            peer = transport.get_extra_info("peername")
+            return self._connections.opened(self, peer[0] if peer else "")
+        self._give_up = None
+        tls = self._tls
+        why = tls.refusal(transport.get_extra_info("peercert")) if tls is not None else ""
+        if why:
+            event(logging.INFO, "client refused", remote=self.holder.address, why=why)
+        return not why and self in self._connections.open
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._wire = None
@@ -117,6 +144,8 @@ class Connection(RequestHandler):
             self._connections.rested(self)
 
     def end(self) -> None:
+        if self._give_up is not None:
+            self._give_up()
         if self._wire is None:
             return
         if self.writing_paused:
@@ -271,9 +300,16 @@ class Server(web.Server):
     """Creates a `Connection` for each accepted connection, which tells the registry what it waits for."""
 
     def __init__(
-        self, handler: Any, registry: Connections, pressure: Pressure, waiting_room: WaitingRoom, **options: Any
+        self,
+        handler: Any,
+        registry: Connections,
+        pressure: Pressure,
+        waiting_room: WaitingRoom,
+        tls: Tls | None,
+        **options: Any,
     ) -> None:
         super().__init__(handler, **options)
+        self.tls = tls
         self.registry = registry
         self.pressure = pressure
         self.waiting_room = waiting_room

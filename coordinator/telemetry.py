@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.connections import Connections
 from coordinator.links import Links
 from coordinator.pressure import Pressure
@@ -46,6 +47,10 @@ class Telemetry:
     def watch_pressure(self, pressure: Pressure) -> None:
         """Show this, too."""
         self._registry.register(_Overload(pressure))
+
+    def watch_access(self, access: Gatekeeper) -> None:
+        """Show this, too."""
+        self._registry.register(_Access(access))
 
     def served(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a request. Called on the event loop only."""
@@ -139,6 +144,33 @@ class _Overload(Collector):
         for reason, count in pressure.refused.items():
             refused.add_metric([reason], count)
         yield refused
+
+
+class _Access(Collector):
+    """Who was not let in, and whether the files of users and tokens are in force."""
+
+    def __init__(self, access: Gatekeeper) -> None:
+        self._access = access
+
+    def collect(self) -> Iterator[Metric]:
+        refused = CounterMetricFamily(
+            "triptych_access_refused",
+            "Requests refused: unauthorized, forbidden, rate (of a token), busy (too many new credentials)",
+            labels=["reason"],
+        )
+        for reason, count in self._access.refused.items():
+            refused.add_metric([reason], count)
+        reloads = CounterMetricFamily(
+            "triptych_access_reloads", "Times that changed files of users and tokens were read", labels=["result"]
+        )
+        for result, count in self._access.reloads.items():
+            reloads.add_metric([result], count)
+        current = GaugeMetricFamily(
+            "triptych_access_files_valid",
+            "0 while a file of users, tokens or TLS cannot be used, and what it said before stays in force",
+            float(self._access.is_current),
+        )
+        yield from (refused, reloads, current)
 
 
 class _Shards(Collector):

@@ -52,6 +52,11 @@ class Settings:
         "", "URL of an OpenTelemetry collector, such as http://127.0.0.1:4318, that gets traces by OTLP; empty: none"
     )
 
+    web_config: str = _setting("", "file with TLS, headers and users in the format of Prometheus's web.yml")
+    tokens: str = _setting("", "file with the hashes and roles of bearer tokens")
+    insecure: bool = _setting(False, "listen beyond this host also without TLS or without authentication")
+    health_open: bool = _setting(True, "answer /-/healthy and /-/ready also without a credential")
+
     body_bytes_max: int = _setting(64 << 20, "largest request body", least=1024)
     decompressed_bytes_max: int = _setting(256 << 20, "largest body after decompression", least=1024)
     bodies_bytes_max: int = _setting(

@@ -30,6 +30,13 @@ class NotExecutable(TriptychError):
     error_type = "bad_data"
 
 
+class Unauthorized(TriptychError):
+    """The request has no credential, or one that is not known."""
+
+    status = 401
+    error_type = "bad_data"
+
+
 class Forbidden(TriptychError):
     """The client may not do this; the message says what would admit it."""
 

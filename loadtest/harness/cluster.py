@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -50,10 +51,14 @@ class Cluster:
     supervisor: subprocess.Popen[bytes] | None = None
     port: int = 0
     tree: Path = ROOT
+    tls: ssl.SSLContext | None = None
+    """With which this harness connects, where the settings turn TLS on."""
+    authorization: str = ""
+    """Header of every request, where the settings ask for one."""
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     def environment(self) -> dict[str, str]:
         own = {
@@ -81,7 +86,7 @@ class Cluster:
         if self.port:
             return
         give_up = time.monotonic() + READY_WITHIN_S
-        while (found := re.search(rb"url=http://[^:]+:(\d+)", log.read_bytes()[before:])) is None:
+        while (found := re.search(rb"url=https?://[^:]+:(\d+)", log.read_bytes()[before:])) is None:
             assert self.coordinator.poll() is None, f"the coordinator ended: {self.log('coordinator')}"
             assert time.monotonic() < give_up, f"the coordinator does not listen: {self.log('coordinator')}"
             time.sleep(0.02)
@@ -155,9 +160,14 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
     ) -> Response:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        connection: http.client.HTTPConnection
+        if self.tls is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        else:
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout_s, context=self.tls)
+        every = {"Authorization": self.authorization} if self.authorization else {}
         try:
-            connection.request(method, path, body=body, headers=dict(headers or {}))
+            connection.request(method, path, body=body, headers=every | dict(headers or {}))
             answer = connection.getresponse()
             return Response(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         finally:

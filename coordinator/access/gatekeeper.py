@@ -1,0 +1,155 @@
+"""Decides who gets in, by files that are read again when they change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+
+from coordinator.access.credentials import UNNAMED, Credentials, Grant
+from coordinator.access.passwords import Comparisons
+from coordinator.access.policy import Policy, read, require_no_weaker, require_safe, stamps
+from coordinator.access.roles import HEALTH, Need
+from coordinator.access.tls import Tls
+from shared.config import Settings
+from shared.errors import ConfigError, Forbidden, Overloaded, TriptychError, Unauthorized
+from shared.telemetry import event
+
+LOOK_S = 0.5
+"""How often the files are looked at. One that changes is read when it has not changed between two looks: it may be
+being written."""
+
+
+class Gatekeeper:
+    """For the event loop's thread only. Raises ConfigError when the files, or their absence, make no safe service."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._comparisons = Comparisons()
+        self._policy = Policy()
+        self.tls: Tls | None = None
+        self.is_current = True
+        """Whether what is in force is what the files say."""
+        self.reloads: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        """Requests that were refused, by reason."""
+        self._why_not = ""
+        self._task: asyncio.Task[None] | None = None
+        policy = read(settings)
+        require_safe(settings, policy)
+        if policy.tls is not None:
+            self.tls = Tls(policy.tls)
+        self._use(policy)
+        _say_what_is_not_served(policy)
+
+    def _use(self, policy: Policy) -> None:
+        if self.tls is not None and policy.tls is not None:
+            self.tls.renew(policy.tls)
+        self._policy = policy
+        self._credentials = Credentials(policy.web.users(), policy.tokens, self._comparisons)
+        self.headers: Mapping[str, str] = policy.web.headers()
+        """Headers of every answer."""
+        self.is_open = not self._credentials
+        """Whether everybody may do everything."""
+
+    @property
+    def knows_its_clients(self) -> bool:
+        """Whether nobody gets in without a credential or a certificate."""
+        return self._policy.knows_its_clients
+
+    # For each request
+
+    def known(self, header: str | None, need: Need) -> Grant | None:
+        """What the credential of a request gives; None if it must be compared. Raises Forbidden and Overloaded."""
+        if self.is_open:
+            return UNNAMED
+        grant = None if header is None else self._credentials.remembered(header)
+        if grant is not None:
+            self._require(grant, need)
+        return grant
+
+    async def compared(self, header: str | None, route: str | None, need: Need, client: str) -> Grant:
+        """As `known`, after a comparison of the credential; raises Unauthorized, too. `client`: where the request comes
+        from."""
+        if route in HEALTH and self._settings.health_open:
+            return UNNAMED
+        try:
+            grant = await self._credentials.compared(header, client)
+        except Unauthorized:
+            self.refused["unauthorized"] += 1
+            raise
+        except Overloaded:
+            self.refused["busy"] += 1
+            raise
+        self._require(grant, need)
+        return grant
+
+    def _require(self, grant: Grant, need: Need) -> None:
+        if not need.is_met(grant.roles):
+            self.refused["forbidden"] += 1
+            raise Forbidden(f"the {grant.name} has not {need}, which this request needs")
+        if grant.rate is not None and not grant.rate.take():
+            self.refused["rate"] += 1
+            raise Overloaded(
+                f"the {grant.name} sends more than {grant.rate.per_second:g} requests a second, which is its limit "
+                "(requests_per_second in TRIPTYCH_TOKENS); try again later"
+            )
+
+    def challenges(self, error: TriptychError) -> tuple[str, ...]:
+        """Values of `WWW-Authenticate` for an answer with this error."""
+        return self._credentials.challenges if isinstance(error, Unauthorized) else ()
+
+    # Files that change
+
+    def start(self) -> None:
+        if self._policy.paths:
+            self._task = asyncio.create_task(self._watch())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._comparisons.stop()
+
+    async def _watch(self) -> None:
+        """Files on a network may answer late or never; that delays only this task."""
+        used = previous = None  # the first look reads them again: they may have changed since the start
+        while True:
+            await asyncio.sleep(LOOK_S)
+            paths = self._policy.paths
+            seen = await asyncio.to_thread(stamps, paths)
+            is_settled, previous = seen == previous, seen
+            if is_settled and (seen != used or not self.is_current):
+                await self._reload()
+                used = seen if paths == self._policy.paths else None
+
+    async def _reload(self) -> None:
+        try:
+            policy = await asyncio.to_thread(read, self._settings)
+            require_no_weaker(self._policy, policy)
+            require_safe(self._settings, policy)
+            if policy != self._policy:
+                self._use(policy)
+                self.reloads["success"] += 1
+                event(logging.INFO, "access files read again", users=len(policy.web.users()), tokens=len(policy.tokens))
+        except ConfigError as error:
+            self.is_current = False
+            if str(error) != self._why_not:
+                self._why_not = str(error)
+                self.reloads["failure"] += 1
+                event(logging.ERROR, "access files cannot be used; what they said before stays in force", why=error)
+            return
+        self.is_current, self._why_not = True, ""
+
+
+def _say_what_is_not_served(policy: Policy) -> None:
+    http, tls = policy.web.http_server_config, policy.tls
+    if http is not None and http.http2:
+        event(logging.INFO, "http_server_config: HTTP/2 is not served; clients use HTTP/1.1")
+    if tls is None:
+        return
+    curves = tls.config.curve_preferences
+    if curves is not None and (len(curves) > 1 or curves == ("X25519",)):
+        event(logging.INFO, "curve_preferences: only the first is used, and X25519 is on by default", curves=curves)
+    if tls.config.client_auth_type == "RequestClientCert":
+        event(logging.INFO, "client_auth_type: RequestClientCert asks for nothing here, since it trusts anything")

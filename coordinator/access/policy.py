@@ -1,0 +1,127 @@
+"""What the files say about access, read together: the web configuration, the files that it names, and the tokens."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coordinator.access import tokens, web_config
+from coordinator.access.tls import TlsMaterial
+from coordinator.access.tokens import Token
+from coordinator.access.web_config import TlsServerConfig, WebConfig
+from shared.config import Settings
+from shared.errors import ConfigError
+
+PEM_BYTES_MAX = 1 << 20
+"""Longest file of certificates, or of a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All of it at one time. `paths`: the files that it was read from."""
+
+    web: WebConfig = field(default_factory=WebConfig)
+    tls: TlsMaterial | None = None
+    tokens: Mapping[str, Token] = field(default_factory=dict)
+    paths: tuple[Path, ...] = ()
+
+    @property
+    def asks_for_credentials(self) -> bool:
+        return bool(self.tokens or self.web.users())
+
+    @property
+    def knows_its_clients(self) -> bool:
+        """Whether nobody gets in without a credential or a certificate."""
+        return self.asks_for_credentials or (self.tls is not None and self.tls.requires_certificate)
+
+
+def read(settings: Settings) -> Policy:
+    """Raises ConfigError, which names the file, and the setting that named it."""
+    web, tls, known, paths = WebConfig(), None, {}, []
+    if settings.web_config:
+        path = Path(settings.web_config)
+        web = web_config.parse(_content(path, "TRIPTYCH_WEB_CONFIG", web_config.FILE_BYTES_MAX), path)
+        paths.append(path)
+        if web.tls is not None:
+            tls = _material(web.tls)
+            files = (web.tls.cert_file, web.tls.key_file, web.tls.client_ca_file)
+            paths += [Path(name) for name in files if name]
+    if settings.tokens:
+        path = Path(settings.tokens)
+        known = tokens.parse(_content(path, "TRIPTYCH_TOKENS", tokens.FILE_BYTES_MAX), path)
+        paths.append(path)
+        if not known:
+            raise ConfigError(f"TRIPTYCH_TOKENS names {path}, which has no token; `triptych token NAME` makes one")
+    return Policy(web, tls, known, tuple(paths))
+
+
+def _material(config: TlsServerConfig) -> TlsMaterial:
+    def content(name: str) -> bytes:
+        inline, path = getattr(config, name), getattr(config, f"{name}_file")
+        return _content(Path(path), f"{name}_file", PEM_BYTES_MAX) if path else (inline or "").encode()
+
+    return TlsMaterial(config, content("cert"), content("key"), content("client_ca"))
+
+
+def _content(path: Path, setting: str, bytes_max: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(bytes_max + 1)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{setting} names {path}, which cannot be read: {_reason(error)}") from None
+    if len(content) > bytes_max:
+        raise ConfigError(f"{setting} names {path}, which is larger than {bytes_max} bytes")
+    return content
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def stamps(paths: tuple[Path, ...]) -> tuple[tuple[int, ...], ...]:
+    """What changes when one of the files is written or replaced; of a file that cannot be seen, nothing."""
+    return tuple(_stamp(path) for path in paths)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def require_safe(settings: Settings, policy: Policy) -> None:
+    """Raises ConfigError when other hosts reach the service, and it is without TLS or knows nobody."""
+    host, _ = settings.address()
+    if settings.insecure or is_loopback(host) or (policy.tls is not None and policy.knows_its_clients):
+        return
+    missing = [
+        name
+        for name, is_there in (("TLS", policy.tls is not None), ("authentication", policy.knows_its_clients))
+        if not is_there
+    ]
+    raise ConfigError(
+        f"TRIPTYCH_LISTEN is {settings.listen}, which other hosts reach, without {' and without '.join(missing)}; "
+        "set both up with TRIPTYCH_WEB_CONFIG and TRIPTYCH_TOKENS (docs/security.md), or listen at 127.0.0.1, or set "
+        "TRIPTYCH_INSECURE=true if a proxy or the network keeps strangers out"
+    )
+
+
+def require_no_weaker(before: Policy, after: Policy) -> None:
+    """Raises ConfigError for what changes only with a restart: TLS on or off, and no more credentials. A file that is
+    empty for a moment, because it is being written, must not open the service."""
+    if (before.tls is None) != (after.tls is None):
+        raise ConfigError(f"TLS would be {'off' if after.tls is None else 'on'}; that needs a restart")
+    if before.knows_its_clients and not after.knows_its_clients:
+        raise ConfigError("nobody would have to show a credential any more; that needs a restart")

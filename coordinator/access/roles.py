@@ -1,0 +1,88 @@
+"""What a credential may do, and what a route asks for.
+
+Each area has three roles, and each role includes the one before it: read, write, admin. The method of a request does
+not tell which role it needs, since queries and searches are sent by POST as well. So every route has its line here; a
+route without one needs the role admin in all areas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Area(IntEnum):
+    METRICS = 0
+    LOG = 1
+    VECTORS = 2
+
+
+class Role(IntEnum):
+    NONE = 0
+    READ = 1
+    WRITE = 2
+    ADMIN = 3
+
+
+Roles = tuple[Role, Role, Role]
+"""The role in each area, in the order of `Area`."""
+EVERYTHING: Roles = (Role.ADMIN, Role.ADMIN, Role.ADMIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A role in one area; `area` None: in all of them."""
+
+    area: Area | None
+    role: Role
+
+    def is_met(self, roles: Roles) -> bool:
+        return (min(roles) if self.area is None else roles[self.area]) >= self.role
+
+    def __str__(self) -> str:
+        where = "all areas" if self.area is None else f"the area {self.area.name.lower()}"
+        return f"the role {self.role.name.lower()} in {where}"
+
+
+ANY_CREDENTIAL = Need(None, Role.NONE)
+ALL_ADMIN = Need(None, Role.ADMIN)
+HEALTH = ("/-/healthy", "/-/ready")
+"""Open to everybody unless a setting closes them."""
+
+_READ, _WRITE, _ADMIN = ({area: Need(area, role) for area in Area} for role in (Role.READ, Role.WRITE, Role.ADMIN))
+_LOG, _VECTOR = "/api/v1/log", "/api/v1/vector"
+_QUERIES = ("query", "query_range", "query_exemplars", "format_query", "parse_query", "series", "labels")
+
+NEEDS: dict[tuple[str, str], Need] = {
+    **{("GET", path): ANY_CREDENTIAL for path in HEALTH},
+    ("GET", "/metrics"): ANY_CREDENTIAL,
+    ("GET", "/api/v1/status/buildinfo"): ANY_CREDENTIAL,
+    ("GET", "/api/v1/cluster"): ANY_CREDENTIAL,
+    **{(method, f"/api/v1/{name}"): _READ[Area.METRICS] for method in ("GET", "POST") for name in _QUERIES},
+    ("GET", "/api/v1/label/{name}/values"): _READ[Area.METRICS],
+    ("GET", "/api/v1/metadata"): _READ[Area.METRICS],
+    ("POST", "/api/v1/write"): _WRITE[Area.METRICS],
+    ("POST", "/api/v1/admin/tsdb/delete_series"): _ADMIN[Area.METRICS],
+    **{("GET", f"{_LOG}/{name}"): _READ[Area.LOG] for name in ("scan", "segments", "keys", "count", "frontier")},
+    ("GET", f"{_LOG}/cursors/{{name}}"): _READ[Area.LOG],
+    ("PUT", f"{_LOG}/cursors/{{name}}"): _WRITE[Area.LOG],
+    ("DELETE", f"{_LOG}/cursors/{{name}}"): _WRITE[Area.LOG],
+    ("POST", f"{_LOG}/append"): _WRITE[Area.LOG],
+    ("POST", f"{_VECTOR}/search"): _READ[Area.VECTORS],
+    ("POST", f"{_VECTOR}/get"): _READ[Area.VECTORS],
+    ("GET", f"{_VECTOR}/vectors/{{id}}"): _READ[Area.VECTORS],
+    ("GET", f"{_VECTOR}/stats"): _READ[Area.VECTORS],
+    ("GET", f"{_VECTOR}/collections"): _READ[Area.VECTORS],
+    ("GET", f"{_VECTOR}/collections/{{name}}"): _READ[Area.VECTORS],
+    ("POST", f"{_VECTOR}/write"): _WRITE[Area.VECTORS],
+    ("POST", f"{_VECTOR}/delete"): _WRITE[Area.VECTORS],
+    ("PUT", f"{_VECTOR}/collections/{{name}}"): _ADMIN[Area.VECTORS],
+    ("DELETE", f"{_VECTOR}/collections/{{name}}"): _ADMIN[Area.VECTORS],
+}
+
+
+def need_of(method: str, route: str | None) -> Need:
+    """What a request with this method to this route needs; `route` None: there is no such route."""
+    if route is None:
+        return ANY_CREDENTIAL
+    return NEEDS.get(("GET" if method == "HEAD" else method, route), ALL_ADMIN)

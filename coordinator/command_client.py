@@ -1,0 +1,117 @@
+"""The HTTP client of the commands, and their options for reaching a cluster.
+
+A token is read from a file or from the environment: the arguments of a process can be read by every user of a machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import ssl
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+URL_DEFAULT = "http://127.0.0.1:9090"
+PORT_DEFAULT = 9090
+TIMEOUT_S = 60.0
+TOKEN_BYTES_MAX = 1024
+
+
+class CommandError(Exception):
+    """An error that is shown as one line; exit code 1."""
+
+
+class Client:
+    """One connection to the HTTP interface. Raises CommandError when it cannot be reached or refuses a request.
+
+    `authorization`: the header of every request; `tls`: how an https URL is reached.
+    """
+
+    def __init__(self, url: str, authorization: str = "", tls: ssl.SSLContext | None = None) -> None:
+        try:
+            parts = urllib.parse.urlsplit(url if "//" in url else f"//{url}")
+            host, port = parts.hostname, parts.port or PORT_DEFAULT
+        except ValueError:
+            raise CommandError(f"--url cannot be read; it must be such as {URL_DEFAULT}") from None
+        if "@" in parts.netloc:
+            raise CommandError(
+                "--url has a user or a password, which all users of this machine can read; use --token-file or "
+                "TRIPTYCH_TOKEN"
+            )
+        if parts.scheme not in ("", "http", "https") or not host:
+            raise CommandError(f"--url is {url!r}; it must be such as {URL_DEFAULT}")
+        self._url = url
+        self._headers = {"Content-Type": "application/json"}
+        if authorization:
+            self._headers["Authorization"] = authorization
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            self._connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=tls)
+        else:
+            self._connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Client:
+        """By the options that `add_options` has added."""
+        return cls(arguments.url, authorization(arguments.token_file), _tls(arguments))
+
+    def call(self, method: str, path: str, body: Any = None, **parameters: str | int) -> Any:
+        """Send one request. Returns the JSON of the answer."""
+        if parameters:
+            path += "?" + urllib.parse.urlencode(parameters)
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            self._connection.request(method, path, data, self._headers)
+            answer = self._connection.getresponse()
+            content = json.loads(answer.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._connection.close()
+            raise CommandError(f"{self._url} does not answer: {error}") from error
+        if answer.status != 200:
+            raise CommandError(content.get("message") or content.get("error") or f"status {answer.status}")
+        return content
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options by which a command reaches a cluster."""
+    url = os.environ.get("TRIPTYCH_URL", URL_DEFAULT)
+    parser.add_argument("--url", default=url, help=f"of the cluster (default: TRIPTYCH_URL, or {URL_DEFAULT})")
+    parser.add_argument(
+        "--token-file", type=Path, help="file with a token, or with user:password (default: TRIPTYCH_TOKEN has it)"
+    )
+    parser.add_argument("--ca", type=Path, help="certificates that the server's is verified with, as PEM")
+    parser.add_argument("--tls-cert", type=Path, help="certificate of this client, as PEM")
+    parser.add_argument("--tls-key", type=Path, help="key of --tls-cert, if it is another file")
+
+
+def authorization(token_file: Path | None) -> str:
+    """The header for the token, or the user and password, in this file or in TRIPTYCH_TOKEN; empty without either."""
+    text = os.environ.get("TRIPTYCH_TOKEN", "")
+    if token_file is not None:
+        try:
+            with open(token_file) as file:
+                text = file.read(TOKEN_BYTES_MAX)
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"--token-file is {token_file}, which cannot be read: {error}") from None
+    text = text.strip()
+    if not text:
+        return ""
+    if not text.isprintable():
+        raise CommandError("the token is more than one line, or has a character that no header may have")
+    return f"Basic {base64.b64encode(text.encode()).decode()}" if ":" in text else f"Bearer {text}"
+
+
+def _tls(arguments: argparse.Namespace) -> ssl.SSLContext | None:
+    if arguments.ca is None and arguments.tls_cert is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=arguments.ca)
+        if arguments.tls_cert is not None:
+            context.load_cert_chain(arguments.tls_cert, arguments.tls_key)
+    except OSError as error:
+        raise CommandError(f"--ca, --tls-cert or --tls-key cannot be used: {error}") from None
+    return context
