@@ -93,13 +93,13 @@ class Admission:
             raise Overloaded(
                 f"{self.requests} requests are in flight, the limit is {self.requests_max} "
                 f"(TRIPTYCH_REQUESTS_IN_FLIGHT_MAX){'' if holder.may_use_reserve else kept}; try again later"
-            )
+            ).because("requests_in_flight")
         if client.requests >= self._client_requests_max:
             raise Overloaded(
                 f"{client.name} has {client.requests} requests in flight, the limit for one client is "
                 f"{self._client_requests_max} (TRIPTYCH_CLIENT_SHARE of TRIPTYCH_REQUESTS_IN_FLIGHT_MAX); "
                 "try again later"
-            )
+            ).because("client_share")
 
     def leave(self, holder: Holder) -> None:
         """The request has been answered or has failed; the bytes held for it are given back."""
@@ -145,7 +145,7 @@ class Admission:
             raise Overloaded(
                 f"{client.followers} reads of {client.name} follow the log, the limit for one client is "
                 f"{self._client_followers_max} (TRIPTYCH_CLIENT_SHARE of TRIPTYCH_LOG_FOLLOWERS_MAX); try again later"
-            )
+            ).because("client_share")
         client.followers += 1
         self.park(holder)
         try:
@@ -190,7 +190,7 @@ class Admission:
         return Overloaded(
             f"bodies of {held} bytes are held, the limit is {limit} ({setting}), and this one has {size} or more; "
             f"try again later, or with a body of at most {SMALL_BODY_BYTES} bytes"
-        )
+        ).because("bodies_bytes")
 
     def release(self, holder: Holder) -> int:
         """Give back what is held for the request; returns how many bytes that was."""

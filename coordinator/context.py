@@ -17,8 +17,9 @@ from coordinator.queries.cost import Costs
 from coordinator.queries.gate import Gate
 from coordinator.series.groups import SampleWrites
 from coordinator.spool import Spool
-from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
+from coordinator.watching.telemetry import Telemetry
+from coordinator.watching.watch import Watch
 from shared.config import Settings
 
 
@@ -38,6 +39,7 @@ class Context:
     connections: Connections = field(init=False)
     pressure: Pressure = field(init=False)
     spool: Spool = field(init=False)
+    watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
         self.admission = Admission(self.settings)
@@ -51,8 +53,7 @@ class Context:
         )
         self.gate.restraint = self.pressure
         self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
-        self.telemetry.watch(self.connections)
-        self.telemetry.watch_pressure(self.pressure)
+        self.watch = Watch(self.telemetry, self.links, self.settings.data)
 
 
 CONTEXT = web.AppKey("context", Context)

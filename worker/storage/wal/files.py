@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ SPARES_MAX = 2
 class File:
     """A file in use. `size`: bytes that were allocated when it was prepared. `last`: stream → position of its last
     record in this file. `descriptor` is −1 if the file takes no more records. `was_read`: the file was read at this
-    start, so replays may hold views of it."""
+    start, so replays may hold views of it. `since`: Unix time when it was prepared, or last written if it was read."""
 
     number: int
     path: Path
@@ -47,6 +48,7 @@ class File:
     size: int = 0
     was_read: bool = False
     last: dict[tuple[int, int], int] = field(default_factory=dict)
+    since: float = field(default_factory=time.time)
 
 
 class Files:

@@ -24,7 +24,7 @@ from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
 from shared.wire import Frame
-from worker.storage.faces import JournalStream
+from worker.storage.faces import JournalState, JournalStream
 from worker.storage.group_sync import GroupSync
 from worker.storage.wal import files, losses, reading, record, setting_aside
 from worker.storage.wal.files import FILE_BYTES, File, Files
@@ -71,6 +71,7 @@ class WriteAheadLog:
         self._offset = 0
         self._synced = 0  # offset in the last file below which everything is on the disk
         self._failed = ""
+        self._written_bytes = 0
         self._syncs = GroupSync(self._fsync)
 
     def open(self) -> WriteAheadLog:
@@ -129,7 +130,8 @@ class WriteAheadLog:
         assert self._register is not None
         read: list[File] = []
         for content in survey.used:
-            read.append(File(content.number, content.path, was_read=True))
+            status = content.path.stat()
+            read.append(File(content.number, content.path, -1, status.st_size, True, since=status.st_mtime))
             for header, payload in content.records:
                 if header.offset < content.synced:
                     self._hold(read[-1], header, payload, header.offset)
@@ -237,6 +239,7 @@ class WriteAheadLog:
             file.last[stream.key] = _position(file.number, self._offset)
             positions.append(file.last[stream.key])
             self._offset += size
+        self._written_bytes += sum(sizes)
         assert self._offset == end
         return positions
 
@@ -292,6 +295,14 @@ class WriteAheadLog:
         if self._failed or self._files is None:
             raise Unavailable(f"the log {self._directory} takes no records: {self._failed or 'it is not open'}")
         return self._files
+
+    def state(self) -> JournalState:
+        """See `worker.storage.faces.JournalState`."""
+        with self._lock:
+            used = list(self._used)
+            oldest_at = next((file.since for file in used if file.last and not self._is_released(file)), None)
+        size = sum(file.size for file in used)
+        return JournalState(self._written_bytes, len(used), size, oldest_at, bool(self._failed), self._syncs.latencies)
 
     def recoverable(self) -> bool:
         """Whether the log has failed and the disk has enough free space to open it again. Raises OSError."""
