@@ -1,9 +1,8 @@
 """The service stores its own metrics in itself, as a Prometheus would that scrapes it.
 
-The samples take the path of remote write from the decompressed body on. They never wait: while the service is
-overloaded or the last write has not ended they are dropped and counted. Of missing shards only their part is dropped,
-so that a cluster that is half gone still says so. What is dropped is not sent
-again.
+The samples take the path of remote write from the decompressed body on. They never wait: if the last write has
+not ended they are dropped and counted. Of missing shards their part is dropped, and while writes are refused because of
+overload, all but a few: so a cluster that is overloaded or half gone still says so. What is dropped is not sent again.
 """
 
 from __future__ import annotations
@@ -40,6 +39,23 @@ JOB = "triptych"
 FIRST_AFTER_S = 1.0
 SERIES_MAX = 100_000
 """Series that are remembered as gone until the end of each is stored; some 300 for each worker are usual."""
+VITAL = frozenset(
+    (
+        "triptych_overload_level",
+        "triptych_overload_refused_total",
+        "triptych_queue_wait_seconds",
+        "triptych_memory_available_bytes",
+        "triptych_memory_reserve_bytes",
+        "triptych_disk_free_bytes",
+        "triptych_disk_size_bytes",
+        "triptych_shard_ready",
+        "triptych_cluster_shards",
+        "triptych_workers",
+        "triptych_workers_expected",
+        "triptych_self_scrape_dropped_total",
+    )
+)
+"""Metrics that are stored even while writes are refused: some ten samples and two for each shard."""
 METADATA_INTERVAL_S = 3600.0
 """Types and helps are stored at the start and again after this time."""
 FAILED_LOG_INTERVAL_S = 300.0
@@ -55,10 +71,10 @@ Key = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Prepared:
-    """One scrape, ready to be sent. `left_out`: samples of shards that are missing. `ended`: series that it ends."""
+    """One scrape, ready to be sent. `left_out`: samples that are dropped, by reason. `ended`: series that it ends."""
 
     cut: Cut
-    left_out: int
+    left_out: Counter[str]
     ended: list[Key]
 
 
@@ -118,17 +134,20 @@ class SelfScrape:
         self.scrapes += 1
         self.seconds += time.perf_counter() - gathering_s
         samples = sum(map(len, values.by_name.values()))
-        if self._pressure.level >= Level.WRITES:
-            self.dropped["overload"] += samples
-        elif self._write is not None and not self._write.done():
+        if self._write is not None and not self._write.done():
             self.dropped["late"] += samples
         else:
             missing = self._links.unready()
             # In a thread, since it takes some 5 µs for each series.
-            prepared = await asyncio.to_thread(self._prepare, values, missing.keys(), time_ms, started_s)
+            is_overloaded = self._pressure.level >= Level.WRITES
+            prepared = await asyncio.to_thread(
+                self._prepare, values, missing.keys(), time_ms, started_s, is_overloaded=is_overloaded
+            )
             self._write = asyncio.create_task(self._send(prepared, is_whole=not missing))
 
-    def _prepare(self, values: Values, missing: Collection[int], time_ms: int, started_s: float) -> _Prepared:
+    def _prepare(
+        self, values: Values, missing: Collection[int], time_ms: int, started_s: float, *, is_overloaded: bool
+    ) -> _Prepared:
         began_s = time.thread_time()
         series = dict(_series_of(values))
         known = {key: self._known.get(key) or self._identity(key) for key in series}
@@ -144,11 +163,13 @@ class SelfScrape:
         ended = [key for key, (_, shard) in self._vanished.items() if shard not in missing]
         end = _sample(STALE, time_ms)
         messages = [self._vanished[key][0] + end for key in ended]
-        left_out = 0
+        left_out: Counter[str] = Counter()
         for key, value in series.items():
             label_bytes, shard = known[key]
             if shard in missing:
-                left_out += 1
+                left_out["shard"] += 1
+            elif is_overloaded and key[0] not in VITAL:
+                left_out["overload"] += 1
             else:
                 messages.append(label_bytes + _sample(value, time_ms))
         for name, number in zip(SCRAPE_SERIES, numbers, strict=True):
@@ -167,7 +188,7 @@ class SelfScrape:
 
     async def _send(self, prepared: _Prepared, *, is_whole: bool) -> None:
         cut = prepared.cut
-        self.dropped["shard"] += prepared.left_out
+        self.dropped.update(prepared.left_out)
         self.dropped["refused"] += cut.refused_count
         try:
             if cut.parts:

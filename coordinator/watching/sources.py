@@ -22,6 +22,9 @@ from shared.manifest import FORMAT
 from shared.measurements import Values
 
 DURATION = "_ms"
+# A counter that appears with its first event shows no increase, so the usual reasons are there from the beginning.
+ENDED = ("refused", "head timeout", "idle timeout", "slow reader")
+OVERLOADS = ("memory", "heavy", "writes", "reads")
 
 
 def watch(
@@ -52,8 +55,8 @@ def put_connections(values: Values, connections: Connections) -> None:
     values.put("triptych_connections_waiting", len(connections.idle), "idle")
     values.put("triptych_connections_waiting", len(connections.bodies), "body")
     values.put("triptych_connections_waiting", len(connections.readers), "reader")
-    for reason, count in connections.ended.items():
-        values.put("triptych_connections_ended_total", count, reason)
+    for reason in (*ENDED, *(connections.ended.keys() - set(ENDED))):
+        values.put("triptych_connections_ended_total", connections.ended[reason], reason)
     values.put("triptych_bytes_in_flight", connections.head_bytes, "heads")
     values.put("triptych_bytes_in_flight", connections.unsent_bytes, "unsent")
 
@@ -64,9 +67,9 @@ def put_pressure(values: Values, pressure: Pressure) -> None:
     values.put("triptych_loop_lag_seconds", pressure.loop_lag)
     values.put("triptych_memory_available_bytes", pressure.available_bytes)
     values.put("triptych_memory_reserve_bytes", pressure.reserve_bytes)
-    for reason, count in pressure.refused.items():
-        values.put("triptych_overload_refused_total", count, reason)
-        values.put("triptych_requests_refused_total", count, reason)
+    for reason in OVERLOADS:
+        values.put("triptych_overload_refused_total", pressure.refused[reason], reason)
+        values.put("triptych_requests_refused_total", pressure.refused[reason], reason)
 
 
 def put_admission(values: Values, admission: Admission) -> None:

@@ -21,6 +21,22 @@ Source = Callable[[Values], None]
 
 LOG_PATHS, VECTOR_PATHS, METRICS_PATHS = "/api/v1/log/", "/api/v1/vector/", "/api/v1/"
 SERVICE_PATHS = ("/api/v1/status/", "/api/v1/cluster")
+AREAS, OUTCOMES = ("metrics", "log", "vector", "service"), ("ok", "refused", "failed", "left")
+ALERTED_REASONS = (
+    "unavailable",
+    "deadline",
+    "internal",
+    "overload",
+    "requests_in_flight",
+    "client_share",
+    "bodies_bytes",
+    "worker_requests",
+    "worker_bytes",
+    "queries_waiting",
+    "query_budget",
+    "too_large",
+)
+"""Shown from the beginning: a counter that appears with its first event shows no increase."""
 CLIENT_LEFT = 499
 UNAVAILABLE = 503
 
@@ -33,7 +49,7 @@ class Telemetry:
         self.series_refused = 0
         self.records_in = 0
         self.vectors_in = 0
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter(dict.fromkeys(ALERTED_REASONS, 0))
         """Requests answered with an error, by reason."""
         self._requests: dict[tuple[str, str, int], int] = {}
         self._latencies: dict[str, Latencies] = {}
@@ -69,7 +85,7 @@ class Telemetry:
         return render(self.values(), "")[0]
 
     def _put_requests(self, values: Values) -> None:
-        by_area: Counter[tuple[str, str]] = Counter()
+        by_area: Counter[tuple[str, str]] = Counter({(area, outcome): 0 for area in AREAS for outcome in OUTCOMES})
         for (method, path, status), count in self._requests.items():
             values.put("triptych_http_requests_total", count, method, path, str(status))
             by_area[area_of(path), _outcome(status)] += count
