@@ -81,7 +81,8 @@ def _engines(target: Target) -> tuple[str, ...]:
 
 
 def _finished(waiting: list[Campaign], jobs: int) -> float:
-    """Run all campaigns, so many at a time; returns how long that took, in seconds."""
+    """Run all campaigns, so many at a time, and print a line for each that is over; returns how long that took, in
+    seconds."""
     started = time.monotonic()
     running: list[Campaign] = []
     try:
@@ -91,7 +92,10 @@ def _finished(waiting: list[Campaign], jobs: int) -> float:
                 campaign.start()
                 running.append(campaign)
             time.sleep(POLL_S)
-            running = [campaign for campaign in running if not campaign.poll()]
+            over = [campaign for campaign in running if campaign.poll()]
+            running = [campaign for campaign in running if campaign not in over]
+            for campaign in over:
+                print(f"{time.monotonic() - started:6.0f} s  {campaign.summary()}", flush=True)
     finally:
         for campaign in running:
             campaign.kill()

@@ -36,6 +36,8 @@ CHOICE_BYTES_MAX = 2048
 """Of the bytes from which hypothesis takes the choices of one input."""
 RESTARTS_MAX = 5
 POLL_S = 0.05
+LOG_BYTES_SHOWN = 2000
+"""Of what a process wrote before it ended, such as the traceback of a strategy that failed."""
 PR_SET_PDEATHSIG = 1
 """Linux: the signal that a process gets when its parent ends."""
 
@@ -87,7 +89,8 @@ class Campaign:
         running = self.progress.counters.started > 0
         self.progress.counters.started = 0.0
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
-        self._keep_last("ended", f"the process ended with {how}" + ("" if running else ", between two inputs"))
+        where = "" if running else ", between two inputs"
+        self._keep_last("ended", f"the process ended with {how}{where}; the end of {self.log}:\n{self._end_of_log()}")
         self.restarts += 1
         if self.restarts > RESTARTS_MAX or self.took_s >= self.seconds:
             return True
@@ -95,10 +98,21 @@ class Campaign:
         self.start()
         return False
 
+    def summary(self) -> str:
+        """What it has taken and found so far, in one line."""
+        counters = self.progress.counters
+        return (
+            f"{self.target.name}, {self.engine}: {counters.inputs} inputs in {self.took_s:.0f} s, the slowest "
+            f"{counters.slowest_s * 1000:.1f} ms; {len(self.findings.paths())} failures of this target"
+        )
+
     def kill(self) -> None:
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
+
+    def _end_of_log(self) -> str:
+        return self.log.read_bytes()[-LOG_BYTES_SHOWN:].decode(errors="replace") if self.log.exists() else ""
 
     def _watch(self) -> None:
         try:
