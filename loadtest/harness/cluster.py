@@ -59,7 +59,6 @@ class Cluster:
             "TRIPTYCH_DATA": str(self.directory / "data"),
             "TRIPTYCH_SHARDS": str(self.shards),
             "TRIPTYCH_WORKERS": str(self.workers),
-            "TRIPTYCH_SELF_SCRAPE": "0",
             **self.settings,
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}
