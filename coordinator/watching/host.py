@@ -1,4 +1,4 @@
-"""What has to be asked of the operating system: this process, and the space on the disk of the data directory.
+"""What has to be asked of the operating system: about this process, and the space on the disk of the data directory.
 
 A disk that does not answer must not stop the event loop, so a thread asks, and the last answer is shown with its age.
 """
@@ -33,35 +33,36 @@ class Host:
         self._directory = directory
         self._process = ProcessMeasurements(NAME)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="measure")
-        self._asked: asyncio.Future[tuple[int, int]] | None = None
-        self._space: tuple[int, int] | None = None
-        self._space_at = 0.0
+        self._asked: asyncio.Future[Values] | None = None
+        self._known = Values()
+        self._known_at = 0.0
 
     async def refresh(self, within_s: float) -> None:
-        """Ask for the space on the disk; returns when it is known or the time is over."""
+        """Ask the operating system; returns when it has answered or the time is over."""
         if self._asked is None:
             self._asked = asyncio.get_running_loop().run_in_executor(self._pool, self._measure)
-            self._asked.add_done_callback(self._known)
+            self._asked.add_done_callback(self._answered)
         await asyncio.wait([self._asked], timeout=within_s)
 
-    def _measure(self) -> tuple[int, int]:
-        status = os.statvfs(self._directory)
-        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
-
-    def _known(self, asked: asyncio.Future[tuple[int, int]]) -> None:
-        self._asked = None
-        if not asked.cancelled() and asked.exception() is None:
-            self._space, self._space_at = asked.result(), time.monotonic()
-
-    def put(self, values: Values) -> None:
-        """Add the numbers of now."""
+    def _measure(self) -> Values:
+        values = Values()
         self._process.put(values)
         for name, own in _STANDARD.items():
             value = values.get(own, NAME)
             assert isinstance(value, float)
             values.put(name, value)
-        if self._space is not None:
-            free, size = self._space
-            values.put("triptych_disk_free_bytes", free)
-            values.put("triptych_disk_size_bytes", size)
-            values.put("triptych_disk_measured_seconds", time.monotonic() - self._space_at)
+        status = os.statvfs(self._directory)
+        values.put("triptych_disk_free_bytes", status.f_bavail * status.f_frsize)
+        values.put("triptych_disk_size_bytes", status.f_blocks * status.f_frsize)
+        return values
+
+    def _answered(self, asked: asyncio.Future[Values]) -> None:
+        self._asked = None
+        if not asked.cancelled() and asked.exception() is None:
+            self._known, self._known_at = asked.result(), time.monotonic()
+
+    def put(self, values: Values) -> None:
+        """Add the last answer and its age."""
+        values.update(self._known)
+        if self._known_at:
+            values.put("triptych_disk_measured_seconds", time.monotonic() - self._known_at)

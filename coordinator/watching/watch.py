@@ -21,6 +21,7 @@ class Watch:
         self.telemetry = telemetry
         self._host = Host(directory)
         self._workers = WorkerMeasurements(links)
+        self._rendering = asyncio.Lock()  # so that whoever asks again and again has one processor at most
         telemetry.watch(self._host.put)
         telemetry.watch(self._workers.put)
 
@@ -31,5 +32,5 @@ class Watch:
     async def exposition(self, accept: str) -> tuple[bytes, str]:
         """All metrics as they are now, in the format that an Accept header asks for, and its content type."""
         await self.refresh()
-        values = self.telemetry.values()
-        return await asyncio.to_thread(render, values, accept)
+        async with self._rendering:
+            return await asyncio.to_thread(render, self.telemetry.values(), accept)
