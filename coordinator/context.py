@@ -18,6 +18,7 @@ from coordinator.queries.gate import Gate
 from coordinator.series.groups import SampleWrites
 from coordinator.spool import Spool
 from coordinator.vectors.area import VectorArea
+from coordinator.waiting_room import WaitingRoom
 from coordinator.watching.telemetry import Telemetry
 from coordinator.watching.watch import Watch
 from shared.config import Settings
@@ -38,6 +39,7 @@ class Context:
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)
     pressure: Pressure = field(init=False)
+    waiting_room: WaitingRoom = field(init=False)
     spool: Spool = field(init=False)
     watch: Watch = field(init=False)
 
@@ -52,6 +54,8 @@ class Context:
             self.links.pause_background,
         )
         self.gate.restraint = self.pressure
+        self.waiting_room = WaitingRoom(self.pressure)
+        self.pressure.waiting, self.pressure.looked = self.waiting_room.__len__, self.waiting_room.look
         self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
         self.watch = Watch(self.telemetry, self.links, self.settings.data)
 

@@ -62,7 +62,14 @@ class Dispatcher:
     def server(self, **options: Any) -> web.Server:
         """For `web.ServerRunner`; the options are those of `web.AppRunner`."""
         context = self._context
-        return Server(self._handle, context.connections, context.pressure, request_factory=self._request, **options)  # type: ignore[arg-type]
+        return Server(
+            self._handle,
+            context.connections,
+            context.pressure,
+            context.waiting_room,
+            request_factory=self._request,
+            **options,
+        )  # type: ignore[arg-type]
 
     def _own(self, match: web.UrlMappingMatchInfo) -> web.UrlMappingMatchInfo:
         match.add_app(self._app)
@@ -130,6 +137,7 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
         context.admission.enter(holder, may_use_reserve=request.path.startswith(RESERVED))
     except errors.Overloaded as error:
         context.telemetry.refuse(error)
+        context.waiting_room.admit()
         return error_answer(request.path, error)
     response: web.StreamResponse | None = None
     try:
@@ -139,6 +147,7 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     finally:
         context.admission.leave(holder)
+        context.waiting_room.admit()
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else "other"
         status = response.status if response is not None else 499  # the client went away

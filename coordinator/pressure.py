@@ -11,8 +11,8 @@ reply, less the time in which the worker worked on it. A light query may wait at
 how far the event loop is behind. A burst makes them grow for a moment. If they stay above a target, a queue stands: as
 much comes as leaves, and every request waits in vain (K. Nichols, V. Jacobson, "Controlling Queue Delay", 2012). Then
 the number of requests at work is bounded, and the bound shrinks until the wait is what it should be: by Little's law,
-the number of requests and their wait are proportional. Writes may take three quarters of this number, and heavy queries
-begin below half of it, so the order of refusal needs no further rule.
+the number of requests and their wait are proportional. Others wait for their turn (coordinator/waiting_room.py), and
+are refused when more come than leave.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ TICK_S = 0.1
 """How often the state is looked at."""
 STANDING_TICKS = 3
 """A wait above the target for so many ticks in a row is a standing queue; a shorter one is a burst."""
-LIMIT_MIN = 48
-"""At least so many requests may be at work. A closed loop of some tens of clients, such as a dashboard or a benchmark,
-is no overload, however slow the machine."""
+LIMIT_MIN = 16
+"""At least so many requests may be at work: enough to keep all processes busy and to share an fsync."""
+REFUSED_FROM = 48
+"""A request that cannot wait in the waiting room is not refused while fewer are at work, also where the bound is lower.
+A closed loop of some tens of clients, such as a dashboard or a benchmark, is no overload, however slow the machine."""
 SHRINK_LEAST, SHRINK_MOST = 0.95, 0.6
 """The bound becomes so many times what it was in one tick, at least and at most."""
 GROWTH = 1.05
@@ -109,6 +111,10 @@ class Pressure:
         self.memory_level = Level.NONE
         self.is_on = False
         """Whether anything may be refused at the moment."""
+        self.waiting: Callable[[], int] = lambda: 0
+        """How many requests wait for their turn and are not at work yet."""
+        self.looked: Callable[[], None] = lambda: None
+        """Called after each look."""
         self.refused: Counter[str] = Counter()
         """Requests refused, by reason."""
         self._refused_before = 0
@@ -132,9 +138,13 @@ class Pressure:
         """What is given up now."""
         if self._limit is None:
             return self.memory_level
-        used = self._work.at_work() / self._limit
+        used = self._wanted() / max(self._limit, REFUSED_FROM)
         by_wait = Level.WRITES if used >= WRITES_SHARE else Level.HEAVY if used >= HEAVY_SHARE else Level.BACKGROUND
         return max(self.memory_level, by_wait)
+
+    def _wanted(self) -> int:
+        """Requests that are at work or want to be."""
+        return self._work.at_work() + self.waiting()
 
     # What is refused
 
@@ -146,22 +156,43 @@ class Pressure:
 
     def refusal(self, path: str) -> str:
         """Why a request to this path is refused now, or an empty text. To be asked while `is_on`."""
+        why = self.memory_refusal(path)
+        if why or self._limit is None or path.startswith(STATE_PATHS):
+            return why
         is_write = path in WRITE_PATHS
-        if is_write and self.memory_level >= Level.WRITES:
-            return self._refused("memory", self._short_of_memory("writes", 1.0))
-        if self._limit is None or path.startswith(STATE_PATHS):
-            return ""
-        limit = self._limit * (WRITES_SHARE if is_write else 1.0)
+        limit = max(self._limit, REFUSED_FROM) * (WRITES_SHARE if is_write else 1.0)
         if self._work.at_work() < limit:
             return ""
         what = "writes" if is_write else "reads"
         return self._refused(what, self._queue_stands(what, int(limit)))
 
+    def memory_refusal(self, path: str) -> str:
+        """Why a request to this path is refused by memory, or an empty text."""
+        if self.memory_level >= Level.WRITES and path in WRITE_PATHS:
+            return self._refused("memory", self._short_of_memory("writes", 1.0))
+        return ""
+
+    def has_to_wait(self, path: str) -> bool:
+        """Whether a request to this path must wait for its turn. To be asked while `is_on`."""
+        return not (self.has_place() or path.startswith(STATE_PATHS))
+
+    def has_place(self) -> bool:
+        """Whether one request more may be at work."""
+        return self._limit is None or self._work.at_work() < self._limit
+
+    def gave_up(self, what: str, waiting: int) -> str:
+        """The text for a request of a kind (reads, writes) that has waited for its turn in vain, beside so many."""
+        return self._refused(
+            what,
+            f"{waiting} requests wait for their turn, the limit until work waits less than "
+            f"{self._target_s * 1000:g} ms (TRIPTYCH_QUEUE_WAIT); try again later",
+        )
+
     def allows_heavy(self) -> bool:
         """Whether a heavy query may begin now."""
         if not self.is_on:
             return True
-        by_wait = self._limit is None or self._work.at_work() < self._limit * HEAVY_SHARE
+        by_wait = self._limit is None or self._wanted() < max(self._limit, REFUSED_FROM) * HEAVY_SHARE
         return by_wait and self.memory_level < Level.HEAVY
 
     def require_heavy(self) -> None:
@@ -172,7 +203,7 @@ class Pressure:
             raise Overloaded(self._refused("memory", self._short_of_memory("heavy queries", HEAVY_RESERVES))).because(
                 COUNTED_HERE
             )
-        limit = int(self._limit * HEAVY_SHARE)
+        limit = int(max(self._limit, REFUSED_FROM) * HEAVY_SHARE)
         raise Overloaded(self._refused("heavy", self._queue_stands("heavy queries", limit))).because(COUNTED_HERE)
 
     def _refused(self, reason: str, text: str) -> str:
@@ -188,7 +219,7 @@ class Pressure:
 
     def _queue_stands(self, what: str, limit: int) -> str:
         return (
-            f"{limit} requests or more are at work, the limit for {what} until work waits less than "
+            f"{limit} requests or more are at work or wait for that, the limit for {what} until work waits less than "
             f"{self._target_s * 1000:g} ms for its turn (TRIPTYCH_QUEUE_WAIT); try again later"
         )
 
@@ -218,6 +249,7 @@ class Pressure:
             self._ticks += 1
         else:
             self._ticks = 0
+        self.looked()
 
     def _look_at_memory(self) -> None:
         self.available_bytes = available = self._memory.available_bytes()

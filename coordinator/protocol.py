@@ -23,6 +23,7 @@ from coordinator.connections import Connections
 from coordinator.early_refusal import path_of_whole, refusal
 from coordinator.pressure import Pressure
 from coordinator.responses import error_answer
+from coordinator.waiting_room import WaitingRoom
 from shared import errors
 from shared.telemetry import event
 
@@ -55,6 +56,8 @@ class Connection(RequestHandler):
         "_is_refused",
         "_latest",
         "_pressure",
+        "_unread",
+        "_waiting_room",
         "_wire",
         "head_bytes",
         "holder",
@@ -68,6 +71,9 @@ class Connection(RequestHandler):
         self._max_msg_queue_size, self._msg_queue_resume_size = PIPELINED_MAX, PIPELINED_MAX - 1
         self._connections = server.registry
         self._pressure = server.pressure
+        self._waiting_room = server.waiting_room
+        self._unread = b""
+        """The request that waits in the waiting room, if one does."""
         self._wire: asyncio.Transport | None = None
         """The transport until the connection is lost; aiohttp forgets it as soon as it has begun to close it."""
         self._body: StreamReader = EMPTY_PAYLOAD
@@ -91,6 +97,7 @@ class Connection(RequestHandler):
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._wire = None
+        self._waiting_room.leave(self)
         self._connections.admission.begun(self.holder)
         self._connections.lost(self)
         super().connection_lost(error)
@@ -121,8 +128,13 @@ class Connection(RequestHandler):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return  # what follows is nothing that can be read; the connection ends with the answer
-        if self._pressure.is_on and self._is_refused_early(data):
+        if self._unread:
+            data = self._taken_back() + data  # pipelined: what cannot wait whole takes the usual way
+        elif self._pressure.is_on and self._is_kept(data):
             return
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
         self._latest = data[:HEAD_BYTES]
         if not self._first:
             self._first = self._latest
@@ -140,23 +152,47 @@ class Connection(RequestHandler):
             elif not within and self.head_bytes > HEAD_BYTES_FAIR:
                 self._refuse(errors.Overloaded("too many heads of requests are not complete; try again later"))
 
-    def _is_refused_early(self, data: bytes) -> bool:
-        """Answer a request that is refused because of overload, if that can be done without aiohttp, at a tenth of the
-        cost: it has come in one piece, and nothing else is under way on this connection."""
+    # Under pressure
+
+    def _is_kept(self, data: bytes) -> bool:
+        """Whether a request is refused here because of overload, or waits for its turn. Both are possible without
+        aiohttp, at a tenth of the cost, if it has come in one piece and nothing else is under way on this
+        connection."""
         waiter = self._waiter
         if waiter is None or waiter.done() or self.head_bytes or self.writing_paused or self._wire is None:
             return False
         path = path_of_whole(data)
         if path is None:
             return False
-        why = self._pressure.refusal(path)
-        if not why:
+        why = self._pressure.memory_refusal(path)
+        if not why and not self._pressure.has_to_wait(path):
             self._connections.admission.announce(self.holder)
             return False
-        self._wire.write(refusal(path, why))
         self._connections.heard(self)
-        self._connections.rested(self)
+        self._unread, self.path = data, path
+        if why:
+            self.turn_away(why)
+        else:
+            self._waiting_room.enter(self, self.holder.client, path)
         return True
+
+    def go_on(self) -> None:
+        """It is the turn of the request that has waited."""
+        data, self._unread = self._unread, b""
+        self._connections.admission.announce(self.holder)
+        self._read(data)
+
+    def turn_away(self, why: str) -> None:
+        """Refuse the request that was not read."""
+        self._unread = b""
+        if self._wire is not None:
+            self._wire.write(refusal(self.path, why))
+        self._connections.rested(self)
+
+    def _taken_back(self) -> bytes:
+        self._waiting_room.leave(self)
+        data, self._unread = self._unread, b""
+        return data
 
     def _note_request(self) -> None:
         message, self._body = self._messages[-1]
@@ -233,10 +269,13 @@ def client_of(request: web.BaseRequest) -> str:
 class Server(web.Server):
     """Creates a `Connection` for each accepted connection, which tells the registry what it waits for."""
 
-    def __init__(self, handler: Any, registry: Connections, pressure: Pressure, **options: Any) -> None:
+    def __init__(
+        self, handler: Any, registry: Connections, pressure: Pressure, waiting_room: WaitingRoom, **options: Any
+    ) -> None:
         super().__init__(handler, **options)
         self.registry = registry
         self.pressure = pressure
+        self.waiting_room = waiting_room
 
     def __call__(self) -> RequestHandler:
         return Connection(self, loop=self._loop, **self._kwargs)

@@ -7,12 +7,16 @@ import time
 
 import psutil
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
+MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8
 MMAP_THRESHOLD_BYTES = 32 << 20
 """Arrays below this size come from the heap (glibc allows no more); larger ones come from the kernel and go back to
 it."""
 TRIM_THRESHOLD_BYTES = 128 << 20
 """Free memory that may remain at the end of a heap before it goes back to the kernel."""
+
+ARENAS = 1
+"""Heaps of a process. By itself, glibc makes up to eight for each processor, and `trim` returns nothing of the free
+memory at the end of any but the first."""
 
 TRIM_INTERVAL_S = 10.0
 """Time between two looks at how much memory a process has."""
@@ -27,6 +31,7 @@ def keep_pages() -> None:
     if mallopt is not None:
         mallopt(MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
         mallopt(TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
+        mallopt(ARENA_MAX, ARENAS)
 
 
 def trim() -> None:

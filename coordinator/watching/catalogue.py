@@ -83,7 +83,7 @@ OVERLOAD = (
     _gauge(
         "triptych_queue_waiting",
         "queue",
-        "Queries that wait for a place (light, trials, heavy), samples, log records",
+        "Requests that wait for their turn, queries for a place (light, trials, heavy), samples, log records",
     ),
     _gauge(
         "triptych_queue_oldest_seconds",

@@ -67,6 +67,7 @@ def put_pressure(values: Values, pressure: Pressure) -> None:
     values.put("triptych_loop_lag_seconds", pressure.loop_lag)
     values.put("triptych_memory_available_bytes", pressure.available_bytes)
     values.put("triptych_memory_reserve_bytes", pressure.reserve_bytes)
+    values.put("triptych_queue_waiting", pressure.waiting(), "turn")
     for reason in OVERLOADS:
         values.put("triptych_overload_refused_total", pressure.refused[reason], reason)
         values.put("triptych_requests_refused_total", pressure.refused[reason], reason)

@@ -146,6 +146,8 @@ def _row(label: str, run: Measured, idle: Measured | None, peak: Measured | None
     others = {name: count for name, count in outcomes.statuses.items() if name not in ("200", "204", "503")}
     if outcomes.without_advice:
         others["without Retry-After"] = outcomes.without_advice
+    for kind, count in outcomes.late_by_kind.items():
+        others[f"of the late ones {kind}"] = count
     cells = [
         label,
         f"{run.rate:,.0f}",

@@ -31,6 +31,7 @@ class Outcomes:
     refused_s: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
     by_kind: Counter[str] = field(default_factory=Counter)
+    late_by_kind: Counter[str] = field(default_factory=Counter)
     without_advice: int = 0
     """Refusals that lack `Retry-After`."""
 
@@ -168,6 +169,8 @@ class Client:
                 return
             del self._busy[connection]
             self.outcomes.statuses["late"] += 1
+            if connection.request is not None:
+                self.outcomes.late_by_kind[connection.request.kind] += 1
             connection.abort()
 
 

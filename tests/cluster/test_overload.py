@@ -117,3 +117,38 @@ def test_answers_stay_in_order_whatever_way_a_refused_request_arrives(short_of_m
             received += more
     statuses = [int(answer[:3]) for answer in received.split(b"HTTP/1.1 ")[1:]]
     assert statuses == [200, 503, 200, 503, 503, 200, 503, 503, 200, 503, 503]
+
+
+def test_requests_that_wait_for_their_turn_are_answered_in_order_or_forgotten_with_their_connection(
+    new_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = new_cluster(settings={"TRIPTYCH_QUEUE_WAIT": "1ms"}).start()
+    body = json.dumps({"records": RECORDS["records"] * 300}).encode()
+    head = b"POST /api/v1/log/append HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    append = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    ready = b"GET /-/ready HTTP/1.1\r\nHost: h\r\n\r\n"
+    seen: set[tuple[bytes, bytes]] = set()
+    give_up = time.monotonic() + 30
+    while {(b"200", b"200"), (b"503", b"200")} - seen and time.monotonic() < give_up:
+        with ExitStack() as stack:
+            clients = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", cluster.port), 10)) for _ in range(200)
+            ]
+            for client in clients:
+                client.sendall(append)
+            for client in clients[::4]:
+                client.close()
+            for number, client in enumerate(clients):
+                if number % 4:
+                    client.sendall(ready)  # behind a request that may still wait
+            for number, client in enumerate(clients):
+                received = b""
+                while number % 4 and received.count(b"HTTP/1.1 ") < 2:
+                    more = client.recv(65536)
+                    assert more, received[-500:]
+                    received += more
+                if number % 4:
+                    first, second = (answer[:3] for answer in received.split(b"HTTP/1.1 ")[1:])
+                    seen.add((first, second))
+    assert seen == {(b"200", b"200"), (b"503", b"200")}
+    assert "trace" not in cluster.log("coordinator")

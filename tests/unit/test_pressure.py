@@ -8,7 +8,7 @@ import pytest
 
 from coordinator import pressure as module
 from coordinator.calls import Waits
-from coordinator.pressure import LIMIT_MIN, STANDING_TICKS, Level, Pressure
+from coordinator.pressure import LIMIT_MIN, REFUSED_FROM, STANDING_TICKS, Level, Pressure
 from shared.config import Settings
 from shared.errors import Overloaded
 
@@ -118,7 +118,7 @@ def test_the_longer_the_wait_the_fewer_may_be_at_work_but_never_less_than_the_le
 
 
 def test_few_requests_at_work_are_never_refused_however_long_they_wait(service: Service) -> None:
-    service.work.requests = LIMIT_MIN // 4
+    service.work.requests = REFUSED_FROM // 4
     service.look(wait_ms=5000, behind_s=5.0, times=100)
     assert service.refused() == []
     assert service.pressure.level == Level.BACKGROUND
@@ -128,7 +128,7 @@ def test_heavy_queries_are_refused_first_then_writes_then_reads_and_never_the_st
     service.look(wait_ms=1000, times=100)
     assert service.pressure.limit == LIMIT_MIN
     seen = []
-    for requests in range(LIMIT_MIN + 1):
+    for requests in range(REFUSED_FROM + 1):
         service.work.requests = requests
         now = service.refused()
         if not seen or now != seen[-1][1]:
@@ -136,10 +136,33 @@ def test_heavy_queries_are_refused_first_then_writes_then_reads_and_never_the_st
         assert not service.pressure.refusal(STATE)
     assert seen == [
         (0, []),
-        (LIMIT_MIN // 2, ["heavy"]),
-        (LIMIT_MIN * 3 // 4, ["heavy", "write"]),
-        (LIMIT_MIN, ["heavy", "write", "read"]),
+        (REFUSED_FROM // 2, ["heavy"]),
+        (REFUSED_FROM * 3 // 4, ["heavy", "write"]),
+        (REFUSED_FROM, ["heavy", "write", "read"]),
     ]
+
+
+def test_a_request_waits_for_its_turn_from_the_bound_on_and_the_state_is_told_at_once(service: Service) -> None:
+    pressure = service.pressure
+    assert pressure.has_place()
+    service.look(wait_ms=1000, times=100)
+    service.work.requests = LIMIT_MIN - 1
+    assert pressure.has_place()
+    assert not pressure.has_to_wait(READ)
+    service.work.requests = LIMIT_MIN
+    assert not pressure.has_place()
+    assert pressure.has_to_wait(READ)
+    assert pressure.has_to_wait(WRITE)
+    assert not pressure.has_to_wait(STATE)
+
+
+def test_heavy_queries_are_refused_when_many_wait_for_their_turn(service: Service) -> None:
+    service.look(wait_ms=1000, times=100)
+    service.work.requests = LIMIT_MIN
+    assert service.pressure.allows_heavy()
+    service.pressure.waiting = lambda: REFUSED_FROM // 2 - LIMIT_MIN
+    assert not service.pressure.allows_heavy()
+    assert service.pressure.level == Level.HEAVY
 
 
 def test_the_bound_on_requests_goes_slowly_and_only_when_waits_are_short(service: Service) -> None:
@@ -228,8 +251,8 @@ def test_a_refusal_says_what_was_seen_and_which_setting_bounds_it(service: Servi
     with pytest.raises(Overloaded) as heavy:
         service.pressure.require_heavy()
     assert str(heavy.value) == (
-        "24 requests or more are at work, the limit for heavy queries until work waits less than 15 ms for its turn "
-        "(TRIPTYCH_QUEUE_WAIT); try again later"
+        "24 requests or more are at work or wait for that, the limit for heavy queries until work waits less than "
+        "15 ms for its turn (TRIPTYCH_QUEUE_WAIT); try again later"
     )
 
 

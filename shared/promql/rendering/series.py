@@ -186,12 +186,13 @@ class SeriesWriter:
         slots = np.zeros((grid.steps, SLOT_BYTES), dtype=np.uint8)
         lengths = np.zeros(grid.steps, dtype=np.int64)
         _write_times(grid.times_ms(), slots, lengths)
-        labels = self._labels
+        # Not `self`, which has this function: the arrays of a cycle are only freed by the collector.
+        labels, instant = self._labels, self._instant
 
         def write(rows: Int, out: Bytes, ends: Int, label_ends: Int) -> int:
             return _write_matrix(
                 labels.pool, labels.offsets, labels.pieces, values, values.view(np.uint64), present, slots, lengths,
-                rows, self._instant, POWERS, out, ends, label_ends,
+                rows, instant, POWERS, out, ends, label_ends,
             )  # fmt: skip
 
         return write

@@ -1,0 +1,105 @@
+"""Where requests wait, unread, while as many are at work as may be.
+
+Few at work at a time and a short wait for the newest is better than many at work, all of which are late. But a closed
+loop of some tens of clients, such as a dashboard or a benchmark, is no overload, and none of its requests should be
+refused. So requests wait here, the oldest first in turn, as long as there is room for them. When there is none, more
+comes than leaves. From then on the newest is first in turn, since its client is the likeliest to be still there, and
+the oldest is refused: answers come at once or not at all (B. Maurer, "Fail at Scale", ACM Queue 13/8, 2015).
+
+The client with the fewest requests at work has the first turn, and the one with the most here is refused first, so that
+one client that sends much does not keep the others out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
+
+from coordinator.clients import Client
+from coordinator.pressure import WRITE_PATHS, Pressure
+
+ROOM = 64
+"""Requests that may wait. A turn looks at all of them, some 10 µs."""
+OVERFULL_S = 1.0
+"""So long after a request found no room, the newest is first in turn."""
+WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.25
+"""A request is refused when it has waited so long; the second while more comes than leaves."""
+
+
+class Visitor(Protocol):
+    """A connection with one whole request that nobody has read."""
+
+    def go_on(self) -> None:
+        """It is the request's turn."""
+
+    def turn_away(self, why: str) -> None:
+        """The request is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stay:
+    client: Client
+    is_write: bool
+    since: float
+
+
+class WaitingRoom:
+    """For the event loop's thread only."""
+
+    def __init__(self, pressure: Pressure) -> None:
+        self._pressure = pressure
+        self._stays: dict[Visitor, _Stay] = {}  # in the order of their arrival
+        self._overfull_until = 0.0
+
+    def __len__(self) -> int:
+        return len(self._stays)
+
+    def enter(self, visitor: Visitor, client: Client, path: str) -> None:
+        """Wait for a turn."""
+        now = time.monotonic()
+        self._stays[visitor] = _Stay(client, path in WRITE_PATHS, now)
+        if len(self._stays) > ROOM:
+            self._overfull_until = now + OVERFULL_S
+            self._refuse(self._least_wanted())
+
+    def leave(self, visitor: Visitor) -> bool:
+        """Whether it has waited here, which it no longer does."""
+        return self._stays.pop(visitor, None) is not None
+
+    def admit(self) -> None:
+        """Give turns while there are places. To be called when a request has been answered."""
+        stays = self._stays
+        while stays and self._pressure.has_place():
+            visitor = self._next()
+            del stays[visitor]
+            visitor.go_on()
+
+    def look(self) -> None:
+        """To be called at intervals: refuse those who have waited too long."""
+        now = time.monotonic()
+        since_max = now - (WAIT_OVERFULL_MAX_S if now < self._overfull_until else WAIT_MAX_S)
+        for visitor, stay in list(self._stays.items()):
+            if stay.since > since_max:
+                break
+            self._refuse(visitor)
+        self.admit()
+
+    def _next(self) -> Visitor:
+        """Whose turn it is."""
+        stays = self._stays
+        is_overfull = time.monotonic() < self._overfull_until
+        return min(reversed(stays) if is_overfull else stays, key=lambda visitor: stays[visitor].client.requests)
+
+    def _least_wanted(self) -> Visitor:
+        """The oldest write of the client with the most requests here, or its oldest request if it has no write."""
+        here = Counter(stay.client for stay in self._stays.values())
+        most, _ = here.most_common(1)[0]
+        own = [visitor for visitor, stay in self._stays.items() if stay.client is most]
+        return next((visitor for visitor in own if self._stays[visitor].is_write), own[0])
+
+    def _refuse(self, visitor: Visitor) -> None:
+        waiting = len(self._stays)
+        stay = self._stays.pop(visitor)
+        visitor.turn_away(self._pressure.gave_up("writes" if stay.is_write else "reads", waiting))

@@ -1,0 +1,152 @@
+"""Who has the next turn while as many requests are at work as may be, and who is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from coordinator import waiting_room as module
+from coordinator.clients import Client
+from coordinator.waiting_room import ROOM, WaitingRoom
+
+READ, WRITE = "/api/v1/query", "/api/v1/log/append"
+
+
+class Pressure:
+    def __init__(self) -> None:
+        self.places = 0
+
+    def has_place(self) -> bool:
+        return self.places > 0
+
+    def gave_up(self, what: str, waiting: int) -> str:
+        return f"{what} {waiting}"
+
+
+@dataclass(eq=False)
+class Visitor:
+    name: str
+    events: list[str]
+    pressure: Pressure
+    refused: str = field(default="")
+
+    def go_on(self) -> None:
+        self.pressure.places -= 1
+        self.events.append(self.name)
+
+    def turn_away(self, why: str) -> None:
+        self.refused = why
+        self.events.append(f"not {self.name}")
+
+
+class House:
+    def __init__(self) -> None:
+        self.pressure = Pressure()
+        self.room = WaitingRoom(self.pressure)  # type: ignore[arg-type]
+        self.events: list[str] = []
+
+    def enters(self, name: str, client: Client, path: str = READ) -> Visitor:
+        visitor = Visitor(name, self.events, self.pressure)
+        self.room.enter(visitor, client, path)
+        return visitor
+
+    def fill(self, client: Client, count: int = ROOM, path: str = READ) -> list[Visitor]:
+        return [self.enters(f"{client.name}{number}", client, path) for number in range(count)]
+
+    def turns(self, places: int) -> list[str]:
+        """What happens when so many places become free."""
+        before = len(self.events)
+        self.pressure.places = places
+        self.room.admit()
+        return self.events[before:]
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, as a list of one."""
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_oldest_has_the_first_turn_while_there_is_room(house: House) -> None:
+    house.fill(Client("a"))
+    assert house.turns(3) == ["a0", "a1", "a2"]
+    assert len(house.room) == ROOM - 3
+    assert house.turns(0) == []
+
+
+def test_the_newest_has_the_first_turn_and_the_oldest_is_refused_when_there_is_no_room(
+    house: House, clock: list[float]
+) -> None:
+    client = Client("a")
+    first = house.fill(client)[0]
+    house.enters("new", client)
+    assert house.events == ["not a0"]
+    assert first.refused == f"reads {ROOM + 1}"
+    assert house.turns(2) == ["new", f"a{ROOM - 1}"]
+    clock[0] += module.OVERFULL_S
+    assert house.turns(1) == ["a1"]
+
+
+def test_writes_are_refused_before_reads(house: House) -> None:
+    client = Client("a")
+    house.fill(client, ROOM - 1)
+    house.enters("write", client, WRITE)
+    house.enters("read", client)
+    assert house.events == ["not write"]
+
+
+def test_the_client_with_the_fewest_requests_at_work_has_the_first_turn(house: House) -> None:
+    busy, idle = Client("busy"), Client("idle")
+    busy.requests = 10
+    house.fill(busy, 5)
+    house.enters("idle", idle)
+    house.fill(busy, 5)
+    assert house.turns(1) == ["idle"]
+
+
+def test_the_client_with_the_most_requests_here_is_refused_first(house: House) -> None:
+    flood, other = Client("flood"), Client("other")
+    house.enters("other", other)
+    house.fill(flood, ROOM - 1)
+    house.enters("other2", other)
+    assert house.events == ["not flood0"]
+
+
+def test_who_has_waited_too_long_is_refused(house: House, clock: list[float]) -> None:
+    client = Client("a")
+    house.enters("old", client)
+    clock[0] += 0.1
+    house.enters("young", client)
+    clock[0] += module.WAIT_MAX_S - 0.1
+    house.room.look()
+    assert house.events == ["not old"]
+    house.fill(client)
+    house.events.clear()
+    clock[0] += module.WAIT_OVERFULL_MAX_S
+    house.enters("new", client)
+    house.room.look()
+    assert len(house.room) == 1
+    assert house.turns(1) == ["new"]
+
+
+def test_a_look_gives_turns(house: House) -> None:
+    house.fill(Client("a"), 2)
+    house.pressure.places = 5
+    house.room.look()
+    assert house.events == ["a0", "a1"]
+
+
+def test_who_has_gone_has_no_turn(house: House) -> None:
+    client = Client("a")
+    gone, _ = house.fill(client, 2)
+    assert house.room.leave(gone)
+    assert not house.room.leave(gone)
+    assert house.turns(5) == ["a1"]
