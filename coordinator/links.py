@@ -8,11 +8,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import zmq
 
 from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply
+from coordinator.shard_states import SHARD_STATES, Shard, reason_of, unavailable
 from proto import cluster_pb2
 from shared import errors, wire
 from shared.config import Settings
@@ -28,23 +28,6 @@ SEND_QUEUE_MAX = 2000
 """Messages that ZeroMQ may queue for one worker. `worker_requests_max` is lower, so this bound is never reached."""
 OWNERS_KEPT = 1024
 """Sets of shards whose owners are cached: most requests concern all shards or a single shard."""
-
-SHARD_STATES = {
-    cluster_pb2.ShardState.LOADING: "loading",
-    cluster_pb2.ShardState.READY: "ready",
-    cluster_pb2.ShardState.FAILED: "failed",
-}
-
-
-@dataclass(slots=True)
-class Shard:
-    """What the coordinator knows about one shard. `state`: "down", "loading", "ready" or "failed"."""
-
-    number: int
-    state: str = "down"
-    detail: str = "no worker has registered it"
-    worker: str | None = None
-    counts: dict[str, int] = field(default_factory=dict)
 
 
 class Links:
@@ -119,13 +102,13 @@ class Links:
     def unready(self, shards: Iterable[int] | None = None) -> dict[int, str]:
         """Shard → why it cannot answer now, for those of these shards (default: all) that are not ready."""
         numbers = range(len(self._states)) if shards is None else shards
-        return {n: _why(self._states[n]) for n in numbers if self._states[n].state != "ready"}
+        return {n: reason_of(self._states[n]) for n in numbers if self._states[n].state != "ready"}
 
     def require(self, shards: Iterable[int]) -> None:
         """Raises Unavailable that names each shard that is not ready, unless all these shards are ready."""
         missing = self.unready(shards)
         if missing:
-            raise _unavailable(missing)
+            raise unavailable(missing)
 
     async def fan_out(
         self,
@@ -147,7 +130,7 @@ class Links:
         numbers = self._numbers(shards, parts)
         result = await self._ask(method, numbers, self.unready(numbers), body, frames, parts, timeout_s, processor_s)
         if not result.replies:
-            raise _unavailable(result.missing)
+            raise unavailable(result.missing)
         return result
 
     async def call(
@@ -169,7 +152,7 @@ class Links:
         self.require(numbers)
         result = await self._ask(method, numbers, {}, body, frames, parts, timeout_s)
         if result.missing:
-            raise _unavailable(result.missing)
+            raise unavailable(result.missing)
         return result.replies
 
     def _numbers(self, shards: Iterable[int] | None, parts: Mapping[int, Sequence[Frame]] | None) -> tuple[int, ...]:
@@ -391,16 +374,3 @@ def _refusal(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> int:
             raise
         return error.errno
     return 0
-
-
-def _why(shard: Shard) -> str:
-    if shard.state == "loading":
-        return f"{shard.worker} is still loading it"
-    if shard.state == "failed":
-        return f"{shard.worker} could not load it: {shard.detail}"
-    return shard.detail
-
-
-def _unavailable(missing: Mapping[int, str]) -> errors.Unavailable:
-    texts = [f"shard {shard}: {why}" for shard, why in sorted(missing.items())]
-    return errors.Unavailable("not available: " + "; ".join(texts))

@@ -36,8 +36,6 @@ SERIES, LOG = 1, 2
 
 BEHIND_FILES = 32
 """A stream is behind when it still needs a file that this many newer files in use have followed."""
-PIECES_MAX = 1000
-"""Pieces in one system call; the kernel accepts 1,024."""
 RECOVERY_FREE_BYTES = 2 * FILE_BYTES
 """Free space on the disk that a failed log needs before it is opened again."""
 ASIDE_BYTES_MAX = 64 << 20
@@ -140,7 +138,7 @@ class WriteAheadLog:
         for header, payload in (item for content in survey.used for item in content.tail):
             area = header.area
             pieces, size = record.frames(written.number, header.shard, area, [payload], self._synced)
-            _write_all(written.descriptor, pieces, self._offset)
+            files.write_all(written.descriptor, pieces, self._offset)
             self._hold(written, header, payload, self._offset)
             self._offset += size
         os.fdatasync(written.descriptor)
@@ -230,7 +228,7 @@ class WriteAheadLog:
         if 2 * end > file.size and not log_files.is_ready():
             log_files.want()
         try:
-            _write_all(file.descriptor, pieces, self._offset)
+            files.write_all(file.descriptor, pieces, self._offset)
         except OSError:
             self._cut()
             raise
@@ -398,18 +396,3 @@ def _first(payloads: Sequence[Frame], size_bytes: int) -> Iterator[Frame]:
 def _position(number: int, offset: int) -> int:
     assert 0 <= offset < 1 << _OFFSET_BITS
     return number << _OFFSET_BITS | offset
-
-
-def _write_all(descriptor: int, pieces: list[Frame], offset: int) -> None:
-    assert offset >= record.FILE_HEADER_BYTES and offset % record.ALIGNMENT == 0
-    for first in range(0, len(pieces), PIECES_MAX):
-        batch = pieces[first : first + PIECES_MAX]
-        size = sum(memoryview(piece).nbytes for piece in batch)
-        written = os.pwritev(descriptor, batch, offset)
-        if written < size:  # the disk is nearly full, or the pieces are larger than one call takes
-            remaining = memoryview(b"".join(batch))[written:]
-            while len(remaining):
-                offset += written
-                written = os.pwrite(descriptor, remaining, offset)
-                remaining = remaining[written:]
-        offset += written
