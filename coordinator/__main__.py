@@ -8,7 +8,18 @@ import sys
 import uvloop
 
 from coordinator.app import serve
-from shared import allocator, array_memory, config, interpreter, manifest, open_files, telemetry
+from shared import (
+    allocator,
+    array_memory,
+    config,
+    confinement,
+    environment,
+    interpreter,
+    manifest,
+    open_files,
+    telemetry,
+    tracing,
+)
 from shared.control import LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError
@@ -23,6 +34,9 @@ def main() -> None:
         interpreter.collect_seldom()
         interpreter.switch_often()
         telemetry.configure(settings.log_level)
+        environment.warn_of_unknown_variables()
+        confinement.confine(settings)
+        tracing.load(settings.traces)
         open_files.raise_limit()
         control = LocalControl(settings.data)
         identity = manifest.open_manifest(settings, control)

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from coordinator.api import admin, metadata, query, series, status, vector, write
+from coordinator.api import admin, debug, metadata, queries, query, series, status, vector, write
 from coordinator.api.log import append, contents, cursors, scan
 from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
@@ -27,7 +27,7 @@ from coordinator.vectors.area import VectorArea
 from coordinator.watching import sources
 from coordinator.watching.self_scrape import SelfScrape
 from coordinator.watching.telemetry import Telemetry
-from shared import open_files
+from shared import open_files, tracing
 from shared.allocator import TRIM_INTERVAL_S, Trimmer
 from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
@@ -48,11 +48,13 @@ LINE_BYTES_MAX = 65_536
 def build(context: Context) -> web.Application:
     app = web.Application()
     app[CONTEXT] = context
-    modules = [query, series, metadata, append, scan, contents, cursors, vector, admin, status]
+    modules = [query, queries, series, metadata, append, scan, contents, cursors, vector, admin, debug, status]
     if context.settings.remote_write:
         modules.append(write)
-    for module in modules:
-        app.add_routes(module.ROUTES)
+    routes = [route for module in modules for route in module.ROUTES]
+    if not context.settings.admin_api:
+        routes = [route for route in routes if not route.path.startswith(admin.PREFIX)] + admin.SWITCHED_OFF
+    app.add_routes(routes)
     return app
 
 
@@ -60,6 +62,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     """Serve until SIGTERM or SIGINT; `control` has the documents of the data directory. Raises ConfigError when the
     port cannot be had."""
     asyncio.get_running_loop().set_exception_handler(_failed)
+    tracing.start(settings.traces, "coordinator")
     links = Links(settings, identity.cluster_id, address)
     await links.open()
     context = Context(
@@ -117,6 +120,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         await context.vectors.stop()
         await context.log.stop()
         await links.close()
+        await asyncio.to_thread(tracing.stop)
     event(logging.INFO, "coordinator stopped")
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from shared import errors
+from shared import errors, tracing
 from shared.wire import Reply
 
 
@@ -96,6 +98,7 @@ class MethodCall:
     id: bytes
     asked_at: float
     done: asyncio.Future[None]
+    http_request: str = ""  # the id of the HTTP request that it is made for
     awaited: int = 0  # parts that were sent off and have no outcome
     error: errors.TriptychError | None = None
 
@@ -106,19 +109,32 @@ class MethodCall:
 
 @dataclass(slots=True)
 class WorkerCall:
-    """One worker's part of a call. `outcome`: its reply, or why there is none; None while it is awaited."""
+    """One worker's part of a call. `outcome`: its reply, or why there is none; None while it is awaited. `samples`: how
+    many a query has read by the worker's last heartbeat. `span`: of a request that is traced."""
 
     call: MethodCall
     worker: Worker
     shards: tuple[int, ...]
     bytes: int
     outcome: WorkerReply | str | None = None
+    samples: int = 0
+    span: Any = None
 
     def send_off(self) -> None:
         """It is on its way."""
         self.worker.pending[self.call.id] = self
         self.worker.pending_bytes += self.bytes
         self.call.awaited += 1
+
+    def end_span(self) -> None:
+        """The call is over."""
+        if self.span is None:
+            return
+        took_s = time.monotonic() - self.call.asked_at
+        if isinstance(self.outcome, WorkerReply):
+            tracing.end(self.span, took_s - self.outcome.elapsed_ms / 1000)
+        else:
+            tracing.end(self.span, failed=True)
 
     def settle(self, outcome: WorkerReply | str) -> None:
         """It was sent off, and this is its outcome."""

@@ -65,15 +65,18 @@ class Report:
         return {finding.path for finding in self.damage}
 
 
-def check(data: Path) -> Report:
-    """Check the data directory. Raises CannotCheck when it is no data directory, is in use, or cannot be read."""
+def check(data: Path, *, with_workers: bool = True) -> Report:
+    """Check the data directory; without the workers' files, only what can be said without reading all of it.
+
+    Raises CannotCheck when it is no data directory, is in use, or cannot be read.
+    """
     if not any((data / name).exists() for name in (NAME, *HOLDS_DATA)):
         raise CannotCheck(f"{data} is no data directory: it has no {NAME}")
     try:
         with _locked(data):
             report = Report()
             shards = _check_manifest(data, report.findings)
-            workers = _ask_workers(data)
+            workers = _ask_workers(data) if with_workers else WorkersReport([], [])
             report.findings += workers.findings
             report.findings += _check_state(data / STATE, workers.log)
             report.findings += _check_shards(data / "shards", shards)

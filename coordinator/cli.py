@@ -1,5 +1,6 @@
 """`triptych log append|tail|scan|keys` uses the log from a shell, through the HTTP interface only. `triptych check`
-reports damage in a data directory that is not in use."""
+reports damage in a data directory that is not in use, `triptych doctor` what is wrong with the machine, the settings,
+the data directory and a running cluster."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from coordinator import check
+from coordinator.doctor import report
 
 URL_DEFAULT = "http://127.0.0.1:9090"
 BATCH_RECORDS = 1000
@@ -258,6 +260,15 @@ def _parser() -> argparse.ArgumentParser:
     data = os.environ.get("TRIPTYCH_DATA", "data")
     checking.add_argument("data", nargs="?", type=Path, default=Path(data), help="(default: TRIPTYCH_DATA, or ./data)")
     checking.add_argument("--json", action="store_true", help="for programs")
+    text = (
+        "say what is wrong with the machine, the settings, the data directory and, with --url, a running cluster; "
+        "exit code 0: no problem, 1: a problem, 2: wrong arguments"
+    )
+    looking = areas.add_parser("doctor", help="look for what causes trouble", description=text)
+    looking.add_argument("data", nargs="?", type=Path, help="(default: TRIPTYCH_DATA, or ./data)")
+    asked = os.environ.get("TRIPTYCH_URL")
+    looking.add_argument("--url", default=asked, help="of a running cluster to ask as well (default: TRIPTYCH_URL)")
+    looking.add_argument("--json", action="store_true", help="for programs")
     return parser
 
 
@@ -268,6 +279,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.area == "check":
             return check.run(arguments.data, as_json=arguments.json)
+        if arguments.area == "doctor":
+            return report.run(arguments.data, arguments.url, as_json=arguments.json)
         arguments.run(Client(arguments.url), arguments, sys.stdin.buffer, sys.stdout.buffer)
         sys.stdout.buffer.flush()
     except CommandError as error:

@@ -9,12 +9,15 @@ from aiohttp import web
 
 from coordinator.admission import Admission
 from coordinator.connections import Connections, connections_max
+from coordinator.cross_site import CrossSite
 from coordinator.decoding import Decodings
 from coordinator.links import Links
 from coordinator.log.area import LogArea
 from coordinator.pressure import Pressure
 from coordinator.queries.cost import Costs
 from coordinator.queries.gate import Gate
+from coordinator.queries.running import RunningQueries
+from coordinator.queries.slow import SlowQueries
 from coordinator.series.groups import SampleWrites
 from coordinator.spool import Spool
 from coordinator.vectors.area import VectorArea
@@ -42,8 +45,12 @@ class Context:
     waiting_room: WaitingRoom = field(init=False)
     spool: Spool = field(init=False)
     watch: Watch = field(init=False)
+    cross_site: CrossSite = field(init=False)
+    running: RunningQueries = field(init=False)
+    slow: SlowQueries = field(init=False)
 
     def __post_init__(self) -> None:
+        self.cross_site = CrossSite(self.settings)
         self.admission = Admission(self.settings)
         self.connections = Connections(self.settings, self.admission, connections_max(self.settings))
         self.admission.heavy_requests = self.gate.heavy_queries
@@ -58,6 +65,9 @@ class Context:
         self.pressure.waiting, self.pressure.looked = self.waiting_room.__len__, self.waiting_room.look
         self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
         self.watch = Watch(self.telemetry, self.links, self.settings.data)
+        shows_texts = self.settings.query_texts
+        self.slow = SlowQueries(self.settings.slow_query_ms / 1000, shows_texts=shows_texts)
+        self.running = RunningQueries(shows_texts=shows_texts, ended=self.slow.ended)
 
 
 CONTEXT = web.AppKey("context", Context)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import HttpVersion10, hdrs, web
@@ -17,16 +18,27 @@ from aiohttp import HttpVersion10, hdrs, web
 from coordinator.bodies import Malformed, check_escapes
 from coordinator.context import CONTEXT
 from coordinator.protocol import Server, connection_of
-from coordinator.responses import BODY_BYTES_MAX, at_once, error_answer
-from shared import errors
+from coordinator.request_ids import HEADER, id_of
+from coordinator.responses import BODY_BYTES_MAX, SERVER, at_once, error_answer
+from coordinator.spans import traced
+from shared import errors, tracing
 from shared.errors import TriptychError
-from shared.telemetry import event
+from shared.telemetry import REQUEST_ID, event
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 LABEL_NAMES = "/api/v1/label/"
 """Paths that begin so name a label."""
-RESERVED = ("/-/", "/metrics", "/api/v1/status/", "/api/v1/cluster", "/api/v1/write", "/api/v1/log/append")
+RESERVED = (
+    "/-/",
+    "/metrics",
+    "/api/v1/status/",
+    "/api/v1/cluster",
+    "/api/v1/queries",
+    "/api/v1/debug/",
+    "/api/v1/write",
+    "/api/v1/log/append",
+)
 """Requests to paths that begin so are answered at once, or write: some places in flight are kept for them."""
 
 
@@ -43,6 +55,11 @@ class Request(web.Request):
     @property
     def match_info(self) -> web.UrlMappingMatchInfo:  # type: ignore[override]
         return self.match
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        """aiohttp calls this before it writes the head of any answer."""
+        response.headers[hdrs.SERVER] = SERVER
+        response.headers[HEADER] = REQUEST_ID.get()
 
 
 class Dispatcher:
@@ -77,6 +94,7 @@ class Dispatcher:
         return match
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Request:
+        REQUEST_ID.set(id_of(message.headers))  # in the connection's context, of which the request's task gets a copy
         loop = asyncio.get_running_loop()
         request = Request(message, payload, protocol, writer, task, loop, client_max_size=self._body_bytes_max)
         protocol.path = request.path
@@ -90,11 +108,18 @@ class Dispatcher:
             request.match = match
             try:
                 await self._check(request)
+                self._context.cross_site.require(request)
             except Malformed as error:
                 self._context.telemetry.refuse(error)
                 return _refused(request, error)
+            except errors.Forbidden as error:
+                return _forbidden(request, error)
+            if tracing.is_on():
+                return await traced(request, _route(request), partial(_served, request, match.handler))
             return await _served(request, match.handler)
         finally:
+            self._context.admission.begun(connection_of(request).holder)  # if it was refused before it came to that
+            self._context.waiting_room.admit()
             connection_of(request).rested()
 
     async def _check(self, request: Request) -> None:
@@ -125,6 +150,15 @@ def _refused(request: web.BaseRequest, error: Malformed) -> web.Response:
     return response
 
 
+def _forbidden(request: web.Request, error: errors.Forbidden) -> web.StreamResponse:
+    """The answer to a request that a page of another site may have sent."""
+    context = request.app[CONTEXT]
+    context.cross_site.log(request, error)
+    context.telemetry.refuse(error)
+    context.telemetry.served(request.method, _route(request), error.status, 0.0)
+    return at_once(request, error_answer(request.path, error))
+
+
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Let the request in, answer errors in the envelope of their area, and count."""
     context = request.app[CONTEXT]
@@ -137,7 +171,6 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
         context.admission.enter(holder, may_use_reserve=request.path.startswith(RESERVED))
     except errors.Overloaded as error:
         context.telemetry.refuse(error)
-        context.waiting_room.admit()
         return error_answer(request.path, error)
     response: web.StreamResponse | None = None
     try:
@@ -147,11 +180,14 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     finally:
         context.admission.leave(holder)
-        context.waiting_room.admit()
-        resource = request.match_info.route.resource
-        route = resource.canonical if resource is not None else "other"
         status = response.status if response is not None else 499  # the client went away
-        context.telemetry.served(request.method, route, status, time.perf_counter() - started)
+        context.telemetry.served(request.method, _route(request), status, time.perf_counter() - started)
+
+
+def _route(request: web.Request) -> str:
+    """The path with the names of its parameters; "other" if there is none such."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "other"
 
 
 async def _send(request: web.Request, response: web.Response) -> None:

@@ -9,6 +9,7 @@ import random
 import re
 from functools import lru_cache
 
+from coordinator.request_ids import HEADER
 from coordinator.responses import MESSAGE_AREAS, error_answer
 from shared.errors import Overloaded
 
@@ -16,6 +17,7 @@ TEXTS_CACHED = 64
 """Answers differ by area, by text, which changes with the numbers in it, and by `Retry-After`."""
 
 RETRY_AFTER_S = Overloaded.retry_after_s or (1, 3)
+_HEADER = HEADER.encode()
 _FIRST_LINE = re.compile(rb"(?:GET|POST|PUT|DELETE) (/[A-Za-z0-9_/.-]*)(?:\?[^ \r\n#]*)? HTTP/1\.1\r\n")
 _CONTENT_LENGTH = re.compile(rb"\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n")
 _PARTICULAR = (b"transfer-encoding", b"expect", b"upgrade", b"close")
@@ -38,18 +40,20 @@ def path_of_whole(data: bytes) -> str | None:
     return first[1].decode("ascii") if len(data) == head_end + 4 + body_bytes else None
 
 
-def refusal(path: str, why: str) -> bytes:
+def refusal(path: str, why: str, request_id: str) -> bytes:
     """The whole answer to a request to this path."""
     # Clients that were refused together shall not come back together.
-    return _answer(path.startswith(MESSAGE_AREAS), why, random.randint(*RETRY_AFTER_S))
+    head, body = _answer(path.startswith(MESSAGE_AREAS), why, random.randint(*RETRY_AFTER_S))
+    return b"%b%b: %b\r\n\r\n%b" % (head, _HEADER, request_id.encode(), body)
 
 
 @lru_cache(TEXTS_CACHED)
-def _answer(is_message_area: bool, why: str, retry_after_s: int) -> bytes:
+def _answer(is_message_area: bool, why: str, retry_after_s: int) -> tuple[bytes, bytes]:
+    """(The head but for what differs from answer to answer, the body)."""
     response = error_answer(MESSAGE_AREAS[0] if is_message_area else "/", Overloaded(why))
     assert isinstance(response.body, bytes)
     head = (
         f"HTTP/1.1 {response.status} {response.reason}\r\nContent-Type: {response.headers['Content-Type']}\r\n"
-        f"Retry-After: {retry_after_s}\r\nContent-Length: {len(response.body)}\r\n\r\n"
+        f"Retry-After: {retry_after_s}\r\nContent-Length: {len(response.body)}\r\n"
     )
-    return head.encode() + response.body
+    return head.encode(), response.body

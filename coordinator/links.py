@@ -8,16 +8,17 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 
 import zmq
 
 from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply
-from coordinator.shard_states import SHARD_STATES, Shard, reason_of, unavailable
+from coordinator.shards import SHARD_STATES, Shard, unavailable
 from proto import cluster_pb2
-from shared import errors, wire
+from shared import errors, tracing, wire
 from shared.config import Settings
 from shared.measurements import Values
-from shared.telemetry import event
+from shared.telemetry import REQUEST_ID, event
 from shared.wire import Frame, Request
 
 SILENCE_S = 2.0
@@ -48,6 +49,7 @@ class Links:
         self.registrations: Counter[str] = Counter()
         """Processes that have registered, by the name of the worker: each beyond the first is a restart."""
         self._drain_due = False
+        self._own_context = copy_context()  # of no request
         self._control: zmq.Socket[bytes] | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -66,6 +68,10 @@ class Links:
     def connected(self) -> list[Worker]:
         """All connected workers, by name."""
         return sorted(self._workers.values(), key=lambda worker: worker.name)
+
+    def awaited(self) -> list[WorkerCall]:
+        """What workers have been asked and have not answered."""
+        return [part for worker in self._workers.values() for part in worker.pending.values()]
 
     def worker_count(self) -> int:
         """How many workers are connected."""
@@ -102,7 +108,7 @@ class Links:
     def unready(self, shards: Iterable[int] | None = None) -> dict[int, str]:
         """Shard → why it cannot answer now, for those of these shards (default: all) that are not ready."""
         numbers = range(len(self._states)) if shards is None else shards
-        return {n: reason_of(self._states[n]) for n in numbers if self._states[n].state != "ready"}
+        return {n: self._states[n].why() for n in numbers if self._states[n].state != "ready"}
 
     def require(self, shards: Iterable[int]) -> None:
         """Raises Unavailable that names each shard that is not ready, unless all these shards are ready."""
@@ -175,13 +181,19 @@ class Links:
         error."""
         ready = tuple(n for n in numbers if n not in missing) if missing else numbers
         asked_at = time.monotonic()
-        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future())
+        http_request, is_traced = REQUEST_ID.get(), tracing.is_on()
+        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future(), http_request)
         messages: list[tuple[WorkerCall, list[Frame]]] = []
         for worker, owned in self._owners_of(ready):
             owned_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}
             request = Request(method, owned, asked_at + timeout_s, body, frames, owned_parts, processor_s)
+            request.http_request = http_request
+            span = None
+            if is_traced:
+                attributes: tracing.Attributes = {"triptych.worker": worker.name, "triptych.shards": len(owned)}
+                span, request.trace_parent = tracing.begin(f"call {method}", attributes)
             message = wire.encode_request(call.id, request)
-            part = WorkerCall(call, worker, owned, sum(wire.size_of(frame) for frame in message))
+            part = WorkerCall(call, worker, owned, sum(wire.size_of(frame) for frame in message), span=span)
             self._check_room(worker, part.bytes)
             messages.append((part, message))
         timer = self._loop.call_later(timeout_s, call.finish)
@@ -195,6 +207,7 @@ class Links:
             for part, _ in messages:
                 if part.outcome is None:
                     self._give_up(part)
+                part.end_span()
         if call.error is not None:
             raise call.error
         return FanOut.of([part for part, _ in messages], missing)
@@ -257,7 +270,7 @@ class Links:
             # The socket's descriptor is edge-triggered: a send may consume the edge of a message that just arrived.
             if not self._drain_due:
                 self._drain_due = True
-                self._loop.call_soon(self._drain)
+                self._loop.call_soon(self._drain, context=self._own_context)
 
     def _transmit_control(self, frames: Sequence[Frame]) -> bool:
         """Whether the message is on its way by the connection for control messages."""
@@ -266,7 +279,7 @@ class Links:
         try:
             return not _refusal(self._control, frames)
         finally:
-            self._loop.call_soon(self._drain_control)
+            self._loop.call_soon(self._drain_control, context=self._own_context)
 
     def pause_background(self) -> None:
         """Have all workers put off their background work for a while."""
@@ -342,6 +355,9 @@ class Links:
             shard = self._states[entry.shard]
             shard.worker, shard.state, shard.detail = worker.name, SHARD_STATES[entry.state], entry.detail
             shard.counts = dict(entry.counts)
+        for progress in message.progress:
+            if (part := worker.pending.get(progress.call)) is not None:
+                part.samples = progress.samples
 
     async def _sweep(self) -> None:
         while True:

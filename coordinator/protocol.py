@@ -22,6 +22,7 @@ from coordinator.admission import Holder
 from coordinator.connections import Connections
 from coordinator.early_refusal import path_of_whole, refusal
 from coordinator.pressure import Pressure
+from coordinator.request_ids import id_in
 from coordinator.responses import error_answer
 from coordinator.waiting_room import WaitingRoom
 from shared import errors
@@ -184,9 +185,9 @@ class Connection(RequestHandler):
 
     def turn_away(self, why: str) -> None:
         """Refuse the request that was not read."""
-        self._unread = b""
+        data, self._unread = self._unread, b""
         if self._wire is not None:
-            self._wire.write(refusal(self.path, why))
+            self._wire.write(refusal(self.path, why, id_in(data)))
         self._connections.rested(self)
 
     def _taken_back(self) -> bytes:

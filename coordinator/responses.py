@@ -15,17 +15,30 @@ from typing import Any
 import orjson
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import SERVER_SOFTWARE
 
 from coordinator.negotiation import JSON
+from coordinator.request_ids import HEADER
 from coordinator.streaming import WRITE_BYTES, InPieces
 from shared.errors import TriptychError
+from shared.telemetry import REQUEST_ID
 
 BODY_BYTES_MAX = 64 << 10
 """A longer body is left to aiohttp: joining it to its head would copy it once more."""
 HEADS_MAX = 256
 """Heads that are cached: some tens of combinations of status and media type are in use."""
+_HEADER = HEADER.encode()
 MESSAGE_AREAS = ("/api/v1/log/", "/api/v1/vector/")
+SERVER = "Triptych"
+"""No versions, which would tell an attacker what to try."""
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""A page runs only scripts and styles that are files of this server, and no other site can frame it."""
 
 
 def json_answer(data: Any, status: int = 200) -> web.Response:
@@ -38,6 +51,11 @@ def success(data: Any, warnings: list[str] | None = None) -> web.Response:
     if warnings:
         envelope["warnings"] = warnings
     return json_answer(envelope)
+
+
+def page(html: str) -> web.Response:
+    """A page for browsers. Every answer that is HTML is made here."""
+    return web.Response(text=html, content_type="text/html", headers=PAGE_HEADERS)
 
 
 def error_answer(path: str, error: TriptychError) -> web.Response:
@@ -92,11 +110,11 @@ class AtOnce(web.StreamResponse):
         """Write all of it. Raises ConnectionError when the client has gone."""
         response = self._whole
         head = _head(response.status, response.reason, tuple(response.headers.items()))
-        date, body = _date(int(time.time())), self._content
+        own, body = _own_headers(), self._content
         if response.status == 204:
-            text = b"%bDate: %b\r\n\r\n" % (head, date)
+            text = b"%b%b\r\n" % (head, own)
         else:
-            text = b"%bContent-Length: %d\r\nDate: %b\r\n\r\n%b" % (head, len(body), date, body)
+            text = b"%bContent-Length: %d\r\n%b\r\n%b" % (head, len(body), own, body)
         await request.writer.write(text)
         if request.protocol.writing_paused:
             await request.writer.drain()  # else answers to a client that takes none would pile up
@@ -109,10 +127,15 @@ class AtOnce(web.StreamResponse):
 @lru_cache(HEADS_MAX)
 def _head(status: int, reason: str, headers: tuple[tuple[str, str], ...]) -> bytes:
     lines = [f"HTTP/1.1 {status} {reason}", *(f"{name}: {value}" for name, value in headers)]
-    lines.append(f"Server: {SERVER_SOFTWARE}")
+    lines.append(f"Server: {SERVER}")
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError(f"a header of {headers} has a line break, which would make two of it")
     return ("\r\n".join(lines) + "\r\n").encode()
+
+
+def _own_headers() -> bytes:
+    """The lines that no two answers have in common."""
+    return b"Date: %b\r\n%b: %b\r\n" % (_date(int(time.time())), _HEADER, REQUEST_ID.get().encode())
 
 
 @lru_cache(1)

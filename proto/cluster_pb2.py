@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13proto/cluster.proto\x12\x13triptych.cluster.v1\"l\n\x08Register\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12/\n\x06shards\x18\x04 \x03(\x0b\x32\x1f.triptych.cluster.v1.ShardState\"\xfa\x01\n\nShardState\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x34\n\x05state\x18\x02 \x01(\x0e\x32%.triptych.cluster.v1.ShardState.State\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12;\n\x06\x63ounts\x18\x04 \x03(\x0b\x32+.triptych.cluster.v1.ShardState.CountsEntry\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"+\n\x05State\x12\x0b\n\x07LOADING\x10\x00\x12\t\n\x05READY\x10\x01\x12\n\n\x06\x46\x41ILED\x10\x02\"\xcb\x01\n\rRequestHeader\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12\x0e\n\x06shards\x18\x03 \x03(\r\x12\x13\n\x0b\x62ody_frames\x18\x04 \x01(\r\x12\x13\n\x0bpart_shards\x18\x05 \x03(\r\x12\x13\n\x0bpart_frames\x18\x06 \x03(\r\x12\r\n\x05sizes\x18\x07 \x03(\r\x12\x13\n\x0b\x64\x65\x61\x64line_ns\x18\x08 \x01(\x06\x12\r\n\x05\x63lock\x18\t \x01(\x06\x12\x14\n\x0cprocessor_us\x18\n \x01(\r\"\xb3\x01\n\x0bReplyHeader\x12\x13\n\x0b\x65rror_class\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x35\n\x0cshard_errors\x18\x03 \x03(\x0b\x32\x1f.triptych.cluster.v1.ShardError\x12\x14\n\x0ctiming_names\x18\x04 \x03(\t\x12\x12\n\ntimings_ms\x18\x05 \x03(\x01\x12\x10\n\x08warnings\x18\x06 \x03(\t\x12\r\n\x05sizes\x18\x07 \x03(\r\"+\n\nShardError\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13proto/cluster.proto\x12\x13triptych.cluster.v1\"\x9d\x01\n\x08Register\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12/\n\x06shards\x18\x04 \x03(\x0b\x32\x1f.triptych.cluster.v1.ShardState\x12/\n\x08progress\x18\x05 \x03(\x0b\x32\x1d.triptych.cluster.v1.Progress\")\n\x08Progress\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x0c\x12\x0f\n\x07samples\x18\x02 \x01(\x03\"\xfa\x01\n\nShardState\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x34\n\x05state\x18\x02 \x01(\x0e\x32%.triptych.cluster.v1.ShardState.State\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12;\n\x06\x63ounts\x18\x04 \x03(\x0b\x32+.triptych.cluster.v1.ShardState.CountsEntry\x1a-\n\x0b\x43ountsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"+\n\x05State\x12\x0b\n\x07LOADING\x10\x00\x12\t\n\x05READY\x10\x01\x12\n\n\x06\x46\x41ILED\x10\x02\"\xf7\x01\n\rRequestHeader\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12\x0e\n\x06shards\x18\x03 \x03(\r\x12\x13\n\x0b\x62ody_frames\x18\x04 \x01(\r\x12\x13\n\x0bpart_shards\x18\x05 \x03(\r\x12\x13\n\x0bpart_frames\x18\x06 \x03(\r\x12\r\n\x05sizes\x18\x07 \x03(\r\x12\x13\n\x0b\x64\x65\x61\x64line_ns\x18\x08 \x01(\x06\x12\r\n\x05\x63lock\x18\t \x01(\x06\x12\x14\n\x0cprocessor_us\x18\n \x01(\r\x12\x14\n\x0chttp_request\x18\x0b \x01(\t\x12\x14\n\x0ctrace_parent\x18\x0c \x01(\t\"\xb3\x01\n\x0bReplyHeader\x12\x13\n\x0b\x65rror_class\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x35\n\x0cshard_errors\x18\x03 \x03(\x0b\x32\x1f.triptych.cluster.v1.ShardError\x12\x14\n\x0ctiming_names\x18\x04 \x03(\t\x12\x12\n\ntimings_ms\x18\x05 \x03(\x01\x12\x10\n\x08warnings\x18\x06 \x03(\t\x12\r\n\x05sizes\x18\x07 \x03(\r\"+\n\nShardError\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,18 +33,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SHARDSTATE_COUNTSENTRY']._loaded_options = None
   _globals['_SHARDSTATE_COUNTSENTRY']._serialized_options = b'8\001'
-  _globals['_REGISTER']._serialized_start=44
-  _globals['_REGISTER']._serialized_end=152
-  _globals['_SHARDSTATE']._serialized_start=155
-  _globals['_SHARDSTATE']._serialized_end=405
-  _globals['_SHARDSTATE_COUNTSENTRY']._serialized_start=315
-  _globals['_SHARDSTATE_COUNTSENTRY']._serialized_end=360
-  _globals['_SHARDSTATE_STATE']._serialized_start=362
-  _globals['_SHARDSTATE_STATE']._serialized_end=405
-  _globals['_REQUESTHEADER']._serialized_start=408
-  _globals['_REQUESTHEADER']._serialized_end=611
-  _globals['_REPLYHEADER']._serialized_start=614
-  _globals['_REPLYHEADER']._serialized_end=793
-  _globals['_SHARDERROR']._serialized_start=795
-  _globals['_SHARDERROR']._serialized_end=838
+  _globals['_REGISTER']._serialized_start=45
+  _globals['_REGISTER']._serialized_end=202
+  _globals['_PROGRESS']._serialized_start=204
+  _globals['_PROGRESS']._serialized_end=245
+  _globals['_SHARDSTATE']._serialized_start=248
+  _globals['_SHARDSTATE']._serialized_end=498
+  _globals['_SHARDSTATE_COUNTSENTRY']._serialized_start=408
+  _globals['_SHARDSTATE_COUNTSENTRY']._serialized_end=453
+  _globals['_SHARDSTATE_STATE']._serialized_start=455
+  _globals['_SHARDSTATE_STATE']._serialized_end=498
+  _globals['_REQUESTHEADER']._serialized_start=501
+  _globals['_REQUESTHEADER']._serialized_end=748
+  _globals['_REPLYHEADER']._serialized_start=751
+  _globals['_REPLYHEADER']._serialized_end=930
+  _globals['_SHARDERROR']._serialized_start=932
+  _globals['_SHARDERROR']._serialized_end=975
 # @@protoc_insertion_point(module_scope)

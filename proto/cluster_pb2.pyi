@@ -8,16 +8,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Register(_message.Message):
-    __slots__ = ("pid", "worker", "cluster_id", "shards")
+    __slots__ = ("pid", "worker", "cluster_id", "shards", "progress")
     PID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     pid: int
     worker: str
     cluster_id: str
     shards: _containers.RepeatedCompositeFieldContainer[ShardState]
-    def __init__(self, pid: _Optional[int] = ..., worker: _Optional[str] = ..., cluster_id: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ...) -> None: ...
+    progress: _containers.RepeatedCompositeFieldContainer[Progress]
+    def __init__(self, pid: _Optional[int] = ..., worker: _Optional[str] = ..., cluster_id: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("call", "samples")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    call: bytes
+    samples: int
+    def __init__(self, call: _Optional[bytes] = ..., samples: _Optional[int] = ...) -> None: ...
 
 class ShardState(_message.Message):
     __slots__ = ("shard", "state", "detail", "counts")
@@ -47,7 +57,7 @@ class ShardState(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., state: _Optional[_Union[ShardState.State, str]] = ..., detail: _Optional[str] = ..., counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class RequestHeader(_message.Message):
-    __slots__ = ("method", "timeout_ms", "shards", "body_frames", "part_shards", "part_frames", "sizes", "deadline_ns", "clock", "processor_us")
+    __slots__ = ("method", "timeout_ms", "shards", "body_frames", "part_shards", "part_frames", "sizes", "deadline_ns", "clock", "processor_us", "http_request", "trace_parent")
     METHOD_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +68,8 @@ class RequestHeader(_message.Message):
     DEADLINE_NS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     PROCESSOR_US_FIELD_NUMBER: _ClassVar[int]
+    HTTP_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TRACE_PARENT_FIELD_NUMBER: _ClassVar[int]
     method: str
     timeout_ms: int
     shards: _containers.RepeatedScalarFieldContainer[int]
@@ -68,7 +80,9 @@ class RequestHeader(_message.Message):
     deadline_ns: int
     clock: int
     processor_us: int
-    def __init__(self, method: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ..., body_frames: _Optional[int] = ..., part_shards: _Optional[_Iterable[int]] = ..., part_frames: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ..., deadline_ns: _Optional[int] = ..., clock: _Optional[int] = ..., processor_us: _Optional[int] = ...) -> None: ...
+    http_request: str
+    trace_parent: str
+    def __init__(self, method: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., shards: _Optional[_Iterable[int]] = ..., body_frames: _Optional[int] = ..., part_shards: _Optional[_Iterable[int]] = ..., part_frames: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ..., deadline_ns: _Optional[int] = ..., clock: _Optional[int] = ..., processor_us: _Optional[int] = ..., http_request: _Optional[str] = ..., trace_parent: _Optional[str] = ...) -> None: ...
 
 class ReplyHeader(_message.Message):
     __slots__ = ("error_class", "error", "shard_errors", "timing_names", "timings_ms", "warnings", "sizes")

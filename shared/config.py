@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from shared.errors import ConfigError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHARDS_MAX = 1024
+ALLOWED_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*\.?", re.ASCII)
+ALLOWED_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/@?#\s*]+", re.IGNORECASE)
 
 
 def _setting(default: Any, doc: str, *, least: float | None = None, most: float | None = None) -> Any:
@@ -38,6 +41,19 @@ class Settings:
         15_000, 'how often the service stores its own metrics in itself, with job="triptych"; 0: never', least=0
     )
     remote_write: bool = _setting(True, "serve POST /api/v1/write")
+    core_dumps: bool = _setting(
+        False, "a process that crashes leaves a core file, which holds data, and debuggers may attach to it"
+    )
+    admin_api: bool = _setting(False, "serve /api/v1/admin, which deletes series, and /api/v1/debug")
+    allowed_hosts: tuple[str, ...] = _setting(
+        (), "names by which clients reach the server, with commas between them; `*.example.org`: all below it; `*`: any"
+    )
+    allowed_origins: tuple[str, ...] = _setting(
+        (), "origins of web pages that may change data, with commas between them, such as https://example.org"
+    )
+    traces: str = _setting(
+        "", "URL of an OpenTelemetry collector, such as http://127.0.0.1:4318, that gets traces by OTLP; empty: none"
+    )
 
     body_bytes_max: int = _setting(64 << 20, "largest request body", least=1024)
     decompressed_bytes_max: int = _setting(256 << 20, "largest body after decompression", least=1024)
@@ -85,6 +101,10 @@ class Settings:
         0,
         "memory all heavy queries may hold, which bounds how many run at once; 0: a quarter of the machine's",
         least=0,
+    )
+    slow_query_ms: int = _setting(10_000, "queries that take longer than this are logged; 0: none", least=0)
+    query_texts: bool = _setting(
+        True, "show the texts of queries, which may hold secrets, in the log and in /api/v1/queries; else their hashes"
     )
     series_limit: int = _setting(10_000, "default limit of /api/v1/series", least=1)
     label_name_bytes_max: int = _setting(1024, "longest label name", least=1)
@@ -159,6 +179,20 @@ class Settings:
             raise ConfigError(f"TRIPTYCH_DURABILITY is {self.durability!r}; it must be synced or buffered")
         if self.log_visibility not in ("memory", "durable"):
             raise ConfigError(f"TRIPTYCH_LOG_VISIBILITY is {self.log_visibility!r}; it must be memory or durable")
+        for name in self.allowed_hosts:
+            if not ALLOWED_HOST.fullmatch(name):
+                raise ConfigError(
+                    f"TRIPTYCH_ALLOWED_HOSTS has {name!r}; it must be a name such as triptych.example.org, no port, "
+                    "*.example.org for all below it, or * for any"
+                )
+        for origin in self.allowed_origins:
+            if not ALLOWED_ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"TRIPTYCH_ALLOWED_ORIGINS has {origin!r}; an origin must be such as https://example.org, with the "
+                    "port unless it is the scheme's own, and without a path"
+                )
+        if self.traces and not self.traces.startswith(("http://", "https://")):
+            raise ConfigError(f"TRIPTYCH_TRACES is {self.traces!r}; it must be a URL such as http://127.0.0.1:4318")
         self.address()
 
     def address(self) -> tuple[str, int]:
@@ -194,6 +228,11 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     return Settings(**values)
 
 
+def variables() -> list[str]:
+    """The variables of all settings."""
+    return [_variable(field.name) for field in dataclasses.fields(Settings)]
+
+
 def _variable(name: str) -> str:
     return "TRIPTYCH_" + name.removesuffix("_ms").upper()
 
@@ -217,6 +256,8 @@ def _convert(name: str, hint: Any, value: Any, where: str) -> Any:
             return _boolean(value)
         if hint is Path:
             return Path(value)
+        if hint == tuple[str, ...]:
+            return _names(value)
         if hint is str:
             return str(value)
         if isinstance(value, str) and name.endswith("_ms"):
@@ -224,8 +265,12 @@ def _convert(name: str, hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, str) and "_bytes" in name:
             return _bytes(value)
         return int(value)
-    except ValueError as error:
-        expected = {bool: "true or false", int: "a whole number"}.get(hint, "text")
+    except (ValueError, OverflowError) as error:  # a size may be infinite
+        expected = {
+            bool: "true or false",
+            int: "a whole number",
+            tuple[str, ...]: "names with commas between them",
+        }.get(hint, "text")
         if name.endswith("_ms"):
             expected = "a duration such as 30s"
         elif "_bytes" in name:
@@ -240,6 +285,14 @@ def _boolean(value: Any) -> bool:
     if str(value).lower() not in known:
         raise ValueError(value)
     return known[str(value).lower()]
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Names from text with commas between them, or from a list."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(value)
+    return tuple(name.strip() for name in names if name.strip())
 
 
 def _bytes(text: str) -> int:
@@ -257,11 +310,14 @@ def table() -> str:
         default: Any = field.default
         if isinstance(default, bool):
             default = str(default).lower()
+        elif isinstance(default, tuple):
+            default = ",".join(default)
         elif field.name.endswith("_ms"):
             default = format_duration(default)
         elif "_bytes" in field.name:
             default = _size(default)
-        rows.append(f"| `{_variable(field.name)}` | `{default}` | {field.metadata['doc']} |")
+        shown = f"`{default}`" if default != "" else ""
+        rows.append(f"| `{_variable(field.name)}` | {shown} | {field.metadata['doc']} |")
     return "\n".join(rows) + "\n"
 
 

@@ -46,6 +46,14 @@ class OverBudget(NotExecutable):
     reason = "query_budget"
 
 
+class Forbidden(TriptychError):
+    """The client may not do this; the message says what would admit it."""
+
+    status = 403
+    error_type = "bad_data"
+    reason = "forbidden"
+
+
 class NotFound(TriptychError):
     """An unknown path, or a named thing that does not exist."""
 
@@ -102,6 +110,13 @@ class DeadlineExceeded(Unavailable):
     reason = "deadline"
 
 
+class Canceled(TriptychError):
+    """Somebody has canceled the query while it was served."""
+
+    status = 503
+    error_type = "canceled"
+
+
 class TooHeavy(TriptychError):
     """Work needs more processor time or memory than a light request may have. It is done again as a heavy one; no
     client meets this error."""
@@ -124,6 +139,7 @@ _BY_NAME: dict[str, type[TriptychError]] = {
         ParseError,
         NotExecutable,
         OverBudget,
+        Forbidden,
         NotFound,
         Conflict,
         MethodNotAllowed,

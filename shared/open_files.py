@@ -10,6 +10,14 @@ from shared.telemetry import event
 ENDLESS = 1 << 20
 """Stands for no limit."""
 
+OWN_FILES, SHARD_FILES = 256, 512
+"""Files that a worker may have open for itself and for each of its shards: half of these in its store, then blocks."""
+
+
+def needed_by_worker(shards: int, workers: int) -> int:
+    """Files that the worker with the most shards may have open."""
+    return OWN_FILES + -(-shards // workers) * SHARD_FILES
+
 
 def raise_limit() -> None:
     """Raise the soft limit to the hard one. The soft limit of 1024 that most systems set is for programs that use

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextvars import ContextVar
 from typing import Any
 
 logger = logging.getLogger("triptych")
+
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+"""The HTTP request that the current task or thread works for; empty if it is none."""
 
 
 class _Line(logging.Formatter):
@@ -38,6 +42,10 @@ def configure(level: str) -> None:
 def event(level: int, message: str, *, trace: Any = False, **fields: Any) -> None:
     """Log one event: `event(logging.INFO, "shard loaded", shard=3, ms=12)`.
 
-    If `trace` is true, the line has the traceback of the exception being handled.
+    If `trace` is true, the line has the traceback of the exception being handled. A line that is written for an HTTP
+    request has its id as the last field.
     """
+    request_id = REQUEST_ID.get()
+    if request_id:
+        fields["request"] = request_id
     logger.log(level, message, extra={"fields": fields}, exc_info=bool(trace))

@@ -76,7 +76,9 @@ class Request:
     that waited too long in a socket is past its deadline. `shards`: the shards of the call, all owned by the receiving
     worker. `body`: the method's msgpack message. `frames` are common to all shards, `parts` has frames for single
     shards. `processor_s`: seconds of processor time that a light request may take; 0 is no bound.
-    `processor`: the same as the thread keeps it that runs the method.
+    `processor`: the same as the thread keeps it that runs the method; `samples_read`: what a query has read so far.
+    `http_request`: the id of the HTTP request that the call is made for, if any. `trace_parent`: the span that the
+    method's span is a child of, as W3C Trace Context writes it, if a trace is recorded.
     """
 
     method: str
@@ -88,6 +90,13 @@ class Request:
     processor_s: float = 0.0
     processor: ProcessorTime = UNBOUNDED
     cancelled: bool = False
+    http_request: str = ""
+    trace_parent: str = ""
+    samples_read: int = 0
+
+    def count(self, samples: int) -> None:
+        """So many more samples have been read."""
+        self.samples_read += samples
 
     @property
     def time_left(self) -> float:
@@ -125,6 +134,8 @@ def encode_request(request_id: bytes, request: Request) -> list[Frame]:
         deadline_ns=max(0, int(request.deadline * 1e9)),
         clock=CLOCK,
         processor_us=int(request.processor_s * 1e6),
+        http_request=request.http_request,
+        trace_parent=request.trace_parent,
     )
     if parts:
         header.part_shards.extend(parts)
@@ -158,6 +169,8 @@ def decode_request(message: Sequence[Frame]) -> tuple[bytes, Request]:
         frames=frames[1 : header.body_frames],
         parts=parts,
         processor_s=header.processor_us / 1e6,
+        http_request=header.http_request,
+        trace_parent=header.trace_parent,
     )
     return first[1:_ID_END], request
 

@@ -14,7 +14,18 @@ from dataclasses import dataclass, field
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-from shared import allocator, array_memory, config, interpreter, manifest, open_files, telemetry
+from shared import (
+    allocator,
+    array_memory,
+    config,
+    confinement,
+    environment,
+    interpreter,
+    manifest,
+    open_files,
+    telemetry,
+    tracing,
+)
 from shared.control import Lease, LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError, Unavailable
@@ -31,9 +42,6 @@ HEALTHY_AFTER_S = 30.0
 """A worker that lived this long is healthy: its next death is met with the first back-off again."""
 STOP_GRACE_S = 4.0
 """Within honcho's own 5 s before it kills."""
-
-OWN_FILES, SHARD_FILES = 256, 512
-"""Files that a worker may have open for itself and for each of its shards: half of these in its store, then blocks."""
 
 # Forked children share the imported libraries and compiled kernels: a restarted worker is there in milliseconds.
 _fork = multiprocessing.get_context("fork")
@@ -164,8 +172,11 @@ def main() -> None:
         settings = config.load()
         allocator.keep_pages()
         telemetry.configure(settings.log_level)
+        environment.warn_of_unknown_variables()
+        confinement.confine(settings)
+        tracing.load(settings.traces)
         open_files.raise_limit()
-        open_files.warn_below(OWN_FILES + -(-settings.shards // settings.worker_count()) * SHARD_FILES)
+        open_files.warn_below(open_files.needed_by_worker(settings.shards, settings.worker_count()))
         control = LocalControl(settings.data)
         identity = manifest.open_manifest(settings, control)
         lock = manifest.lock(control, "workers")

@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 
 from proto import cluster_pb2
-from shared import identity, wire
+from shared import identity, tracing, wire
 from shared.allocator import Trimmer
 from shared.config import Settings
 from shared.errors import ConfigError, DeadlineExceeded, Internal, TriptychError, Unavailable
@@ -77,6 +77,7 @@ class WorkerProcess:
         """Serve until told to stop."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+        tracing.start(self._settings.traces, self._name)
         loading = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="load")
         for shard in self._states:
             loading.submit(self._load, shard)
@@ -195,6 +196,8 @@ class WorkerProcess:
                 entry.state = cluster_pb2.ShardState.LOADING
             else:
                 entry.state, entry.detail = cluster_pb2.ShardState.FAILED, state
+        for call, samples in self._service.progress():
+            message.progress.add(call=call, samples=samples)
         beat = wire.encode_register(message)
         with contextlib.suppress(zmq.Again):  # the coordinator is away
             wire.send(self._control, beat)
@@ -204,7 +207,10 @@ class WorkerProcess:
         started = time.perf_counter()
         begin(request)
         try:
-            reply = self._answer(request, method)
+            if request.trace_parent and tracing.is_on():
+                reply = self._traced(request, method)
+            else:
+                reply = self._answer(request, method)
             reply.timings_ms = {**reply.timings_ms, "total": (time.perf_counter() - started) * 1000}
             return wire.encode_reply(request_id, reply)
         except TriptychError as error:
@@ -213,6 +219,11 @@ class WorkerProcess:
             event(logging.ERROR, "request failed", trace=True, method=request.method)
             reply = failure(Internal(f"{request.method} failed in {self._name}; its log has the reason"))
         return wire.encode_reply(request_id, reply)
+
+    def _traced(self, request: Request, method: Method) -> Reply:
+        attributes: tracing.Attributes = {"triptych.shards": len(request.shards)}
+        with tracing.span(request.method, request.trace_parent, attributes):
+            return self._answer(request, method)
 
     def _state(self, number: int) -> Shard | str | None:
         """The shard if it is ready, None while it loads, otherwise why it is missing."""
@@ -259,6 +270,7 @@ class WorkerProcess:
         for thread in closing:
             thread.join()
         self._wal.close()
+        tracing.stop()
         event(logging.INFO, "worker stopped", worker=self._name)
 
 

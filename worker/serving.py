@@ -28,7 +28,7 @@ from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker.methods.method import Lane, Method
 
-LANE_THREADS: dict[Lane, int] = {"write": 4, "read": 4, "light": 2, "heavy": 2}
+LANE_THREADS: dict[Lane, int] = {"write": 4, "read": 4, "light": 2, "heavy": 2, "debug": 1}
 """How many methods of each lane may run at once."""
 LANE_QUEUE_MAX = 1024
 """Requests that may wait in one lane. The coordinator's own bound is lower, so a correct one never reaches this."""
@@ -106,6 +106,11 @@ class Service:
             self._hear()
             self._share()
             return sent
+
+    def progress(self) -> list[tuple[bytes, int]]:
+        """(Request id, samples read) of the queries that have read any and are not answered."""
+        with self._lock:
+            return [(name, request.samples_read) for name, request in self._accepted.items() if request.samples_read]
 
     def cancel(self, request_id: bytes) -> None:
         """The reply to this request is no longer awaited, whether it has arrived here or not."""

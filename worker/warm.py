@@ -3,6 +3,7 @@ with `python -m worker.warm`."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -19,7 +20,8 @@ LOWEST_PRIORITY = 19
 def fill_cache() -> None:
     """Compile all kernels into the cache on disk, in a process of its own at the lowest priority: a first start is
     ready without those of queries and searches, and a request that needs one meanwhile compiles just that one."""
-    os.nice(LOWEST_PRIORITY)
+    with contextlib.suppress(OSError):  # a container may refuse it
+        os.nice(LOWEST_PRIORITY)
     started = time.monotonic()
     compile_all()
     event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))

@@ -1,4 +1,4 @@
-"""Administration of the time series: POST /api/v1/admin/tsdb/delete_series."""
+"""Administration of the time series: POST /api/v1/admin/tsdb/delete_series. Served only with TRIPTYCH_ADMIN_API."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from aiohttp import web
 from coordinator.api import parameters
 from coordinator.api.selectors import required_selectors, time_range
 from coordinator.context import CONTEXT
+from shared.errors import NotFound
 from shared.messages.series import DeleteBody
 from shared.wire import pack
+
+PREFIX = "/api/v1/admin/"
+"""All paths of the admin interface begin so, whatever module they are in."""
+
+
+async def switched_off(request: web.Request) -> web.Response:
+    raise NotFound(f"there is no {request.path}: the admin interface is off; TRIPTYCH_ADMIN_API=true switches it on")
 
 
 async def delete_series(request: web.Request) -> web.Response:
@@ -27,3 +35,4 @@ async def delete_series(request: web.Request) -> web.Response:
 
 
 ROUTES: list[web.RouteDef] = [web.post("/api/v1/admin/tsdb/delete_series", delete_series)]
+SWITCHED_OFF: list[web.RouteDef] = [web.route("*", PREFIX + "{path:.*}", switched_off)]

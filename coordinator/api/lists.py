@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from functools import partial
 
 import msgspec
 from aiohttp import web
 from multidict import MultiDict
 
 from coordinator.api import parameters
+from coordinator.api.listed import listed
 from coordinator.calls import FanOut, require_whole
 from coordinator.context import CONTEXT
 from coordinator.protocol import client_of
 from coordinator.queries.evaluation import threads_of
 from coordinator.queries.gate import Place
+from coordinator.queries.running import RunningQuery
 from coordinator.responses import success
 from shared.errors import TooHeavy
 from shared.wire import pack, size_of
@@ -40,24 +44,31 @@ async def answer(
     Unavailable when none of them answers, or when one does not and `partial_response` is false; Overloaded."""
     context = request.app[CONTEXT]
     numbers = range(context.links.shards) if shards is None else tuple(shards)
-    partial = parameters.partial_response(fields)
-    if not partial:
+    is_partial = parameters.partial_response(fields)
+    if not is_partial:
         context.links.require(numbers)
     packed = pack(body)
     deadline = time.monotonic() + context.settings.query_timeout_ms / 1000
+    client = client_of(request)
 
-    async def attempt(place: Place) -> web.Response:
+    async def attempt(running: RunningQuery, place: Place) -> web.Response:
         left_s = max(0.0, deadline - time.monotonic())
         replies = await context.links.fan_out(
             method, shards=numbers, body=packed, timeout_s=left_s, processor_s=place.processor_s
         )
-        if not partial:
+        if not is_partial:
             require_whole(replies.warnings())
         if place.is_light and _size_of(replies) > LIGHT_REPLY_BYTES_MAX:
             raise TooHeavy(f"{method} has a longer list than a light request")
-        return await asyncio.get_running_loop().run_in_executor(threads_of(place), _answered, replies, merge)
+        running.enter("merging")
+        run = copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(threads_of(place), run, _answered, replies, merge)
 
-    return await context.gate.run(client_of(request), hash((method, packed)), deadline, attempt)
+    async def served(running: RunningQuery) -> web.Response:
+        work = running.waits(partial(attempt, running))
+        return await context.gate.run(client, hash((method, packed)), deadline, work)
+
+    return await listed(request, method, " ".join(fields.getall("match[]", ())), served)
 
 
 def _answered(replies: FanOut, merge: Merge) -> web.Response:

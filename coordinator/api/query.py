@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 from multidict import MultiDict
 
 from coordinator.api import parameters
+from coordinator.api.listed import listed
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip, boolean
@@ -40,6 +42,7 @@ from coordinator.queries.gate import LIGHT, Place
 from coordinator.queries.joining import Joined
 from coordinator.queries.merge import SeriesBecameEqual
 from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
+from coordinator.queries.running import RunningQuery
 from coordinator.responses import success
 from coordinator.streaming import Body, respond, whole
 from shared.array_memory import Account
@@ -116,14 +119,22 @@ def _read_query(fields: MultiDict[str], grid: Grid, is_range: bool, settings: Se
 
 
 async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, is_range: bool) -> web.StreamResponse:
+    query = _read_query(fields, grid, is_range, request.app[CONTEXT].settings)
+    kind = "range" if is_range else "instant"
+    return await listed(request, kind, query.text, partial(_served, request, fields, query))
+
+
+async def _served(
+    request: web.Request, fields: MultiDict[str], query: Query, running: RunningQuery
+) -> web.StreamResponse:
     """Plan the query; when there is a place for it, ask the workers, merge what they reply and render it. Merging and
     the first piece of the rendering are work for one thread; the rest is rendered while it is sent."""
     context = request.app[CONTEXT]
-    query = _read_query(fields, grid, is_range, context.settings)
+    running.query = query
     wants_stats, wants_explain = bool(fields.get("stats", "")), boolean(fields, "explain", False)
     gzip = accepts_gzip(request)
     query_plan = await planned(query)
-    if is_range and query_plan.type not in _RANGE_TYPES:
+    if query.is_range and query_plan.type not in _RANGE_TYPES:
         named = _TYPE_NAMES[query_plan.type]
         raise NotExecutable(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
 
@@ -131,13 +142,17 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
     require_fitting(query, query_plan, workers)
     estimate = context.costs.estimate(query_plan.demands)
     beside = _Beside(wants_stats, wants_explain, estimate)
+    running.plan, running.estimate = query_plan, estimate
 
     async def merged_and_rendered(replies: Replies) -> tuple[Body, Account | None]:
         def work() -> Body:
             conclusion = merge(query, replies)
+            running.shares, running.samples_read = conclusion.shares, conclusion.merged.samples_read
+            running.enter("rendering")
             learn(context.costs, conclusion)
             return Body(_chunks(query, conclusion, beside), gzip=gzip)
 
+        running.enter("merging")
         return await made(work, query, replies)
 
     async def attempt(place: Place) -> tuple[Body, Account | None]:
@@ -145,16 +160,18 @@ async def _answer(request: web.Request, fields: MultiDict[str], grid: Grid, *, i
             return await merged_and_rendered(await ask(query, query_plan, context.links, place))
         except SeriesBecameEqual:
             careful_plan = await planned(query, relabel=False)
+            running.enter("running")
             return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))
 
     body, account = await context.gate.run(
         client_of(request),
         query.identity(),
         query.deadline,
-        attempt,
+        running.waits(attempt),
         is_light=estimate.is_light(workers),
         is_heavy=estimate.is_heavy(workers),
     )
+    running.enter("sending")
     if body.whole:
         return whole(body)
     with ExitStack() as held:

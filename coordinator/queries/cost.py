@@ -71,6 +71,15 @@ class Estimate(NamedTuple):
     touches: int = 0
     unknown: int = 0
 
+    def told(self) -> dict[str, int]:
+        """By the names of the HTTP interface."""
+        return {
+            "series": self.series,
+            "samples": self.samples,
+            "touches": self.touches,
+            "leavesNotSeenBefore": self.unknown,
+        }
+
     def is_light(self, workers: int) -> bool:
         """Whether it is surely a light query: all about it is known, and is far below the bound."""
         return not self.unknown and self.touches * LIGHT_MARGIN < LIGHT_TOUCHES_MAX * max(1, workers)

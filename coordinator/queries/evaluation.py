@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
@@ -274,7 +275,7 @@ async def in_thread(call: Callable[[], T], query: Query, place: Place) -> T:
     """The result of `call`, run in a thread. If the wait is cancelled, the evaluation stops when it next checks its
     deadline."""
     try:
-        return await asyncio.get_running_loop().run_in_executor(threads_of(place), call)
+        return await asyncio.get_running_loop().run_in_executor(threads_of(place), copy_context().run, call)
     except asyncio.CancelledError:
         query.cancelled.set()
         raise

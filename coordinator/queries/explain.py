@@ -20,21 +20,19 @@ CHILDREN = ("lhs", "rhs", "expr", "vector", "param", "args")
 def explain(query: Query, conclusion: Conclusion, estimate: Estimate) -> dict[str, Any]:
     """The tree of the plan, and what the query was expected to cost. A node is evaluated by the coordinator unless it
     has a `shards` member: what was sent."""
-    plan = conclusion.plan
-    clock = EvalContext(None, Symbols(), query.grid, query.lookback_ms)
     return {
-        "plan": _node(plan.root, plan, clock),
-        "estimate": {
-            "series": estimate.series,
-            "samples": estimate.samples,
-            "touches": estimate.touches,
-            "leavesNotSeenBefore": estimate.unknown,
-        },
+        "plan": explained_plan(conclusion.plan, query),
+        "estimate": estimate.told(),
         "shards": [
             {"worker": share.worker, "shards": list(share.shards), "time": _seconds(share.elapsed_ms)}
             for share in conclusion.shares
         ],
     }
+
+
+def explained_plan(plan: Plan, query: Query) -> dict[str, Any]:
+    """The tree of the plan."""
+    return _node(plan.root, plan, EvalContext(None, Symbols(), query.grid, query.lookback_ms))
 
 
 def _node(expr: Expr, plan: Plan, clock: EvalContext) -> dict[str, Any]:

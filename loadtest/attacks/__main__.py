@@ -22,7 +22,7 @@ from loadtest.attacks.running import Result, few_open_files, run
 from loadtest.attacks.target import Target
 from loadtest.attacks.watching import QUIET_WITHIN_S, becomes_quiet
 from loadtest.bench.log_load import wait_compiled
-from loadtest.harness.cluster import ROOT, Cluster
+from loadtest.harness.cluster import MEASURED, ROOT, Cluster
 
 SHARDS, WORKERS = 8, 2
 NICENESS = -5
@@ -79,7 +79,7 @@ def _run_all(cluster: Cluster, target: Target, attacks: list, seconds: float) ->
 @contextmanager
 def _cluster(tree: Path) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="attacks-") as directory:
-        cluster = Cluster(Path(directory), shards=SHARDS, workers=WORKERS, tree=tree)
+        cluster = Cluster(Path(directory), shards=SHARDS, workers=WORKERS, settings=MEASURED, tree=tree)
         try:
             with few_open_files():
                 cluster.start()

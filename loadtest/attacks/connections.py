@@ -134,7 +134,9 @@ def _large_answer(target: Target, number: int) -> bytes:
 
 
 unfinished_heads = _sockets(
-    UNFINISHED_HEADS, lambda _, number: b"GET /api/v1/query?query=1 HTTP/1.1\r\nHost: x\r\nX-%d: " % number, _drip
+    UNFINISHED_HEADS,
+    lambda _, number: b"GET /api/v1/query?query=1 HTTP/1.1\r\nHost: localhost\r\nX-%d: " % number,
+    _drip,
 )
 idle = _sockets(IDLE, lambda _, number: _head("GET", "/-/healthy") if number % 2 else b"", _wait)
 deaf_followers = _sockets(

@@ -56,8 +56,8 @@ BODIES: dict[str, tuple[Callable[[list[bytes]], bytes], str]] = {
 
 
 def post(body: bytes, media_type: str) -> bytes:
-    head = f"POST /api/v1/log/append HTTP/1.1\r\nHost: x\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}"
-    return head.encode() + b"\r\n\r\n" + body
+    fields = f"Host: localhost\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}"
+    return f"POST /api/v1/log/append HTTP/1.1\r\n{fields}\r\n\r\n".encode() + body
 
 
 def keys_from(number: int, count: int) -> list[bytes]:
@@ -206,7 +206,7 @@ def polls(cluster: Cluster, keys: int, each: int) -> list[float]:
         for i in range(POLLS):
             path = f"/api/v1/log/scan?key=many-{(i * 7919) % keys:07d}"
             began = time.perf_counter()
-            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             body = read_answer(connection)
             times.append((time.perf_counter() - began) * 1000)
             assert len(json.loads(body)["records"]) == each, body
@@ -224,7 +224,7 @@ async def deliveries(cluster: Cluster) -> list[float]:
         writers.append(writer)
         start = cluster_end
         path = f"/api/v1/log/scan?key=live-{number}&start_seq={start}"
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
         while line := await reader.readline():
             if line.startswith(b"data:"):
                 times.append((time.perf_counter() - sent[number]) * 1000)

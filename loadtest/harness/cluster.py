@@ -21,6 +21,8 @@ import psutil
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 10.0
 ROOT = Path(__file__).resolve().parents[2]
+MEASURED = {"TRIPTYCH_CORE_DUMPS": "true"}
+"""Settings of a cluster of which memory and files are measured: without it, only root may read all about a process."""
 
 
 @dataclass
@@ -59,6 +61,7 @@ class Cluster:
             "TRIPTYCH_DATA": str(self.directory / "data"),
             "TRIPTYCH_SHARDS": str(self.shards),
             "TRIPTYCH_WORKERS": str(self.workers),
+            "TRIPTYCH_ADMIN_API": "true",
             **self.settings,
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}

@@ -63,6 +63,10 @@ def state(data: Path) -> dict[str, tuple[int, str]]:
     return found
 
 
+def test_no_file_is_open_to_other_users(made: Path) -> None:
+    assert [str(path) for path in [made, *made.rglob("*")] if path.lstat().st_mode & 0o077] == []
+
+
 def command(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
     arguments = [sys.executable, "-m", "coordinator.cli", "check", str(data), *options]
     return subprocess.run(arguments, capture_output=True, text=True, check=False)

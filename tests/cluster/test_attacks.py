@@ -14,7 +14,7 @@ from loadtest.attacks.catalogue import named
 from loadtest.attacks.priority import raised
 from loadtest.attacks.running import few_open_files, run
 from loadtest.attacks.target import Target
-from loadtest.harness.cluster import Cluster
+from loadtest.harness.cluster import MEASURED, Cluster
 
 SECONDS, AFTER_S = 1.0, 0.5
 SLACK = 2.0
@@ -25,7 +25,7 @@ AMOUNTS = data.Amounts(series=2_000, samples=40, grid_series=4_500, long_values=
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Target]]:
     """A cluster with data, which has answered a bystander before."""
-    cluster = Cluster(tmp_path_factory.mktemp("attacked"))
+    cluster = Cluster(tmp_path_factory.mktemp("attacked"), settings=MEASURED)
     with raised(NICENESS):
         try:
             with few_open_files():

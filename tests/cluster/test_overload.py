@@ -75,7 +75,7 @@ def test_short_of_memory_a_heavy_query_is_refused(short_of_memory: Cluster) -> N
 def test_a_flood_is_refused_in_part_and_the_state_is_still_told(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(settings={"TRIPTYCH_QUEUE_WAIT": "1ms"}).start()
     body = json.dumps({"records": RECORDS["records"] * 100}).encode()
-    head = b"POST /api/v1/log/append HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    head = b"POST /api/v1/log/append HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     statuses: set[bytes] = set()
     with ExitStack() as stack:
@@ -93,9 +93,9 @@ def test_a_flood_is_refused_in_part_and_the_state_is_still_told(new_cluster: Cal
 
 def test_answers_stay_in_order_whatever_way_a_refused_request_arrives(short_of_memory: Cluster) -> None:
     body = json.dumps(RECORDS).encode()
-    append = b"POST /api/v1/log/append HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    append = b"POST /api/v1/log/append HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     append += b"Content-Length: %d\r\n\r\n" % len(body) + body
-    ready = b"GET /-/ready HTTP/1.1\r\nHost: h\r\n\r\n"
+    ready = b"GET /-/ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.create_connection(("127.0.0.1", short_of_memory.port), timeout=10) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         received = b""
@@ -124,9 +124,9 @@ def test_requests_that_wait_for_their_turn_are_answered_in_order_or_forgotten_wi
 ) -> None:
     cluster = new_cluster(settings={"TRIPTYCH_QUEUE_WAIT": "1ms"}).start()
     body = json.dumps({"records": RECORDS["records"] * 300}).encode()
-    head = b"POST /api/v1/log/append HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    head = b"POST /api/v1/log/append HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     append = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    ready = b"GET /-/ready HTTP/1.1\r\nHost: h\r\n\r\n"
+    ready = b"GET /-/ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
     seen: set[tuple[bytes, bytes]] = set()
     give_up = time.monotonic() + 30
     while {(b"200", b"200"), (b"503", b"200")} - seen and time.monotonic() < give_up:

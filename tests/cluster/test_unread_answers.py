@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import pytest
 
 from coordinator.streaming import PATIENCE_S
-from loadtest.harness.cluster import Cluster
+from loadtest.harness.cluster import MEASURED, Cluster
 from loadtest.harness.remote_write_bodies import compressed
 from proto import log_pb2
 from tests.cluster.log_requests import append
@@ -34,7 +34,7 @@ MB = 1 << 20
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("unread")).start()
+    cluster = Cluster(tmp_path_factory.mktemp("unread"), settings=MEASURED).start()
     try:
         series = [
             ({"__name__": "unread", "i": str(i)}, [(1000 * (END_S - STEPS), i + 0.123456789)]) for i in range(SERIES)
@@ -56,7 +56,7 @@ class Deaf:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._socket.settimeout(60)
         self._socket.connect(("127.0.0.1", cluster.port))
-        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
+        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
 
     def read(self) -> bytes:
         """Raises HTTPException when the answer is not whole."""

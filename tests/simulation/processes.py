@@ -206,7 +206,9 @@ class Worker:
         for shard, state in self._program._states.items():
             what = cluster_pb2.ShardState.LOADING if state is None else cluster_pb2.ShardState.READY
             entries.append(SimpleNamespace(shard=shard, state=what, detail="", counts={}))
-        register = SimpleNamespace(cluster_id=CLUSTER_ID, worker=self.name, pid=self.number, shards=entries)
+        register = SimpleNamespace(
+            cluster_id=CLUSTER_ID, worker=self.name, pid=self.number, shards=entries, progress=()
+        )
         packet = Packet(REGISTER, b"", register)
         coordinator = self.cluster.coordinator
         if coordinator is not None and coordinator.process.alive:

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 from multidict import MultiDict
 
-from coordinator.api import lists
+from coordinator.api import listed, lists
 from coordinator.api.lists import LIGHT_REPLY_BYTES_MAX
 from coordinator.calls import FanOut, WorkerReply
 from coordinator.context import CONTEXT
 from coordinator.queries.gate import HEAVY, LIGHT, Gate
+from coordinator.queries.running import RunningQueries
 from shared.config import Settings
 from shared.errors import Unavailable
 from shared.wire import Reply
@@ -50,8 +51,10 @@ def merge(replies: FanOut) -> tuple[object, bool]:
 
 
 async def answered(workers: Workers, monkeypatch: pytest.MonkeyPatch, *, heavy_places: int, **fields: str) -> Any:
-    monkeypatch.setattr(lists, "client_of", lambda request: "client")
-    context = SimpleNamespace(links=workers, gate=Gate(1), settings=Settings())
+    for module in (lists, listed):
+        monkeypatch.setattr(module, "client_of", lambda request: "client")
+    running = RunningQueries(shows_texts=True, ended=lambda _: None)
+    context = SimpleNamespace(links=workers, gate=Gate(1), settings=Settings(), running=running)
     context.gate.heavy.free = heavy_places
     if not heavy_places:  # the place comes free when the light attempt has ended
         context.gate.heavy.take = taken

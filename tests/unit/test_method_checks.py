@@ -7,6 +7,7 @@ import time
 import pytest
 
 from shared.errors import DeadlineExceeded, TooHeavy
+from shared.telemetry import REQUEST_ID
 from shared.wire import Request
 from worker.methods.method import Method, begin, check
 
@@ -61,3 +62,12 @@ def test_queries_are_light_or_heavy_and_other_methods_have_lanes_of_their_own() 
     assert Method(run, "query").lane(request(processor_s=0.01)) == "light"  # type: ignore[arg-type]
     assert Method(run, "query").lane(request()) == "heavy"  # type: ignore[arg-type]
     assert Method(run, "write").lane(request(processor_s=0.01)) == "write"  # type: ignore[arg-type]
+
+
+def test_what_a_thread_logs_names_the_request_it_works_for() -> None:
+    one = request()
+    one.http_request = "a-1"
+    begin(one)
+    assert REQUEST_ID.get() == "a-1"
+    begin(request())
+    assert REQUEST_ID.get() == ""

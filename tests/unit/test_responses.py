@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.http import SERVER_SOFTWARE
 from multidict import CIMultiDict
 
 from coordinator import responses
@@ -79,7 +81,8 @@ async def served() -> AsyncIterator[SimpleNamespace]:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         asks.append(_asking(runner.addresses[0][1]))
-    yield SimpleNamespace(ask=asks[0], plain=asks[1], context=app[CONTEXT])
+    port = runners[0].addresses[0][1]
+    yield SimpleNamespace(ask=asks[0], plain=asks[1], context=app[CONTEXT], port=port)
     for runner in runners:
         await runner.cleanup()
 
@@ -120,38 +123,46 @@ def parts(answer: bytes) -> tuple[bytes, list[bytes], bytes]:
 async def test_a_response_is_the_one_aiohttp_would_have_written(
     served: SimpleNamespace, path: str, method: str, version: str, more: str
 ) -> None:
-    message = f"{method} {path} HTTP/{version}\r\nHost: x\r\n{more}\r\n"
-    assert parts(await served.ask(message)) == parts(await served.plain(message))
+    message = f"{method} {path} HTTP/{version}\r\nHost: localhost\r\n{more}\r\n"
+    plain = (await served.plain(message)).replace(SERVER_SOFTWARE.encode(), b"Triptych")
+    own = await served.ask(message)
+    id_line = re.compile(rb"\r\nX-Request-Id: [^\r]+(?=\r\n)")
+    assert len(id_line.findall(own.partition(b"\r\n\r\n")[0] + b"\r\n")) == 1
+    assert parts(id_line.sub(b"", own, count=1)) == parts(plain)
 
 
 async def test_requests_one_behind_the_other_are_answered_in_their_order(served: SimpleNamespace) -> None:
-    message = "".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" for path in ("/text", "/nothing", "/named/b", "/text"))
+    message = "".join(
+        f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n" for path in ("/text", "/nothing", "/named/b", "/text")
+    )
     answer = await served.ask(message)
     assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200", b"204", b"200", b"200"]
     assert answer.endswith("Grüße\n".encode())
 
 
 async def test_a_header_cannot_be_split_into_two(served: SimpleNamespace) -> None:
-    answer = await served.ask("GET /split HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = await served.ask("GET /split HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert b"X-Injected" not in answer.split(b"\r\n\r\n")[0].replace(b"X-Split", b"")
 
 
 async def test_who_waits_to_send_a_body_is_told_to_go_on(served: SimpleNamespace) -> None:
-    head = "POST /body HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    head = "POST /body HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     assert (await served.ask(head)).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
     assert (await served.ask(head + "ab")).endswith(b"\r\n\r\nab")
 
 
 async def test_requests_are_counted_by_route_with_their_times(served: SimpleNamespace) -> None:
     for path in ("/text", "/text", "/named/one", "/missing"):
-        await served.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")
+        await served.ask(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await served.ask("GET /text HTTP/1.1\r\nHost: another.example\r\n\r\n")
     lines = served.context.telemetry.text().decode().splitlines()
     assert 'triptych_http_requests_total{method="GET",path="/text",status="200"} 2.0' in lines
+    assert 'triptych_http_requests_total{method="GET",path="/text",status="403"} 1.0' in lines
     assert 'triptych_http_requests_total{method="GET",path="/named/{name}",status="200"} 1.0' in lines
     assert 'triptych_http_requests_total{method="GET",path="other",status="404"} 1.0' in lines
     assert 'triptych_http_request_duration_seconds_bucket{le="0.001",path="/text"}' in "\n".join(lines)
-    assert 'triptych_http_request_duration_seconds_bucket{le="+Inf",path="/text"} 2.0' in lines
-    assert 'triptych_http_request_duration_seconds_count{path="/text"} 2.0' in lines
+    assert 'triptych_http_request_duration_seconds_bucket{le="+Inf",path="/text"} 3.0' in lines
+    assert 'triptych_http_request_duration_seconds_count{path="/text"} 3.0' in lines
 
 
 def test_a_time_on_a_bound_is_within_it() -> None:
@@ -176,3 +187,32 @@ def test_what_may_succeed_later_says_when(path: str) -> None:
         assert {answer.headers["Retry-After"] for answer in answers} == times
     for error in (errors.DeadlineExceeded("late"), errors.BadData("wrong"), errors.NotExecutable("never")):
         assert "Retry-After" not in responses.error_answer(path, error).headers
+
+
+async def test_a_request_that_is_turned_away_under_overload_holds_no_place(
+    served: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection stays open, and others would wait for the place until it is closed."""
+    turns = []
+    monkeypatch.setattr(served.context.pressure, "is_on", True)
+    monkeypatch.setattr(served.context.waiting_room, "admit", lambda: turns.append(served.context.admission.announced))
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(b"GET /text HTTP/1.1\r\nHost: another.example\r\n\r\n")
+    assert b" 403 " in await reader.readuntil(b"\r\n")
+    assert served.context.admission.announced == 0
+    assert turns == [0]
+    writer.close()
+
+
+async def test_a_page_cannot_be_framed_and_runs_only_the_servers_own_scripts() -> None:
+    answer = responses.page("<p>Hello</p>")
+    assert answer.content_type == "text/html"
+    assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+    assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_html_is_answered_in_one_place() -> None:
+    sources = [path for path in Path(responses.__file__).parent.rglob("*.py") if "text/html" in path.read_text()]
+    assert sources == [Path(responses.__file__)]

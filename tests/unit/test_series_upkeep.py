@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -245,3 +246,23 @@ def test_a_file_that_is_being_written_stays_announced_whatever_is_tidied_meanwhi
     archive.give_up(["coming"])
     archive.forget()
     assert announced() == []
+
+
+def test_heads_are_sealed_also_where_the_threads_may_not_have_their_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where an unprivileged user has started the service with a lower one."""
+
+    def refuse(*_: int) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    monkeypatch.setattr(Quiet, "options", {"head_bytes": 4096})
+    shard = Quiet(tmp_path)
+    del shard.part._upkeep._tick
+    shard.write([(m(job=str(i)), [(n, float(n)) for n in range(100)]) for i in range(50)])
+    give_up = time.monotonic() + 20
+    while not shard.part.counts()["blocks"] and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert shard.part.counts()["blocks"]
+    shard.close()

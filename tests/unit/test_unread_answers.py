@@ -72,7 +72,9 @@ async def asked(served: Served, path: str = "/") -> AsyncIterator[Callable[[], A
         client.setblocking(False)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         await loop.sock_connect(client, ("127.0.0.1", server.port))
-        await loop.sock_sendall(client, b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path.encode())
+        await loop.sock_sendall(
+            client, b"GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % path.encode()
+        )
 
         async def read() -> bytes:
             data = bytearray()

@@ -20,9 +20,12 @@ def test_a_request_survives_the_wire_with_its_frames_in_place():
         b"body",
         [b"common"],
         {1: [b"one", memoryview(b"two")], 5: [b"three"]},
+        http_request="a-1",
+        trace_parent="00-1-2-01",
     )
     request_id, got = wire.decode_request(wire.encode_request(b"8 bytes.", sent))
     assert request_id == b"8 bytes."
+    assert (got.http_request, got.trace_parent) == ("a-1", "00-1-2-01")
     assert (got.method, got.shards, got.body, list(got.frames)) == ("series.write", (1, 5), b"body", [b"common"])
     assert {shard: [bytes(f) for f in frames] for shard, frames in got.parts.items()} == {
         1: [b"one", b"two"],

@@ -8,11 +8,12 @@ from typing import Literal
 
 from shared.errors import DeadlineExceeded, TooHeavy
 from shared.processor_time import ProcessorTime
+from shared.telemetry import REQUEST_ID
 from shared.wire import Reply, Request
 from worker.shard import Shard
 
-Lane = Literal["write", "read", "light", "heavy"]
-Kind = Literal["write", "read", "query"]
+Lane = Literal["write", "read", "light", "heavy", "debug"]
+Kind = Literal["write", "read", "query", "debug"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Method:
 def begin(request: Request) -> None:
     """This thread runs the request's method from now on."""
     request.processor = ProcessorTime(request.processor_s)
+    REQUEST_ID.set(request.http_request)
 
 
 def check(request: Request, late: str) -> None:

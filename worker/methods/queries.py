@@ -30,6 +30,7 @@ def run(shards: Mapping[int, Shard], request: Request) -> Reply:
         deadline=request.deadline,
         cancelled=lambda: request.cancelled,
         processor=request.processor,
+        counted=request.count,
     )
     elapsed_ms = (time.perf_counter() - started) * 1000
     damage = zip(shards, source.damage(), strict=True)

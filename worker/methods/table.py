@@ -6,7 +6,7 @@ it forks the workers.
 
 from __future__ import annotations
 
-from worker.methods import log, queries, series, vectors
+from worker.methods import debug, log, queries, series, vectors
 from worker.methods.method import Method
 
-METHODS: dict[str, Method] = {**series.METHODS, **queries.METHODS, **log.METHODS, **vectors.METHODS}
+METHODS: dict[str, Method] = {**series.METHODS, **queries.METHODS, **log.METHODS, **vectors.METHODS, **debug.METHODS}

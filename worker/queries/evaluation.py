@@ -15,7 +15,7 @@ from shared.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql import parser
 from shared.promql.ast import Aggregate, Expr, MatrixSelector, without_parens
 from shared.promql.engine import partial
-from shared.promql.engine.context import EvalContext
+from shared.promql.engine.context import EvalContext, uncounted
 from shared.promql.engine.evaluator import evaluate, evaluate_partial, evaluate_vector
 from shared.promql.engine.finishing import finish
 from shared.promql.engine.memory import account_of, bounded
@@ -45,17 +45,18 @@ def answer(
     deadline: float,
     cancelled: Callable[[], bool],
     processor: ProcessorTime = UNBOUNDED,
+    counted: Callable[[int], None] = uncounted,
 ) -> tuple[EvaluateReply, list[Frame]]:
     """The answers of all sub-queries, in order, and their frames. The bounds are for all of them together.
-    `processor` is bounded for a light query.
+    `processor` is bounded for a light query; `counted` is told of samples as they are read.
 
     Raises NotExecutable and DeadlineExceeded; TooHeavy when a light query needs more.
     """
     if not message.bytes_max:
-        return _answers(message, source, symbols, deadline, cancelled, processor)
+        return _answers(message, source, symbols, deadline, cancelled, processor, counted)
     is_light = processor.is_bounded
     with bounded(account_of(message.bytes_max, is_light=is_light), is_light=is_light):
-        return _answers(message, source, symbols, deadline, cancelled, processor)
+        return _answers(message, source, symbols, deadline, cancelled, processor, counted)
 
 
 def _answers(
@@ -65,6 +66,7 @@ def _answers(
     deadline: float,
     cancelled: Callable[[], bool],
     processor: ProcessorTime,
+    counted: Callable[[int], None],
 ) -> tuple[EvaluateReply, list[Frame]]:
     answers: list[SubQueryReply] = []
     frames: list[Frame] = []
@@ -79,6 +81,7 @@ def _answers(
             samples_left=left,
             cancelled=cancelled,
             processor=processor,
+            counted=counted,
         )
         started = time.perf_counter()
         shape, answer_frames = _answer(subquery, message.form, context)

@@ -15,6 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from threading import Event, Lock, Thread, get_native_id
 
@@ -140,7 +141,8 @@ class Upkeep:
     def _run(self, step: Callable[[int], None], turn: Lock, wake: Event) -> None:
         """The loop of a thread: call `step` with the time in Unix ms every TICK_S seconds, or earlier if `wake` is
         set."""
-        os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
+        with suppress(OSError):  # a service that was started with less may not raise it to this; it keeps its own then
+            os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
         while not self._stopping.is_set():
             wake.wait(TICK_S)
             if wake is not self._stopping:

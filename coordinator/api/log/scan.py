@@ -11,12 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from aiohttp import web
 
+from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters
 from coordinator.context import CONTEXT, Context
 from coordinator.log.follow import Follower, Row, rows_of
 from coordinator.log.reads import KeySelection, Warnings
 from coordinator.negotiation import EVENTS, JSON, PROTOBUF, boolean, preferred
 from coordinator.protocol import connection_of
+from coordinator.queries.running import RunningQuery
 from coordinator.streaming import Outlet, Piece, gathered, outlet
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
@@ -60,7 +62,12 @@ async def scan(request: web.Request) -> web.StreamResponse:
     if selection.key is None and reverse:
         raise BadData("parameter 'reverse' is true; records of a prefix are merged forward only")
     body = _Protobuf(selection) if media_type == PROTOBUF else _Json(selection)
-    return await _scan(request, selection, start, end, limit, reverse, body)
+
+    async def scanned(running: RunningQuery) -> web.StreamResponse:
+        running.enter("running")
+        return await _scan(request, selection, start, end, limit, reverse, body)
+
+    return await listed(request, "log.scan", request.query_string, scanned)
 
 
 class _Json:

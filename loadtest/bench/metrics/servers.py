@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import psutil
 
-from loadtest.harness.cluster import Cluster
+from loadtest.harness.cluster import MEASURED, Cluster
 
 READY_WITHIN_S = 120.0
 STOP_WITHIN_S = 60.0
@@ -160,7 +160,7 @@ class Triptych(Server):
         return f"this tree, {WORKERS} workers, {SHARDS} shards, otherwise default settings"
 
     def _launch(self) -> None:
-        self._cluster = Cluster(self.directory, shards=SHARDS, workers=WORKERS)
+        self._cluster = Cluster(self.directory, shards=SHARDS, workers=WORKERS, settings=MEASURED)
         self._cluster.start_workers()
         self._cluster.start_coordinator()
         self.port = self._cluster.port

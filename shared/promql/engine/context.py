@@ -26,6 +26,10 @@ def _never() -> bool:
     return False
 
 
+def uncounted(samples: int) -> None:
+    """Nobody asks how far the evaluation is."""
+
+
 def resolved(duration: Duration) -> int:
     """The milliseconds of a duration that `resolve_durations` has resolved. Raises Internal for any other."""
     if not isinstance(duration, int):
@@ -56,8 +60,8 @@ class EvalContext:
     """The source, limits and annotations of one evaluation; used by one thread at a time.
 
     `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
-    `processor` is bounded for a light query. `remote[i]` is the value of the leaf `Remote(i)`; `samples_left` counts
-    down, `samples_read` and `series_read` up.
+    `processor` is bounded for a light query; `counted` is told of samples as they are read. `remote[i]` is the value of
+    the leaf `Remote(i)`; `samples_left` counts down, `samples_read` and `series_read` up.
     """
 
     source: Source | None
@@ -70,6 +74,7 @@ class EvalContext:
     remote: Sequence[Value] = ()
     cancelled: Callable[[], bool] = _never
     processor: ProcessorTime = UNBOUNDED
+    counted: Callable[[int], None] = uncounted
     samples_read: int = 0
     series_read: int = 0
     batch: SeriesBatch | None = None
@@ -95,6 +100,7 @@ class EvalContext:
         """Count samples read from the source. Raises OverBudget when the query's budget is spent."""
         self.samples_left -= samples
         self.samples_read += samples
+        self.counted(samples)
         self.reserve(0)
 
     def reserve(self, cells: int) -> None:

@@ -1,4 +1,4 @@
-"""What the coordinator knows about each shard, from the heartbeats of the workers."""
+"""What the coordinator knows about the shards, and the error of those that cannot answer."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ class Shard:
     worker: str | None = None
     counts: dict[str, int] = field(default_factory=dict)
 
-
-def reason_of(shard: Shard) -> str:
-    """Why a shard that is not ready cannot answer."""
-    if shard.state == "loading":
-        return f"{shard.worker} is still loading it"
-    if shard.state == "failed":
-        return f"{shard.worker} could not load it: {shard.detail}"
-    return shard.detail
+    def why(self) -> str:
+        """Why it is not ready."""
+        if self.state == "loading":
+            return f"{self.worker} is still loading it"
+        if self.state == "failed":
+            return f"{self.worker} could not load it: {self.detail}"
+        return self.detail
 
 
 def unavailable(missing: Mapping[int, str]) -> errors.Unavailable:
-    """The error that names each missing shard and why it is missing."""
+    """`missing`: shard → why."""
     texts = [f"shard {shard}: {why}" for shard, why in sorted(missing.items())]
     return errors.Unavailable("not available: " + "; ".join(texts))

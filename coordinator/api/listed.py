@@ -1,0 +1,28 @@
+"""A request that is listed among the running queries while it is served."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from aiohttp import web
+
+from coordinator.context import CONTEXT
+from coordinator.protocol import client_of
+from coordinator.queries.running import RunningQuery
+from shared.errors import Canceled
+
+T = TypeVar("T", bound=web.StreamResponse)
+
+
+async def listed(request: web.Request, kind: str, text: str, work: Callable[[RunningQuery], Awaitable[T]]) -> T:
+    """What `work` returns. Raises what it raises; when the query is canceled, Canceled, or ConnectionError if part of
+    the answer has been sent: the connection has been ended then, so that the answer does not look whole."""
+    try:
+        return await request.app[CONTEXT].running.serve(kind, text, client_of(request), work)
+    except Canceled as error:
+        if not request.writer.output_size:
+            raise
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the query was canceled while its answer was sent") from error

@@ -1,0 +1,45 @@
+"""Queries that are being served, their cancellation, and the last slow ones: /api/v1/queries."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from coordinator.context import CONTEXT
+from coordinator.responses import success
+from shared.errors import BadData, NotFound
+
+ID_SHOWN = 64
+"""Characters of an unknown id that are repeated: no id has more."""
+ORDERS = ("seconds", "samples", "start")
+
+
+async def listed(request: web.Request) -> web.Response:
+    """What is known of each, the oldest first."""
+    context = request.app[CONTEXT]
+    return success(context.running.listed(context.links.awaited()))
+
+
+async def cancel(request: web.Request) -> web.Response:
+    """How many queries were canceled: those of the HTTP request with this id. Each is answered with 503 and the type
+    `canceled` as soon as the event loop comes to it. Raises NotFound when there is none, or not any more."""
+    query_id = request.match_info["id"]
+    count = request.app[CONTEXT].running.cancel(query_id)
+    if not count:
+        raise NotFound(
+            f"no query with the id {query_id[:ID_SHOWN]!r} is being served; GET /api/v1/queries lists those that are"
+        )
+    return success({"canceled": count})
+
+
+async def slow(request: web.Request) -> web.Response:
+    by = request.query.get("by", ORDERS[0])
+    if by not in ORDERS:
+        raise BadData(f"parameter 'by' is {by!r}; it must be one of {', '.join(ORDERS)}")
+    return success(request.app[CONTEXT].slow.kept(by))
+
+
+ROUTES = [
+    web.get("/api/v1/queries", listed),
+    web.get("/api/v1/queries/slow", slow),
+    web.delete("/api/v1/queries/{id}", cancel),
+]

@@ -1,0 +1,113 @@
+"""What the doctor says of a data directory: whose it is, its format, modes and leftovers, and what can be checked of it
+without reading all of it. Changes nothing; the directory may be in use."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from coordinator import check
+from coordinator.doctor.finding import Finding, ok, problem, warning
+from shared.manifest import HOLDS_DATA, NAME, Manifest, NewerFormat
+
+DATA = "data"
+PATHS_MAX = 200_000
+"""A directory with more files and directories is looked at up to here."""
+FUTURE_S = 300.0
+"""A file that was written later than that from now says that the clock has been set back."""
+
+
+def look(data: Path, shards: int | None) -> Iterator[Finding]:
+    """`shards`: the setting, None if it cannot be read."""
+    if not data.exists():
+        yield ok(DATA, "directory", f"{data} does not exist yet; the first start creates it")
+        return
+    if not data.is_dir():
+        yield problem(DATA, "directory", f"{data} is no directory", "a directory: TRIPTYCH_DATA")
+        return
+    try:
+        if not any((data / name).exists() for name in (NAME, *HOLDS_DATA)):
+            yield _without_data(data)
+            return
+        yield manifest(data, shards)
+        yield from modes(data)
+        yield from contents(data)
+    except OSError as error:
+        yield problem(DATA, "directory", f"it cannot be read: {error}", "a directory that this user may read")
+
+
+def _without_data(data: Path) -> Finding:
+    others = len(os.listdir(data))
+    if not others:
+        return ok(DATA, "directory", f"{data} is empty; the first start fills it")
+    return warning(DATA, "directory", f"{data} holds {others} other files and no data", "a directory of its own")
+
+
+def manifest(data: Path, shards: int | None) -> Finding:
+    try:
+        decoded = Manifest.decode((data / NAME).read_bytes())
+    except FileNotFoundError:
+        return problem(DATA, "format", f"{NAME} is missing", f"its copy: cp {check.copy_of(data / NAME)} {data / NAME}")
+    except NewerFormat as error:
+        return problem(DATA, "format", str(error), "the release that wrote it, or a later one")
+    except ValueError as error:
+        right = f"its copy: cp {check.copy_of(data / NAME)} {data / NAME}"
+        return problem(DATA, "format", f"{NAME} is damaged: {error}", right)
+    if shards is not None and decoded.shards != shards:
+        seen = f"{decoded.shards} shards, and TRIPTYCH_SHARDS is {shards}"
+        return problem(DATA, "format", seen, f"TRIPTYCH_SHARDS={decoded.shards}; the number is fixed")
+    return ok(DATA, "format", f"that of this release, {decoded.shards} shards, cluster {decoded.cluster_id}")
+
+
+def modes(data: Path) -> Iterator[Finding]:
+    """Owners, modes and times of everything in the directory."""
+    paths = [data, *islice(data.rglob("*"), PATHS_MAX)]
+    states = []
+    for path in paths:
+        try:
+            states.append((path, path.lstat()))
+        except FileNotFoundError:
+            continue  # dropped meanwhile
+    user = os.geteuid()
+    foreign = [path for path, state in states if state.st_uid != user and user != 0]
+    open_ = [path for path, state in states if state.st_mode & 0o077 and not stat.S_ISLNK(state.st_mode)]
+    future = [path for path, state in states if state.st_mtime > time.time() + FUTURE_S]
+    if foreign:
+        right = f"all of it owned by the user of the service: chown -R {user} {data}"
+        yield problem(DATA, "owner", f"{_some(foreign)} of another user", right)
+    if open_:
+        right = f"0600 and 0700: chmod -R go= {data}"
+        yield warning(DATA, "modes", f"{_some(open_)} open to other users", right)
+    else:
+        yield ok(DATA, "modes", f"{len(states)} files and directories are the owner's alone")
+    if future:
+        right = "a clock that is never set back: ages of blocks and segments are measured with it"
+        yield warning(DATA, "times", f"{_some(future)} written in the future, by the clock of this machine", right)
+
+
+def contents(data: Path) -> Iterator[Finding]:
+    """What `triptych check` says without the workers' files, and what was set aside or left over."""
+    try:
+        report = check.check(data, with_workers=False)
+    except check.CannotCheck as error:
+        yield ok(DATA, "use", f"not checked for damage: {error}; a running cluster is asked with --url")
+        return
+    yield ok(DATA, "use", "no process uses it")
+    for found in report.damage:
+        right = found.remedy or "see `triptych check`"
+        yield problem(DATA, "damage", f"{found.path}: {found.what}; concerned: {found.depends}", right)
+    others = [Path(found.path) for found in report.findings if not found.is_damage]
+    if others:
+        right = "nothing, or remove them while the cluster is stopped"
+        yield warning(DATA, "leftovers", f"{_some(others)} left over, or no file of this service", right)
+    if not report.damage:
+        yield ok(DATA, "damage", "none that shows without reading all of it; `triptych check` does")
+
+
+def _some(paths: list[Path]) -> str:
+    """How many there are, with the first of them."""
+    return f"{paths[0]} is" if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} others are"

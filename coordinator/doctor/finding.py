@@ -1,0 +1,40 @@
+"""What the doctor says of one thing that was looked at."""
+
+from __future__ import annotations
+
+import msgspec
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+"""All is well; something is likely to cause trouble; something keeps the service from working or endangers data."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """`about`: machine, settings, data or cluster. `name`: what was looked at. `seen`: the value found. `right`: what
+    would be right, empty when all is well."""
+
+    level: str
+    about: str
+    name: str
+    seen: str
+    right: str = ""
+
+
+def ok(about: str, name: str, seen: str) -> Finding:
+    return Finding(OK, about, name, seen)
+
+
+def warning(about: str, name: str, seen: str, right: str) -> Finding:
+    return Finding(WARNING, about, name, seen, right)
+
+
+def problem(about: str, name: str, seen: str, right: str) -> Finding:
+    return Finding(PROBLEM, about, name, seen, right)
+
+
+def size(count: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"

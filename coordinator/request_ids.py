@@ -1,0 +1,52 @@
+"""The id of an HTTP request: the client's own, or a new one.
+
+It is in the answer's `X-Request-Id`, travels to the workers in the header of every message, and is in every line of
+the log that is written for the request (`shared.telemetry.REQUEST_ID`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+
+from multidict import istr
+
+HEADER = istr("X-Request-Id")
+TRACE_PARENT = istr("traceparent")
+"""Of W3C Trace Context; its trace id is the request's id if the client names no other."""
+
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
+"""What a client may choose: nothing that a header, a path or a line of the log would have to quote."""
+_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?", re.ASCII)
+_IN_HEAD = re.compile(rb"\r\nx-request-id:[ \t]*([A-Za-z0-9._:-]{1,64})[ \t]*\r\n", re.IGNORECASE)
+_numbers = itertools.count(1)
+
+
+@cache
+def _prefix() -> str:
+    """Tells this process from others. Made at the first request: a process that is forked before that has its own."""
+    return os.urandom(4).hex()
+
+
+def new_id() -> str:
+    return f"{_prefix()}-{next(_numbers):x}"
+
+
+def id_of(headers: Mapping[str, str]) -> str:
+    """The id of a request with these headers (a multidict of aiohttp's)."""
+    given = headers.get(HEADER)
+    if given is not None and _ID.fullmatch(given):
+        return given
+    parent = headers.get(TRACE_PARENT)
+    if parent is not None and (match := _PARENT.fullmatch(parent)):
+        return match[1]
+    return new_id()
+
+
+def id_in(head: bytes) -> str:
+    """The same for a request that aiohttp has not read, of which `head` is the beginning."""
+    match = _IN_HEAD.search(head)
+    return new_id() if match is None else match[1].decode("ascii")

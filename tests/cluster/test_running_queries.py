@@ -1,0 +1,160 @@
+"""Queries that take long: listed with what they have read, canceled in all processes, and logged."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from loadtest.harness.cluster import Cluster, Response
+from loadtest.harness.remote_write_bodies import HEADERS, compressed
+from tests.forked_cluster import ForkedCluster
+
+NOW = 1_700_000_000
+SERIES = 64
+SLOW = "sum(quantile_over_time(0.5, abs(running_total)[2h:1s]))"
+"""Over 11,000 steps: the workers read some samples at once, and have more to do than a test waits for."""
+RANGE = {"query": SLOW, "start": str(NOW - 11_000), "end": str(NOW), "step": "1s"}
+WITHIN_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {"TRIPTYCH_SLOW_QUERY": "50ms", "TRIPTYCH_ADMIN_API": "true"}
+    cluster = ForkedCluster(tmp_path_factory.mktemp("watched"), settings=settings).start()
+    series = [
+        ({"__name__": "running_total", "i": str(i)}, [(1000 * (NOW - 60 * age), 1.0) for age in range(240, -1, -1)])
+        for i in range(SERIES)
+    ]
+    assert cluster.request("POST", "/api/v1/write", compressed(series), HEADERS).status == 204
+    yield cluster
+    cluster.kill()
+
+
+class Asked(threading.Thread):
+    """A request whose answer is waited for in a thread."""
+
+    def __init__(self, cluster: Cluster, name: str, **parameters: str) -> None:
+        super().__init__(daemon=True)
+        self._path = "/api/v1/query_range?" + urlencode(RANGE | parameters)
+        self._cluster, self._name = cluster, name
+        self.answer: Response | None = None
+        self.start()
+
+    def run(self) -> None:
+        self.answer = self._cluster.request("GET", self._path, None, {"X-Request-Id": self._name})
+
+    def answered(self) -> Response:
+        self.join(WITHIN_S)
+        assert self.answer is not None, "the query is still being served"
+        return self.answer
+
+
+def until(found: Callable[[], Any]) -> Any:
+    give_up = time.monotonic() + WITHIN_S
+    while not (result := found()):
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    return result
+
+
+def listed(cluster: Cluster, name: str) -> dict[str, Any] | None:
+    told = cluster.get("/api/v1/queries").json()["data"]
+    return next((one for one in told if one["id"] == name), None)
+
+
+def test_a_query_is_listed_and_canceled_and_the_workers_stop(watched: Cluster) -> None:
+    asked = Asked(watched, "to-cancel")
+
+    def reading() -> dict[str, Any] | None:
+        told = listed(watched, "to-cancel")
+        return told if told and told["samples"] else None
+
+    told = until(reading)
+    assert (told["kind"], told["query"], told["state"], told["client"]) == ("range", SLOW, "running", "127.0.0.1")
+    assert told["grid"] == {"start": NOW - 11_000, "end": NOW, "step": 1}
+    assert {part["worker"] for part in told["workers"]} <= {"worker-0", "worker-1"} and told["workers"]
+    canceled = watched.request("DELETE", "/api/v1/queries/to-cancel")
+    assert (canceled.status, canceled.json()["data"]) == (200, {"canceled": 1})
+    answer = asked.answered()
+    assert (answer.status, answer.json()["errorType"]) == (503, "canceled")
+    assert listed(watched, "to-cancel") is None
+    assert watched.request("DELETE", "/api/v1/queries/to-cancel").status == 404
+    # The workers have stopped: nothing is in flight, and both heavy places are free for queries that end.
+    until(lambda: not any(w["requestsInFlight"] for w in watched.get("/api/v1/cluster").json()["data"]["workers"]))
+    for _ in range(2):
+        assert watched.get("/api/v1/query", query="sum(running_total)", time=str(NOW)).status == 200
+
+
+def test_a_slow_query_is_logged_with_where_its_time_went(watched: Cluster) -> None:
+    asked = Asked(watched, "slow-one", timeout="500ms")
+    assert asked.answered().status == 503
+    (told,) = [one for one in watched.get("/api/v1/queries/slow").json()["data"] if one["id"] == "slow-one"]
+    assert (told["kind"], told["query"], told["status"]) == ("range", SLOW, 503)
+    assert told["states"]["running"] >= 0.3 and told["seconds"] < 5
+    assert told["plan"]["node"] == "Aggregate"
+    (line,) = [
+        line for line in watched.log("coordinator").splitlines() if "request=slow-one" in line and "slow query" in line
+    ]
+    assert " running_s=0." in line and f'query="{SLOW}" ' in line
+    assert watched.get("/api/v1/queries/slow", by="nothing").status == 400
+
+
+def test_a_slow_query_that_is_answered_says_what_it_cost(watched: Cluster) -> None:
+    asked = Asked(watched, "slow-answer", query="sum(max_over_time(abs(running_total)[2h:1s]))")
+    assert asked.answered().status == 200
+    (told,) = [one for one in watched.get("/api/v1/queries/slow").json()["data"] if one["id"] == "slow-answer"]
+    assert told["series"] == SERIES and told["samples"] >= SERIES
+    assert {part["worker"] for part in told["workers"]} == {"worker-0", "worker-1"}
+    assert told["seconds"] == pytest.approx(sum(told["states"].values()), abs=0.01)
+    assert told["place"] in ("light", "heavy") and told["estimate"]
+
+
+def test_a_profile_says_where_a_process_spends_its_time(watched: Cluster) -> None:
+    asked = Asked(watched, "profiled", timeout="2s")
+    until(lambda: listed(watched, "profiled"))
+    worker = watched.get("/api/v1/debug/profile", seconds="0.3", process="worker-0")
+    assert worker.status == 200 and b"worker.methods.queries.run;" in worker.body, watched.log("worker")[-3000:]
+    own = watched.get("/api/v1/debug/profile", seconds="0.1", mode="wall")
+    assert own.status == 200 and b"MainThread;" in own.body
+    for wrong in ({"seconds": "0"}, {"seconds": "61"}, {"seconds": "nan"}, {"mode": "x"}):
+        assert watched.get("/api/v1/debug/profile", **wrong).status == 400
+    assert watched.get("/api/v1/debug/profile", process="worker-9").status == 404
+    asked.answered()
+
+
+def test_profiles_are_off_unless_the_admin_interface_is_on(cluster: Cluster) -> None:
+    answer = cluster.get("/api/v1/debug/profile")
+    assert answer.status == 404 and "TRIPTYCH_ADMIN_API" in answer.json()["error"]
+
+
+def test_an_answer_that_is_being_sent_ends_with_its_connection(watched: Cluster) -> None:
+    """A scan of the log whose client does not read on: what has come of it must not look whole."""
+    value = base64.b64encode(bytes(100_000)).decode()
+    for _ in range(4):
+        records = [{"key": "YQ==", "value": value}] * 20
+        assert watched.post_json("/api/v1/log/append", {"records": records}).status == 200
+    with socket.create_connection(("127.0.0.1", watched.port), timeout=WITHIN_S) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(
+            b"GET /api/v1/log/scan?key=a&limit=10000 HTTP/1.1\r\nHost: x\r\nX-Request-Id: unread\r\n\r\n"
+        )
+        told = until(lambda: listed(watched, "unread"))
+        assert (told["kind"], told["query"]) == ("log.scan", "key=a&limit=10000")
+        head = connection.recv(4096)
+        assert head.startswith(b"HTTP/1.1 200") and b"unread" in head
+        assert watched.request("DELETE", "/api/v1/queries/unread").status == 200
+        until(lambda: listed(watched, "unread") is None)
+        came = head
+        with contextlib.suppress(ConnectionResetError):
+            while piece := connection.recv(1 << 20):
+                came += piece
+    assert not came.endswith((b"0\r\n\r\n", b"}"))
+    assert watched.get("/api/v1/log/scan", key="a", limit="1").status == 200
