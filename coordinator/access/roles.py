@@ -63,6 +63,12 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/api/v1/metadata"): _READ[Area.METRICS],
     ("POST", "/api/v1/write"): _WRITE[Area.METRICS],
     ("POST", "/api/v1/admin/tsdb/delete_series"): _ADMIN[Area.METRICS],
+    # What others ask, in every area, may be secret.
+    ("GET", "/api/v1/queries"): ALL_ADMIN,
+    ("GET", "/api/v1/queries/slow"): ALL_ADMIN,
+    ("DELETE", "/api/v1/queries/{id}"): ALL_ADMIN,
+    ("GET", "/api/v1/debug/profile"): ALL_ADMIN,
+    ("*", "/api/v1/admin/{path}"): ALL_ADMIN,
     **{("GET", f"{_LOG}/{name}"): _READ[Area.LOG] for name in ("scan", "segments", "keys", "count", "frontier")},
     ("GET", f"{_LOG}/cursors/{{name}}"): _READ[Area.LOG],
     ("PUT", f"{_LOG}/cursors/{{name}}"): _WRITE[Area.LOG],
