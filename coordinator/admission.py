@@ -94,14 +94,14 @@ class Admission:
             raise Overloaded(
                 f"{self.requests} requests are in flight, the limit is {self.requests_max} "
                 f"(TRIPTYCH_REQUESTS_IN_FLIGHT_MAX){'' if holder.may_use_reserve else kept}; try again later"
-            )
+            ).because("requests_in_flight")
         limit = self._client_requests_max if client.share is None else share_of(self.requests_max, client.share)
         if client.requests >= limit:
             raise Overloaded(
                 f"{client.name} has {client.requests} requests in flight, the limit for one client is "
                 f"{limit} ({share_name(client)} of TRIPTYCH_REQUESTS_IN_FLIGHT_MAX); "
                 "try again later"
-            )
+            ).because("client_share")
 
     def _share(self, limit: int, client: Client) -> int:
         """What this client may have of the limit."""
@@ -152,7 +152,7 @@ class Admission:
             raise Overloaded(
                 f"{client.followers} reads of {client.name} follow the log, the limit for one client is "
                 f"{limit} ({share_name(client)} of TRIPTYCH_LOG_FOLLOWERS_MAX); try again later"
-            )
+            ).because("client_share")
         client.followers += 1
         self.park(holder)
         try:
@@ -198,7 +198,7 @@ class Admission:
         return Overloaded(
             f"bodies of {held} bytes are held, the limit is {limit} ({setting}), and this one has {size} or more; "
             f"try again later, or with a body of at most {SMALL_BODY_BYTES} bytes"
-        )
+        ).because("bodies_bytes")
 
     def release(self, holder: Holder) -> int:
         """Give back what is held for the request; returns how many bytes that was."""

@@ -27,8 +27,10 @@ from coordinator.log.area import LogArea
 from coordinator.log.sequencer import DIRECTORY as SEQUENCER
 from coordinator.queries.gate import Gate, heavy_places
 from coordinator.series.groups import SampleWrites
-from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
+from coordinator.watching import sources
+from coordinator.watching.self_scrape import SelfScrape
+from coordinator.watching.telemetry import Telemetry
 from shared import open_files, tracing
 from shared.allocator import TRIM_INTERVAL_S, Trimmer
 from shared.catalogue_file import DIRECTORY as VECTOR
@@ -71,7 +73,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     context = Context(
         settings,
         links,
-        Telemetry(links),
+        Telemetry(),
         LogArea(settings, links, control.within(SEQUENCER)),
         VectorArea(settings, links, control.within(VECTOR)),
         SampleWrites(settings, links),
@@ -90,6 +92,19 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         max_line_size=LINE_BYTES_MAX,
         max_field_size=LINE_BYTES_MAX,
     )
+    sources.watch(
+        context.telemetry,
+        settings,
+        context.started_at,
+        links,
+        context.connections,
+        context.pressure,
+        context.gate,
+        context.samples,
+        context.spool,
+        context.log,
+        access,
+    )
     _say_limits(context.connections, settings)
     context.connections.start()
     context.pressure.start()
@@ -98,12 +113,15 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     await runner.setup()
     listener = Listener(server, Handshakes(access.tls, settings.head_timeout_ms / 1000) if access.tls else None)
     try:
-        await _listen(listener, settings, access)
+        instance = await _listen(listener, settings, access)
+        self_scrape = SelfScrape(settings, context.watch, links, context.samples, context.pressure, instance)
         settle()
         threading.Thread(target=_compile_kernels, name="kernels", daemon=True).start()
         trimming = asyncio.create_task(_trim_memory())
+        scraping = asyncio.create_task(self_scrape.run())
         await _stop_signal()
         trimming.cancel()
+        scraping.cancel()
     finally:
         listener.close()
         access.stop()
@@ -136,7 +154,8 @@ def _say_limits(connections: Connections, settings: Settings) -> None:
         )
 
 
-async def _listen(listener: Listener, settings: Settings, access: Gatekeeper) -> None:
+async def _listen(listener: Listener, settings: Settings, access: Gatekeeper) -> str:
+    """Begin to listen; returns host:port. Raises ConfigError when the port cannot be had."""
     host, port = settings.address()
     try:
         bound = await listener.open(host, port, backlog())
@@ -147,6 +166,7 @@ async def _listen(listener: Listener, settings: Settings, access: Gatekeeper) ->
     event(logging.INFO, "listening", url=f"{scheme}://{host}:{bound}", data=settings.data, shards=settings.shards)
     if not is_loopback(host) and (access.tls is None or not access.knows_its_clients):
         event(logging.WARNING, "listening beyond this host without authentication or TLS", listen=settings.listen)
+    return f"{host}:{bound}"
 
 
 def _failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -23,6 +23,8 @@ _BEYOND_ASCII = re.compile(r"%[89A-Fa-f]")
 class Malformed(errors.BadData):
     """The request breaks the rules of HTTP or of URLs. It is logged, like requests that the parser refuses."""
 
+    reason = "malformed"
+
 
 def unquoted(text: str) -> bytes:
     """The text without its escapes. The library that replaces them holds the interpreter lock all the time, so it gets

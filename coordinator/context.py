@@ -22,9 +22,10 @@ from coordinator.queries.running import RunningQueries
 from coordinator.queries.slow import SlowQueries
 from coordinator.series.groups import SampleWrites
 from coordinator.spool import Spool
-from coordinator.telemetry import Telemetry
 from coordinator.vectors.area import VectorArea
 from coordinator.waiting_room import WaitingRoom
+from coordinator.watching.telemetry import Telemetry
+from coordinator.watching.watch import Watch
 from shared.config import Settings
 
 
@@ -47,6 +48,7 @@ class Context:
     waiting_room: WaitingRoom = field(init=False)
     spool: Spool = field(init=False)
     views: Views = field(init=False)
+    watch: Watch = field(init=False)
     cross_site: CrossSite = field(init=False)
     running: RunningQueries = field(init=False)
     slow: SlowQueries = field(init=False)
@@ -66,12 +68,10 @@ class Context:
         self.waiting_room = WaitingRoom(self.pressure)
         self.pressure.waiting, self.pressure.looked = self.waiting_room.__len__, self.waiting_room.look
         self.spool = Spool(self.settings.data, self.settings.spool_bytes_max, self.connections.end_slowest)
+        self.watch = Watch(self.telemetry, self.links, self.settings.data)
         shows_texts = self.settings.query_texts
         self.slow = SlowQueries(self.settings.slow_query_ms / 1000, shows_texts=shows_texts)
         self.running = RunningQueries(shows_texts=shows_texts, ended=self.slow.ended)
-        self.telemetry.watch(self.connections)
-        self.telemetry.watch_pressure(self.pressure)
-        self.telemetry.watch_access(self.access)
 
 
 CONTEXT = web.AppKey("context", Context)

@@ -122,6 +122,7 @@ class Dispatcher:
                 if hdrs.EXPECT in request.headers:
                     await self._expected(request)
             except Malformed as error:
+                self._context.telemetry.refuse(error)
                 return _refused(request, error)
             except errors.Forbidden as error:
                 return _forbidden(request, error)
@@ -163,6 +164,7 @@ def _forbidden(request: web.Request, error: errors.Forbidden) -> web.StreamRespo
     """The answer to a request that a page of another site may have sent."""
     context = request.app[CONTEXT]
     context.cross_site.log(request, error)
+    context.telemetry.refuse(error)
     context.telemetry.served(request.method, _route(request), error.status, 0.0)
     return at_once(request, error_answer(request.path, error))
 
@@ -178,6 +180,7 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
             context.pressure.require(request.path)
         context.admission.enter(holder, may_use_reserve=request.path.startswith(RESERVED))
     except errors.Overloaded as error:
+        context.telemetry.refuse(error)
         return error_answer(request.path, error)
     response: web.StreamResponse | None = None
     try:
@@ -211,6 +214,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     try:
         return await handler(request)
     except TriptychError as error:
+        request.app[CONTEXT].telemetry.refuse(error)
         is_counted = isinstance(error, errors.Overloaded) and request.app[CONTEXT].pressure.is_on
         if error.status >= 500 and not is_counted:  # of an overload, beginning and end are logged
             event(logging.WARNING, "request refused", path=request.path, status=error.status, why=error)
@@ -227,7 +231,9 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
         return response
     except web.HTTPRequestEntityTooLarge:
         limit = request.app[CONTEXT].settings.body_bytes_max
-        return error_answer(request.path, errors.TooLarge(f"the body is larger than the limit of {limit} bytes"))
+        too_large = errors.TooLarge(f"the body is larger than the limit of {limit} bytes")
+        request.app[CONTEXT].telemetry.refuse(too_large)
+        return error_answer(request.path, too_large)
     except (ConnectionResetError, asyncio.CancelledError):
         raise
     except Exception:

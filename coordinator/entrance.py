@@ -32,6 +32,7 @@ async def turned_away(request: web.Request, context: Context) -> web.StreamRespo
         context.connections.identify(holder, grant.client, grant.share)
     except TriptychError as error:
         _rest(context, holder)
+        context.telemetry.refuse(error)
         response = error_answer(request.path, error)
         for challenge in access.challenges(error):
             response.headers.add(hdrs.WWW_AUTHENTICATE, challenge)

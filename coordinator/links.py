@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 
 import zmq
@@ -17,6 +18,7 @@ from coordinator.shards import SHARD_STATES, Shard, unavailable
 from proto import cluster_pb2
 from shared import errors, tracing, wire
 from shared.config import Settings
+from shared.measurements import Values
 from shared.telemetry import REQUEST_ID, event
 from shared.wire import Frame, Request
 
@@ -44,6 +46,10 @@ class Links:
         self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
         self.waits = Waits()
         self.barrier = Barrier()
+        self.measured: Callable[[str, Values], None] = lambda worker, values: None
+        """Called with the measurements that a worker has sent."""
+        self.registrations: Counter[str] = Counter()
+        """Processes that have registered, by the name of the worker: each beyond the first is a restart."""
         self._drain_due = False
         self._own_context = copy_context()  # of no request
         self._control: zmq.Socket[bytes] | None = None
@@ -60,6 +66,10 @@ class Links:
     def workers(self) -> list[tuple[str, int, tuple[int, ...], int]]:
         """(name, process id, shards, requests in flight) of every connected worker."""
         return sorted((w.name, w.pid, w.shards, len(w.pending)) for w in self._workers.values())
+
+    def connected(self) -> list[Worker]:
+        """All connected workers, by name."""
+        return sorted(self._workers.values(), key=lambda worker: worker.name)
 
     def awaited(self) -> list[WorkerCall]:
         """What workers have been asked and have not answered."""
@@ -230,12 +240,12 @@ class Links:
             raise errors.Overloaded(
                 f"{worker.name} has {len(worker.pending)} requests in flight, the limit is "
                 f"{settings.worker_requests_max} (TRIPTYCH_WORKER_REQUESTS_MAX); try again later"
-            )
+            ).because("worker_requests")
         if worker.pending and worker.pending_bytes + size > settings.worker_bytes_max:
             raise errors.Overloaded(
                 f"{worker.name} has {worker.pending_bytes} bytes in flight, the limit is "
                 f"{settings.worker_bytes_max} (TRIPTYCH_WORKER_BYTES_MAX); try again later"
-            )
+            ).because("worker_bytes")
 
     def _send(self, part: WorkerCall, message: Sequence[Frame]) -> None:
         worker = part.worker
@@ -287,13 +297,23 @@ class Links:
         """Whether a request that changes what shards hold is under way."""
         return any(part.call.method in WRITES for worker in self._workers.values() for part in worker.pending.values())
 
+    def ask_measurements(self) -> set[str]:
+        """Have all workers send their measurements. Returns the names of those that were reached."""
+        workers = list(self._workers.values())
+        return {w.name for w in workers if self._transmit_control([w.identity, *wire.encode_measure()])}
+
     # Messages from workers
 
     def _drain_control(self) -> None:
         """Hear heartbeats. A worker counts as connected when one has come by the connection for requests, too."""
         while self._control is not None and not self._control.closed and wire.readable(self._control):
             identity, *message = wire.receive(self._control)
-            if bytes(identity) in self._workers:
+            worker = self._workers.get(bytes(identity))
+            if worker is None:
+                continue
+            if wire.kind_of(message) == wire.MEASURE:
+                self.measured(worker.name, Values(wire.decode_measurements(message).values))
+            else:
                 self._register(bytes(identity), wire.decode_register(message))
 
     def _drain(self) -> None:
@@ -337,6 +357,7 @@ class Links:
                 self._remove(other, f"{other.name} has restarted")
             worker = Worker(message.worker, identity, message.pid, 0.0)
             self._workers[identity] = worker
+            self.registrations[worker.name] += 1
             event(logging.INFO, "worker registered", worker=worker.name, pid=worker.pid, shards=len(message.shards))
         self._owners.clear()
         worker.seen = time.monotonic()

@@ -28,6 +28,7 @@ from coordinator.available_memory import Memory
 from coordinator.calls import Waits
 from shared.config import Settings
 from shared.errors import Overloaded
+from shared.measurements import Latencies
 from shared.telemetry import event
 
 TICK_S = 0.1
@@ -64,6 +65,8 @@ class Level(IntEnum):
     WRITES = 3
 
 
+COUNTED_HERE = ""
+"""The reason of errors that `Pressure.refused` counts."""
 STATE_PATHS = ("/-/", "/metrics", "/api/v1/status/", "/api/v1/cluster", "/api/v1/queries", "/api/v1/debug/")
 WRITE_PATHS = frozenset(("/api/v1/write", "/api/v1/log/append", "/api/v1/vector/write"))
 
@@ -100,6 +103,8 @@ class Pressure:
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self.loop_lag = Latencies()
+        """By how much the timer of the event loop was late, ten times a second."""
         self.wait_s = 0.0
         """The longest of the mean waits and the delay of the event loop, in the last tick."""
         self.available_bytes = self._memory.available_bytes()
@@ -147,7 +152,7 @@ class Pressure:
         """Raises Overloaded when a request to this path is refused now. To be asked while `is_on`."""
         why = self.refusal(path)
         if why:
-            raise Overloaded(why)
+            raise Overloaded(why).because(COUNTED_HERE)
 
     def refusal(self, path: str) -> str:
         """Why a request to this path is refused now, or an empty text. To be asked while `is_on`."""
@@ -195,9 +200,11 @@ class Pressure:
         if self.allows_heavy():
             return
         if self.memory_level >= Level.HEAVY or self._limit is None:
-            raise Overloaded(self._refused("memory", self._short_of_memory("heavy queries", HEAVY_RESERVES)))
+            raise Overloaded(self._refused("memory", self._short_of_memory("heavy queries", HEAVY_RESERVES))).because(
+                COUNTED_HERE
+            )
         limit = int(max(self._limit, REFUSED_FROM) * HEAVY_SHARE)
-        raise Overloaded(self._refused("heavy", self._queue_stands("heavy queries", limit)))
+        raise Overloaded(self._refused("heavy", self._queue_stands("heavy queries", limit))).because(COUNTED_HERE)
 
     def _refused(self, reason: str, text: str) -> str:
         self.refused[reason] += 1
@@ -231,6 +238,7 @@ class Pressure:
 
     def look(self, behind_s: float) -> None:
         """See how things are. `behind_s`: by how much the event loop is late."""
+        self.loop_lag.add(behind_s)
         self.wait_s = max([behind_s, *(waits.taken() for waits in self._waits)])
         self._look_at_memory()
         self._look_at_waits()

@@ -164,6 +164,11 @@ class _Handler(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char * 127), ("version", ctypes.c_uint8), ("allocator", _Allocator)]
 
 
+def in_use_bytes() -> int:
+    """What the arrays of all accounts of this process hold."""
+    return sum(max(0, int(slot.numbers[_USED])) for slot in list(_slots))
+
+
 class _Slot:
     """The numbers of an account (int64[3]: used, limit, peak), and the handler that keeps them.
 
@@ -177,11 +182,14 @@ class _Slot:
         self._struct = _Handler(b"triptych", 1, _Allocator(self.numbers.ctypes.data, *functions))
         self.handler = _new_capsule(ctypes.addressof(self._struct), _HANDLER_NAME, None)
         _keep_for_good(self)
+        _slots.append(self)
 
     def is_free(self) -> bool:
         return bool(self.numbers[_USED] <= _LEFT_BYTES_MAX)
 
 
+_slots: list[_Slot] = []
+"""All of them: as many as accounts were open at a time."""
 _idle: deque[_Slot] = deque()
 _occupied: deque[_Slot] = deque()
 """Slots that no account uses: those without arrays, and those that had some when they were last looked at."""

@@ -37,6 +37,9 @@ class Settings:
     shards: int = _setting(8, "number of shards, fixed when the data directory is created", least=1, most=SHARDS_MAX)
     workers: int = _setting(0, "worker processes, 1 to the number of shards; 0: one per core", least=0, most=SHARDS_MAX)
     log_level: str = _setting("info", f"one of {', '.join(LOG_LEVELS)}")
+    self_scrape_ms: int = _setting(
+        15_000, 'how often the service stores its own metrics in itself, with job="triptych"; 0: never', least=0
+    )
     remote_write: bool = _setting(True, "serve POST /api/v1/write")
     core_dumps: bool = _setting(
         False, "a process that crashes leaves a core file, which holds data, and debuggers may attach to it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class TriptychError(Exception):
     """Base of all errors that are sent to a client; `str(error)` is the message."""
@@ -10,6 +12,13 @@ class TriptychError(Exception):
     error_type = "internal"
     retry_after_s: tuple[int, int] | None = None
     """Within how many seconds, least and most, the same request may succeed; None: nobody knows, or never."""
+    reason = "invalid"
+    """Why the request was refused or failed, as the metrics count it."""
+
+    def because(self, reason: str) -> Self:
+        """The error, with a reason that says more than its class does."""
+        self.reason = reason
+        return self
 
 
 class BadData(TriptychError):
@@ -28,6 +37,13 @@ class NotExecutable(TriptychError):
 
     status = 422
     error_type = "bad_data"
+    reason = "not_executable"
+
+
+class OverBudget(NotExecutable):
+    """A query that needs more samples or memory than one query may have."""
+
+    reason = "query_budget"
 
 
 class Unauthorized(TriptychError):
@@ -35,6 +51,7 @@ class Unauthorized(TriptychError):
 
     status = 401
     error_type = "bad_data"
+    reason = "unauthorized"
 
 
 class Forbidden(TriptychError):
@@ -42,6 +59,7 @@ class Forbidden(TriptychError):
 
     status = 403
     error_type = "bad_data"
+    reason = "forbidden"
 
 
 class NotFound(TriptychError):
@@ -49,6 +67,7 @@ class NotFound(TriptychError):
 
     status = 404
     error_type = "bad_data"
+    reason = "not_found"
 
 
 class Conflict(TriptychError):
@@ -56,6 +75,7 @@ class Conflict(TriptychError):
 
     status = 409
     error_type = "bad_data"
+    reason = "conflict"
 
 
 class MethodNotAllowed(TriptychError):
@@ -70,6 +90,7 @@ class TooLarge(TriptychError):
 
     status = 413
     error_type = "bad_data"
+    reason = "too_large"
 
 
 class Overloaded(TriptychError):
@@ -78,6 +99,7 @@ class Overloaded(TriptychError):
     status = 503
     error_type = "unavailable"
     retry_after_s = (1, 3)
+    reason = "overload"
 
 
 class Unavailable(TriptychError):
@@ -86,12 +108,14 @@ class Unavailable(TriptychError):
     status = 503
     error_type = "unavailable"
     retry_after_s: tuple[int, int] | None = (2, 5)
+    reason = "unavailable"
 
 
 class DeadlineExceeded(Unavailable):
     """The request's timeout has passed, and work on it has been cancelled."""
 
     retry_after_s = None
+    reason = "deadline"
 
 
 class Canceled(TriptychError):
@@ -109,6 +133,8 @@ class TooHeavy(TriptychError):
 class Internal(TriptychError):
     """A defect of the program. The log has the traceback; the client gets one line."""
 
+    reason = "internal"
+
 
 class ConfigError(Exception):
     """A setting that cannot be used; printed as one line at start, exit code 1."""
@@ -120,6 +146,7 @@ _BY_NAME: dict[str, type[TriptychError]] = {
         BadData,
         ParseError,
         NotExecutable,
+        OverBudget,
         Forbidden,
         NotFound,
         Conflict,

@@ -25,6 +25,7 @@ import zmq
 
 from proto import cluster_pb2
 from shared.boot import boot_id
+from shared.measurements import Measurements
 from shared.processor_time import UNBOUNDED, ProcessorTime
 
 Frame = bytes | bytearray | memoryview
@@ -33,6 +34,7 @@ REQUEST = b"Q"
 REPLY = b"R"
 REGISTER = b"G"  # worker → coordinator, at the start and every heartbeat; no request id
 CANCEL = b"C"  # coordinator → worker: the reply to this request is no longer awaited
+MEASURE = b"M"  # coordinator → worker: send your measurements; worker → coordinator: here they are; no request id
 PAUSE = b"P"  # coordinator → worker: put off background work for a while; no request id
 _ID_END = 9
 _HEADER_AT = 13
@@ -280,6 +282,18 @@ def encode_cancel(request_id: bytes) -> list[Frame]:
 
 def encode_pause() -> list[Frame]:
     return [PAUSE]
+
+
+def encode_measure() -> list[Frame]:
+    return [MEASURE]
+
+
+def encode_measurements(measurements: Measurements) -> list[Frame]:
+    return [MEASURE + pack(measurements)]
+
+
+def decode_measurements(frames: Sequence[Frame]) -> Measurements:
+    return unpack(bytes(frames[0][1:]), Measurements)
 
 
 def encode_register(message: cluster_pb2.Register) -> list[Frame]:

@@ -16,7 +16,10 @@ from tests.zygote import Zygote, inherited, serve
 
 @dataclass
 class ForkedCluster(Cluster):
-    """As Cluster, of this source tree."""
+    """As Cluster, of this source tree. It stores no metrics of its own unless a test asks for it."""
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"TRIPTYCH_SELF_SCRAPE": "0"} | dict(self.settings)
 
     def _spawn(self, module: str) -> subprocess.Popen[bytes]:
         assert self.tree == ROOT

@@ -43,6 +43,11 @@ class DamageReport:
             else:
                 self._uncounted[area] = self._uncounted.get(area, 0) + 1
 
+    def counts(self) -> dict[Area, int]:
+        """How many things are damaged, by area."""
+        with self._lock:
+            return {area: len(texts) + self._uncounted.get(area, 0) for area, texts in self._texts.items()}
+
     def texts(self, area: Area) -> list[str]:
         """For the warnings of an answer about this area; empty when nothing is damaged."""
         if not self._texts:

@@ -21,9 +21,11 @@ from shared.allocator import Trimmer
 from shared.config import Settings
 from shared.errors import ConfigError, DeadlineExceeded, Internal, TriptychError, Unavailable
 from shared.manifest import shard_control
+from shared.measurements import Measurements, Values
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker import damage
+from worker.measuring import WorkerMeasurements
 from worker.methods.method import Method, begin
 from worker.methods.table import METHODS
 from worker.services import Services
@@ -68,6 +70,7 @@ class WorkerProcess:
         routing_id = f"{name}:{os.getpid()}:{time.time_ns()}".encode()
         self._control = _connected(wire.control_address(address), routing_id)
         socket = _connected(address, routing_id)
+        self._measurements = WorkerMeasurements(name, self._services)
         self._service = Service(name, socket, METHODS, self._run)
 
     def run(self) -> None:
@@ -105,12 +108,27 @@ class WorkerProcess:
                     self._service.cancel(wire.request_id_of(message))
                 elif wire.kind_of(message) == wire.PAUSE:
                     self._services.background.pause()
+                elif wire.kind_of(message) == wire.MEASURE:
+                    self._send_measurements()
             ready = [descriptor for descriptor, _ in wake.poll(max(0.0, until - time.monotonic()) * 1000)]
             if self._wake_read in ready:
                 os.read(self._wake_read, 65536)
                 return
             if not ready:
                 return
+
+    def _send_measurements(self) -> None:
+        values = Values()
+        ready = {number: shard for number in self._states if isinstance(shard := self._state(number), Shard)}
+        try:
+            self._service.measure(values, self._name)
+            self._measurements.put(values, ready)
+        except Exception:
+            # The next beat and all requests matter more; the coordinator reports that the numbers are old.
+            event(logging.ERROR, "measurements failed", trace=True, worker=self._name)
+            return
+        with contextlib.suppress(zmq.Again):  # the coordinator is away
+            wire.send(self._control, wire.encode_measurements(Measurements(values.by_name)))
 
     def _stop(self, *_: Any) -> None:
         self._stopping = True

@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ import zmq
 
 from shared import wire
 from shared.errors import NotFound, Overloaded, TriptychError
+from shared.measurements import Latencies, Values
 from shared.telemetry import event
 from shared.wire import Reply, Request
 from worker.methods.method import Lane, Method
@@ -43,6 +45,8 @@ class _Work:
     request: Request
     method: Method
     lane: Lane
+    came_at: float
+    began_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -50,6 +54,16 @@ class _Lane:
     threads: int
     running: int = 0
     waiting: deque[_Work] = field(default_factory=deque)
+    waits: Latencies = field(default_factory=Latencies)
+    runs: Latencies = field(default_factory=Latencies)
+
+
+@dataclass(slots=True)
+class _Served:
+    """Requests of one method that were answered."""
+
+    requests: int = 0
+    seconds: float = 0.0
 
 
 class Service:
@@ -72,6 +86,7 @@ class Service:
         self._lanes = {lane: _Lane(count) for lane, count in LANE_THREADS.items()}
         self._ready: deque[_Work] = deque()  # within the limit of their lane, waiting only for a thread
         self._accepted: dict[bytes, Request] = {}
+        self._served = {method: _Served() for method in methods}
         self._cancelled_early: dict[bytes, bool] = {}
         self._stopping = False
         # A semaphore: each number written to it wakes one more thread, for which there is work.
@@ -101,6 +116,21 @@ class Service:
         """The reply to this request is no longer awaited, whether it has arrived here or not."""
         with self._lock:
             self._cancel(request_id)
+
+    def measure(self, values: Values, worker: str) -> None:
+        """Add what the metrics say about the requests of this process."""
+        with self._lock:
+            for name, lane in self._lanes.items():
+                oldest_s = time.perf_counter() - lane.waiting[0].came_at if lane.waiting else 0.0
+                values.put("triptych_worker_lane_running", lane.running, worker, name)
+                values.put("triptych_worker_lane_waiting", len(lane.waiting), worker, name)
+                values.put("triptych_worker_lane_oldest_seconds", oldest_s, worker, name)
+                values.put("triptych_worker_lane_wait_seconds", lane.waits, worker, name)
+                values.put("triptych_worker_lane_duration_seconds", lane.runs, worker, name)
+            for method, served in self._served.items():
+                if served.requests:
+                    values.put("triptych_worker_requests_total", served.requests, worker, method)
+                    values.put("triptych_worker_request_seconds_total", served.seconds, worker, method)
 
     def close(self) -> None:
         """Let running requests finish, drop waiting ones, and close the socket."""
@@ -149,12 +179,20 @@ class Service:
             self._hear()
             work = self._ready.popleft() if self._ready else None
             self._share()
+            if work is not None:
+                work.began_at = time.perf_counter()
+                self._lanes[work.lane].waits.add(work.began_at - work.came_at)
             return work
 
     def _finish(self, work: _Work, message: Sequence[wire.Frame]) -> None:
         self._accepted.pop(work.id, None)
         self._transmit(message)
         lane = self._lanes[work.lane]
+        took_s = time.perf_counter() - work.began_at
+        lane.runs.add(took_s)
+        served = self._served[work.request.method]
+        served.requests += 1
+        served.seconds += took_s
         if lane.waiting:
             self._ready.append(lane.waiting.popleft())
         else:
@@ -188,7 +226,7 @@ class Service:
             self._refuse(request_id, Overloaded(text))
             return
         self._accepted[request_id] = request
-        work = _Work(request_id, request, method, name)
+        work = _Work(request_id, request, method, name, time.perf_counter())
         if lane.running < lane.threads:
             lane.running += 1
             self._ready.append(work)

@@ -94,7 +94,7 @@ class Gatekeeper:
             raise Overloaded(
                 f"the {grant.name} sends more than {grant.rate.per_second:g} requests a second, which is its limit "
                 "(requests_per_second in TRIPTYCH_TOKENS); try again later"
-            )
+            ).because("token_rate")
 
     def challenges(self, error: TriptychError) -> tuple[str, ...]:
         """Values of `WWW-Authenticate` for an answer with this error."""

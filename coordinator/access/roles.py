@@ -67,6 +67,12 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("POST", "/api/v1/admin/backup"): ALL_ADMIN,
     **{(method, "/api/v1/admin/backup/{view}"): ALL_ADMIN for method in ("POST", "DELETE")},
     **{("GET", f"/api/v1/admin/backup/{{view}}/{name}"): ALL_ADMIN for name in ("files", "content")},
+    # What others ask, in every area, may be secret.
+    ("GET", "/api/v1/queries"): ALL_ADMIN,
+    ("GET", "/api/v1/queries/slow"): ALL_ADMIN,
+    ("DELETE", "/api/v1/queries/{id}"): ALL_ADMIN,
+    ("GET", "/api/v1/debug/profile"): ALL_ADMIN,
+    ("*", "/api/v1/admin/{path}"): ALL_ADMIN,
     **{("GET", f"{_LOG}/{name}"): _READ[Area.LOG] for name in ("scan", "segments", "keys", "count", "frontier")},
     ("GET", f"{_LOG}/cursors/{{name}}"): _READ[Area.LOG],
     ("PUT", f"{_LOG}/cursors/{{name}}"): _WRITE[Area.LOG],

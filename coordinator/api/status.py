@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import platform
-from importlib import metadata
 
 from aiohttp import web
 
 from coordinator.context import CONTEXT
 from coordinator.responses import success
-
-
-def _version() -> str:
-    try:
-        return metadata.version("triptych")
-    except metadata.PackageNotFoundError:
-        return "unknown"
-
-
-VERSION = _version()
+from coordinator.version import VERSION
 
 
 async def healthy(request: web.Request) -> web.Response:
@@ -36,8 +26,9 @@ async def ready(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    body = request.app[CONTEXT].telemetry.text()
-    return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+    """Prometheus's text format, or OpenMetrics if the request accepts it."""
+    body, content_type = await request.app[CONTEXT].watch.exposition(request.headers.get("Accept", ""))
+    return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 async def buildinfo(request: web.Request) -> web.Response:

@@ -72,7 +72,7 @@ async def write(request: web.Request) -> web.Response:
     upserts = await _body(request, write_from_json, write_from_protobuf)
     context = _context(request)
     count = await context.vectors.write(upserts)
-    context.telemetry.vectors_in.inc(count)
+    context.telemetry.vectors_in += count
     if wants_protobuf(request):
         return _protobuf(vector_pb2.UpsertVectorsResponse(vectors_upserted=count))
     return _json({"vectorsUpserted": count})

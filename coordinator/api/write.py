@@ -55,13 +55,13 @@ async def write(request: web.Request) -> web.Response:
     cut = await _read(request)
     if cut.parts:
         await context.samples.write(cut.parts)
-    context.telemetry.samples_in.inc(cut.samples)
+    context.telemetry.samples_in += cut.samples
     left_out = 0
     if cut.metadata:
         left_out = await metadata.keep(context.links, cut.metadata, context.settings.write_timeout_ms / 1000)
     _skipped.add(cut, left_out)
     if cut.refused_count:
-        context.telemetry.series_refused.inc(cut.refused_count)
+        context.telemetry.series_refused += cut.refused_count
         more = cut.refused_count - len(cut.refused)
         tail = f"; and {more} more" if more else ""
         raise BadData(f"{cut.samples} samples stored, these refused: " + "; ".join(cut.refused) + tail)

@@ -94,6 +94,10 @@ class Appender:
     def _timeout_s(self) -> float:
         return self._settings.write_timeout_ms / 1000
 
+    def records_waiting(self) -> int:
+        """Records that wait to be sent to workers."""
+        return sum(queue.records for queue in self._queues.values())
+
     async def append(self, append: Append) -> int:
         """Append one batch and return its first sequence number.
 
@@ -122,7 +126,8 @@ class Appender:
         durable, buffered = self._queues[True], self._queues[False]
         records, queued_bytes = durable.records + buffered.records, durable.bytes + buffered.bytes
         if records >= QUEUE_RECORDS_MAX or queued_bytes >= QUEUE_BYTES_MAX:
-            raise Overloaded(f"{records} records ({queued_bytes} bytes) wait to be appended; try again later")
+            text = f"{records} records ({queued_bytes} bytes) wait to be appended; try again later"
+            raise Overloaded(text).because("records_waiting")
         answer = asyncio.get_running_loop().create_future()
         self._queues[append.durable].push(
             Waiting(append, blocks, append.size_bytes, answer, time.monotonic() + self._timeout_s)

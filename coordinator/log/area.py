@@ -44,6 +44,8 @@ class LogArea:
         self._retention = Retention(
             settings, links, self.sequencer, self.recovery, self._writes, self._appender.end_segment
         )
+        self.records_waiting = self._appender.records_waiting
+        """How many records wait to be appended."""
         self.frontier.publish, self.frontier.publish_gap = self.followers.publish, self.followers.publish_gap
         self.recovery.when_revoked = self._producers.forget
         self._tasks: list[asyncio.Task[None]] = []

@@ -95,6 +95,10 @@ class Followers:
         self._by_prefix: set[Follower] = set()
         self._hashes: NDArray[np.uint64] | None = None  # of the keys that are followed, ascending; None: out of date
 
+    @property
+    def count(self) -> int:
+        return self._count
+
     @contextmanager
     def following(self, selection: KeySelection, position: int) -> Iterator[Follower]:
         """A follower from `position` on, for as long as the context lasts. Raises Overloaded at the limit of
@@ -103,7 +107,7 @@ class Followers:
             raise Overloaded(
                 f"{self._count} reads follow the log, the limit is {self._max} (TRIPTYCH_LOG_FOLLOWERS_MAX); "
                 "try again later"
-            )
+            ).because("followers")
         follower = Follower(selection, position)
         group = self._by_prefix if selection.key is None else self._by_key.setdefault(selection.key, set())
         if selection.key is not None and not group:

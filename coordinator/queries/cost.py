@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from threading import Lock
 from typing import NamedTuple, Protocol
 
-from shared.errors import NotExecutable
+from shared.errors import OverBudget
 from shared.labels import Symbols
 from shared.promql.ast import Call, Expr, MatrixSelector, Remote, Subquery, VectorSelector
 from shared.promql.engine.context import EvalContext, resolved
@@ -164,10 +164,10 @@ def _children(node: Expr) -> Iterable[Expr]:
 
 
 def require_fits(steps_most: int, bytes_max: int, where: str) -> None:
-    """Raises NotExecutable when one series over so many steps is more than a process may hold."""
+    """Raises OverBudget when one series over so many steps is more than a process may hold."""
     estimate = steps_most * CELL_BYTES
     if estimate > bytes_max:
-        raise NotExecutable(
+        raise OverBudget(
             f"the query is evaluated at {steps_most} steps, which needs {estimate} bytes for each series; the limit is "
             f"{bytes_max} bytes in {where}, its share of TRIPTYCH_QUERY_BYTES_MAX; ask for a shorter range or a longer "
             "step"

@@ -75,6 +75,12 @@ class Places:
         self.free = count
         self.waiting = 0
         self._queues: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
+        self._since: dict[asyncio.Future[None], float] = {}  # when each of those that wait came, in this order
+
+    @property
+    def longest_wait_s(self) -> float:
+        """How long the query that came first of those that wait has waited; 0 when none waits."""
+        return time.monotonic() - next(iter(self._since.values())) if self._since else 0.0
 
     def take_now(self) -> bool:
         """Whether a place was free, and is taken now."""
@@ -88,10 +94,12 @@ class Places:
         if self.take_now():
             return
         if self.waiting >= WAITING_MAX:
-            raise Overloaded(f"{self.waiting} queries wait for others to end, the limit is {WAITING_MAX}")
+            text = f"{self.waiting} queries wait for others to end, the limit is {WAITING_MAX}"
+            raise Overloaded(text).because("queries_waiting")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(client, deque()).append(turn)
         self.waiting += 1
+        self._since[turn] = time.monotonic()
         try:
             async with asyncio.timeout(within_s):
                 await turn
@@ -101,6 +109,8 @@ class Places:
             else:
                 self._leave(client, turn)
             raise
+        finally:
+            del self._since[turn]
 
     def give(self) -> None:
         """Give a place back: to the client whose turn it is."""
@@ -218,7 +228,7 @@ class Gate:
                 raise Overloaded(
                     f"the query waited {wait_max_s:g} s for other {kind} ones to end, the limit, and "
                     f"{places.waiting} more wait; try again later"
-                ) from None
+                ).because("queries_waiting") from None
             raise _late(within_s, places) from None
 
     @contextmanager

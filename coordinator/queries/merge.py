@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from coordinator.queries.fetched import Fetched
 from coordinator.queries.joining import Joined, SeriesBecameEqual, received, written
 from coordinator.queries.planner import Leaf, Plan
-from shared.errors import NotExecutable
+from shared.errors import OverBudget
 from shared.labels import Symbols
 from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form
@@ -57,12 +57,12 @@ class Merged:
 
 
 def message(plan: Plan, terms: Terms) -> EvaluateBody:
-    """What every worker is asked. Raises NotExecutable when the times of a sub-query alone are past the budget."""
+    """What every worker is asked. Raises OverBudget when the times of a sub-query alone are past the budget."""
     clock = EvalContext(None, Symbols(), terms.grid, terms.lookback_ms)
     subqueries = tuple(leaf.subquery(clock) for leaf in plan.leaves)
     for leaf in plan.leaves:
         if leaf.grid(clock).steps > terms.samples_max:
-            raise NotExecutable(TOO_MANY_SAMPLES)
+            raise OverBudget(TOO_MANY_SAMPLES)
     grid = terms.grid
     # Where the coordinator only joins, the workers' values are already the answer.
     form = terms.form if isinstance(plan.root, Remote) and plan.leaves[0].mode == "value" else "arrays"
@@ -81,12 +81,12 @@ def message(plan: Plan, terms: Terms) -> EvaluateBody:
 def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Frame]]], terms: Terms) -> Merged:
     """The value of the whole query from what the workers answered, one pair a worker.
 
-    Raises NotExecutable (also when all workers together are past the sample budget), DeadlineExceeded, TooHeavy,
+    Raises NotExecutable (OverBudget when all workers together are past the sample budget), DeadlineExceeded, TooHeavy,
     SeriesBecameEqual.
     """
     samples_read = sum(answer.samples_read for evaluated, _ in replies for answer in evaluated.answers)
     if samples_read > terms.samples_max:
-        raise NotExecutable(TOO_MANY_SAMPLES)
+        raise OverBudget(TOO_MANY_SAMPLES)
     fetched = Fetched()
     context = EvalContext(
         fetched,

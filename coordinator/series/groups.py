@@ -57,6 +57,15 @@ class SampleWrites:
         self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def waiting_requests(self) -> int:
+        """Requests that wait for others to be stored."""
+        return sum(group.requests for group in self._waiting)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
     async def write(self, parts: Mapping[int, Sequence[Frame]]) -> None:
         """Return when the samples of these frames (shard → of `remote_write.cut`) are stored.
 
@@ -72,7 +81,7 @@ class SampleWrites:
             raise Overloaded(
                 f"{self._waiting_bytes} bytes of samples wait to be sent to the workers, the limit is "
                 f"{self._settings.worker_bytes_max} (TRIPTYCH_WORKER_BYTES_MAX); try again later"
-            )
+            ).because("worker_bytes")
         if not self._waiting or not self._waiting[-1].has_room():
             self._waiting.append(_Group(asyncio.get_running_loop().create_future()))
         group = self._waiting[-1]

@@ -139,7 +139,8 @@ class Collections:
         """Run one change after the other, each to its end even if its caller is cancelled: two concurrent changes could
         make memory and disk differ. Raises Overloaded, Unavailable."""
         if len(self._changes) >= CHANGES_MAX:
-            raise Overloaded(f"{CHANGES_MAX} changes of collections are waiting, which is the limit; try again later")
+            text = f"{CHANGES_MAX} changes of collections are waiting, which is the limit; try again later"
+            raise Overloaded(text).because("collection_changes")
         task = asyncio.create_task(self._in_turn(change))
         self._changes.add(task)
         task.add_done_callback(self._changed)

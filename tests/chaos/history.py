@@ -23,6 +23,7 @@ SETTINGS = {
     # So that sealing, merging, snapshots and segments happen all the time, and are cut short too.
     "TRIPTYCH_HEAD_BYTES": "40000",
     "TRIPTYCH_BLOCK_WINDOW": "5s",
+    "TRIPTYCH_SELF_SCRAPE": "0",
     "TRIPTYCH_BLOCK_CACHE_BYTES": "1MB",
     "TRIPTYCH_VECTOR_SNAPSHOT": "200ms",
     "TRIPTYCH_LOG_SEGMENT_BYTES": "256KB",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,3 +41,17 @@ def new_cluster(tmp_path: Path, kind_of_cluster: type[Cluster]) -> Iterator[Call
     yield make
     for one in made:
         one.kill()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The directory of a file system of 96 MB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(path)], capture_output=True, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip("mounting a small file system takes privileges")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)

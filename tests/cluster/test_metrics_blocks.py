@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from loadtest.harness.cluster import Cluster
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
@@ -69,19 +66,6 @@ def test_a_corrupt_block_is_named_in_the_warnings_and_the_rest_is_served(new_clu
     listed = cluster.get("/api/v1/series", match="m", start=str(at_ms / 1000)).json()
     assert damaged.stem in listed["warnings"][0]
     assert count(cluster, at_ms - 10_000) == (0, [])
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(path)], capture_output=True, check=False
-    )
-    if made.returncode != 0:
-        pytest.skip("mounting a small file system takes privileges")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def test_a_full_disk_refuses_writes_and_serves_reads(small_disk: Path, new_cluster: Callable[..., Cluster]) -> None:

@@ -32,7 +32,7 @@ def open_backend(mode: str) -> Iterator[Backend]:
     from tests.conformance.cluster_backend import ClusterBackend
 
     with tempfile.TemporaryDirectory() as directory:
-        cluster = Cluster(Path(directory), shards=CLUSTER_SHARDS)
+        cluster = Cluster(Path(directory), shards=CLUSTER_SHARDS, settings={"TRIPTYCH_SELF_SCRAPE": "0"})
         backend = None
         try:
             cluster.start()

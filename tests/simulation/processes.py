@@ -23,7 +23,7 @@ from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
 from worker.methods.log import METHODS
 from worker.process import HEARTBEAT_S, WorkerProcess
-from worker.serving import LANE_THREADS, Service, _Lane
+from worker.serving import LANE_THREADS, Service, _Lane, _Served
 from worker.shard import Shard
 from worker.storage.wal.log import LOG
 
@@ -143,6 +143,7 @@ class UnthreadedService(Service):
         self._name, self._methods = worker.name, METHODS
         self._lanes = {lane: _Lane(count) for lane, count in LANE_THREADS.items()}
         self._ready, self._accepted, self._cancelled_early = deque(), {}, {}
+        self._served = {method: _Served() for method in METHODS}
         self._worker = worker
 
     def _transmit(self, message: Sequence[Any]) -> bool:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from coordinator.api import debug
+from coordinator.context import CONTEXT
 from shared import profiling
-from shared.errors import Overloaded
+from shared.config import Settings
+from shared.errors import NotFound, Overloaded
 from shared.profiling import profile
 
 
@@ -72,3 +77,12 @@ def test_so_many_stacks_are_kept(at_work: None, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(profiling, "STACKS_MAX", 1)
     text = profile(0.1, lambda: False, by_processor=False)
     assert len(text.splitlines()) == 2 and b"(other stacks) " in text
+
+
+async def test_profiles_are_off_unless_the_admin_interface_is_on() -> None:
+    request: Any = SimpleNamespace(path="/api/v1/debug/profile", query={"seconds": "0.01"}, app={})
+    request.app[CONTEXT] = SimpleNamespace(settings=Settings())
+    with pytest.raises(NotFound, match="TRIPTYCH_ADMIN_API"):
+        await debug.profiled(request)
+    request.app[CONTEXT] = SimpleNamespace(settings=Settings(admin_api=True))
+    assert (await debug.profiled(request)).status == 200

@@ -19,7 +19,7 @@ from coordinator.calls import Waits
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
 from coordinator.queries.gate import Gate
-from coordinator.telemetry import Telemetry
+from coordinator.watching.telemetry import Telemetry
 from shared import errors
 from shared.config import Settings
 
@@ -64,7 +64,7 @@ HANDLERS = {"/text": text, "/nothing": nothing, "/empty": empty, "/headed": head
 
 def context() -> Any:
     links = SimpleNamespace(states=list, workers=list, waits=Waits(), pause_background=lambda: None)
-    return Context(Settings(), links, Telemetry(links), *[None] * 3, Gate(1))  # type: ignore[arg-type]
+    return Context(Settings(), links, Telemetry(), *[None] * 3, Gate(1))  # type: ignore[arg-type]
 
 
 @pytest.fixture

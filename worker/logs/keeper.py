@@ -31,6 +31,8 @@ class Keeper:
         self._work = Event()
         self._closing = Event()
         self._dirty = False
+        self.failures = 0
+        """Rounds in which the log could not be synced or a part could not gather."""
         self._thread: Thread | None = None
 
     def join(self, part: Part) -> None:
@@ -83,5 +85,6 @@ class Keeper:
                 for part in list(self._parts):
                     part.keep_up()
             except Unavailable as error:
+                self.failures += 1
                 event(logging.ERROR, "the log could not be synced or gathered", why=error)
                 self._work.set()

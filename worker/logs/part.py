@@ -11,6 +11,7 @@ exactly the rows up to one gathering.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from threading import Lock
 import msgspec
 
 from shared.errors import Unavailable
+from shared.measurements import Latencies
 from shared.messages.log import SEQUENCE_MAX, HeldGroup, HeldSegment, Span
 from worker.damage import DamageReport
 from worker.logs import entries, removal, rows
@@ -91,6 +93,7 @@ class LogPart:
         self._unflushed = 0  # bytes gathered since the store wrote them out
         self._revoked: OrderedDict[int, None] = OrderedDict()
         self._closing = False
+        self.gatherings = Latencies()
 
     def load(self) -> None:
         """Read the marks and totals from the store, then replay the write-ahead log."""
@@ -118,6 +121,10 @@ class LogPart:
 
     def counts(self) -> dict[str, int]:
         return {"records": sum(t.records for t in list(self._totals.values()))}
+
+    def memory_bytes(self) -> int:
+        """What the records in memory take."""
+        return self._memory.bytes + self._gathering.bytes
 
     def close(self) -> None:
         self.keeper.leave(self)
@@ -168,6 +175,7 @@ class LogPart:
                     self._upto = self._closed
                     self._gathering = self._memory.split(self._closed)
                 gathering = self._gathering
+            started = time.perf_counter()
             changes = self.store.batch()
             runs = put(changes, self.store, gathering)
             stored = dict(self._stored)
@@ -184,6 +192,7 @@ class LogPart:
                 self._records_due = max(GATHER_RECORDS_MIN, GATHER_ROWS * gathering.records // max(1, runs))
             if self._unflushed >= FLUSH_BYTES:
                 self._flush()
+            self.gatherings.add(time.perf_counter() - started)
 
     def flush(self) -> None:
         """Have the store write what was gathered to disk, and release the write-ahead log. Raises Unavailable."""

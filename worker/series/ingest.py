@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition, Lock
 from typing import Generic, Protocol, TypeVar
 
 from shared.errors import DeadlineExceeded, Internal
+from shared.measurements import Latencies
 from shared.sample_frames import SampleColumns
 from worker.series.journal import PendingRecord
 from worker.storage.faces import WorkerJournal
@@ -88,6 +89,7 @@ class _Waiting(Generic[Staged]):
     deadline: float
     done: bool = False
     error: Exception | None = None
+    since: float = field(default_factory=time.monotonic)
 
 
 class Rounds(Generic[Staged]):
@@ -100,6 +102,18 @@ class Rounds(Generic[Staged]):
         self._coming = 0
         self._round = Lock()
         self._syncs = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
+        self.latencies = Latencies()
+        """How long each round took."""
+        self.requests = self.failures = 0
+        """Requests that rounds have committed or failed to, and shards with which a round failed."""
+
+    def waiting(self) -> tuple[int, float]:
+        """(requests that wait for a round, seconds for which the first of them has waited)."""
+        queue = self._queue
+        try:
+            return len(queue), time.monotonic() - queue[0].since
+        except IndexError:  # a round has just taken them
+            return 0, 0.0
 
     @contextmanager
     def coming(self) -> Iterator[None]:
@@ -142,6 +156,7 @@ class Rounds(Generic[Staged]):
             if delay_s and self._coming:
                 self._came.wait_for(lambda: not self._coming, delay_s)
             group, self._queue = self._queue, []
+        started = time.perf_counter()
         try:
             failed = self._commit(group)
         except BaseException as error:
@@ -150,6 +165,9 @@ class Rounds(Generic[Staged]):
                 waiting.error = error if isinstance(error, Exception) else Internal(f"the commit was ended: {error!r}")
                 waiting.done = True
             raise
+        self.latencies.add(time.perf_counter() - started)
+        self.requests += len(group)
+        self.failures += len(failed)
         for waiting in group:
             waiting.error = next((failed[shard] for shard in waiting.arrivals if shard in failed), None)
             waiting.done = True

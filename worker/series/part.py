@@ -84,6 +84,11 @@ class SeriesPart:
         """The symbol table of the process, with the codes of this part's labels."""
         return self.services.symbols
 
+    @property
+    def upkeep(self) -> Upkeep:
+        """The background work of the part."""
+        return self._upkeep
+
     def load(self) -> None:
         """Open the blocks, and rebuild the index from the store and the head from the journal. Raises StoreDamaged when
         the store's rows make no sense."""

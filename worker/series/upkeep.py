@@ -23,6 +23,7 @@ import numpy as np
 
 from shared.allocator import trim
 from shared.errors import TriptychError
+from shared.measurements import LONG_S, Latencies
 from shared.promql.model import Samples
 from shared.telemetry import event
 from worker.series.blocks import compaction, retention
@@ -77,6 +78,8 @@ class Upkeep:
         self._stopping = Event()
         self._clock = retention.WallClock()
         self._next_drop_s = 0.0
+        self.seals, self.merges = Latencies(LONG_S), Latencies(LONG_S)
+        self.failures = self.dropped_blocks = 0
         self._threads = [
             Thread(
                 target=self._run, args=(lambda now_ms: self._tick(now_ms), services.sealing, self._wake), name="seal"
@@ -150,12 +153,14 @@ class Upkeep:
             except Stopped:
                 return
             except (OSError, TriptychError) as error:
+                self.failures += 1
                 event(logging.ERROR, "upkeep failed, trying again", reason=str(error), in_s=RETRY_S)
                 self._stopping.wait(RETRY_S)
             except CorruptBlock as error:
                 self._contents.set_aside(error.block, error.reason)
             except Exception:
                 # After any error, the samples are still in the journal and in memory, so the shard goes on serving.
+                self.failures += 1
                 event(logging.ERROR, "upkeep failed", trace=True, in_s=RETRY_S)
                 self._stopping.wait(RETRY_S)
 
@@ -227,6 +232,7 @@ class Upkeep:
 
         self._contents.change(sealed_layers)
         self._journal.sealed_to(sealed)
+        self.seals.add(time.monotonic() - started)
         self._log("samples sealed", rows, started, before_ms=before_ms)
 
     def _compact(self, now_ms: int) -> bool:
@@ -259,6 +265,7 @@ class Upkeep:
             [served_block] = [block for block in chosen if block.row.name == error.block.row.name]
             raise CorruptBlock(served_block, error.reason) from error
         self._replace(chosen, rows)
+        self.merges.add(time.monotonic() - started)
         self._log("blocks merged", rows, started, merged=len(chosen))
         return True
 
@@ -273,6 +280,7 @@ class Upkeep:
             dropped = retention.expired(served, now_ms - age_ms, self._window_ms)
         if dropped:
             self._replace(dropped, [])
+            self.dropped_blocks += len(dropped)
             event(
                 logging.INFO,
                 "blocks dropped",

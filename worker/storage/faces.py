@@ -16,11 +16,26 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from shared.control import Control
+from shared.measurements import Latencies
 from shared.wire import Frame
 
 T = TypeVar("T")
 
 # The journal: records that were acknowledged and are not stored anywhere else yet
+
+
+@dataclass(frozen=True, slots=True)
+class JournalState:
+    """For the metrics. `written_bytes`: of all records since the journal was opened. `files`, `file_bytes`: of those in
+    use. `oldest_at`: Unix time from which on the oldest records may be that a shard still needs, None without any.
+    `has_failed`: no record is accepted until the journal is opened again."""
+
+    written_bytes: int
+    files: int
+    file_bytes: int
+    oldest_at: float | None
+    has_failed: bool
+    syncs: Latencies
 
 
 class JournalStream(Protocol):
@@ -95,11 +110,27 @@ class WorkerJournal(Protocol):
     def recoverable(self) -> bool:
         """Whether the journal has failed and may work again once it is reopened."""
 
+    def state(self) -> JournalState:
+        """What the metrics say about the journal."""
+
     def close(self) -> None:
         """Sync and release the journal; the records stay for the next start. A sync that fails is logged."""
 
 
 # The rows: values by key
+
+
+@dataclass(frozen=True, slots=True)
+class RowsState:
+    """For the metrics. `memory_bytes`: rows in memory and cached. `file_bytes`: of the rows' files. `pending_bytes`:
+    what compaction has to rewrite. `is_stopped`: writes wait for compaction. `has_failed`: no write is accepted."""
+
+    memory_bytes: int
+    file_bytes: int
+    pending_bytes: int
+    is_stopped: bool
+    has_failed: bool
+    syncs: Latencies
 
 
 class RowBatch(Protocol):
@@ -185,6 +216,9 @@ class Rows(Protocol):
 
     def reclaim(self, family: str, start: bytes, end: bytes) -> None:
         """Free the space of a deleted range now. Raises Unavailable."""
+
+    def state(self) -> RowsState:
+        """What the metrics say about the rows."""
 
     def recoverable(self) -> bool:
         """Whether a write has failed and writes may succeed once the rows are reopened. Reopening does not repair

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Condition
+from time import perf_counter
+
+from shared.measurements import Latencies
 
 
 class GroupSync:
@@ -21,6 +24,12 @@ class GroupSync:
         self._synced = 0
         self._busy = False
         self._failure: BaseException | None = None
+        self.latencies = Latencies()
+        """How long each fsync took, failed ones included."""
+
+    @property
+    def has_failed(self) -> bool:
+        return self._failure is not None
 
     def sync(self) -> None:
         """Return when a sync that began after this call has ended. Raises what `fsync` raised, in this call or in an
@@ -37,13 +46,16 @@ class GroupSync:
             self._busy = True
             upto = self._asked
         failure: BaseException | None = None
+        started = perf_counter()
         try:
             self._fsync()
         except BaseException as error:
             failure = error
             raise
         finally:
+            took_s = perf_counter() - started
             with self._condition:
+                self.latencies.add(took_s)
                 self._failure = failure
                 if failure is None:
                     self._synced = max(self._synced, upto)

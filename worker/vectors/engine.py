@@ -40,6 +40,8 @@ class Engine:
         self._stopping = threading.Event()
         self._work = threading.Event()
         self._thread: threading.Thread | None = None
+        self.failures = 0
+        """Failed attempts to index, and snapshots that could not be written."""
 
     def join(self, shard: int, store: Rows, damage: DamageReport, collections: list[Collection]) -> None:
         """Add a shard with its collections; returns when its vectors are loaded. Raises StoreDamaged, Unavailable."""
@@ -138,6 +140,7 @@ class Engine:
                 busy = [self._step(indexing) for indexing in list(self._indexing.values())]
             except Exception:
                 # The stores still have all vectors and searches compare those not indexed, so serving goes on.
+                self.failures += 1
                 event(logging.ERROR, "vector indexing failed", trace=True)
                 busy = []
             if not any(busy):
@@ -171,6 +174,7 @@ class Engine:
         try:
             indexing.save()
         except (OSError, Unavailable) as error:
+            self.failures += 1
             event(
                 logging.WARNING,
                 "vector index snapshot failed",

@@ -22,7 +22,7 @@ async def append(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     batch = await _batch(request)
     start, count = await context.log.append(batch)
-    context.telemetry.records_in.inc(count)
+    context.telemetry.records_in += count
     if wants_protobuf(request):
         message = log_pb2.AppendResponse(status="success", records_appended=count, start_sequence=start)
         return web.Response(body=message.SerializeToString(), content_type=PROTOBUF)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from shared.errors import DeadlineExceeded, Internal, NotExecutable, TooHeavy
+from shared.errors import DeadlineExceeded, Internal, OverBudget, TooHeavy
 from shared.labels import Symbols
 from shared.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql.ast import At, Duration, Expr, VectorSelector
@@ -97,16 +97,16 @@ class EvalContext:
             raise TooHeavy("the query has had the processor time of a light one")
 
     def charge(self, samples: int) -> None:
-        """Count samples read from the source. Raises NotExecutable when the query's budget is spent."""
+        """Count samples read from the source. Raises OverBudget when the query's budget is spent."""
         self.samples_left -= samples
         self.samples_read += samples
         self.counted(samples)
         self.reserve(0)
 
     def reserve(self, cells: int) -> None:
-        """Announce a matrix of `cells` values. Raises NotExecutable if it alone exceeds the rest of the budget."""
+        """Announce a matrix of `cells` values. Raises OverBudget if it alone exceeds the rest of the budget."""
         if cells > self.samples_left:
-            raise NotExecutable(TOO_MANY_SAMPLES)
+            raise OverBudget(TOO_MANY_SAMPLES)
 
     def time_shift(self, offset_ms: int, at: At | None, grid: Grid) -> tuple[int, int]:
         """(first, step): the reference time of grid step k is `first + k * step`, after `@` and `offset`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shared.array_memory import Account
-from shared.errors import NotExecutable, TooHeavy
+from shared.errors import OverBudget, TooHeavy
 
 LIGHT_BYTES_MAX = 16 << 20
 """What a light query may hold in one process. Many light ones run at once, so together they stay within bounds too."""
@@ -23,7 +23,7 @@ def account_of(bytes_max: int, *, is_light: bool) -> Account:
 
 @contextmanager
 def bounded(account: Account, *, is_light: bool) -> Iterator[None]:
-    """Count the arrays of this thread. Raises NotExecutable instead of MemoryError, or TooHeavy if a heavy query might
+    """Count the arrays of this thread. Raises OverBudget instead of MemoryError, or TooHeavy if a heavy query might
     have more."""
     with account.open():
         try:
@@ -31,4 +31,4 @@ def bounded(account: Account, *, is_light: bool) -> Iterator[None]:
         except MemoryError as error:
             if is_light:
                 raise TooHeavy("the query needs more memory than a light one has") from error
-            raise NotExecutable(TOO_MUCH_MEMORY.format(limit=account.limit_bytes)) from error
+            raise OverBudget(TOO_MUCH_MEMORY.format(limit=account.limit_bytes)) from error

@@ -35,6 +35,7 @@ MEMORY_GROWTH_BYTES_MAX = 1 << 30
 CHECK_EVERY = 500
 """Requests between two checks of the processes."""
 SETTINGS = {
+    "TRIPTYCH_SELF_SCRAPE": "0",
     "TRIPTYCH_QUERY_TIMEOUT": "1s",
     "TRIPTYCH_LOG_SCAN_TIMEOUT": "1s",
     "TRIPTYCH_VECTOR_TIMEOUT": "1s",

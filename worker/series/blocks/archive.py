@@ -42,7 +42,7 @@ class Archive:
         self._lock = Lock()  # guards the two sets of names: one thread seals blocks, another merges them
         self._left_over: set[str] = set()
         self._being_written: set[str] = set()  # those left-over names whose files are being written
-        self._cache = DecodedCache(settings.block_cache_bytes // settings.shards)
+        self.cache = DecodedCache(settings.block_cache_bytes // settings.shards)
 
     def load(self) -> Layers:
         """Load all blocks and tombstones. A block whose file is missing or too short is `broken`; the contents of files
@@ -123,7 +123,7 @@ class Archive:
 
     def block(self, row: BlockRow, cache: DecodedCache | None = None) -> Block:
         """The block of this row. It keeps decoded data in `cache`, by default the archive's own."""
-        return Block(row, self.objects, cache or self._cache)
+        return Block(row, self.objects, cache or self.cache)
 
     def put(self, batch: RowBatch, rows: Iterable[BlockRow]) -> None:
         """Add the rows of new blocks to `batch`; their files are no longer left over."""

@@ -17,16 +17,24 @@ class DecodedCache:
         self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
+        self.hits = self.misses = 0
+        """How often `get` found an item, and how often it did not."""
 
     @property
     def size_bytes(self) -> int:
         return self._bytes
 
+    @property
+    def bytes_max(self) -> int:
+        return self._bytes_max
+
     def get(self, key: Hashable) -> Any | None:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
+                self.misses += 1
                 return None
+            self.hits += 1
             self._entries.move_to_end(key)
             return entry[0]
 

@@ -29,7 +29,7 @@ from rocksdict import (
 from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
-from worker.storage.faces import RowBatch
+from worker.storage.faces import RowBatch, RowsState
 from worker.storage.group_sync import GroupSync
 from worker.storage.rows import damage as store_damage
 from worker.storage.rows import image, known_damage, opening
@@ -318,6 +318,15 @@ class Store:
         except Exception as error:  # the library raises plain Exception
             raise self._refused(error) from error
 
+    def state(self) -> RowsState:
+        """See `worker.storage.faces.RowsState`."""
+        families = [self._db, *self._families.values()]
+        memory, files, pending = (
+            sum(family.property_int_value(name) or 0 for family in families) for name in (_MEMTABLES, _FILES, _PENDING)
+        )
+        is_stopped = bool(self._db.property_int_value(_STOPPED))
+        return RowsState(memory, files, pending, is_stopped, self._failed, self._group.latencies)
+
     def recoverable(self) -> bool:
         """Whether a write has failed and writes may succeed once the store is reopened: after an error RocksDB refuses
         all writes until then, even if the disk has free space again. Reads go on. Reopening does not repair damage."""
@@ -357,6 +366,8 @@ def _until(end: bytes | None) -> ReadOptions:
 
 
 _STOPPED, _DELAYED = "rocksdb.is-write-stopped", "rocksdb.actual-delayed-write-rate"
+_MEMTABLES, _FILES = "rocksdb.cur-size-all-mem-tables", "rocksdb.total-sst-files-size"
+_PENDING = "rocksdb.estimate-pending-compaction-bytes"
 _BUFFERED = WriteOptions()
 _UNLOGGED = WriteOptions()
 _UNLOGGED.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub declares it as a method

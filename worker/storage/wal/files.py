@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from threading import Event, Lock, Thread
 
 from shared.durable import FILE_MODE, sync_directory
 from shared.telemetry import event
+from shared.wire import Frame
 from worker.ownership import when_free
 from worker.storage.wal import record
 from worker.storage.wal.reading import SUFFIX
@@ -31,6 +33,8 @@ FILE_BYTES = 32 << 20
 FIRST_BYTES = 1 << 20
 GROWTH = 4
 ZEROS_BYTES = 1 << 20
+PIECES_MAX = 1000
+"""Pieces in one system call; the kernel accepts 1,024."""
 SPARES_MAX = 2
 """Files that no stream needs any more and that are kept for reuse."""
 
@@ -39,7 +43,7 @@ SPARES_MAX = 2
 class File:
     """A file in use. `size`: bytes that were allocated when it was prepared. `last`: stream → position of its last
     record in this file. `descriptor` is −1 if the file takes no more records. `was_read`: the file was read at this
-    start, so replays may hold views of it."""
+    start, so replays may hold views of it. `since`: Unix time when it was prepared, or last written if it was read."""
 
     number: int
     path: Path
@@ -47,6 +51,7 @@ class File:
     size: int = 0
     was_read: bool = False
     last: dict[tuple[int, int], int] = field(default_factory=dict)
+    since: float = field(default_factory=time.time)
 
 
 class Files:
@@ -185,3 +190,19 @@ def lock(directory: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def write_all(descriptor: int, pieces: list[Frame], offset: int) -> None:
+    """Write the pieces one after the other from `offset` on. Raises OSError, and then part of them may be written."""
+    assert offset >= record.FILE_HEADER_BYTES and offset % record.ALIGNMENT == 0
+    for first in range(0, len(pieces), PIECES_MAX):
+        batch = pieces[first : first + PIECES_MAX]
+        size = sum(memoryview(piece).nbytes for piece in batch)
+        written = os.pwritev(descriptor, batch, offset)
+        if written < size:  # the disk is nearly full, or the pieces are larger than one call takes
+            remaining = memoryview(b"".join(batch))[written:]
+            while len(remaining):
+                offset += written
+                written = os.pwrite(descriptor, remaining, offset)
+                remaining = remaining[written:]
+        offset += written

@@ -24,7 +24,7 @@ from shared.durable import make_directory
 from shared.errors import Unavailable
 from shared.telemetry import event
 from shared.wire import Frame
-from worker.storage.faces import JournalStream
+from worker.storage.faces import JournalState, JournalStream
 from worker.storage.group_sync import GroupSync
 from worker.storage.wal import files, losses, reading, record, setting_aside
 from worker.storage.wal.files import FILE_BYTES, File, Files
@@ -36,8 +36,6 @@ SERIES, LOG = 1, 2
 
 BEHIND_FILES = 32
 """A stream is behind when it still needs a file that this many newer files in use have followed."""
-PIECES_MAX = 1000
-"""Pieces in one system call; the kernel accepts 1,024."""
 RECOVERY_FREE_BYTES = 2 * FILE_BYTES
 """Free space on the disk that a failed log needs before it is opened again."""
 ASIDE_BYTES_MAX = 64 << 20
@@ -71,6 +69,7 @@ class WriteAheadLog:
         self._offset = 0
         self._synced = 0  # offset in the last file below which everything is on the disk
         self._failed = ""
+        self._written_bytes = 0
         self._syncs = GroupSync(self._fsync)
 
     def open(self) -> WriteAheadLog:
@@ -129,7 +128,8 @@ class WriteAheadLog:
         assert self._register is not None
         read: list[File] = []
         for content in survey.used:
-            read.append(File(content.number, content.path, was_read=True))
+            status = content.path.stat()
+            read.append(File(content.number, content.path, -1, status.st_size, True, since=status.st_mtime))
             for header, payload in content.records:
                 if header.offset < content.synced:
                     self._hold(read[-1], header, payload, header.offset)
@@ -138,7 +138,7 @@ class WriteAheadLog:
         for header, payload in (item for content in survey.used for item in content.tail):
             area = header.area
             pieces, size = record.frames(written.number, header.shard, area, [payload], self._synced)
-            _write_all(written.descriptor, pieces, self._offset)
+            files.write_all(written.descriptor, pieces, self._offset)
             self._hold(written, header, payload, self._offset)
             self._offset += size
         os.fdatasync(written.descriptor)
@@ -228,7 +228,7 @@ class WriteAheadLog:
         if 2 * end > file.size and not log_files.is_ready():
             log_files.want()
         try:
-            _write_all(file.descriptor, pieces, self._offset)
+            files.write_all(file.descriptor, pieces, self._offset)
         except OSError:
             self._cut()
             raise
@@ -237,6 +237,7 @@ class WriteAheadLog:
             file.last[stream.key] = _position(file.number, self._offset)
             positions.append(file.last[stream.key])
             self._offset += size
+        self._written_bytes += sum(sizes)
         assert self._offset == end
         return positions
 
@@ -292,6 +293,14 @@ class WriteAheadLog:
         if self._failed or self._files is None:
             raise Unavailable(f"the log {self._directory} takes no records: {self._failed or 'it is not open'}")
         return self._files
+
+    def state(self) -> JournalState:
+        """See `worker.storage.faces.JournalState`."""
+        with self._lock:
+            used = list(self._used)
+            oldest_at = next((file.since for file in used if file.last and not self._is_released(file)), None)
+        size = sum(file.size for file in used)
+        return JournalState(self._written_bytes, len(used), size, oldest_at, bool(self._failed), self._syncs.latencies)
 
     def recoverable(self) -> bool:
         """Whether the log has failed and the disk has enough free space to open it again. Raises OSError."""
@@ -404,18 +413,3 @@ def _first(payloads: Sequence[Frame], size_bytes: int) -> Iterator[Frame]:
 def _position(number: int, offset: int) -> int:
     assert 0 <= offset < 1 << _OFFSET_BITS
     return number << _OFFSET_BITS | offset
-
-
-def _write_all(descriptor: int, pieces: list[Frame], offset: int) -> None:
-    assert offset >= record.FILE_HEADER_BYTES and offset % record.ALIGNMENT == 0
-    for first in range(0, len(pieces), PIECES_MAX):
-        batch = pieces[first : first + PIECES_MAX]
-        size = sum(memoryview(piece).nbytes for piece in batch)
-        written = os.pwritev(descriptor, batch, offset)
-        if written < size:  # the disk is nearly full, or the pieces are larger than one call takes
-            remaining = memoryview(b"".join(batch))[written:]
-            while len(remaining):
-                offset += written
-                written = os.pwrite(descriptor, remaining, offset)
-                remaining = remaining[written:]
-        offset += written

@@ -1,0 +1,138 @@
+"""What the parts of the coordinator say about themselves when the metrics are asked for. Nothing is counted here."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+
+from coordinator.access.gatekeeper import Gatekeeper
+from coordinator.admission import Admission
+from coordinator.connections import Connections
+from coordinator.links import Links
+from coordinator.log.area import LogArea
+from coordinator.pressure import Pressure
+from coordinator.queries.gate import Gate
+from coordinator.series.groups import SampleWrites
+from coordinator.spool import Spool
+from coordinator.version import VERSION
+from coordinator.watching.host import NAME
+from coordinator.watching.telemetry import Telemetry
+from shared.config import Settings
+from shared.manifest import FORMAT
+from shared.measurements import Values
+
+DURATION = "_ms"
+# A counter that appears with its first event shows no increase, so the usual reasons are there from the beginning.
+ENDED = ("refused", "head timeout", "idle timeout", "slow reader")
+KEPT_OUT = ("unauthorized", "forbidden", "rate", "busy")
+OVERLOADS = ("memory", "heavy", "writes", "reads")
+
+
+def watch(
+    telemetry: Telemetry,
+    settings: Settings,
+    started_at: float,
+    links: Links,
+    connections: Connections,
+    pressure: Pressure,
+    gate: Gate,
+    samples: SampleWrites,
+    spool: Spool,
+    log: LogArea,
+    access: Gatekeeper,
+) -> None:
+    """Have all parts of the coordinator show what they say."""
+    telemetry.watch(lambda values: put_settings(values, settings, started_at))
+    telemetry.watch(lambda values: put_connections(values, connections))
+    telemetry.watch(lambda values: put_admission(values, connections.admission))
+    telemetry.watch(lambda values: put_pressure(values, pressure))
+    telemetry.watch(lambda values: put_queues(values, links, gate, samples, spool, log))
+    telemetry.watch(lambda values: put_access(values, access))
+    telemetry.watch(lambda values: put_shards(values, links))
+    telemetry.watch(lambda values: put_workers(values, links))
+
+
+def put_connections(values: Values, connections: Connections) -> None:
+    values.put("triptych_connections", len(connections.open))
+    values.put("triptych_connections_waiting", len(connections.heads), "head")
+    values.put("triptych_connections_waiting", len(connections.idle), "idle")
+    values.put("triptych_connections_waiting", len(connections.bodies), "body")
+    values.put("triptych_connections_waiting", len(connections.readers), "reader")
+    for reason in (*ENDED, *(connections.ended.keys() - set(ENDED))):
+        values.put("triptych_connections_ended_total", connections.ended[reason], reason)
+    values.put("triptych_bytes_in_flight", connections.head_bytes, "heads")
+    values.put("triptych_bytes_in_flight", connections.unsent_bytes, "unsent")
+
+
+def put_pressure(values: Values, pressure: Pressure) -> None:
+    values.put("triptych_overload_level", pressure.level)
+    values.put("triptych_queue_wait_seconds", pressure.wait_s)
+    values.put("triptych_loop_lag_seconds", pressure.loop_lag)
+    values.put("triptych_memory_available_bytes", pressure.available_bytes)
+    values.put("triptych_memory_reserve_bytes", pressure.reserve_bytes)
+    values.put("triptych_queue_waiting", pressure.waiting(), "turn")
+    for reason in OVERLOADS:
+        values.put("triptych_overload_refused_total", pressure.refused[reason], reason)
+        values.put("triptych_requests_refused_total", pressure.refused[reason], reason)
+
+
+def put_admission(values: Values, admission: Admission) -> None:
+    values.put("triptych_requests_in_flight", admission.requests, "all")
+    values.put("triptych_requests_in_flight", admission.announced, "announced")
+    values.put("triptych_requests_in_flight", admission.heavy_requests(), "heavy")
+    values.put("triptych_bytes_in_flight", admission.body_bytes, "bodies")
+    values.put("triptych_memory_bytes", admission.body_bytes, NAME, "bodies")
+
+
+def put_queues(values: Values, links: Links, gate: Gate, samples: SampleWrites, spool: Spool, log: LogArea) -> None:
+    for name, places in (("light", gate.light), ("trials", gate.trials), ("heavy", gate.heavy)):
+        values.put("triptych_queue_waiting", places.waiting, name)
+        values.put("triptych_queue_oldest_seconds", places.longest_wait_s, name)
+    values.put("triptych_queue_waiting", samples.waiting_requests, "samples")
+    values.put("triptych_queue_waiting", log.records_waiting(), "log")
+    oldest = [next(iter(worker.pending.values())).call.asked_at for worker in links.connected() if worker.pending]
+    values.put("triptych_queue_oldest_seconds", time.monotonic() - min(oldest) if oldest else 0.0, "workers")
+    values.put("triptych_bytes_in_flight", samples.waiting_bytes, "samples")
+    values.put("triptych_bytes_in_flight", spool.bytes, "spool")
+    values.put("triptych_log_followers", log.followers.count)
+
+
+def put_access(values: Values, access: Gatekeeper) -> None:
+    for reason in KEPT_OUT:
+        values.put("triptych_access_refused_total", access.refused[reason], reason)
+    for result in ("success", "failure"):
+        values.put("triptych_access_reloads_total", access.reloads[result], result)
+    values.put("triptych_access_files_valid", access.is_current)
+
+
+def put_shards(values: Values, links: Links) -> None:
+    for shard in links.states():
+        values.put("triptych_shard_ready", shard.state == "ready", str(shard.number), shard.state)
+        for kind, count in shard.counts.items():
+            values.put("triptych_shard_items", count, str(shard.number), kind)
+        values.put("triptych_cluster_shards", len(links.states()), str(shard.number))
+    values.put("triptych_shards_refused", sum(shard.state == "failed" for shard in links.states()))
+    values.put("triptych_workers", len(links.workers()))
+
+
+def put_workers(values: Values, links: Links) -> None:
+    for worker in links.connected():
+        values.put("triptych_worker_in_flight", len(worker.pending), worker.name)
+        values.put("triptych_worker_in_flight_bytes", worker.pending_bytes, worker.name)
+    for name, count in links.registrations.items():
+        values.put("triptych_worker_restarts_total", count - 1, name)
+
+
+def put_settings(values: Values, settings: Settings, started_at: float) -> None:
+    values.put("triptych_build_info", 1, VERSION, str(FORMAT), platform.python_version())
+    values.put("triptych_start_time_seconds", started_at)
+    values.put("triptych_workers_expected", settings.worker_count())
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            continue
+        if field.name.endswith(DURATION):
+            values.put("triptych_setting", value / 1000, field.name.removesuffix(DURATION) + "_seconds")
+        else:
+            values.put("triptych_setting", value, field.name)
