@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -153,9 +152,11 @@ def numbers_in(cluster: Cluster, writers: list[Writer]) -> dict[str, set[int]]:
 
 
 def vectors_in(cluster: Cluster, ids: list[str]) -> dict[str, int]:
-    answer = cluster.post_json("/api/v1/vector/get", {"ids": ids})
-    if answer.status != 200:  # there is no collection yet
-        return {}
+    give_up = time.monotonic() + 30
+    while (answer := cluster.post_json("/api/v1/vector/get", {"ids": ids})).status == 503:  # of a busy machine
+        assert time.monotonic() < give_up, answer.body
+        time.sleep(0.1)
+    assert answer.status == 200, answer.body
     return {row["id"]: int(row["attributes"]["number"]) for row in answer.json()["vectors"]}
 
 
@@ -220,7 +221,8 @@ def test_backups_under_writes_are_of_one_moment_and_restored_with_other_numbers_
         if name == first:
             assert_one_moment(copy, writers, before[first])
         else:
-            assert numbers_in(copy, writers) == everything
+            there = numbers_in(copy, writers)
+            assert {name: sorted(everything[name] ^ there[name]) for name in there} == {name: [] for name in there}
         copy.kill()
 
 
@@ -370,10 +372,3 @@ def test_a_snapshot_without_the_head_has_the_samples_of_blocks_and_everything_el
     assert "warnings" not in old and "warnings" not in new
     assert [len(answer["data"]["result"]) for answer in (old, new)] == [1, 0]
     assert copy.get("/api/v1/log/count", prefix_base64="").json()["count"] == 1
-
-
-def test_without_the_admin_interface_there_are_no_backups(cluster: Cluster) -> None:
-    if cluster.settings.get("TRIPTYCH_ADMIN_API") == "true":
-        pytest.skip("this cluster serves it")
-    answers: list[Any] = [cluster.request("POST", f"/api/v1/admin/{path}") for path in ("backup", "tsdb/snapshot")]
-    assert [answer.status for answer in answers] == [404, 404]
