@@ -144,7 +144,7 @@ backup-drill: $(VENV)/.installed-load  ## backup and restore of 50 million sampl
 	$(BIN)/python -m loadtest.backup_drill $(if $(SCALE),--scale $(SCALE))
 
 lock: $(VENV)/.installed-release  ## renew deploy/requirements.lock for changed dependencies (UPGRADE=1: to the newest versions)
-	$(BIN)/uv pip compile --universal --python-version 3.11 --extra traces --generate-hashes --custom-compile-command "make lock" --quiet $(if $(UPGRADE),--upgrade) pyproject.toml deploy/build.in --output-file deploy/requirements.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --extra traces --extra s3 --generate-hashes --custom-compile-command "make lock" --quiet $(if $(UPGRADE),--upgrade) pyproject.toml deploy/build.in --output-file deploy/requirements.lock
 
 audit: $(VENV)/.installed-release  ## known vulnerabilities of what is locked; asks a database on the network, and fails without it (SERVICE: pypi or osv)
 	$(BIN)/pip-audit --strict --progress-spinner off --vulnerability-service $(or $(SERVICE),pypi) --disable-pip --require-hashes --requirement deploy/requirements.lock

@@ -50,6 +50,12 @@ WORKLOADS_OF = {
     "worker": ("start",),
 }
 
+ELSEWHERE = {
+    "coordinator.doctor.disk:syncs:fsync": "measures the disk, and keeps nothing",
+    "coordinator.token_command:_append:fsync": "a file of the operator's, not of the data directory",
+}
+"""Syncs of what is no data of the service."""
+
 UNNOTICED = {
     "coordinator.backup.directory:put:fdatasync": "the file is synced when it is whole, too",
     "coordinator.backup.restoring:_write:fdatasync": "all files are synced in the end, too",
@@ -87,7 +93,7 @@ def places() -> list[str]:
                 is_ours = what not in METHODS or (package == "worker" and not is_library)
                 if what and is_ours:
                     found[f"{module}:{function}:{what}"] = None
-    return list(found)
+    return [place for place in found if place not in ELSEWHERE]
 
 
 def _calls(node: ast.AST, function: str = "<module>") -> Iterator[tuple[str, ast.Call, bool]]:
