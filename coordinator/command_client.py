@@ -12,6 +12,7 @@ import json
 import os
 import ssl
 import urllib.parse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,15 @@ TOKEN_BYTES_MAX = 1024
 
 class CommandError(Exception):
     """An error that is shown as one line; exit code 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`date`: the header, empty without one."""
+
+    status: int
+    body: bytes
+    date: str = ""
 
 
 class Client:
@@ -75,11 +85,26 @@ class Client:
             raise CommandError(content.get("message") or content.get("error") or f"status {answer.status}")
         return content
 
+    def get(self, path: str, bytes_max: int, timeout_s: float) -> Answer:
+        """Send one GET request, over a connection of its own. Returns the answer whatever its status is; more than
+        `bytes_max` of its body is not read. Raises OSError."""
+        self._connection.close()
+        self._connection.timeout = timeout_s
+        try:
+            self._connection.request("GET", path, headers=self._headers)
+            answer = self._connection.getresponse()
+            return Answer(answer.status, answer.read(bytes_max), answer.headers.get("Date", ""))
+        except http.client.HTTPException as error:
+            raise OSError(f"what it answers is no HTTP: {error!r}") from error
+        finally:
+            self._connection.close()
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options by which a command reaches a cluster."""
-    url = os.environ.get("TRIPTYCH_URL", URL_DEFAULT)
-    parser.add_argument("--url", default=url, help=f"of the cluster (default: TRIPTYCH_URL, or {URL_DEFAULT})")
+
+def add_options(parser: argparse.ArgumentParser, url_default: str | None = URL_DEFAULT) -> None:
+    """The options by which a command reaches a cluster. `url_default` None: it can do without one."""
+    url = os.environ.get("TRIPTYCH_URL", url_default)
+    otherwise = f", or {url_default}" if url_default else ""
+    parser.add_argument("--url", default=url, help=f"of the cluster (default: TRIPTYCH_URL{otherwise})")
     parser.add_argument(
         "--token-file", type=Path, help="file with a token, or with user:password (default: TRIPTYCH_TOKEN has it)"
     )

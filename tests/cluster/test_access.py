@@ -200,6 +200,29 @@ def test_commands_use_a_token_and_the_authority(
         assert capsysbinary.readouterr().out == (b"k\n" if code == 0 else b"")
 
 
+def test_the_doctor_asks_a_secured_cluster(
+    server: Cluster, files: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def findings(*options: str) -> dict[str, dict[str, str]]:
+        """Those about the cluster that are not well, by name."""
+        cli.main(["doctor", str(tmp_path / "none"), "--url", server.url, "--json", *options])
+        content = json.loads(capsys.readouterr().out)["findings"]
+        return {one["name"]: one for one in content if one["about"] == "cluster" and one["level"] != "ok"}
+
+    ca = ("--ca", str(files.ca_file))
+    file = tmp_path / "token"
+    file.write_text(f"alice:{PASSWORD}")
+    assert findings(*ca, "--token-file", str(file)) == {}
+    monkeypatch.setenv("TRIPTYCH_TOKEN", bearer("reader").split()[1])
+    assert findings(*ca) == {}
+    monkeypatch.setenv("TRIPTYCH_TOKEN", bearer("writer").split()[1])
+    assert "role read in the area vectors" in findings(*ca)["answers"]["right"]
+    monkeypatch.delenv("TRIPTYCH_TOKEN")
+    assert "--token-file" in findings(*ca)["shards"]["right"]
+    assert "--ca" in findings()["coordinator"]["right"]
+    assert "cannot be read" in findings("--token-file", str(tmp_path / "none"))["coordinator"]["seen"]
+
+
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
 def test_prometheus_writes_with_a_password_and_with_a_token(server: Cluster, files: Files, tmp_path: Path) -> None:
     with socket.socket() as probe:

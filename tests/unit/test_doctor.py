@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from coordinator import cli
+from coordinator.command_client import Answer, Client
 from coordinator.doctor import cluster, data, disk, machine, report
 from coordinator.doctor import settings as settings_findings
-from coordinator.doctor.cluster import Answer
 from coordinator.doctor.finding import Finding
 from shared.config import Settings, load
 from shared.manifest import Manifest
@@ -304,7 +304,7 @@ def test_a_directory_that_cannot_be_read(directory: Path, monkeypatch: pytest.Mo
 
 def test_the_doctor_changes_nothing(directory: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in [directory, *directory.rglob("*")]}
-    list(report.examine(directory, None))
+    list(report.examine(directory, None, lambda: Client("")))
     assert {path: path.stat().st_mtime_ns for path in [directory, *directory.rglob("*")]} == before
 
 
@@ -337,6 +337,7 @@ def test_a_cluster_that_does_not_answer() -> None:
     assert asked(cluster=Answer(401, b"who?")) == {"shards": "problem"}
     assert asked(metrics=Answer(401, b"who?")) == {"overload": "warning"}
     assert asked(count=Answer(503, b"no")) == {"answers": "warning"}
+    assert asked(stats=Answer(403, b'{"message": "no role"}')) == {"answers": "warning"}
 
 
 def test_a_shard_that_is_not_ready() -> None:
