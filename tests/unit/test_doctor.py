@@ -156,16 +156,6 @@ def test_settings_that_a_start_refuses_and_names_that_are_none() -> None:
     assert [level(found) for found in findings] == ["ok"]
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1:1", "localhost:1", "[::1]:1", "127.1.2.3:1"])
-def test_loopback_is_well(listen: str) -> None:
-    assert level(settings_findings.listening(Settings(listen=listen))) == "ok"
-
-
-@pytest.mark.parametrize("listen", [":9090", "0.0.0.0:9090", "192.0.2.1:9090", "[::]:9090", "metrics.lan:9090"])
-def test_listening_beyond_this_machine(listen: str) -> None:
-    assert level(settings_findings.listening(Settings(listen=listen))) == "problem"
-
-
 def test_budgets_beyond_the_memory_there_is() -> None:
     settings = Settings(queries_bytes_max=GB, workers=2)
     assert level(settings_findings.budgets(settings, 8 * GB)) == "ok"
