@@ -47,6 +47,8 @@ class Gatekeeper:
         if self.tls is not None and policy.tls is not None:
             self.tls.renew(policy.tls)
         self._policy = policy
+        self.certificate_expires_at = policy.tls.expires_at() if policy.tls is not None else None
+        """In Unix time; None without TLS, and if it cannot be read."""
         self._credentials = Credentials(policy.web.users(), policy.tokens, self._comparisons)
         self.headers: Mapping[str, str] = policy.web.headers()
         """Headers of every answer."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from coordinator.access.certificates import expires_at
 from coordinator.access.policy import Policy, is_loopback, read, require_safe
 from coordinator.access.tls import new_context
 from coordinator.doctor.finding import Finding, ok, problem, warning
@@ -32,7 +31,7 @@ def look(settings: Settings) -> Iterator[Finding]:
     yield listening(settings, policy)
     yield from modes(settings, policy)
     if policy.tls is not None:
-        yield certificate(expires_at(policy.tls.certificate), time.time())
+        yield certificate(policy.tls.expires_at(), time.time())
 
 
 def listening(settings: Settings, policy: Policy) -> Finding:

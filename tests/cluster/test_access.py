@@ -14,6 +14,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +335,19 @@ def test_sessions_are_resumed_also_with_a_new_certificate(
     expected = ssl.PEM_cert_to_DER_cert(files.new_certificate().cert_chain_pems[0].bytes().decode())
     wait_until(lambda: connect(None)[2] == expected)
     assert connect(session)[0]
+
+
+def test_the_metrics_say_when_the_certificate_in_use_ends(server: Cluster, files: Files) -> None:
+    def ends_at() -> float:
+        lines = ask(server, "/metrics", ALICE).body.decode().splitlines()
+        name = "triptych_tls_certificate_expiry_timestamp_seconds "
+        return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+    end = datetime(2037, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert ends_at() > end.timestamp()
+    files.new_certificate(end)
+    wait_until(lambda: ends_at() == end.timestamp())
+    files.new_certificate()
 
 
 def test_a_flood_of_wrong_passwords_does_not_reach_those_who_are_known(server: Cluster) -> None:
