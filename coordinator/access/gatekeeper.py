@@ -148,6 +148,9 @@ def _say_what_is_not_served(policy: Policy) -> None:
     http, tls = policy.web.http_server_config, policy.tls
     if http is not None and http.http2:
         event(logging.INFO, "http_server_config: HTTP/2 is not served; clients use HTTP/1.1")
+    rate = policy.web.rate_limit
+    if rate is not None and (rate.interval or "0") != "0":
+        event(logging.WARNING, "rate_limit is not applied; tokens have requests_per_second, and clients their shares")
     if tls is None:
         return
     curves = tls.config.curve_preferences
