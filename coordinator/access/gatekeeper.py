@@ -52,6 +52,8 @@ class Gatekeeper:
         self._credentials = Credentials(policy.web.users(), policy.tokens, self._comparisons)
         self.headers: Mapping[str, str] = policy.web.headers()
         """Headers of every answer."""
+        self.header_lines = "".join(f"{name}: {text}\r\n" for name, text in self.headers.items()).encode()
+        """The same as lines of a head."""
         self.is_open = not self._credentials
         """Whether everybody may do everything."""
 

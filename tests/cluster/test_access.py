@@ -168,6 +168,39 @@ def test_a_token_has_its_share_of_followers_whatever_connections_it_uses(server:
     assert statuses == {200: 3, 503: 2}
 
 
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nno header\r\n", 400),
+        (f"GET {QUERY}%zz HTTP/1.1\r\nHost: localhost\r\n", 400),
+        (f"GET {QUERY} HTTP/1.1\r\nHost: foreign.example\r\n", 403),
+        (f"GET {QUERY} HTTP/1.1\r\nHost: localhost\r\n", 401),
+        ("GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n", 200),
+    ],
+)
+def test_every_answer_has_the_headers_of_the_file(server: Cluster, lines: str, status: int) -> None:
+    with secure_socket(server) as secure:
+        secure.sendall(f"{lines}\r\n".encode())
+        head = secure.recv(65536).partition(b"\r\n\r\n")[0].lower()
+    assert head.split()[1] == b"%d" % status
+    assert head.count(b"x-frame-options: deny") == 1
+
+
+def test_refusals_of_overload_have_the_headers_of_the_file(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.write_web(rest="http_server_config:\n  headers:\n    X-Frame-Options: deny\n")
+    cluster = files.cluster(with_tokens=False, TRIPTYCH_MEMORY_RESERVE_BYTES="1000000GB").start()
+    try:
+        with secure_socket(cluster) as secure:
+            secure.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+            head = secure.recv(65536).lower()
+        assert head.startswith(b"http/1.1 503 ")
+        assert b"\r\nserver:" not in head  # as early as it can be
+        assert head.count(b"x-frame-options: deny") == 1
+    finally:
+        cluster.stop()
+
+
 def test_curl_gets_in(server: Cluster, files: Files) -> None:
     curl = ["curl", "-sS", "--max-time", "10", "--cacert", str(files.ca_file), "-o", "/dev/null", "-w", "%{http_code}"]
     url = f"{server.url}{QUERY}"
