@@ -233,8 +233,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     looking = areas.add_parser("doctor", help="look for what causes trouble", description=text)
     looking.add_argument("data", nargs="?", type=Path, help="(default: TRIPTYCH_DATA, or ./data)")
-    asked = os.environ.get("TRIPTYCH_URL")
-    looking.add_argument("--url", default=asked, help="of a running cluster to ask as well (default: TRIPTYCH_URL)")
+    command_client.add_options(looking, url_default=None)
     looking.add_argument("--json", action="store_true", help="for programs")
     text = "make a bearer token; it is shown once, and the file that TRIPTYCH_TOKENS names has only its hash"
     token_command.add_options(areas.add_parser("token", help="make a bearer token", description=text))
@@ -249,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.area == "check":
             return check.run(arguments.data, as_json=arguments.json)
         if arguments.area == "doctor":
-            return report.run(arguments.data, arguments.url, as_json=arguments.json)
+            return report.run(arguments.data, arguments.url, lambda: Client.of(arguments), as_json=arguments.json)
         if arguments.area == "token":
             return token_command.run(arguments)
         if arguments.area == "backup":

@@ -13,6 +13,7 @@ import os
 import ssl
 import urllib.parse
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,15 @@ PIECE_BYTES = 1 << 20
 
 class CommandError(Exception):
     """An error that is shown as one line; exit code 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`date`: the header, empty without one."""
+
+    status: int
+    body: bytes
+    date: str = ""
 
 
 class Client:
@@ -95,11 +105,26 @@ class Client:
             self._connection.close()
             raise CommandError(f"{self._url} does not answer: {error}") from error
 
+    def get(self, path: str, bytes_max: int, timeout_s: float) -> Answer:
+        """Send one GET request, over a connection of its own. Returns the answer whatever its status is; more than
+        `bytes_max` of its body is not read. Raises OSError."""
+        self._connection.close()
+        self._connection.timeout = timeout_s
+        try:
+            self._connection.request("GET", path, headers=self._headers)
+            answer = self._connection.getresponse()
+            return Answer(answer.status, answer.read(bytes_max), answer.headers.get("Date", ""))
+        except http.client.HTTPException as error:
+            raise OSError(f"what it answers is no HTTP: {error!r}") from error
+        finally:
+            self._connection.close()
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options by which a command reaches a cluster."""
-    url = os.environ.get("TRIPTYCH_URL", URL_DEFAULT)
-    parser.add_argument("--url", default=url, help=f"of the cluster (default: TRIPTYCH_URL, or {URL_DEFAULT})")
+
+def add_options(parser: argparse.ArgumentParser, url_default: str | None = URL_DEFAULT) -> None:
+    """The options by which a command reaches a cluster. `url_default` None: it can do without one."""
+    url = os.environ.get("TRIPTYCH_URL", url_default)
+    otherwise = f", or {url_default}" if url_default else ""
+    parser.add_argument("--url", default=url, help=f"of the cluster (default: TRIPTYCH_URL{otherwise})")
     parser.add_argument(
         "--token-file", type=Path, help="file with a token, or with user:password (default: TRIPTYCH_TOKEN has it)"
     )

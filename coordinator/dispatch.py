@@ -61,9 +61,7 @@ class Request(web.Request):
         """aiohttp calls this before it writes the head of any answer."""
         response.headers[hdrs.SERVER] = SERVER
         response.headers[HEADER] = REQUEST_ID.get()
-        match = getattr(self, "match", None)  # none if the request could not be read
-        if match is not None:
-            response.headers.update(match.current_app[CONTEXT].access.headers)
+        response.headers.update(connection_of(self).headers_of_every_answer)
 
 
 class Dispatcher:
@@ -89,7 +87,7 @@ class Dispatcher:
             context.connections,
             context.pressure,
             context.waiting_room,
-            context.access.tls,
+            context.access,
             request_factory=self._request,
             **options,
         )  # type: ignore[arg-type]
@@ -166,7 +164,9 @@ def _forbidden(request: web.Request, error: errors.Forbidden) -> web.StreamRespo
     context.cross_site.log(request, error)
     context.telemetry.refuse(error)
     context.telemetry.served(request.method, _route(request), error.status, 0.0)
-    return at_once(request, error_answer(request.path, error))
+    response = error_answer(request.path, error)
+    response.headers.update(context.access.headers)
+    return at_once(request, response)
 
 
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:

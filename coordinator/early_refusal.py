@@ -40,11 +40,11 @@ def path_of_whole(data: bytes) -> str | None:
     return first[1].decode("ascii") if len(data) == head_end + 4 + body_bytes else None
 
 
-def refusal(path: str, why: str, request_id: str) -> bytes:
-    """The whole answer to a request to this path."""
+def refusal(path: str, why: str, request_id: str, header_lines: bytes) -> bytes:
+    """The whole answer to a request to this path. `header_lines`: of every answer, each with its end."""
     # Clients that were refused together shall not come back together.
     head, body = _answer(path.startswith(MESSAGE_AREAS), why, random.randint(*RETRY_AFTER_S))
-    return b"%b%b: %b\r\n\r\n%b" % (head, _HEADER, request_id.encode(), body)
+    return b"%b%b%b: %b\r\n\r\n%b" % (head, header_lines, _HEADER, request_id.encode(), body)
 
 
 @lru_cache(TEXTS_CACHED)

@@ -11,7 +11,7 @@ import logging
 import re
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from aiohttp import http_exceptions, web
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
-from coordinator.access.tls import Tls
+from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Holder
 from coordinator.connections import Connections
 from coordinator.early_refusal import path_of_whole, refusal
@@ -53,6 +53,7 @@ class Connection(RequestHandler):
     """One connection. The path of a refused request is read from the beginning of its data if possible."""
 
     __slots__ = (
+        "_access",
         "_body",
         "_connections",
         "_first",
@@ -60,7 +61,6 @@ class Connection(RequestHandler):
         "_is_refused",
         "_latest",
         "_pressure",
-        "_tls",
         "_unread",
         "_waiting_room",
         "_wire",
@@ -76,7 +76,7 @@ class Connection(RequestHandler):
         self._max_msg_queue_size, self._msg_queue_resume_size = PIPELINED_MAX, PIPELINED_MAX - 1
         self._connections = server.registry
         self._pressure = server.pressure
-        self._tls = server.tls
+        self._access = server.access
         self._give_up: Callable[[], object] | None = None
         """Ends the handshake that the connection is in."""
         self._waiting_room = server.waiting_room
@@ -117,7 +117,7 @@ class Connection(RequestHandler):
             peer = transport.get_extra_info("peername")
             return self._connections.opened(self, peer[0] if peer else "")
         self._give_up = None
-        tls = self._tls
+        tls = self._access.tls
         why = tls.refusal(transport.get_extra_info("peercert")) if tls is not None else ""
         if why:
             event(logging.INFO, "client refused", remote=self.holder.address, why=why)
@@ -216,7 +216,7 @@ class Connection(RequestHandler):
         """Refuse the request that was not read."""
         data, self._unread = self._unread, b""
         if self._wire is not None:
-            self._wire.write(refusal(self.path, why, id_in(data)))
+            self._wire.write(refusal(self.path, why, id_in(data), self._access.header_lines))
         self._connections.rested(self)
 
     def _taken_back(self) -> bytes:
@@ -280,6 +280,10 @@ class Connection(RequestHandler):
         response.force_close()
         return response
 
+    @property
+    def headers_of_every_answer(self) -> Mapping[str, str]:
+        return self._access.headers
+
     def log_exception(self, *args: Any, **options: Any) -> None:
         if isinstance(options.get("exc_info"), web.RequestPayloadError):
             return  # the rest of a body that was refused already
@@ -305,11 +309,11 @@ class Server(web.Server):
         registry: Connections,
         pressure: Pressure,
         waiting_room: WaitingRoom,
-        tls: Tls | None,
+        access: Gatekeeper,
         **options: Any,
     ) -> None:
         super().__init__(handler, **options)
-        self.tls = tls
+        self.access = access
         self.registry = registry
         self.pressure = pressure
         self.waiting_room = waiting_room

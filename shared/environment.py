@@ -13,7 +13,7 @@ from shared.telemetry import event
 
 PREFIX = "TRIPTYCH_"
 NAME_CHARS_MAX = 100
-OTHER_VARIABLES = ("TRIPTYCH_CONFIG", "TRIPTYCH_URL")
+OTHER_VARIABLES = ("TRIPTYCH_CONFIG", "TRIPTYCH_TOKEN", "TRIPTYCH_URL")
 """Variables with a meaning that are no settings."""
 _OF_KUBERNETES = re.compile(r"TRIPTYCH_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 """What Kubernetes sets in every container beside a service with the name triptych."""

@@ -47,9 +47,13 @@ class Gatekeeper:
         if self.tls is not None and policy.tls is not None:
             self.tls.renew(policy.tls)
         self._policy = policy
+        self.certificate_expires_at = policy.tls.expires_at() if policy.tls is not None else None
+        """In Unix time; None without TLS, and if it cannot be read."""
         self._credentials = Credentials(policy.web.users(), policy.tokens, self._comparisons)
         self.headers: Mapping[str, str] = policy.web.headers()
         """Headers of every answer."""
+        self.header_lines = "".join(f"{name}: {text}\r\n" for name, text in self.headers.items()).encode()
+        """The same as lines of a head."""
         self.is_open = not self._credentials
         """Whether everybody may do everything."""
 
@@ -146,6 +150,9 @@ def _say_what_is_not_served(policy: Policy) -> None:
     http, tls = policy.web.http_server_config, policy.tls
     if http is not None and http.http2:
         event(logging.INFO, "http_server_config: HTTP/2 is not served; clients use HTTP/1.1")
+    rate = policy.web.rate_limit
+    if rate is not None and (rate.interval or "0") != "0":
+        event(logging.WARNING, "rate_limit is not applied; tokens have requests_per_second, and clients their shares")
     if tls is None:
         return
     curves = tls.config.curve_preferences

@@ -3,10 +3,14 @@
 Each area has three roles, and each role includes the one before it: read, write, admin. The method of a request does
 not tell which role it needs, since queries and searches are sent by POST as well. So every route has its line here; a
 route without one needs the role admin in all areas.
+
+`python -m coordinator.access.roles` prints the table of docs/security.md.
 """
 
 from __future__ import annotations
 
+import sys
+from collections import defaultdict
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -96,3 +100,30 @@ def need_of(method: str, route: str | None) -> Need:
     if route is None:
         return ANY_CREDENTIAL
     return NEEDS.get(("GET" if method == "HEAD" else method, route), ALL_ADMIN)
+
+
+def table() -> str:
+    """The routes as Markdown, by what they need."""
+    methods: defaultdict[tuple[Need, str], list[str]] = defaultdict(list)
+    for (method, path), need in sorted(NEEDS.items()):
+        methods[need, path].append(method)
+    routes: defaultdict[Need, list[str]] = defaultdict(list)
+    for (need, path), names in methods.items():
+        routes[need].append(f"`{' '.join(names)} {path}`".replace("* ", ""))
+    lines = [f"| {_cell(need)} | {', '.join(paths)} |" for need, paths in sorted(routes.items(), key=_order)]
+    return "\n".join(["| role | routes |", "|---|---|", *lines, ""])
+
+
+def _order(group: tuple[Need, list[str]]) -> tuple[bool, int, int]:
+    area, role = group[0].area, group[0].role
+    return (area is None and role > Role.NONE, -1 if area is None else area, role)
+
+
+def _cell(need: Need) -> str:
+    if need is ANY_CREDENTIAL:
+        return "any credential"
+    return f"{need.role.name.lower()} in {'all areas' if need.area is None else need.area.name.lower()}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.access.certificates import expires_at
 from coordinator.access.web_config import CIPHER_SUITES, CURVES, TlsServerConfig
 from shared.errors import ConfigError
 
@@ -47,6 +48,10 @@ class TlsMaterial:
     def requires_certificate(self) -> bool:
         """Whether every client has shown a certificate that was verified."""
         return self.config.client_auth_type == "RequireAndVerifyClientCert"
+
+    def expires_at(self) -> float | None:
+        """When its certificates end, in Unix time; None if that cannot be read."""
+        return expires_at(self.certificate)
 
     def _policy(self) -> tuple[TlsServerConfig, bytes]:
         return self.config, self.client_ca

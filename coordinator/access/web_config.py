@@ -6,6 +6,7 @@ too: unknown fields, a key that is given twice, a hash that is not bcrypt's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ CIPHER_SUITES = {
 """Names of Go's crypto/tls (`tls.CipherSuites`), and OpenSSL's. Those of TLS 1.3 are always on, in both."""
 CURVES = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": ""}
 """Go's names, and OpenSSL's; Python can choose one NIST curve, and not X25519."""
+_DURATION = re.compile(r"0|(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+")
+"""As Go writes durations."""
 HEADERS: dict[str, tuple[str, ...]] = {
     "Content-Security-Policy": (),
     "Strict-Transport-Security": (),
@@ -87,10 +90,16 @@ class HttpServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str | None] | None = None
 
 
+class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    interval: str | None = None
+    burst: str | None = None
+
+
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_server_config: TlsServerConfig | None = None
     http_server_config: HttpServerConfig | None = None
     basic_auth_users: dict[str, str | None] | None = None
+    rate_limit: RateLimit | None = None
 
     @property
     def tls(self) -> TlsServerConfig | None:
@@ -170,6 +179,11 @@ def _check(config: WebConfig) -> None:
             _one_of(text or "", HEADERS[name], f"http_server_config: headers: {name}")
         if text and not text.isprintable():
             raise ConfigError(f"http_server_config: headers: {name} has a character that no header may have")
+    rate = config.rate_limit
+    if rate is not None and not _DURATION.fullmatch(rate.interval or "0"):
+        raise ConfigError(f"rate_limit: interval is {rate.interval!r}; it must be a duration such as 1s")
+    if rate is not None and not (rate.burst or "0").isdecimal():
+        raise ConfigError(f"rate_limit: burst is {rate.burst!r}; it must be a number of requests")
     if config.tls_server_config is not None:
         _check_tls(config.tls_server_config)
 

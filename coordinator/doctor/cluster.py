@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 
 import msgspec
 
+from coordinator.command_client import Answer
 from coordinator.doctor.finding import Finding, ok, problem, warning
 
 CLUSTER = "cluster"
@@ -20,12 +22,6 @@ OVERLOAD = {
 ASKED_FOR_WARNINGS = ("/api/v1/labels", "/api/v1/log/count", "/api/v1/vector/stats")
 """Their answers carry the warnings of their area."""
 WARNINGS_MAX = 20
-
-
-class Answer(msgspec.Struct, frozen=True):
-    status: int
-    body: bytes
-    date: str = ""
 
 
 Get = Callable[[str], Answer]
@@ -62,6 +58,9 @@ def look(get: Get, url: str) -> Iterator[Finding]:
         yield from shards(get("/api/v1/cluster"))
         yield from measures(get("/metrics"))
         yield from damage([get(path) for path in ASKED_FOR_WARNINGS])
+    except ssl.SSLCertVerificationError as error:
+        right = "a certificate for this name, by an authority that --ca names"
+        yield problem(CLUSTER, "coordinator", f"{url} is not trusted: {error.verify_message}", right)
     except OSError as error:
         yield problem(CLUSTER, "coordinator", f"{url} does not answer: {error}", "a running cluster; its log says more")
 
@@ -115,22 +114,30 @@ def measures(answer: Answer) -> Iterator[Finding]:
 
 def damage(answers: list[Answer]) -> Iterator[Finding]:
     """What answers say they may lack."""
-    texts: dict[str, None] = {}
-    for answer in answers:
-        try:
-            texts |= dict.fromkeys(msgspec.json.decode(answer.body, type=_Warned).warnings)
-        except msgspec.MsgspecError:
+    warned = [_warnings(answer) for answer in answers]
+    for answer, texts in zip(answers, warned, strict=True):
+        if texts is None:
             yield warning(CLUSTER, "answers", f"status {answer.status}", _why(answer))
-    for text in list(texts)[:WARNINGS_MAX]:
+    for text in list(dict.fromkeys(text for texts in warned for text in texts or ()))[:WARNINGS_MAX]:
         right = "what docs/operations.md says of damage; `triptych check` examines the stopped cluster"
         yield problem(CLUSTER, "answers", text, right)
-    if not texts:
+    if not any(texts is None or texts for texts in warned):
         yield ok(CLUSTER, "answers", "no warnings")
 
 
+def _warnings(answer: Answer) -> list[str] | None:
+    """None of an error, and of what cannot be read."""
+    try:
+        return msgspec.json.decode(answer.body, type=_Warned).warnings if answer.status == 200 else None
+    except msgspec.MsgspecError:
+        return None
+
+
 def _why(answer: Answer) -> str:
-    if answer.status in (401, 403):
-        return "access for this user, or --url with a name of the server: " + _shown(answer.body)
+    if answer.status == 401:
+        return "--token-file or TRIPTYCH_TOKEN, with a credential of this cluster: " + _shown(answer.body)
+    if answer.status == 403:
+        return "a token with this role, or --url with a name of the server: " + _shown(answer.body)
     return "status 200 of a Triptych cluster: " + _shown(answer.body)
 
 

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import sys
-import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
-from coordinator.doctor import cluster, data, disk, machine, settings
-from coordinator.doctor.cluster import Answer, Get
+from coordinator.command_client import Client, CommandError
+from coordinator.doctor import access, cluster, data, disk, machine, settings
 from coordinator.doctor.finding import PROBLEM, Finding, problem, warning
 from shared.config import Settings
 
 WELL, PROBLEMS = 0, 1
 """Exit codes: no problem, though there may be warnings; at least one problem. 2: the arguments are wrong."""
 TIMEOUT_S = 20.0
-URL_EXAMPLE = "http://127.0.0.1:9090"
 ANSWER_BYTES_MAX = 64 << 20
 
 
-def examine(directory: Path | None, url: str | None) -> Iterator[Finding]:
+Connect = Callable[[], Client]
+"""The client for the URL and the options of the command. Raises CommandError."""
+
+
+def examine(directory: Path | None, url: str | None, connect: Connect) -> Iterator[Finding]:
     """`directory`: None for that of the settings. With a `url`, the cluster there is asked as well."""
     found, findings = settings.load()
     yield from findings
@@ -33,15 +34,16 @@ def examine(directory: Path | None, url: str | None) -> Iterator[Finding]:
     yield from _guarded("machine", machine.look(found or Settings()))
     yield from _guarded("machine", disk.look(directory))
     if found is not None:
+        yield from _guarded("settings", access.look(found))
         yield from _guarded("settings", settings.look(found, disk.total_bytes(directory)))
     yield from _guarded("data", data.look(directory, found.shards if found else None))
     if url is not None:
         try:
-            get = _getting(url)
-        except OSError as error:
-            yield problem("cluster", "coordinator", f"--url is {url!r}", str(error))
+            client = connect()
+        except CommandError as error:
+            yield problem("cluster", "coordinator", f"it is not asked: {error}", "what the message says")
             return
-        yield from _guarded("cluster", cluster.look(get, url))
+        yield from _guarded("cluster", cluster.look(lambda path: client.get(path, ANSWER_BYTES_MAX, TIMEOUT_S), url))
 
 
 def _guarded(about: str, findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -52,31 +54,6 @@ def _guarded(about: str, findings: Iterator[Finding]) -> Iterator[Finding]:
     except (OSError, ValueError, AttributeError) as error:
         say = warning if about in ("machine", "settings") else problem
         yield say(about, "examination", f"it could not be finished: {error}", "something that can be read")
-
-
-def _getting(url: str) -> Get:
-    """Sends requests to the cluster. Raises OSError when it gets no address."""
-    parts = urllib.parse.urlsplit(url if "//" in url else f"//{url}")
-    try:
-        host, port = parts.hostname, parts.port or 9090
-    except ValueError as error:
-        raise OSError(str(error)) from error
-    if parts.scheme not in ("", "http", "https") or not host:
-        raise OSError(f"it must be such as {URL_EXAMPLE}")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-
-    def get(path: str) -> Answer:
-        connection = kind(host, port, timeout=TIMEOUT_S)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return Answer(answer.status, answer.read(ANSWER_BYTES_MAX), answer.headers.get("Date", ""))
-        except http.client.HTTPException as error:
-            raise OSError(f"what it answers is no HTTP: {error!r}") from error
-        finally:
-            connection.close()
-
-    return get
 
 
 def write_text(findings: list[Finding], output: TextIO) -> None:
@@ -99,8 +76,8 @@ def write_json(findings: list[Finding], output: TextIO) -> None:
     output.write(json.dumps(content, indent=1) + "\n")
 
 
-def run(directory: Path | None, url: str | None, *, as_json: bool) -> int:
+def run(directory: Path | None, url: str | None, connect: Connect, *, as_json: bool) -> int:
     """Run the command. Returns its exit code."""
-    findings = list(examine(directory, url))
+    findings = list(examine(directory, url, connect))
     (write_json if as_json else write_text)(findings, sys.stdout)
     return PROBLEMS if any(found.level == PROBLEM for found in findings) else WELL

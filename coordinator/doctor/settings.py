@@ -4,12 +4,12 @@ A setting that a start refuses is reported with the start's own message."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Iterator, Mapping
 
 import psutil
 
+from coordinator.access.policy import is_loopback
 from coordinator.available_memory import Memory
 from coordinator.doctor.finding import Finding, ok, problem, size, warning
 from shared import config
@@ -41,26 +41,10 @@ def load(environ: Mapping[str, str] = os.environ) -> tuple[Settings | None, list
 
 def look(settings: Settings, disk_bytes: int) -> Iterator[Finding]:
     """`disk_bytes`: the size of the disk of the data directory, 0 if that is not known."""
-    yield listening(settings)
     yield budgets(settings, Memory().total_bytes())
     yield from contradictions(settings)
     yield retention(settings, disk_bytes)
     yield from dangers(settings)
-
-
-def listening(settings: Settings) -> Finding:
-    host, _ = settings.address()
-    if is_loopback(host):
-        return ok(SETTINGS, "TRIPTYCH_LISTEN", settings.listen)
-    right = "127.0.0.1:9090, or authentication and TLS: whoever reaches the port reads and writes everything"
-    return problem(SETTINGS, "TRIPTYCH_LISTEN", f"{settings.listen}, open to other machines", right)
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def budgets(settings: Settings, memory: int) -> Finding:

@@ -88,6 +88,11 @@ ACCESS = (
         "",
         "0 while a file of users, tokens or TLS cannot be used, and what it said before stays in force",
     ),
+    _gauge(
+        "triptych_tls_certificate_expiry_timestamp_seconds",
+        "",
+        "When the certificate in use, or one of its chain, ends, in Unix time; absent without TLS",
+    ),
 )
 OVERLOAD = (
     _gauge("triptych_overload_level", "", "What is given up: 0 nothing, 1 background work, 2 heavy queries, 3 writes"),

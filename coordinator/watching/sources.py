@@ -104,6 +104,8 @@ def put_access(values: Values, access: Gatekeeper) -> None:
     for result in ("success", "failure"):
         values.put("triptych_access_reloads_total", access.reloads[result], result)
     values.put("triptych_access_files_valid", access.is_current)
+    if access.certificate_expires_at is not None:
+        values.put("triptych_tls_certificate_expiry_timestamp_seconds", access.certificate_expires_at)
 
 
 def put_shards(values: Values, links: Links) -> None:

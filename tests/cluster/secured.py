@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from base64 import b64encode
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import bcrypt
@@ -48,8 +49,8 @@ class Files:
     def ca_file(self) -> Path:
         return self.directory / "ca.pem"
 
-    def new_certificate(self) -> trustme.LeafCert:
-        made = self.ca.issue_cert("127.0.0.1", "localhost")
+    def new_certificate(self, not_after: datetime | None = None) -> trustme.LeafCert:
+        made = self.ca.issue_cert("127.0.0.1", "localhost", not_after=not_after)
         (self.directory / "server.pem").write_bytes(b"".join(pem.bytes() for pem in made.cert_chain_pems))
         made.private_key_pem.write_to_path(str(self.directory / "server.key"))
         return made

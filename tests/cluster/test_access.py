@@ -14,6 +14,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,39 @@ def test_a_token_has_its_share_of_followers_whatever_connections_it_uses(server:
     assert statuses == {200: 3, 503: 2}
 
 
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nno header\r\n", 400),
+        (f"GET {QUERY}%zz HTTP/1.1\r\nHost: localhost\r\n", 400),
+        (f"GET {QUERY} HTTP/1.1\r\nHost: foreign.example\r\n", 403),
+        (f"GET {QUERY} HTTP/1.1\r\nHost: localhost\r\n", 401),
+        ("GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n", 200),
+    ],
+)
+def test_every_answer_has_the_headers_of_the_file(server: Cluster, lines: str, status: int) -> None:
+    with secure_socket(server) as secure:
+        secure.sendall(f"{lines}\r\n".encode())
+        head = secure.recv(65536).partition(b"\r\n\r\n")[0].lower()
+    assert head.split()[1] == b"%d" % status
+    assert head.count(b"x-frame-options: deny") == 1
+
+
+def test_refusals_of_overload_have_the_headers_of_the_file(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.write_web(rest="http_server_config:\n  headers:\n    X-Frame-Options: deny\n")
+    cluster = files.cluster(with_tokens=False, TRIPTYCH_MEMORY_RESERVE_BYTES="1000000GB").start()
+    try:
+        with secure_socket(cluster) as secure:
+            secure.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+            head = secure.recv(65536).lower()
+        assert head.startswith(b"http/1.1 503 ")
+        assert b"\r\nserver:" not in head  # as early as it can be
+        assert head.count(b"x-frame-options: deny") == 1
+    finally:
+        cluster.stop()
+
+
 def test_curl_gets_in(server: Cluster, files: Files) -> None:
     curl = ["curl", "-sS", "--max-time", "10", "--cacert", str(files.ca_file), "-o", "/dev/null", "-w", "%{http_code}"]
     url = f"{server.url}{QUERY}"
@@ -198,6 +232,29 @@ def test_commands_use_a_token_and_the_authority(
         file.write_text(authorization)
         assert cli.main(command) == code
         assert capsysbinary.readouterr().out == (b"k\n" if code == 0 else b"")
+
+
+def test_the_doctor_asks_a_secured_cluster(
+    server: Cluster, files: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def findings(*options: str) -> dict[str, dict[str, str]]:
+        """Those about the cluster that are not well, by name."""
+        cli.main(["doctor", str(tmp_path / "none"), "--url", server.url, "--json", *options])
+        content = json.loads(capsys.readouterr().out)["findings"]
+        return {one["name"]: one for one in content if one["about"] == "cluster" and one["level"] != "ok"}
+
+    ca = ("--ca", str(files.ca_file))
+    file = tmp_path / "token"
+    file.write_text(f"alice:{PASSWORD}")
+    assert findings(*ca, "--token-file", str(file)) == {}
+    monkeypatch.setenv("TRIPTYCH_TOKEN", bearer("reader").split()[1])
+    assert findings(*ca) == {}
+    monkeypatch.setenv("TRIPTYCH_TOKEN", bearer("writer").split()[1])
+    assert "role read in the area vectors" in findings(*ca)["answers"]["right"]
+    monkeypatch.delenv("TRIPTYCH_TOKEN")
+    assert "--token-file" in findings(*ca)["shards"]["right"]
+    assert "--ca" in findings()["coordinator"]["right"]
+    assert "cannot be read" in findings("--token-file", str(tmp_path / "none"))["coordinator"]["seen"]
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
@@ -311,6 +368,19 @@ def test_sessions_are_resumed_also_with_a_new_certificate(
     expected = ssl.PEM_cert_to_DER_cert(files.new_certificate().cert_chain_pems[0].bytes().decode())
     wait_until(lambda: connect(None)[2] == expected)
     assert connect(session)[0]
+
+
+def test_the_metrics_say_when_the_certificate_in_use_ends(server: Cluster, files: Files) -> None:
+    def ends_at() -> float:
+        lines = ask(server, "/metrics", ALICE).body.decode().splitlines()
+        name = "triptych_tls_certificate_expiry_timestamp_seconds "
+        return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+    end = datetime(2037, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert ends_at() > end.timestamp()
+    files.new_certificate(end)
+    wait_until(lambda: ends_at() == end.timestamp())
+    files.new_certificate()
 
 
 def test_a_flood_of_wrong_passwords_does_not_reach_those_who_are_known(server: Cluster) -> None:

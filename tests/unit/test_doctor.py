@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from coordinator import cli
+from coordinator.command_client import Answer, Client
 from coordinator.doctor import cluster, data, disk, machine, report
 from coordinator.doctor import settings as settings_findings
-from coordinator.doctor.cluster import Answer
 from coordinator.doctor.finding import Finding
 from shared.config import Settings, load
 from shared.manifest import Manifest
@@ -156,16 +156,6 @@ def test_settings_that_a_start_refuses_and_names_that_are_none() -> None:
     assert [level(found) for found in findings] == ["ok"]
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1:1", "localhost:1", "[::1]:1", "127.1.2.3:1"])
-def test_loopback_is_well(listen: str) -> None:
-    assert level(settings_findings.listening(Settings(listen=listen))) == "ok"
-
-
-@pytest.mark.parametrize("listen", [":9090", "0.0.0.0:9090", "192.0.2.1:9090", "[::]:9090", "metrics.lan:9090"])
-def test_listening_beyond_this_machine(listen: str) -> None:
-    assert level(settings_findings.listening(Settings(listen=listen))) == "problem"
-
-
 def test_budgets_beyond_the_memory_there_is() -> None:
     settings = Settings(queries_bytes_max=GB, workers=2)
     assert level(settings_findings.budgets(settings, 8 * GB)) == "ok"
@@ -304,7 +294,7 @@ def test_a_directory_that_cannot_be_read(directory: Path, monkeypatch: pytest.Mo
 
 def test_the_doctor_changes_nothing(directory: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in [directory, *directory.rglob("*")]}
-    list(report.examine(directory, None))
+    list(report.examine(directory, None, lambda: Client("")))
     assert {path: path.stat().st_mtime_ns for path in [directory, *directory.rglob("*")]} == before
 
 
@@ -337,6 +327,7 @@ def test_a_cluster_that_does_not_answer() -> None:
     assert asked(cluster=Answer(401, b"who?")) == {"shards": "problem"}
     assert asked(metrics=Answer(401, b"who?")) == {"overload": "warning"}
     assert asked(count=Answer(503, b"no")) == {"answers": "warning"}
+    assert asked(stats=Answer(403, b'{"message": "no role"}')) == {"answers": "warning"}
 
 
 def test_a_shard_that_is_not_ready() -> None:

@@ -60,7 +60,7 @@ def test_everything_else_is_left_to_the_parser(data: bytes) -> None:
     ("path", "member"), [("/api/v1/query", "error"), ("/api/v1/log/scan", "message"), ("/api/v1/vector/get", "message")]
 )
 def test_the_answer_is_503_in_the_envelope_of_the_area_and_says_when_to_come_back(path: str, member: str) -> None:
-    head, _, body = refusal(path, "too much", "a-1").partition(b"\r\n\r\n")
+    head, _, body = refusal(path, "too much", "a-1", b"X-Frame-Options: deny\r\n").partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     headers = dict(line.split(": ") for line in lines)
     assert first == "HTTP/1.1 503 Service Unavailable"
@@ -68,8 +68,9 @@ def test_the_answer_is_503_in_the_envelope_of_the_area_and_says_when_to_come_bac
     assert int(headers["Content-Length"]) == len(body)
     assert 1 <= int(headers["Retry-After"]) <= 3
     assert headers["X-Request-Id"] == "a-1"
+    assert headers["X-Frame-Options"] == "deny"
     assert json.loads(body)[member] == "too much"
 
 
 def test_clients_refused_together_do_not_come_back_together() -> None:
-    assert len({refusal("/api/v1/query", "too much", "a-1") for _ in range(100)}) == 3
+    assert len({refusal("/api/v1/query", "too much", "a-1", b"") for _ in range(100)}) == 3

@@ -13,6 +13,7 @@ def test_a_misspelt_setting_is_found_with_the_name_that_was_meant() -> None:
         "TRIPTYCH_LISTEN": "",
         "TRIPTYCH_CONFIG": "",
         "TRIPTYCH_URL": "",
+        "TRIPTYCH_TOKEN": "",
         "PATH": "",
         "TRIPTYCH_RETENTION_MS": "",
         "TRIPTYCH_QUERY_TIMEOUTS": "",

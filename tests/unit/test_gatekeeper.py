@@ -105,6 +105,14 @@ async def test_without_files_everybody_may_do_everything(files: Path) -> None:
     assert open_to_all.known(None, Need(None, Role.ADMIN)) is not None
 
 
+@pytest.mark.parametrize(("interval", "is_said"), [("1s", True), ("0", False)])
+async def test_a_limit_that_is_not_applied_is_said_in_the_log(
+    files: Path, caplog: pytest.LogCaptureFixture, interval: str, is_said: bool
+) -> None:
+    Gatekeeper(settings(files, f"rate_limit:\n  interval: {interval}\n  burst: 2\n")).stop()
+    assert ("rate_limit is not applied" in caplog.text) == is_said
+
+
 async def test_health_is_closed_by_setting(files: Path) -> None:
     is_open = Gatekeeper(settings(files, USERS))
     await is_open.compared(None, "/-/healthy", ANY_CREDENTIAL, "here")
@@ -193,7 +201,7 @@ async def test_a_request_that_is_turned_away_is_no_longer_at_work(files: Path) -
         admission=admission,
         connections=Connections(bounds, admission, 10),
         waiting_room=SimpleNamespace(admit=lambda: turns.append(admission.announced)),
-        telemetry=SimpleNamespace(served=lambda *_: None),
+        telemetry=SimpleNamespace(served=lambda *_: None, refuse=lambda _: None),
     )
     connection = _Connection()
     assert context.connections.opened(connection, "10.0.0.1")

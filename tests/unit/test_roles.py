@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from coordinator.access.roles import ALL_ADMIN, ANY_CREDENTIAL, EVERYTHING, NEEDS, Area, Need, Role, need_of
+from coordinator.access.roles import ALL_ADMIN, ANY_CREDENTIAL, EVERYTHING, NEEDS, Area, Need, Role, need_of, table
 from coordinator.app import build
 from coordinator.context import Context
 from shared.config import Settings
@@ -22,6 +23,11 @@ def test_every_route_has_its_line() -> None:
     routes = {(method, path) for method, path in routes if method != "HEAD"}
     assert len(routes) > 30
     assert routes - NEEDS.keys() == set()
+
+
+def test_the_page_has_the_table_of_all_routes() -> None:
+    text = "run `python -m coordinator.access.roles` and put its table into docs/security.md"
+    assert f"\n{table()}\n" in (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text(), text
 
 
 @pytest.mark.parametrize(

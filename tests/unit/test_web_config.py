@@ -65,6 +65,17 @@ OURS = {
     ),
 }
 """Refused by us only: what Prometheus would serve, or accept and then fail at."""
+NEW = {
+    "a rate": "rate_limit:\n  interval: 1s\n  burst: 20\n",
+    "a rate of parts": "rate_limit:\n  interval: 1m0.5s\n",
+    "no rate": "rate_limit:\n  interval: 0\n",
+}
+"""In the documentation of the format, and not known to older releases of promtool."""
+NEW_AND_INVALID = {
+    "no duration": ("rate_limit:\n  interval: often\n", "it must be a duration such as 1s"),
+    "no number": ("rate_limit:\n  burst: many\n", "it must be a number"),
+    "an unknown field of the rate": ("rate_limit:\n  size: 1\n", "unknown field `size`"),
+}
 PROMTOOL = shutil.which("promtool")
 
 
@@ -77,14 +88,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("name", VALID)
+@pytest.mark.parametrize("name", {**VALID, **NEW})
 def test_a_valid_file_is_read(name: str, directory: Path) -> None:
-    parse(VALID[name].encode(), directory / "web.yml")
+    parse({**VALID, **NEW}[name].encode(), directory / "web.yml")
 
 
-@pytest.mark.parametrize("name", {**INVALID, **OURS})
+@pytest.mark.parametrize("name", {**INVALID, **OURS, **NEW_AND_INVALID})
 def test_an_invalid_file_is_refused_with_what_is_wrong(name: str, directory: Path) -> None:
-    content, why = {**INVALID, **OURS}[name]
+    content, why = {**INVALID, **OURS, **NEW_AND_INVALID}[name]
     with pytest.raises(ConfigError) as refused:
         parse(content.encode(), directory / "web.yml")
     assert str(refused.value).startswith(str(directory / "web.yml"))

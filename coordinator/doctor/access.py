@@ -1,0 +1,83 @@
+"""What the doctor says of who gets in: where the service listens, and the files of TLS, users and tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from coordinator.access.policy import Policy, is_loopback, read, require_safe
+from coordinator.access.tls import new_context
+from coordinator.doctor.finding import Finding, ok, problem, warning
+from shared.config import Settings
+from shared.errors import ConfigError
+
+SETTINGS = "settings"
+DAY_S = 86400.0
+ENDS_SOON_DAYS, ENDS_TOO_SOON_DAYS = 30, 7
+READABLE, WRITABLE = 0o004, 0o002
+"""By everybody."""
+
+
+def look(settings: Settings) -> Iterator[Finding]:
+    try:
+        policy = read(settings)
+        if policy.tls is not None:
+            new_context(policy.tls)
+    except ConfigError as error:
+        yield problem(SETTINGS, "access files", str(error), "what the message says; a start is refused")
+        return
+    yield listening(settings, policy)
+    yield from modes(settings, policy)
+    if policy.tls is not None:
+        yield certificate(policy.tls.expires_at(), time.time())
+
+
+def listening(settings: Settings, policy: Policy) -> Finding:
+    name = "TRIPTYCH_LISTEN"
+    host, _ = settings.address()
+    if is_loopback(host):
+        return ok(SETTINGS, name, settings.listen)
+    try:
+        require_safe(dataclasses.replace(settings, insecure=False), policy)
+    except ConfigError as error:
+        if settings.insecure:
+            right = "TLS and authentication, unless a proxy or the network keeps strangers out"
+            return warning(SETTINGS, name, f"{settings.listen}, with TRIPTYCH_INSECURE=true", right)
+        return problem(SETTINGS, name, str(error), "what the message says; a start is refused")
+    return ok(SETTINGS, name, f"{settings.listen}, with TLS and authentication")
+
+
+def modes(settings: Settings, policy: Policy) -> Iterator[Finding]:
+    """Of the files that have hashes or keys: whoever writes them lets himself in."""
+    key = policy.tls.config.key_file if policy.tls is not None else None
+    for name, path in (
+        ("TRIPTYCH_WEB_CONFIG", settings.web_config),
+        ("TRIPTYCH_TOKENS", settings.tokens),
+        ("key_file", key),
+    ):
+        if not path:
+            continue
+        mode = Path(path).stat().st_mode
+        right = f"0600 or 0640: chmod o= {path}"
+        if mode & WRITABLE:
+            yield problem(SETTINGS, name, f"{path} has mode {mode & 0o777:04o}: every user can change it", right)
+        elif mode & READABLE:
+            yield warning(SETTINGS, name, f"{path} has mode {mode & 0o777:04o}: every user can read it", right)
+        else:
+            yield ok(SETTINGS, name, f"{path} can be read, and not by every user")
+
+
+def certificate(ends_at_s: float | None, now_s: float) -> Finding:
+    """`ends_at_s`: None if it is not known."""
+    name = "certificate"
+    if ends_at_s is None:
+        return warning(SETTINGS, name, "it is not known when it ends", "a certificate as PEM")
+    days = (ends_at_s - now_s) / DAY_S
+    date = time.strftime("%Y-%m-%d", time.gmtime(ends_at_s))
+    if days >= ENDS_SOON_DAYS:
+        return ok(SETTINGS, name, f"good until {date}")
+    seen = f"it ended on {date}" if days < 0 else f"it ends on {date}, in {days:.0f} days"
+    right = "a new one in cert_file and key_file; it is used without a restart"
+    return (problem if days < ENDS_TOO_SOON_DAYS else warning)(SETTINGS, name, seen, right)
