@@ -15,6 +15,8 @@ from pathlib import Path
 
 PACKAGES = ("shared", "coordinator", "worker")
 VARIABLE = "NUMBA_CACHE_DIR"
+_DECLARES = re.compile(rb"^from shared\.kernels import (?!compile_)", re.MULTILINE)
+"""In a module with kernels; others only have them compiled."""
 _IMPORT = re.compile(rb"^from ((?:shared|coordinator|worker)[\w.]*) import", re.MULTILINE)
 
 
@@ -47,7 +49,7 @@ def _sources(root: Path) -> dict[str, bytes]:
         for package in PACKAGES
         for path in (root / package).rglob("*.py")
     }
-    kernels = {path for path, text in texts.items() if b"numba" in text or b"shared.kernels" in text}
+    kernels = {path for path, text in texts.items() if b"numba" in text or _DECLARES.search(text)}
     imported = {
         module.decode().replace(".", "/") + ".py" for path in kernels for module in _IMPORT.findall(texts[path])
     }

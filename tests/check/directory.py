@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import random
 import time
 from pathlib import Path
 
 from loadtest.harness.cluster import Cluster
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
+from shared.durable import FILE_UMASK
 from tests.forked_cluster import ForkedCluster
 from worker.logs.keeper import CHECK_EVERY_S
 from worker.storage.rows.store import Store
@@ -27,6 +29,7 @@ GATHERED_S = CHECK_EVERY_S + 0.5
 def fill(directory: Path) -> Path:
     """Start a cluster below `directory`, write in all areas, stop it; returns the data directory."""
     cluster = ForkedCluster(directory, SHARDS, WORKERS, SETTINGS)
+    before = os.umask(FILE_UMASK)  # stores are opened in this process, too
     try:
         start_and_write(cluster)
         cluster.stop()
@@ -41,6 +44,7 @@ def fill(directory: Path) -> Path:
         _append(cluster, "few", 50)
         cluster.stop()
     finally:
+        os.umask(before)
         cluster.kill()
     return directory / "data"
 

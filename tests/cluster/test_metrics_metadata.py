@@ -17,7 +17,8 @@ from loadtest.harness.remote_write_bodies import HEADERS, body
 from proto import remote_write_pb2
 
 COUNTER, GAUGE = 1, 2
-COUNTED = "triptych_samples_in_total"
+COUNTED = "triptych_samples_in"
+"""Prometheus asks for OpenMetrics, in which the name of a counter's family lacks `_total`."""
 LIMITED = ["results truncated due to limit"]
 _numbers = itertools.count()
 

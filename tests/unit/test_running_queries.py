@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 import pytest
 
 from coordinator.calls import MethodCall, Worker, WorkerCall
+from coordinator.queries import slow as slow_queries
 from coordinator.queries.gate import HEAVY, LIGHT, Place
 from coordinator.queries.running import TEXT_MAX, RunningQueries, RunningQuery
 from coordinator.queries.slow import KEPT, SlowQueries
 from shared.errors import Canceled, NotExecutable, TooHeavy
-from shared.telemetry import REQUEST_ID, logger
+from shared.telemetry import REQUEST_ID
 
 
 def queries(shows_texts: bool = True) -> tuple[RunningQueries, list[RunningQuery]]:
@@ -139,8 +139,9 @@ async def fail(running: RunningQuery) -> None:
     raise NotExecutable("wrong")
 
 
-async def test_slow_queries_are_logged_and_the_last_are_kept(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logger, "propagate", True)
+async def test_slow_queries_are_logged_and_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(slow_queries, "event", lambda level, text, **fields: logged.append((text, fields)))
     slow = SlowQueries(0.02, shows_texts=True)
     own = RunningQueries(shows_texts=True, ended=slow.ended)
 
@@ -148,13 +149,12 @@ async def test_slow_queries_are_logged_and_the_last_are_kept(caplog: Any, monkey
         running.samples_read = int(running.text)
         await asyncio.sleep(0.03)
 
-    with caplog.at_level(logging.INFO, logger.name), pytest.raises(NotExecutable):
+    with pytest.raises(NotExecutable):
         await serve(own, "quick", fail)
-    assert not caplog.records and slow.kept("seconds") == []
-    with caplog.at_level(logging.INFO, logger.name):
-        await asyncio.gather(*(serve(own, f"a-{n}", nap, str(n)) for n in range(KEPT + 5)))
-    assert [record.getMessage() for record in caplog.records] == ["slow query"] * (KEPT + 5)
-    assert caplog.records[0].fields["request"] == "a-0" and caplog.records[0].fields["planning_s"] >= 0.03
+    assert not logged and slow.kept("seconds") == []
+    await asyncio.gather(*(serve(own, f"a-{n}", nap, str(n)) for n in range(KEPT + 5)))
+    assert [text for text, _ in logged] == ["slow query"] * (KEPT + 5)
+    assert logged[0][1]["query"] == "0" and logged[0][1]["planning_s"] >= 0.03
     by_samples = slow.kept("samples")
     assert [told["samples"] for told in by_samples] == list(range(KEPT + 4, 4, -1))
     assert slow.kept("seconds")[0]["seconds"] >= slow.kept("seconds")[-1]["seconds"] >= 0.03

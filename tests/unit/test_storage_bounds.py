@@ -187,10 +187,10 @@ def test_a_window_is_sealed_an_eighth_of_its_length_after_its_end(tmp_path: Path
 
 def test_each_shard_has_its_share_of_the_cache_of_decoded_blocks(store: Store, tmp_path: Path) -> None:
     archive = Archive(store, Settings(block_cache_bytes=1000, shards=4), LocalObjects(tmp_path))
-    archive._cache.put("a", 1, 250)
-    assert archive._cache.size_bytes == 250
-    archive._cache.put("b", 2, 251)
-    assert (archive._cache.get("a"), archive._cache.get("b")) == (1, None)
+    archive.cache.put("a", 1, 250)
+    assert archive.cache.size_bytes == 250
+    archive.cache.put("b", 2, 251)
+    assert (archive.cache.get("a"), archive.cache.get("b")) == (1, None)
 
 
 def said(family: str, text: str = "") -> FamilyMetadata:
