@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which the first start would otherwise spend; what is in the cache on disk is only loaded.
 COMPILE_KERNELS = $(BIN)/python -m coordinator.warm && $(BIN)/python -m worker.warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-access chaos chaos-minute powerloss check-damage simulate mutants fuzz fuzz-minute attacks overload lock audit clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-access chaos chaos-minute powerloss check-damage simulate mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -140,8 +140,11 @@ attacks: $(VENV)/.installed-load  ## what a client notices of attacks beside it,
 overload: $(VENV)/.installed-load  ## goodput and waits at one, two and three times the sustainable rate, on a cluster of its own (SECONDS of each run, RATE if it is known)
 	$(BIN)/python -m loadtest.overload $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RATE),--rate $(RATE))
 
+backup-drill: $(VENV)/.installed-load  ## backup and restore of 50 million samples under writes, everything compared (SCALE for a share)
+	$(BIN)/python -m loadtest.backup_drill $(if $(SCALE),--scale $(SCALE))
+
 lock: $(VENV)/.installed-release  ## renew deploy/requirements.lock for changed dependencies (UPGRADE=1: to the newest versions)
-	$(BIN)/uv pip compile --universal --python-version 3.11 --extra traces --generate-hashes --custom-compile-command "make lock" --quiet $(if $(UPGRADE),--upgrade) pyproject.toml deploy/build.in --output-file deploy/requirements.lock
+	$(BIN)/uv pip compile --universal --python-version 3.11 --extra traces --extra s3 --generate-hashes --custom-compile-command "make lock" --quiet $(if $(UPGRADE),--upgrade) pyproject.toml deploy/build.in --output-file deploy/requirements.lock
 
 audit: $(VENV)/.installed-release  ## known vulnerabilities of what is locked; asks a database on the network, and fails without it (SERVICE: pypi or osv)
 	$(BIN)/pip-audit --strict --progress-spinner off --vulnerability-service $(or $(SERVICE),pypi) --disable-pip --require-hashes --requirement deploy/requirements.lock

@@ -14,8 +14,9 @@ from aiohttp import web
 
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.access.policy import is_loopback
-from coordinator.api import admin, debug, metadata, queries, query, series, status, vector, write
+from coordinator.api import admin, backup, debug, metadata, queries, query, series, status, vector, write
 from coordinator.api.log import append, contents, cursors, scan
+from coordinator.backup.views import Views
 from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
@@ -51,7 +52,7 @@ LINE_BYTES_MAX = 65_536
 def build(context: Context) -> web.Application:
     app = web.Application()
     app[CONTEXT] = context
-    modules = [query, queries, series, metadata, append, scan, contents, cursors, vector, admin, debug, status]
+    modules = [query, queries, series, metadata, append, scan, contents, cursors, vector, admin, backup, debug, status]
     if context.settings.remote_write:
         modules.append(write)
     routes = [route for module in modules for route in module.ROUTES]
@@ -80,6 +81,8 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         access,
     )
     await asyncio.to_thread(parser.parse, "1")  # builds its tables, for which a query would stop the event loop
+    context.views = Views(settings.data, links, context.log, context.vectors, identity)
+    await context.views.start()
     await context.log.start()
     await context.vectors.start()
     server = Dispatcher(build(context)).server(
@@ -125,6 +128,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         context.pressure.stop()
         context.connections.stop()
         await runner.cleanup()
+        await context.views.stop()
         await context.vectors.stop()
         await context.log.stop()
         await links.close()

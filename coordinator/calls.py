@@ -101,6 +101,7 @@ class MethodCall:
     http_request: str = ""  # the id of the HTTP request that it is made for
     awaited: int = 0  # parts that were sent off and have no outcome
     error: errors.TriptychError | None = None
+    method: str = ""
 
     def finish(self) -> None:
         if not self.done.done():

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from coordinator import check, command_client, token_command
+from coordinator.backup import command as backup
+from coordinator.backup.inventory import BackupError
 from coordinator.command_client import Client, CommandError
 from coordinator.doctor import report
 
@@ -224,6 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     data = os.environ.get("TRIPTYCH_DATA", "data")
     checking.add_argument("data", nargs="?", type=Path, default=Path(data), help="(default: TRIPTYCH_DATA, or ./data)")
     checking.add_argument("--json", action="store_true", help="for programs")
+    backup.add(areas, data)
     text = (
         "say what is wrong with the machine, the settings, the data directory and, with --url, a running cluster; "
         "exit code 0: no problem, 1: a problem, 2: wrong arguments"
@@ -248,9 +251,13 @@ def main(argv: list[str] | None = None) -> int:
             return report.run(arguments.data, arguments.url, lambda: Client.of(arguments), as_json=arguments.json)
         if arguments.area == "token":
             return token_command.run(arguments)
+        if arguments.area == "backup":
+            return backup.run_backup(Client.of(arguments), arguments, sys.stdout)
+        if arguments.area == "restore":
+            return backup.run_restore(arguments, sys.stdout)
         arguments.run(Client.of(arguments), arguments, sys.stdin.buffer, sys.stdout.buffer)
         sys.stdout.buffer.flush()
-    except CommandError as error:
+    except (CommandError, BackupError) as error:
         sys.stderr.write(f"triptych: {error}\n")
         return 1
     except KeyboardInterrupt:
@@ -258,6 +265,9 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of the output, such as head, has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        sys.stderr.write(f"triptych: {error}\n")
+        return 1
     return 0
 
 

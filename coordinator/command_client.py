@@ -12,6 +12,7 @@ import json
 import os
 import ssl
 import urllib.parse
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ URL_DEFAULT = "http://127.0.0.1:9090"
 PORT_DEFAULT = 9090
 TIMEOUT_S = 60.0
 TOKEN_BYTES_MAX = 1024
+PIECE_BYTES = 1 << 20
 
 
 class CommandError(Exception):
@@ -55,6 +57,7 @@ class Client:
         if parts.scheme not in ("", "http", "https") or not host:
             raise CommandError(f"--url is {url!r}; it must be such as {URL_DEFAULT}")
         self._url = url
+        self._tls = tls
         self._headers = {"Content-Type": "application/json"}
         if authorization:
             self._headers["Authorization"] = authorization
@@ -98,6 +101,23 @@ class Client:
             raise OSError(f"what it answers is no HTTP: {error!r}") from error
         finally:
             self._connection.close()
+
+    def again(self) -> Client:
+        """Another connection to the same cluster."""
+        return Client(self._url, self._headers.get("Authorization", ""), self._tls)
+
+    def stream(self, target: str, **parameters: str | int) -> Iterator[bytes]:
+        """The body of the answer to a GET, in pieces."""
+        try:
+            self._connection.request("GET", target + "?" + urllib.parse.urlencode(parameters), headers=self._headers)
+            answer = self._connection.getresponse()
+            if answer.status != 200:
+                raise CommandError(f"{self._url}{target}: status {answer.status}: {answer.read(1000).decode()}")
+            while piece := answer.read(PIECE_BYTES):
+                yield piece
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise CommandError(f"{self._url} does not answer: {error}") from error
 
 
 def add_options(parser: argparse.ArgumentParser, url_default: str | None = URL_DEFAULT) -> None:

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Admission
+from coordinator.backup.views import Views
 from coordinator.connections import Connections, connections_max
 from coordinator.cross_site import CrossSite
 from coordinator.decoding import Decodings
@@ -46,6 +47,7 @@ class Context:
     pressure: Pressure = field(init=False)
     waiting_room: WaitingRoom = field(init=False)
     spool: Spool = field(init=False)
+    views: Views = field(init=False)
     watch: Watch = field(init=False)
     cross_site: CrossSite = field(init=False)
     running: RunningQueries = field(init=False)

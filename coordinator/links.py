@@ -12,6 +12,7 @@ from contextvars import copy_context
 
 import zmq
 
+from coordinator.barrier import WRITES, Barrier
 from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply
 from coordinator.shards import SHARD_STATES, Shard, unavailable
 from proto import cluster_pb2
@@ -44,6 +45,7 @@ class Links:
         self._ids = itertools.count(time.time_ns())
         self._owners: dict[tuple[int, ...], list[tuple[Worker, tuple[int, ...]]]] = {}
         self.waits = Waits()
+        self.barrier = Barrier()
         self.measured: Callable[[str, Values], None] = lambda worker, values: None
         """Called with the measurements that a worker has sent."""
         self.registrations: Counter[str] = Counter()
@@ -133,6 +135,8 @@ class Links:
         Raises the worker's own error when the request is wrong or the worker has a defect, Overloaded when a worker's
         queue is full, Unavailable when no shard answered.
         """
+        if self.barrier.is_closed:
+            await self.barrier.passed(method)
         numbers = self._numbers(shards, parts)
         result = await self._ask(method, numbers, self.unready(numbers), body, frames, parts, timeout_s, processor_s)
         if not result.replies:
@@ -154,6 +158,8 @@ class Links:
         Raises Unavailable when one does not. Some shards may then have stored their part of a write, so it must be safe
         to send the whole request again.
         """
+        if self.barrier.is_closed:
+            await self.barrier.passed(method)
         numbers = self._numbers(shards, parts)
         self.require(numbers)
         result = await self._ask(method, numbers, {}, body, frames, parts, timeout_s)
@@ -182,7 +188,8 @@ class Links:
         ready = tuple(n for n in numbers if n not in missing) if missing else numbers
         asked_at = time.monotonic()
         http_request, is_traced = REQUEST_ID.get(), tracing.is_on()
-        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, self._loop.create_future(), http_request)
+        answered = self._loop.create_future()
+        call = MethodCall(next(self._ids).to_bytes(8, "big"), asked_at, answered, http_request, method=method)
         messages: list[tuple[WorkerCall, list[Frame]]] = []
         for worker, owned in self._owners_of(ready):
             owned_parts = {n: parts[n] for n in owned if n in parts} if parts is not None else {}
@@ -285,6 +292,10 @@ class Links:
         """Have all workers put off their background work for a while."""
         for worker in self._workers.values():
             self._transmit_control([worker.identity, *wire.encode_pause()])
+
+    def is_writing(self) -> bool:
+        """Whether a request that changes what shards hold is under way."""
+        return any(part.call.method in WRITES for worker in self._workers.values() for part in worker.pending.values())
 
     def ask_measurements(self) -> set[str]:
         """Have all workers send their measurements. Returns the names of those that were reached."""

@@ -44,7 +44,7 @@ class Settings:
     core_dumps: bool = _setting(
         False, "a process that crashes leaves a core file, which holds data, and debuggers may attach to it"
     )
-    admin_api: bool = _setting(False, "serve /api/v1/admin, which deletes series, and /api/v1/debug")
+    admin_api: bool = _setting(False, "serve /api/v1/admin, which deletes series and makes backups, and /api/v1/debug")
     allowed_hosts: tuple[str, ...] = _setting(
         (), "names by which clients reach the server, with commas between them; `*.example.org`: all below it; `*`: any"
     )

@@ -15,6 +15,7 @@ NOTES = ("locks", "socket", "store notes", LEFT_OVER, UNKNOWN)
 """Kinds whose content nothing depends on."""
 
 _KINDS = {
+    "snapshots": r"(snapshots|backup\.staging)/.*",
     SET_ASIDE: r".*\.damaged(-\d+)?",
     LEFT_OVER: r".*\.new|wal\.(new|old)/.*|.*\.writing",
     "manifest": r"(shards/)?manifest\.json",

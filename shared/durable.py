@@ -39,6 +39,18 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
+def sync_tree(directory: Path) -> None:
+    """Sync all files and directories below a directory, and itself. Raises OSError."""
+    for folder, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_directory(Path(folder))
+
+
 def make_directory(directory: Path) -> None:
     """Create the directory and its parents unless they exist, accessible to this user only. When this returns, its name
     is on disk, even if it exists because a crash interrupted an earlier call. Raises OSError."""

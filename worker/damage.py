@@ -9,12 +9,13 @@ from typing import Literal
 Area = Literal["series", "log", "vector"]
 """The part of a shard that is concerned."""
 
-AREA_OF_METHODS: Mapping[str, Area | None] = {
-    "series": "series",
-    "query": "series",
-    "log": "log",
-    "vector": "vector",
-    "debug": None,
+AREAS_OF_METHODS: Mapping[str, tuple[Area, ...]] = {
+    "series": ("series",),
+    "query": ("series",),
+    "log": ("log",),
+    "vector": ("vector",),
+    "backup": ("series", "log", "vector"),
+    "debug": (),
 }
 """What a worker's method reads, by the first part of its name."""
 
@@ -58,7 +59,10 @@ class DamageReport:
 
 def warnings(reports: Mapping[int, DamageReport], method: str) -> list[str]:
     """The warnings of an answer of a worker's method ("area.name") about these shards."""
-    area = AREA_OF_METHODS[method.partition(".")[0]]
-    if area is None:
-        return []
-    return [f"shard {shard}: {text}" for shard, report in sorted(reports.items()) for text in report.texts(area)]
+    areas = AREAS_OF_METHODS[method.partition(".")[0]]
+    return [
+        f"shard {shard}: {text}"
+        for shard, report in sorted(reports.items())
+        for area in areas
+        for text in report.texts(area)
+    ]

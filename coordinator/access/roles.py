@@ -67,6 +67,10 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", "/api/v1/metadata"): _READ[Area.METRICS],
     ("POST", "/api/v1/write"): _WRITE[Area.METRICS],
     ("POST", "/api/v1/admin/tsdb/delete_series"): _ADMIN[Area.METRICS],
+    **{(method, "/api/v1/admin/tsdb/snapshot"): ALL_ADMIN for method in ("POST", "PUT")},
+    ("POST", "/api/v1/admin/backup"): ALL_ADMIN,
+    **{(method, "/api/v1/admin/backup/{view}"): ALL_ADMIN for method in ("POST", "DELETE")},
+    **{("GET", f"/api/v1/admin/backup/{{view}}/{name}"): ALL_ADMIN for name in ("files", "content")},
     # What others ask, in every area, may be secret.
     ("GET", "/api/v1/queries"): ALL_ADMIN,
     ("GET", "/api/v1/queries/slow"): ALL_ADMIN,
@@ -101,7 +105,7 @@ def need_of(method: str, route: str | None) -> Need:
 def table() -> str:
     """The routes as Markdown, by what they need."""
     methods: defaultdict[tuple[Need, str], list[str]] = defaultdict(list)
-    for (method, path), need in sorted(NEEDS.items()):
+    for (method, path), need in sorted(NEEDS.items(), key=lambda line: line[0][::-1]):
         methods[need, path].append(method)
     routes: defaultdict[Need, list[str]] = defaultdict(list)
     for (need, path), names in methods.items():

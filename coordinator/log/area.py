@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from coordinator.links import Links
 from coordinator.log.append import Appender
@@ -93,6 +94,12 @@ class LogArea:
         raises Unavailable while one of them has not reported."""
         if self.sequencer.is_new:
             await self.recovery.wait_for(range(self._links.shards))
+
+    @asynccontextmanager
+    async def state_held(self) -> AsyncIterator[None]:
+        """A context in which the state file does not change."""
+        async with self._writes.held():
+            yield
 
     @property
     def readable(self) -> int:

@@ -18,7 +18,7 @@ from functools import partial
 from coordinator.calls import FanOut
 from coordinator.links import Links
 from coordinator.log.frontier import Frontier
-from coordinator.log.sequencer import Revoked, Segment, Sequencer
+from coordinator.log.sequencer import LOST_AHEAD, Revoked, Segment, Sequencer
 from coordinator.log.state_writes import StateWrites
 from shared.config import Settings
 from shared.errors import TriptychError, Unavailable
@@ -28,10 +28,6 @@ from shared.wire import pack, unpack
 
 POLL_S = 0.02
 RETRY_S = 0.1
-LOST_AHEAD = 1 << 32
-"""How far above everything that the shards hold numbers go on when the state file is lost. Numbers that nothing is
-stored of (reserved before a crash, taken back) may have been shown to readers, which never look below them again; a
-crash leaves a gap of 2^20 at most."""
 
 
 @dataclass(slots=True)

@@ -22,6 +22,10 @@ from shared.messages.log import Span
 
 RESERVE_AHEAD = 1 << 20
 """Numbers reserved at once: at a million records a second one small file a second, a gap of at most this in 2^64."""
+LOST_AHEAD = 1 << 32
+"""How far above everything that the shards hold numbers go on when the state file is lost or the data is restored from
+a backup. Numbers that nothing is stored of (reserved before a crash, taken back, given after the backup) may have been
+shown to readers, which never look below them again; a crash leaves a gap of 2^20 at most."""
 DIRECTORY, STATE = "sequencer", "state"
 """The place of the state in the data directory, and its name there."""
 FORMAT = 1

@@ -33,6 +33,10 @@ class StateWrites:
             finally:
                 self._since = None
 
+    def held(self) -> asyncio.Lock:
+        """The turn to write: no write begins while somebody else has it."""
+        return self._turn
+
     @property
     def overdue(self) -> str:
         """Why the state cannot be written at the moment: the disk does not answer. "" as long as it does."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import msgspec
@@ -98,6 +99,10 @@ class VectorArea:
         await self._collections.stop()
 
     # Collections
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        """A context in which the list of collections does not change."""
+        return self._collections.held()
 
     async def collections(self) -> tuple[list[Collection], list[str]]:
         """(all collections, warnings). Raises Unavailable while the list of collections is not known."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -61,6 +62,12 @@ class Collections:
             self._follower.cancel()
         if self._changes:
             await asyncio.wait(self._changes, timeout=STOP_S)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """A context in which the catalogue does not change."""
+        async with self._turn:
+            yield
 
     # Reading
 

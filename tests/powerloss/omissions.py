@@ -36,8 +36,9 @@ DURABLE: tuple[type, ...] = (Store, Journal)
 """Their `write` takes `durable`."""
 
 WORKLOADS_OF = {
-    "shared.durable": ("sequencer", "catalogue", "wal-layout", "start"),
+    "shared.durable": ("sequencer", "catalogue", "wal-layout", "start", "backup"),
     "shared.manifest": ("manifest", "start"),
+    "coordinator.backup": ("backup",),
     "coordinator.log": ("sequencer",),
     "coordinator.vectors": ("catalogue",),
     "worker.storage.wal": ("wal", "wal-threads", "wal-layout", "start"),
@@ -49,7 +50,15 @@ WORKLOADS_OF = {
     "worker": ("start",),
 }
 
+ELSEWHERE = {
+    "coordinator.doctor.disk:syncs:fsync": "measures the disk, and keeps nothing",
+    "coordinator.token_command:_append:fsync": "a file of the operator's, not of the data directory",
+}
+"""Syncs of what is no data of the service."""
+
 UNNOTICED = {
+    "coordinator.backup.directory:put:fdatasync": "the file is synced when it is whole, too",
+    "coordinator.backup.restoring:_write:fdatasync": "all files are synced in the end, too",
     "worker.logs.part:load:sync": "what a start reads in the store was synced or written out before",
     "worker.logs.part:drop:durable": "the space is reclaimed next, which writes the store's memory out to the disk",
     "worker.series.loading:carry_out:durable": "the journal says it still; what releases that is a later write, synced",
@@ -84,7 +93,7 @@ def places() -> list[str]:
                 is_ours = what not in METHODS or (package == "worker" and not is_library)
                 if what and is_ours:
                     found[f"{module}:{function}:{what}"] = None
-    return list(found)
+    return [place for place in found if place not in ELSEWHERE]
 
 
 def _calls(node: ast.AST, function: str = "<module>") -> Iterator[tuple[str, ast.Call, bool]]:

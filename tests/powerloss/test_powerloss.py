@@ -29,6 +29,8 @@ LEFT_OUT = {
     "worker.logs.writing:append:sync": "log",
     "worker.series.ingest:register:sync": "series",
     "worker.storage.objects:finish:fsync": "series",
+    "coordinator.backup.directory:settle:sync_directory": "backup",
+    "shared.durable:sync_tree:fsync": "backup",
 }
 """Syncs that are left out here, and the workload that notices; the others: `python -m tests.powerloss.omitted`."""
 RUNS = [f"{workload} {place}" for place, workload in LEFT_OUT.items()]

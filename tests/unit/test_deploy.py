@@ -44,7 +44,8 @@ def test_every_entry_of_the_lock_file_has_hashes() -> None:
 def test_the_lock_file_satisfies_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     required = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-    required += project["project"]["optional-dependencies"]["traces"]
+    for extra in ("traces", "s3"):
+        required += project["project"]["optional-dependencies"][extra]
     entries = locked()
     for text in required:
         requirement = Requirement(text)

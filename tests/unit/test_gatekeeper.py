@@ -60,6 +60,8 @@ BEYOND = {"listen": "0.0.0.0:0"}
         (TLS, TOKENS, ""),
         (MUTUAL, None, ""),
     ],
+    # Not by the texts, whose hashes are others in each process.
+    ids=["nothing", "TLS", "users", "tokens", "certificates if given", "TLS and users", "TLS and tokens", "mutual TLS"],
 )
 async def test_beyond_loopback_a_start_needs_tls_and_authentication(
     files: Path, web: str | None, tokens: str | None, missing: str

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.log.reads import KeySelection
-from coordinator.log.recovery import LOST_AHEAD
-from coordinator.log.sequencer import RESERVE_AHEAD, Sequencer
+from coordinator.log.sequencer import LOST_AHEAD, RESERVE_AHEAD, Sequencer
 from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import Unavailable

@@ -27,6 +27,9 @@ class Service:
     def __init__(self, *_: Any) -> None:
         self.sent: list[cluster_pb2.Register] = []
 
+    def progress(self) -> list[tuple[bytes, int]]:
+        return []
+
     def send(self, message: Any) -> bool:
         self.sent.append(wire.decode_register(message))
         return True

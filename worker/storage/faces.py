@@ -191,6 +191,14 @@ class Rows(Protocol):
         """When this returns, every write to the family that returned before survives a loss of power, logged or
         not. Raises Unavailable."""
 
+    def flush_all(self) -> None:
+        """`flush` of every family, so that `make_image` soon afterwards has little to do. Raises Unavailable."""
+
+    def make_image(self, target: Path) -> None:
+        """Make a copy of the rows in the directory `target`, which must not exist: what the death of the process would
+        leave at one moment during this call. It takes little space and does not change. Raises Unavailable,
+        OSError."""
+
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value; None if there is no such row."""
 

@@ -221,6 +221,17 @@ def verified(saved: Objects) -> _List:
     return content
 
 
+def object_names(saved: Objects) -> set[str]:
+    """The names of the objects of a snapshot, all of which exist. Raises OSError, and ValueError if its lists are
+    damaged or an object is missing."""
+    content = _read_list(saved)
+    names = {ROWS, SHARDS, content.index_file, _attributes_name(content.index_file)}
+    missing = [name for name in sorted(names) if not saved.exists(name)]
+    if missing:
+        raise ValueError(f"{missing[0]} is missing")
+    return names
+
+
 def _read_list(saved: Objects) -> _List:
     data = saved.get(ROWS)
     if xxhash.xxh3_64_digest(data[8:]) != data[:8]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.powerloss.history import History
 from tests.powerloss.recording import Recorder
-from tests.powerloss.workloads import control, logs, sequencer, series, start, store, vectors, wal
+from tests.powerloss.workloads import backups, control, logs, sequencer, series, start, store, vectors, wal
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +34,5 @@ WORKLOADS: Mapping[str, Workload] = {
     "log": Workload(logs.run, logs.check),
     "vectors": Workload(vectors.run, vectors.check),
     "start": Workload(start.run, start.check),
+    "backup": Workload(backups.run, backups.check),
 }

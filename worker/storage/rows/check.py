@@ -16,6 +16,7 @@ from typing import Any
 
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
+from worker.storage.rows import damage as store_damage
 from worker.storage.rows import files as store_files
 from worker.storage.rows.damage import StoreDamaged, StoreLocked
 from worker.storage.rows.marker import WRITES, Claim, Marker
@@ -43,13 +44,35 @@ def check(path: Path, rows: Rows = no_rows) -> list[str]:
         except StoreDamaged as error:
             return [str(error)]
         with tempfile.TemporaryDirectory() as links:
-            for file in os.scandir(path):
-                if file.is_file() and not file.name.startswith(_WRITTEN_WHEN_OPENED):
-                    os.symlink(os.path.abspath(file.path), os.path.join(links, file.name))
+            _link(path, links)
             _cut_as_a_start_does(path, Path(links), claim)
             texts = list(_damage(path, links, 0 if claim is None else claim.writes, rows))
         # The library's messages name the links.
         return [text.replace(links, str(path)) for text in texts]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[StoreReader]:
+    """The rows of a store that no process has open. Raises StoreDamaged if it cannot be opened, OSError."""
+    options = Options(raw_mode=True)
+    options.set_paranoid_checks(True)
+    with tempfile.TemporaryDirectory() as links:
+        _link(path, links)
+        try:
+            families = Rdict.list_cf(links)
+            db = Rdict(links, options, dict.fromkeys(families, options), AccessType.read_only())
+        except Exception as error:  # the library raises plain Exception
+            raise store_damage.of_opening(path, error) from error
+        try:
+            yield StoreReader(path, db, families, int.from_bytes(db.get(WRITES) or b"", "big"))
+        finally:
+            db.close()
+
+
+def _link(path: Path, links: str) -> None:
+    for file in os.scandir(path):
+        if file.is_file() and not file.name.startswith(_WRITTEN_WHEN_OPENED):
+            os.symlink(os.path.abspath(file.path), os.path.join(links, file.name))
 
 
 def _cut_as_a_start_does(store: Path, links: Path, claim: Claim | None) -> None:

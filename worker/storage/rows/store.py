@@ -32,8 +32,8 @@ from shared.telemetry import event
 from worker.storage.faces import RowBatch, RowsState
 from worker.storage.group_sync import GroupSync
 from worker.storage.rows import damage as store_damage
+from worker.storage.rows import image, known_damage, opening
 from worker.storage.rows import iteration as store_rows
-from worker.storage.rows import known_damage, opening
 from worker.storage.rows import manifest as store_manifest
 from worker.storage.rows.damage import DECODING_ERRORS, StoreDamaged, StoreLocked
 from worker.storage.rows.marker import WRITES, Claim, Marker
@@ -250,6 +250,21 @@ class Store:
         except Exception as error:  # the library raises plain Exception
             raise self._refused(error) from error
         self._mark_files()
+
+    def flush_all(self) -> None:
+        """`flush` of every family, so that an image soon afterwards has little to copy. Raises Unavailable."""
+        self._usable()
+        try:
+            for family in (self._db, *self._families.values()):
+                family.flush(True)
+        except Exception as error:  # the library raises plain Exception
+            raise self._refused(error) from error
+        self._mark_files()
+
+    def make_image(self, target: Path) -> None:
+        """See `image.make`; also Unavailable after damage or a failed write."""
+        self._usable()
+        image.make(self._path, target)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         try:

@@ -144,8 +144,10 @@ class Files:
 
     def keep_spare(self, path: Path) -> None:
         """Keep a file for reuse, or remove it if it is small or enough are kept. It is not listed, and nobody holds
-        views of it. Raises OSError."""
-        if len(self._spares) >= SPARES_MAX or path.stat().st_size < self._file_bytes:
+        views of it. A file with a second name is in a snapshot of the data directory, and is not reused either. Raises
+        OSError."""
+        status = path.stat()
+        if len(self._spares) >= SPARES_MAX or status.st_size < self._file_bytes or status.st_nlink > 1:
             path.unlink(missing_ok=True)
             return
         # An empty header shows that the file is not in use, even if the list is lost.

@@ -190,6 +190,22 @@ def _write_anew(base: Path, new: Path, workers: int) -> None:
             log.close()
 
 
+def leave_out(directory: Path, area: int) -> None:
+    """Write the log in a directory anew without the records of one area; no process has it open. Raises OSError,
+    ConfigError, Unavailable."""
+    anew = directory.with_name(directory.name + ".new")
+    log = WriteAheadLog(anew).open()
+    try:
+        for content in reading.survey(directory).used:
+            for header, payload in content.records:
+                if header.area != area:
+                    log.stream(header.shard, header.area).write([payload])
+    finally:
+        log.close()
+    shutil.rmtree(directory)
+    os.rename(anew, directory)
+
+
 def _keep_set_aside(directory: Path, new: Path, prefix: str) -> None:
     """Copy the files that were set aside before: they stay until an operator accepts the loss. Their names are synced
     later, when `WORKERS` is written. Raises OSError."""

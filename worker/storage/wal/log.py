@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import cast
@@ -329,6 +329,23 @@ class WriteAheadLog:
         with self._lock:
             released = self._released.get(stream.key, 0)
             return any(file.last.get(stream.key, -1) >= released for file in self._used[:-BEHIND_FILES])
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    def freeze(self, keep: Callable[[Path], None]) -> bytes:
+        """Call `keep` with the path of each file in use, and return the list of files (`register`) as it is at this
+        moment, with the end of the records of every file. `keep` makes a hard link: a file with two names is never
+        written below that end again, nor reused. Raises OSError, Unavailable."""
+        with self._lock:
+            self._usable()
+            assert self._register is not None
+            for file in self._used:
+                keep(file.path)
+            # Of the listed files, the next one takes no records yet, and may be prepared at this moment.
+            numbers = {file.number for file in self._used}
+            return self._register.frozen(numbers, {self._used[-1].number: self._offset})
 
     def close(self) -> None:
         """Sync, close the files and release the directory's lock; the records stay for the next start. A sync that

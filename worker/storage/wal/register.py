@@ -11,6 +11,7 @@ import dataclasses
 import errno
 import os
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -163,6 +164,14 @@ class Register:
         with self._lock:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def frozen(self, numbers: Collection[int], ends: dict[int, int]) -> bytes:
+        """The content of a list of the files `numbers` only, of which those in `ends` end there. It names no boot: it
+        is for a copy of the log, which is read as after a loss of power."""
+        with self._lock:
+            copied = {number: end for number, end in {**self._ends, **ends}.items() if number in numbers}
+            listing = Listing(self._highest, copied, self._changes)
+        return 2 * listing.encode().ljust(COPY_BYTES, b"\0")
 
     def _encoded(self) -> bytes:
         return Listing(self._highest, self._ends, self._changes, self._boot).encode()

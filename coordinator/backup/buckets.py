@@ -1,0 +1,151 @@
+"""Backups in a bucket that speaks the S3 protocol. Needs the extra `s3`: `pip install 'triptych[s3]'`.
+
+The library takes endpoint, region and credentials from the environment (`AWS_ENDPOINT_URL`, `AWS_REGION`,
+`AWS_ACCESS_KEY_ID`, …), uploads large objects in parts and repeats requests that fail.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+
+import xxhash
+
+from coordinator.backup.inventory import BackupError, object_name
+from coordinator.backup.place import LOCK
+
+try:
+    import obstore
+    from obstore.exceptions import AlreadyExistsError, BaseError
+    from obstore.store import S3Store
+except ImportError as error:
+    raise BackupError("backups in buckets need the package obstore: pip install 'triptych[s3]'") from error
+
+SCHEME = "s3://"
+PIECE_BYTES = 4 << 20
+PART_BYTES = 16 << 20
+PARTS_AT_ONCE = 4
+IN_MEMORY_BYTES_MAX = 32 << 20
+"""A larger file is spooled to the temporary directory, since its name is known only when all of it was read."""
+REQUEST_TIMEOUT, RETRY_TIMEOUT_S = "60s", 120
+DELETE_AT_ONCE = 1000
+LOCK_RENEW_S, LOCK_STALE_S = 60.0, 600.0
+"""A lock that was not renewed for LOCK_STALE_S is of a process that was killed."""
+
+
+class Bucket:
+    """See `coordinator.backup.place.Place`."""
+
+    def __init__(self, location: str) -> None:
+        bucket, _, prefix = location.removeprefix(SCHEME).partition("/")
+        if not location.startswith(SCHEME) or not bucket:
+            raise BackupError(f"{location!r} is no place of backups; it must be a directory or s3://bucket/prefix")
+        is_plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+        with _errors(location):
+            self._store = S3Store(
+                bucket,
+                prefix=prefix.strip("/") or None,
+                client_options={"timeout": REQUEST_TIMEOUT, "allow_http": is_plain},
+                retry_config={"max_retries": 8, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)},
+            )
+        self.location = location
+        self._token = secrets.token_hex(16).encode()
+        self._is_held = False
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        with _errors(self.location):
+            self._take()
+        done = threading.Event()
+        renewing = threading.Thread(target=self._renew, args=(done,), daemon=True)
+        renewing.start()
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+            done.set()
+            renewing.join()
+            with suppress(BaseError, OSError):  # it counts as stale later
+                self._require_lock()
+                obstore.delete(self._store, LOCK)
+
+    def _take(self) -> None:
+        try:
+            obstore.put(self._store, LOCK, self._token, mode="create")
+            return
+        except AlreadyExistsError:
+            age_s = (datetime.now(UTC) - obstore.head(self._store, LOCK)["last_modified"]).total_seconds()
+        if age_s < LOCK_STALE_S:
+            raise BackupError(
+                f"{self.location} is in use by another backup or prune, or by one that was killed less than "
+                f"{LOCK_STALE_S / 60:g} minutes ago; try again later, or delete {self.location}/{LOCK}"
+            )
+        obstore.delete(self._store, LOCK)
+        obstore.put(self._store, LOCK, self._token, mode="create")
+
+    def _renew(self, done: threading.Event) -> None:
+        while not done.wait(LOCK_RENEW_S):
+            with suppress(BaseError, OSError, BackupError):  # the next time, or whoever publishes notices
+                self._require_lock()
+                obstore.put(self._store, LOCK, self._token)
+
+    def _require_lock(self) -> None:
+        if obstore.get(self._store, LOCK).bytes().to_bytes() != self._token:
+            raise BackupError(f"{self.location} was taken by another backup or prune; try again")
+
+    def names(self, prefix: str) -> Mapping[str, int]:
+        with _errors(self.location):
+            return {meta["path"]: meta["size"] for batch in obstore.list(self._store, prefix) for meta in batch}
+
+    def put(self, pieces: Iterable[bytes], present: Mapping[str, int]) -> tuple[str, int]:
+        hashed, size = xxhash.xxh3_128(), 0
+        with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES_MAX) as spool:
+            for piece in pieces:
+                hashed.update(piece)
+                size += spool.write(piece)
+            name = object_name(hashed.hexdigest(), size)
+            if present.get(name) != size:
+                spool.seek(0)
+                with _errors(self.location):
+                    obstore.put(self._store, name, spool, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+        return hashed.hexdigest(), size
+
+    def settle(self) -> None:
+        """An object is durable when it was put."""
+
+    def read(self, name: str) -> Iterator[bytes]:
+        with _errors(self.location):
+            for piece in obstore.get(self._store, name).stream(min_chunk_size=PIECE_BYTES):
+                yield bytes(piece)
+
+    def publish(self, name: str, content: bytes) -> None:
+        assert self._is_held
+        with _errors(self.location):
+            self._require_lock()
+            obstore.put(self._store, name, content)
+
+    def delete(self, names: Iterable[str]) -> None:
+        with _errors(self.location):
+            if self._is_held:
+                self._require_lock()
+            listed = list(names)
+            for first in range(0, len(listed), DELETE_AT_ONCE):
+                obstore.delete(self._store, listed[first : first + DELETE_AT_ONCE])
+
+
+@contextmanager
+def _errors(location: str) -> Iterator[None]:
+    """Turns the library's errors into BackupError, and that of a missing object into FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except BaseError as error:
+        text = str(error).strip().splitlines()[0]
+        raise BackupError(f"{location}: {text}") from error

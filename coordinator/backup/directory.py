@@ -1,0 +1,106 @@
+"""Backups in a directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import xxhash
+
+from coordinator.backup.inventory import BackupError, object_name
+from coordinator.backup.place import LOCK
+from shared.durable import FILE_MODE, make_directory, sync_directory, write_atomically
+
+PIECE_BYTES = 1 << 20
+SYNC_BYTES = 8 << 20
+"""So much is written between two syncs of a file: a sync of more would hold up those of the cluster's own log."""
+
+
+class Directory:
+    """See `Place`. Objects are written under another name, synced and renamed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._unsynced: set[Path] = set()
+        self._unfinished = directory / "objects" / "unfinished"
+        self.location = str(directory)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        self._make(self._directory)
+        descriptor = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BackupError(f"{self.location} is in use by another backup or prune; try again later") from None
+            self._unfinished.unlink(missing_ok=True)  # left by one that was killed
+            yield
+        finally:
+            os.close(descriptor)
+
+    def names(self, prefix: str) -> Mapping[str, int]:
+        sizes = {}
+        for folder, _, files in os.walk(self._directory / prefix):
+            for name in files:
+                path = Path(folder, name)
+                sizes[path.relative_to(self._directory).as_posix()] = path.stat().st_size
+        sizes.pop(self._unfinished.relative_to(self._directory).as_posix(), None)
+        return sizes
+
+    def put(self, pieces: Iterable[bytes], present: Mapping[str, int]) -> tuple[str, int]:
+        self._make(self._unfinished.parent)
+        hashed, size, synced = xxhash.xxh3_128(), 0, 0
+        descriptor = os.open(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        with open(descriptor, "wb", buffering=0) as file:
+            for piece in pieces:
+                hashed.update(piece)
+                size += _write_all(file.fileno(), piece)
+                if size - synced >= SYNC_BYTES:
+                    os.fdatasync(file.fileno())
+                    synced = size
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        name = object_name(hashed.hexdigest(), size)
+        if present.get(name) == size:
+            self._unfinished.unlink()
+        else:
+            target = self._directory / name
+            self._make(target.parent)
+            os.rename(self._unfinished, target)
+            self._unsynced.add(target.parent)
+        return hashed.hexdigest(), size
+
+    def settle(self) -> None:
+        for directory in sorted(self._unsynced):
+            sync_directory(directory)
+        self._unsynced.clear()
+
+    def read(self, name: str) -> Iterator[bytes]:
+        with open(self._directory / name, "rb", buffering=0) as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+
+    def publish(self, name: str, content: bytes) -> None:
+        target = self._directory / name
+        self._make(target.parent)
+        write_atomically(target, content)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self._directory / name).unlink(missing_ok=True)
+
+    def _make(self, directory: Path) -> None:
+        if not directory.is_dir():
+            make_directory(directory)
+
+
+def _write_all(descriptor: int, piece: bytes) -> int:
+    """Write the whole piece. Returns its length. Raises OSError."""
+    rest = memoryview(piece)
+    while len(rest):
+        rest = rest[os.write(descriptor, rest) :]
+    return len(piece)

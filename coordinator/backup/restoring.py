@@ -1,0 +1,178 @@
+"""Restores a backup into a data directory: written beside it, verified, and renamed with the last step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from coordinator.backup.directory import SYNC_BYTES
+from coordinator.backup.inventory import BackupError, Entry, Inventory
+from coordinator.backup.place import Place
+from coordinator.backup.sending import Report, inventories
+from coordinator.log import sequencer
+from shared import identity, manifest
+from shared.control import LocalControl
+from shared.data_files import numbered
+from shared.durable import DIRECTORY_MODE, FILE_MODE, make_directory, sync_directory, sync_tree, write_synced
+from shared.manifest import Manifest, copy_of
+
+SUFFIX = ".restoring"
+NOTE = "restoring"
+"""The file that names the backup that is being restored, until all of it is there."""
+PIECE_BYTES = 1 << 20
+
+
+def choose(place: Place, name: str | None) -> Inventory:
+    """The backup of this name, or the newest one. Raises BackupError, OSError."""
+    if name is None:
+        whole = inventories(place, tolerate=True)
+        if not whole:
+            raise BackupError(f"{place.location} has no backup")
+        return whole[-1]
+    chosen = [inventory for inventory in inventories(place, tolerate=True) if inventory.name == name]
+    if not chosen:
+        raise BackupError(
+            f"{place.location} has no backup {name!r}; `triptych backup list {place.location}` names them"
+        )
+    return chosen[0]
+
+
+def restore(place: Place, inventory: Inventory, data: Path, report: Report) -> Manifest:
+    """Restore into `data`, which must not exist or be empty. Returns the identity of the new cluster. What a killed
+    restore of the same backup has left beside `data` is used. Raises BackupError, OSError."""
+    if inventory.data_format > manifest.FORMAT:
+        raise BackupError(
+            f"{inventory.name} has data in format {inventory.data_format}, and this release reads format "
+            f"{manifest.FORMAT}: restore it with the release that made it"
+        )
+    data = data.absolute()
+    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+        raise BackupError(f"{data} exists and is not empty; restore into another directory, or move it away")
+    beside = data.with_name(data.name + SUFFIX)
+    _begin(beside, inventory)
+    missing = [entry for entry in inventory.files if not _is_whole(beside / entry.path, entry)]
+    _require_room(beside, sum(entry.size for entry in missing))
+    total = inventory.size
+    done = total - sum(entry.size for entry in missing)
+    for entry in missing:
+        _write(place, entry, beside / entry.path)
+        done += entry.size
+        report("restored", done, total)
+    _remove_others(beside, inventory)
+    _verify(beside, inventory, report)
+    restored = _renew(beside, inventory)
+    sync_tree(beside)
+    if data.exists():
+        data.rmdir()
+    os.rename(beside, data)
+    sync_directory(data.parent)
+    (data / NOTE).unlink()
+    return restored
+
+
+def _begin(beside: Path, inventory: Inventory) -> None:
+    """Make the directory, or go on in that of a killed restore. Raises BackupError if it is of another backup."""
+    if not beside.exists():
+        make_directory(beside)
+        write_synced(beside / NOTE, inventory.name.encode())
+    try:
+        other = (beside / NOTE).read_text()
+    except FileNotFoundError:
+        if any(beside.iterdir()):
+            raise BackupError(f"{beside} exists and is not of a restore; move it away") from None
+        write_synced(beside / NOTE, inventory.name.encode())
+        return
+    if other != inventory.name:
+        raise BackupError(
+            f"{beside} is left over from a restore of {other!r}, which did not end; restore that one (--name {other}), "
+            f"or remove the directory"
+        )
+
+
+def _is_whole(path: Path, entry: Entry) -> bool:
+    """Whether the file has the entry's content."""
+    hashed, size = xxhash.xxh3_128(), 0
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while piece := file.read(PIECE_BYTES):
+                hashed.update(piece)
+                size += len(piece)
+    except FileNotFoundError:
+        return False
+    return size == entry.size and hashed.hexdigest() == entry.digest
+
+
+def _require_room(beside: Path, size: int) -> None:
+    free = shutil.disk_usage(beside).free
+    if free < size:
+        raise BackupError(f"{beside} needs {size} bytes, and its disk has {free} free")
+
+
+def _write(place: Place, entry: Entry, path: Path) -> None:
+    os.makedirs(path.parent, mode=DIRECTORY_MODE, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    with open(descriptor, "wb", buffering=0) as file:
+        unsynced = 0
+        try:
+            for piece in place.read(entry.object):
+                file.write(piece)
+                unsynced += len(piece)
+                if unsynced >= SYNC_BYTES:
+                    os.fdatasync(file.fileno())
+                    unsynced = 0
+        except FileNotFoundError:
+            raise BackupError(f"{place.location} lacks {entry.object}, the content of {entry.path}") from None
+
+
+def _remove_others(beside: Path, inventory: Inventory) -> None:
+    """Remove what is not of this backup: of a restore that was killed when it had changed identities."""
+    wanted = {entry.path for entry in inventory.files}
+    for folder, _, names in os.walk(beside):
+        for name in names:
+            path = Path(folder, name)
+            if path.relative_to(beside).as_posix() not in wanted and path != beside / NOTE:
+                path.unlink()
+
+
+def _verify(beside: Path, inventory: Inventory, report: Report) -> None:
+    """Read every file. Raises BackupError if one is not as it was in the cluster."""
+    total, done = inventory.size, 0
+    for entry in inventory.files:
+        if not _is_whole(beside / entry.path, entry):
+            (beside / entry.path).unlink(missing_ok=True)
+            raise BackupError(
+                f"{entry.path} is not as it was in the cluster: {entry.object} is damaged; restore an older backup "
+                "(--name), and see `triptych backup DEST --verify`"
+            )
+        done += entry.size
+        report("verified", done, total)
+
+
+def _renew(beside: Path, inventory: Inventory) -> Manifest:
+    """Make the directory that of a new cluster: another identity, and numbers of the log that were never given."""
+    renewed = Manifest(uuid.uuid4().hex, inventory.shards)
+    for path in (beside / manifest.NAME, copy_of(beside / manifest.NAME)):
+        path.write_bytes(renewed.encode())
+    for folder, kind in ((manifest.SHARDS, identity.SHARD), ("wal", identity.LOG)):
+        for directory in numbered(beside / folder):
+            if (directory / identity.NAME).exists():
+                LocalControl(directory).replace(
+                    identity.NAME, identity.encode(renewed.cluster_id, kind, int(directory.name))
+                )
+    _skip_numbers(beside / sequencer.DIRECTORY / sequencer.STATE)
+    return renewed
+
+
+def _skip_numbers(path: Path) -> None:
+    """The cluster has given numbers after the backup, which clients have seen: go on far above all of them."""
+    if not path.exists():
+        return
+    state = sequencer.decode(path.read_bytes())
+    following = state.limit if state.next is None else state.next
+    skipped = msgspec.structs.replace(state, limit=following + sequencer.LOST_AHEAD, next=None)
+    path.write_bytes(sequencer.encode(skipped))

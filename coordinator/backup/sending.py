@@ -1,0 +1,207 @@
+"""Copies a view into a place of backups: only what is not there yet, verified, and valid with the very last step."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from coordinator.backup.inventory import FORMAT, INVENTORIES, OBJECTS, SUFFIX, BackupError, Entry, Inventory, size_of
+from coordinator.backup.place import Place
+from coordinator.backup.sources import Api, Source, source_of
+from shared import manifest
+from shared.manifest import Manifest
+
+RENEW_EVERY_S = 5.0
+IDLE_CLASS = 3 << 13
+"""`ioprio_set`: the disk serves this process when no other one wants it."""
+_IOPRIO_SET = 251
+
+Report = Callable[[str, int, int], None]
+"""Called with what is being done, and how many bytes of how many are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A backup that was made. `copied`: bytes that were not in the place before."""
+
+    inventory: Inventory
+    copied: int
+    held_back_ms: float
+
+
+def backup(api: Api, place: Place, report: Report) -> Sent:
+    """Make a backup of the cluster. Raises BackupError, OSError; the place then has the backups that it had before."""
+    with place.locked():
+        known = inventories(place, tolerate=True)
+        present = dict(place.names(OBJECTS))
+        answer = api.call("POST", "/api/v1/admin/backup", {})["data"]
+        with _kept(api, answer["view"]):
+            source = source_of(api, answer["view"], Path(answer["path"]))
+            files, copied = _copy(source, place, known[-1] if known else None, present, report)
+            inventory = _inventory(source, answer, files)
+        _verify(place, copied, report)
+        place.publish(f"{INVENTORIES}{inventory.name}{SUFFIX}", inventory.encode())
+    return Sent(inventory, sum(copied.values()), answer["heldBackMs"])
+
+
+@contextmanager
+def _kept(api: Api, view: str) -> Iterator[None]:
+    """Keep the view for the duration of a `with` block, and have it removed at the end. Raises BackupError at the end
+    if the cluster has lost it."""
+    done = threading.Event()
+    lost: list[Exception] = []
+
+    def renew() -> None:
+        renewing = api.again()
+        while not done.wait(RENEW_EVERY_S):
+            try:
+                renewing.call("POST", f"/api/v1/admin/backup/{view}", {})
+            except Exception as error:
+                lost.append(error)
+                return
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        with suppress(Exception):  # a cluster that has gone away removes it at its next start
+            api.again().call("DELETE", f"/api/v1/admin/backup/{view}")
+    if lost:
+        raise BackupError(f"the cluster has lost the view {view}: {lost[0]}") from lost[0]
+
+
+def _copy(
+    source: Source, place: Place, previous: Inventory | None, present: dict[str, int], report: Report
+) -> tuple[list[Entry], dict[str, int]]:
+    """Returns (an entry for every file, the objects that were not there before with their sizes)."""
+    unchanged = {entry.path: entry for entry in previous.files} if previous is not None else {}
+    rows = source.files()
+    total, done = sum(size for _, size, _, _ in rows), 0
+    entries: list[Entry] = []
+    copied: dict[str, int] = {}
+    for path, size, changed_ns, inode in rows:
+        entry = unchanged.get(path)
+        is_known = entry is not None and (entry.size, entry.changed_ns, entry.inode) == (size, changed_ns, inode)
+        if entry is None or not is_known or present.get(entry.object) != size:
+            digest, read_size = place.put(source.read(path), present)
+            if read_size != size:
+                raise BackupError(f"{path} has changed while it was copied: {read_size} bytes instead of {size}")
+            entry = Entry(path, size, digest, changed_ns, inode)
+            if entry.object not in present:
+                copied[entry.object] = present[entry.object] = size
+        entries.append(entry)
+        done += size
+        report("copied", done, total)
+    place.settle()
+    return entries, copied
+
+
+def _inventory(source: Source, answer: dict[str, Any], files: list[Entry]) -> Inventory:
+    identity = Manifest.decode(b"".join(source.read(manifest.NAME)))
+    return Inventory(
+        FORMAT,
+        answer["view"],
+        answer["momentMs"],
+        identity.cluster_id,
+        identity.shards,
+        manifest.FORMAT,
+        answer["warnings"],
+        files,
+    )
+
+
+def _verify(place: Place, objects: dict[str, int], report: Report) -> None:
+    """Read objects back. Raises BackupError if one is not what was written."""
+    total, done = sum(objects.values()), 0
+    for name, size in objects.items():
+        defect = defect_of(place, name)
+        if defect:
+            place.delete([name])
+            raise BackupError(f"{place.location} does not keep what is written to it: {defect}")
+        done += size
+        report("verified", done, total)
+
+
+def defect_of(place: Place, name: str) -> str:
+    """What is wrong with an object; "" if it has the content that its name says. Raises OSError."""
+    hashed, size = xxhash.xxh3_128(), 0
+    try:
+        for piece in place.read(name):
+            hashed.update(piece)
+            size += len(piece)
+    except FileNotFoundError:
+        return f"{name} is missing"
+    if size != size_of(name):
+        return f"{name} has {size} bytes, and had {size_of(name)}"
+    digest = name.rpartition("/")[2].partition("-")[0]
+    return "" if hashed.hexdigest() == digest else f"{name} is damaged: its checksum does not match"
+
+
+def verify(place: Place, report: Report) -> list[str]:
+    """A text for each thing that is wrong with the backups in a place. Raises OSError, BackupError."""
+    with place.locked():
+        texts: list[str] = []
+        needed: dict[str, list[str]] = {}
+        for inventory in inventories(place, tolerate=texts):
+            for entry in inventory.files:
+                needed.setdefault(entry.object, []).append(f"{inventory.name}: {entry.path}")
+        total, done = sum(map(size_of, needed)), 0
+        for name, files in sorted(needed.items()):
+            defect = defect_of(place, name)
+            if defect:
+                more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
+                texts.append(f"{defect}; it is the content of {files[0]}{more}")
+            done += size_of(name)
+            report("verified", done, total)
+        return texts
+
+
+def prune(place: Place, keep: int) -> tuple[list[str], int]:
+    """Remove all backups but the newest `keep`, and objects that no backup names. Returns (names of the backups
+    removed, bytes freed). Raises OSError, BackupError."""
+    with place.locked():
+        known = inventories(place)
+        removed, kept = known[: max(0, len(known) - keep)], known[max(0, len(known) - keep) :]
+        place.delete([f"{INVENTORIES}{inventory.name}{SUFFIX}" for inventory in removed])
+        needed = {entry.object for inventory in kept for entry in inventory.files}
+        garbage = {name: size for name, size in place.names(OBJECTS).items() if name not in needed}
+        place.delete(garbage)
+        return [inventory.name for inventory in removed], sum(garbage.values())
+
+
+def inventories(place: Place, tolerate: bool | list[str] = False) -> list[Inventory]:
+    """The backups in a place, oldest first. One that cannot be read is left out if that is tolerated, and named in the
+    list `tolerate`. Raises BackupError, OSError."""
+    found: list[Inventory] = []
+    for name in sorted(place.names(INVENTORIES)):
+        if not name.endswith(SUFFIX):
+            continue
+        try:
+            found.append(Inventory.decode(b"".join(place.read(name))))
+        except ValueError as error:
+            text = f"{place.location}: the inventory {name} cannot be used: {error}"
+            if tolerate is False:
+                raise BackupError(text) from error
+            if isinstance(tolerate, list):
+                tolerate.append(text)
+    return found
+
+
+def yield_to_others() -> None:
+    """Have this process take only what processor and disk have left. A cluster on the same machine goes first."""
+    with suppress(OSError):  # a container may refuse either
+        os.nice(19)
+    with suppress(OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).syscall(_IOPRIO_SET, 1, 0, IDLE_CLASS)

@@ -1,0 +1,429 @@
+"""The copy of a view, the inventory, `prune` and the restore, in a directory and in a bucket."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.backup import command, directory, restoring, sending
+from coordinator.backup.destination import open_place
+from coordinator.backup.inventory import OBJECTS, BackupError, Inventory
+from coordinator.backup.place import Place
+from coordinator.barrier import WRITES
+from coordinator.log import sequencer
+from shared import durable, identity, manifest
+from shared.manifest import Manifest
+from tests.s3_server import S3Server, s3_server
+from worker.methods.table import METHODS
+
+OLD = Manifest("old-cluster", 2)
+STEPS = ("fsync", "rename", "replace", "unlink", "write")
+"""Functions of `os` before each call of which a process may be killed."""
+
+
+class Killed(BaseException):
+    """The process is killed."""
+
+
+class Api:
+    """A cluster with one view, which is a directory."""
+
+    def __init__(self, view: Path) -> None:
+        self.view = view
+        self.name = "20261122T000000Z-0"
+        self.released = 0
+
+    def call(self, method: str, path: str, body: Any = None, **_: str | int) -> Any:
+        if method == "DELETE":
+            self.released += 1
+        return {
+            "data": {
+                "view": self.name,
+                "path": str(self.view),
+                "momentMs": 1,
+                "heldBackMs": 2.0,
+                "warnings": ["a block is damaged"],
+            }
+        }
+
+    def again(self) -> Api:
+        return self
+
+    def stream(self, target: str, **_: str | int) -> Iterator[bytes]:
+        raise AssertionError("the view is on this host")
+
+
+def nothing(what: str, done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+def make_view(path: Path) -> Path:
+    """What a cluster of two shards may have."""
+    random_ = random.Random(7)
+    files = {
+        manifest.NAME: OLD.encode(),
+        f"shards/{manifest.NAME}": OLD.encode(),
+        "sequencer/state": sequencer.encode(sequencer.State(1, 500, None, 0, [(0, 0, 0, 0)], [])),
+        "wal/0000/00000001.wal": random_.randbytes(3 << 20),
+        "wal/0000/identity": identity.encode("old-cluster", identity.LOG, 0),
+    }
+    for shard in range(2):
+        files[f"shards/{shard:04d}/identity"] = identity.encode("old-cluster", identity.SHARD, shard)
+        files[f"shards/{shard:04d}/store/000001.sst"] = random_.randbytes(10_000)
+        files[f"shards/{shard:04d}/store/CURRENT"] = b"MANIFEST-000005\n"
+    for name, content in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    return path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> Path:
+    return make_view(tmp_path / "view")
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    pytest.importorskip("obstore")
+    with s3_server() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        yield server
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "directory":
+        return str(tmp_path / "place")
+    request.getfixturevalue("bucket")
+    return "s3://bucket/some/prefix"
+
+
+def back_up(view: Path, location: str, name: str = "20261122T000000Z-0") -> sending.Sent:
+    api = Api(view)
+    api.name = name
+    sent = sending.backup(api, open_place(location, create=True), nothing)
+    assert api.released == 1
+    return sent
+
+
+def restore(location: str, data: Path, name: str | None = None) -> Manifest:
+    place = open_place(location)
+    return restoring.restore(place, restoring.choose(place, name), data, nothing)
+
+
+def names_in(location: str) -> list[str]:
+    return [inventory.name for inventory in sending.inventories(open_place(location))]
+
+
+def assert_restored(view: Path, data: Path) -> None:
+    """All files are as in the view, except for those that make it a new cluster."""
+    expected, restored = contents(view), contents(data)
+    assert expected.keys() == restored.keys()
+    different = {name for name in expected if expected[name] != restored[name]}
+    assert different == {name for name in expected if name.endswith(("manifest.json", "identity", "sequencer/state"))}
+
+
+def test_a_restored_backup_has_every_file_as_it_was(view: Path, location: str, tmp_path: Path) -> None:
+    sent = back_up(view, location)
+    assert sent.inventory.warnings == ["a block is damaged"]
+    restore(location, tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+
+
+def test_a_restored_directory_is_of_a_new_cluster_whose_log_goes_on_above_all_numbers_given(
+    view: Path, tmp_path: Path
+) -> None:
+    back_up(view, str(tmp_path / "place"))
+    restored = restore(str(tmp_path / "place"), tmp_path / "data")
+    data = contents(tmp_path / "data")
+    assert restored.cluster_id != OLD.cluster_id and restored.shards == 2
+    assert data["manifest.json"] == data["shards/manifest.json"] == restored.encode()
+    assert identity.decode(data["shards/0001/identity"]) == (restored.cluster_id, identity.SHARD, 1)
+    assert identity.decode(data["wal/0000/identity"]) == (restored.cluster_id, identity.LOG, 0)
+    state = sequencer.decode(data["sequencer/state"])
+    assert (state.limit, state.next) == (500 + sequencer.LOST_AHEAD, None)
+
+
+def test_a_second_backup_copies_only_what_is_new(view: Path, location: str, tmp_path: Path) -> None:
+    first = back_up(view, location)
+    assert first.copied == sum(len(content) for content in set(contents(view).values()))
+    (view / "shards/0000/store/000002.sst").write_bytes(b"new")
+    second = back_up(view, location, "20261122T000001Z-0")
+    assert second.copied == 3
+    assert names_in(location) == ["20261122T000000Z-0", "20261122T000001Z-0"]
+    restore(location, tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+
+
+def test_a_file_that_changed_under_its_name_and_size_is_copied(view: Path, tmp_path: Path) -> None:
+    back_up(view, str(tmp_path / "place"))
+    file = view / "shards/0000/store/CURRENT"
+    file.write_bytes(b"MANIFEST-000006\n")
+    os.utime(file, ns=(1, 1))
+    back_up(view, str(tmp_path / "place"), "20261122T000001Z-0")
+    restore(str(tmp_path / "place"), tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+
+
+def test_large_objects_are_uploaded_in_parts_and_failed_requests_repeated(
+    view: Path, bucket: S3Server, tmp_path: Path
+) -> None:
+    (view / "wal/0000/00000002.wal").write_bytes(random.Random(1).randbytes(40 << 20))
+    bucket.failures = 3
+    back_up(view, "s3://bucket/prefix")
+    restore("s3://bucket/prefix", tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+
+
+def kills(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> Iterator[int]:
+    """Run `work`, killed before its first step, then before its second, and so on until it is not killed any more.
+    Yields the number of the step after each kill."""
+    for step in range(1000):
+        left = step
+        with monkeypatch.context() as patch:
+
+            def dying(name: str) -> Callable[..., Any]:
+                function = getattr(os, name)
+
+                def call(*arguments: Any, **options: Any) -> Any:
+                    nonlocal left
+                    if left <= 0:
+                        raise Killed
+                    left -= 1
+                    return function(*arguments, **options)
+
+                return call
+
+            for name in STEPS:
+                patch.setattr(os, name, dying(name))
+            try:
+                work()
+            except Killed:
+                pass
+            else:
+                return
+        yield step
+    raise AssertionError("the work does not end")
+
+
+def test_a_killed_backup_leaves_the_one_before_good_and_the_next_one_works(
+    view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = str(tmp_path / "place")
+    (view / "wal/0000/00000001.wal").write_bytes(b"short")
+    back_up(view, location)
+    before = contents(tmp_path / "place")
+    (view / "shards/0000/store/000002.sst").write_bytes(b"new")
+    (view / "shards/0001/store/000002.sst").write_bytes(b"newer")
+    steps = 0
+    for step in kills(monkeypatch, lambda: back_up(view, location, "20261122T000001Z-0")):
+        steps += 1
+        after = contents(tmp_path / "place")
+        if names_in(location) == ["20261122T000000Z-0"]:
+            assert {name: after[name] for name in before} == before, step
+        assert sending.verify(open_place(location), nothing) == []
+        for name in after.keys() - before.keys() - {"lock"}:
+            (tmp_path / "place" / name).unlink(missing_ok=True)
+    assert steps > 10
+    restore(location, tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+
+
+def test_a_killed_restore_leaves_no_data_directory_and_goes_on(
+    view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location, data = str(tmp_path / "place"), tmp_path / "data"
+    (view / "wal/0000/00000001.wal").write_bytes(b"short")
+    back_up(view, location)
+    steps = 0
+    for _ in kills(monkeypatch, lambda: restore(location, data)):
+        steps += 1
+        if data.exists():  # it is complete, and only the note has not been removed
+            (data / restoring.NOTE).unlink()
+            assert_restored(view, data)
+            break
+    assert steps > 10
+    assert data.exists()
+
+
+def test_a_restore_verifies_what_a_killed_one_has_left(view: Path, tmp_path: Path) -> None:
+    back_up(view, str(tmp_path / "place"))
+    beside = tmp_path / "data.restoring"
+    (beside / "wal/0000").mkdir(parents=True)
+    (beside / restoring.NOTE).write_text("20261122T000000Z-0")
+    (beside / "wal/0000/00000001.wal").write_bytes(bytes(3 << 20))
+    (beside / "stray").write_bytes(b"left")
+    restore(str(tmp_path / "place"), tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+
+
+def test_a_restore_refuses_what_is_not_its_own(view: Path, tmp_path: Path) -> None:
+    back_up(view, str(tmp_path / "place"))
+    for name in ("full", "other.restoring", "foreign.restoring"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"x")
+    (tmp_path / "other.restoring" / restoring.NOTE).write_text("another backup")
+    for name, text in (("full", "not empty"), ("other", "'another backup'"), ("foreign", "not of a restore")):
+        with pytest.raises(BackupError, match=text):
+            restore(str(tmp_path / "place"), tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    restore(str(tmp_path / "place"), tmp_path / "empty")
+
+
+def test_a_damaged_object_is_named_and_never_restored(view: Path, tmp_path: Path) -> None:
+    location = str(tmp_path / "place")
+    back_up(view, location)
+    [entry] = [e for e in names_entries(location) if e.path == "shards/0001/store/000001.sst"]
+    file = tmp_path / "place" / entry.object
+    content = bytearray(file.read_bytes())
+    content[5000] ^= 1
+    file.write_bytes(content)
+    [text] = sending.verify(open_place(location), nothing)
+    assert entry.object in text and entry.path in text
+    with pytest.raises(BackupError, match=r"shards/0001/store/000001\.sst"):
+        restore(location, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_object_that_was_cut_short_is_copied_again_by_the_next_backup(view: Path, tmp_path: Path) -> None:
+    location = str(tmp_path / "place")
+    back_up(view, location)
+    for name in open_place(location).names(OBJECTS):
+        os.truncate(tmp_path / "place" / name, 3)
+    back_up(view, location, "20261122T000001Z-0")
+    restore(location, tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+
+
+def names_entries(location: str) -> list[Any]:
+    return sending.inventories(open_place(location))[-1].files
+
+
+def test_prune_removes_what_no_backup_names(view: Path, location: str, tmp_path: Path) -> None:
+    back_up(view, location)
+    (view / "wal/0000/00000001.wal").unlink()
+    (view / "wal/0000/00000002.wal").write_bytes(b"next")
+    back_up(view, location, "20261122T000001Z-0")
+    removed, freed = sending.prune(open_place(location), 1)
+    assert (removed, freed) == (["20261122T000000Z-0"], 3 << 20)
+    assert sending.verify(open_place(location), nothing) == []
+    restore(location, tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+
+
+def test_prune_and_a_backup_never_run_at_once(view: Path, location: str) -> None:
+    with open_place(location, create=True).locked(), pytest.raises(BackupError, match="in use"):
+        back_up(view, location)
+    back_up(view, location)
+    with open_place(location).locked(), pytest.raises(BackupError, match="in use"):
+        sending.prune(open_place(location), 1)
+
+
+def test_an_inventory_that_is_damaged_is_named_and_prune_refuses(view: Path, tmp_path: Path) -> None:
+    location = str(tmp_path / "place")
+    back_up(view, location)
+    back_up(view, location, "20261122T000001Z-0")
+    file = tmp_path / "place/backups/20261122T000000Z-0.json"
+    file.write_bytes(file.read_bytes().replace(b"old-cluster", b"new-cluster"))
+    with pytest.raises(BackupError, match="20261122T000000Z-0"):
+        sending.prune(open_place(location), 1)
+    assert "20261122T000000Z-0" in sending.verify(open_place(location), nothing)[0]
+    assert restoring.choose(open_place(location), None).name == "20261122T000001Z-0"
+
+
+def test_an_inventory_that_leaves_the_directory_is_refused() -> None:
+    inventory = Inventory(1, "x", 0, "c", 1, 1, [], [])
+    for path in ("../x", "/x", "a/../../x"):
+        entry = {"path": path, "size": 0, "digest": "00" * 16, "changed_ns": 0, "inode": 0}
+        bad = Inventory(1, "x", 0, "c", 1, 1, [], [sending.Entry(**entry)])
+        with pytest.raises(ValueError, match="not in a data directory"):
+            Inventory.decode(bad.encode())
+    assert Inventory.decode(inventory.encode()) == inventory
+
+
+def test_a_full_destination_leaves_the_backups_before(
+    view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = str(tmp_path / "place")
+    back_up(view, location)
+    (view / "shards/0000/store/000002.sst").write_bytes(b"new")
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(directory.os, "write", full)
+        back_up(view, location, "20261122T000001Z-0")
+    assert names_in(location) == ["20261122T000000Z-0"]
+    assert sending.verify(open_place(location), nothing) == []
+
+
+def test_the_commands_leave_files_that_only_their_user_can_read(
+    view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = argparse.ArgumentParser()
+    command.add(parser.add_subparsers(dest="area"), "data")
+    place, data = tmp_path / "place", tmp_path / "deep/down/data"
+    monkeypatch.setattr(sending, "yield_to_others", lambda: None)
+    before = os.umask(0)
+    try:
+        output = io.StringIO()
+        command.run_backup(Api(view), parser.parse_args(["backup", str(place)]), output)
+        command.run_restore(parser.parse_args(["restore", str(place), "--data", str(data)]), output)
+        assert command.run_backup(Api(view), parser.parse_args(["backup", str(place), "--verify"]), output) == 0
+        assert command.run_backup(Api(view), parser.parse_args(["backup", "list", str(place)]), output) == 0
+    finally:
+        os.umask(before)
+    for path in (*place.rglob("*"), *data.rglob("*"), place, data):
+        assert path.stat().st_mode & 0o077 == 0, path
+    with pytest.raises(BackupError, match="--keep is None"):
+        command.run_backup(Api(view), parser.parse_args(["backup", "prune", str(place)]), output)
+    with pytest.raises(BackupError, match="not understood"):
+        command.run_backup(Api(view), parser.parse_args(["backup", "a", "b", "c"]), output)
+
+
+def test_a_restore_without_room_is_refused_before_anything_is_copied(
+    view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(view, str(tmp_path / "place"))
+    monkeypatch.setattr(restoring.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 5, 5))
+    with pytest.raises(BackupError, match="5 free"):
+        restore(str(tmp_path / "place"), tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_barrier_holds_back_every_method_that_changes_something() -> None:
+    writing = {name for name, method in METHODS.items() if method.kind == "write"}
+    assert {name for name in writing if not name.startswith("backup.")} == WRITES
+
+
+def test_what_a_file_system_lacks_is_synced_before_a_backup_counts(
+    view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place: Place = open_place(str(tmp_path / "place"), create=True)
+    synced: list[Path] = []
+    monkeypatch.setattr(directory, "sync_directory", lambda path: synced.append(path))
+    real = durable.write_atomically
+
+    def publish(path: Path, content: bytes) -> None:
+        folders = {(tmp_path / "place" / name).parent for name in place.names(OBJECTS)}
+        assert folders <= set(synced)
+        real(path, content)
+
+    monkeypatch.setattr(directory, "write_atomically", publish)
+    sending.backup(Api(view), place, nothing)
