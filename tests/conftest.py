@@ -26,6 +26,9 @@ LONGEST = (
     "test_attacks",
     "test_corpus",
     "test_log_area",
+    "test_backup",
+    "test_access",
+    "test_watching",
 )
 """Files of tests that take more than twenty seconds."""
 
