@@ -88,20 +88,6 @@ class Client:
             raise CommandError(content.get("message") or content.get("error") or f"status {answer.status}")
         return content
 
-    def get(self, path: str, bytes_max: int, timeout_s: float) -> Answer:
-        """Send one GET request, over a connection of its own. Returns the answer whatever its status is; more than
-        `bytes_max` of its body is not read. Raises OSError."""
-        self._connection.close()
-        self._connection.timeout = timeout_s
-        try:
-            self._connection.request("GET", path, headers=self._headers)
-            answer = self._connection.getresponse()
-            return Answer(answer.status, answer.read(bytes_max), answer.headers.get("Date", ""))
-        except http.client.HTTPException as error:
-            raise OSError(f"what it answers is no HTTP: {error!r}") from error
-        finally:
-            self._connection.close()
-
     def again(self) -> Client:
         """Another connection to the same cluster."""
         return Client(self._url, self._headers.get("Authorization", ""), self._tls)
@@ -118,6 +104,20 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise CommandError(f"{self._url} does not answer: {error}") from error
+
+    def get(self, path: str, bytes_max: int, timeout_s: float) -> Answer:
+        """Send one GET request, over a connection of its own. Returns the answer whatever its status is; more than
+        `bytes_max` of its body is not read. Raises OSError."""
+        self._connection.close()
+        self._connection.timeout = timeout_s
+        try:
+            self._connection.request("GET", path, headers=self._headers)
+            answer = self._connection.getresponse()
+            return Answer(answer.status, answer.read(bytes_max), answer.headers.get("Date", ""))
+        except http.client.HTTPException as error:
+            raise OSError(f"what it answers is no HTTP: {error!r}") from error
+        finally:
+            self._connection.close()
 
 
 def add_options(parser: argparse.ArgumentParser, url_default: str | None = URL_DEFAULT) -> None:
