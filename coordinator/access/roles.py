@@ -105,7 +105,7 @@ def need_of(method: str, route: str | None) -> Need:
 def table() -> str:
     """The routes as Markdown, by what they need."""
     methods: defaultdict[tuple[Need, str], list[str]] = defaultdict(list)
-    for (method, path), need in sorted(NEEDS.items()):
+    for (method, path), need in sorted(NEEDS.items(), key=lambda line: line[0][::-1]):
         methods[need, path].append(method)
     routes: defaultdict[Need, list[str]] = defaultdict(list)
     for (need, path), names in methods.items():

@@ -50,12 +50,13 @@ def listening(settings: Settings, policy: Policy) -> Finding:
 
 
 def modes(settings: Settings, policy: Policy) -> Iterator[Finding]:
-    """Of the files that have hashes or keys: whoever writes them lets himself in."""
-    key = policy.tls.config.key_file if policy.tls is not None else None
-    for name, path in (
-        ("TRIPTYCH_WEB_CONFIG", settings.web_config),
-        ("TRIPTYCH_TOKENS", settings.tokens),
-        ("key_file", key),
+    """Of the files that have hashes or keys, or say which ones are used: whoever writes them lets himself in."""
+    tls = policy.tls.config if policy.tls is not None else None
+    has_secrets = bool(policy.web.users() or (tls is not None and tls.key))
+    for name, path, is_secret in (
+        ("TRIPTYCH_WEB_CONFIG", settings.web_config, has_secrets),
+        ("TRIPTYCH_TOKENS", settings.tokens, True),
+        ("key_file", tls.key_file if tls is not None else None, True),
     ):
         if not path:
             continue
@@ -63,10 +64,10 @@ def modes(settings: Settings, policy: Policy) -> Iterator[Finding]:
         right = f"0600 or 0640: chmod o= {path}"
         if mode & WRITABLE:
             yield problem(SETTINGS, name, f"{path} has mode {mode & 0o777:04o}: every user can change it", right)
-        elif mode & READABLE:
+        elif mode & READABLE and is_secret:
             yield warning(SETTINGS, name, f"{path} has mode {mode & 0o777:04o}: every user can read it", right)
         else:
-            yield ok(SETTINGS, name, f"{path} can be read, and not by every user")
+            yield ok(SETTINGS, name, f"{path} has mode {mode & 0o777:04o}")
 
 
 def certificate(ends_at_s: float | None, now_s: float) -> Finding:

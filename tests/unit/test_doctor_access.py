@@ -75,6 +75,11 @@ def test_files_of_access_that_a_start_refuses(secured: Settings, tmp_path: Path)
     [("web.yml", "TRIPTYCH_WEB_CONFIG"), ("tokens.toml", "TRIPTYCH_TOKENS"), ("server.key", "key_file")],
 )
 def test_files_of_access_that_every_user_can_read(secured: Settings, tmp_path: Path, name: str, finding: str) -> None:
+    if name == "web.yml":
+        (tmp_path / name).chmod(0o644)
+        assert access_troubles(secured) == {}  # it has no secret
+        content = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(f"{content}\nbasic_auth_users:\n  a: {TOKEN_HASH}\n")
     (tmp_path / name).chmod(0o644)
     assert access_troubles(secured) == {finding: "warning"}
     (tmp_path / name).chmod(0o602)
