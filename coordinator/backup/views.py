@@ -145,7 +145,7 @@ class Views:
 
     async def _make(self, skip_head: bool = False) -> View:
         now_s = time.time()
-        view_id = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s)) + "-" + secrets.token_hex(8)
+        view_id = view_name(now_s)
         path = self._base / view_id
         self._links.require(range(self._links.shards))
         if not self._log.recovery.complete.is_set():
@@ -229,3 +229,10 @@ def _keep(view: Path, target: Path) -> None:
     make_directory(target.parent)
     os.rename(view, target)
     sync_directory(target.parent)
+
+
+def view_name(now_s: float) -> str:
+    """A new name in the form of Prometheus's snapshots. The order of names is that of their times, within a second,
+    too."""
+    fraction = int(now_s % 1 * 0x1000)
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s)) + f"-{fraction:03x}" + secrets.token_hex(8)[3:]

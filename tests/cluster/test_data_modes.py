@@ -39,8 +39,10 @@ def test_all_files_sockets_and_directories_are_the_owners_alone(new_cluster: Cal
     assert open_to_others(data) == []
     cluster.stop()
     assert open_to_others(data) == []
-    for name in ("", "shards", "shards/0000", "run"):
-        (data / name).chmod(0o755)
+    widened = [data / name for name in ("", "shards", "shards/0000", "run") if (data / name).exists()]
+    assert len(widened) >= 3  # the directory of the sockets may be elsewhere
+    for directory in widened:
+        directory.chmod(0o755)
     cluster.start()
     (data / "shards/0000").chmod(0o700)  # closed with the directories above it
     assert open_to_others(data) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from coordinator.backup import views as views_module
-from coordinator.backup.views import Views
+from coordinator.backup.views import Views, view_name
 from shared import wire
 from shared.errors import BadData, NotFound, Unavailable
 from shared.manifest import Manifest
@@ -229,3 +230,9 @@ async def test_only_files_of_the_view_are_given_out(cluster, views, tmp_path) ->
             views_module.file_of(view, name)
     with pytest.raises(NotFound):
         views_module.file_of(view, "shards")
+
+
+def test_names_are_in_the_order_of_their_times_within_a_second_too() -> None:
+    names = [view_name(1_790_000_000 + thousandth / 1000) for thousandth in range(3000)]
+    assert names == sorted(set(names))
+    assert all(re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{16}", name) for name in names)
