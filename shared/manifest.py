@@ -236,10 +236,12 @@ def lock(control: Control, role: str) -> Lease:
 
 def endpoint(settings: Settings, manifest: Manifest) -> str:
     """The ZeroMQ address at which this cluster's coordinator and workers meet: a socket in a directory that only its
-    owner may enter. Raises ConfigError if others may."""
+    owner may enter. It is the data directory's own: a copy of it, such as a restored backup, has the same cluster id
+    and may run beside it. Raises ConfigError if others may enter."""
     directory = settings.data.resolve() / "run"
     if len(os.fsencode(directory / "cluster.sock")) > SOCKET_PATH_BYTES_MAX:
-        directory = Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-{manifest.cluster_id[:12]}"
+        own = xxhash.xxh3_64_hexdigest(os.fsencode(directory) + manifest.cluster_id.encode())
+        directory = Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-{own}"
     directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     status = directory.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,17 @@ def first_kernels() -> None:
     """As in a process that takes requests: neither a test nor a deadline of hypothesis waits for them."""
     if "shared.kernels" in sys.modules:
         sys.modules["shared.kernels"].compile_first()
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """A test that sets up logging as a process does leaves the next one, and what that one reads of the log, alone."""
+    logger = logging.getLogger("triptych")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    if before != (logger.handlers, logger.level, logger.propagate):
+        logger.handlers[:], level, logger.propagate = before
+        logger.setLevel(level)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

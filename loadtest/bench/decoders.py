@@ -40,7 +40,7 @@ WITHIN_S = 120.0
 
 
 class Ticker(threading.Thread):
-    """Notes the longest time between two of its turns, in seconds."""
+    """Notes the longest time between two of its turns, in seconds; not what other processes took meanwhile."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -48,12 +48,12 @@ class Ticker(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        last = time.perf_counter()
+        last, used = time.perf_counter(), time.process_time()
         while not self._ended.is_set():
             time.sleep(TICK_S)
-            now = time.perf_counter()
-            self.longest = max(self.longest, now - last)
-            last = now
+            now, used_now = time.perf_counter(), time.process_time()
+            self.longest = max(self.longest, min(now - last, used_now - used))
+            last, used = now, used_now
 
     def stop(self) -> None:
         self._ended.set()

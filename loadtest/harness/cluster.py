@@ -186,6 +186,19 @@ class Cluster:
         return self.request("POST", path, json.dumps(data).encode(), {"Content-Type": content_type})
 
 
+def freeze(pid: int) -> None:
+    """SIGSTOP; returns when all threads stand still. Until the one that gets the signal has run, the others go on."""
+    os.kill(pid, signal.SIGSTOP)
+    give_up = time.monotonic() + STOP_WITHIN_S
+    while any(_state(task) not in "TZ" for task in Path(f"/proc/{pid}/task").iterdir()):
+        assert time.monotonic() < give_up, f"process {pid} does not stop"
+        time.sleep(0.001)
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_bytes().rpartition(b") ")[2][:1].decode()
+
+
 def _pairs(parameters: Mapping[str, str | Sequence[str]]) -> list[tuple[str, str]]:
     pairs = []
     for name, value in parameters.items():

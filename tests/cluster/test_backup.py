@@ -29,7 +29,7 @@ from coordinator.backup.destination import open_place
 from coordinator.backup.inventory import BackupError
 from coordinator.backup.sources import RemoteSource
 from coordinator.command_client import Client, CommandError
-from loadtest.harness.cluster import Cluster
+from loadtest.harness.cluster import Cluster, freeze
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
 from tests.cluster.log_requests import b64
 
@@ -287,7 +287,7 @@ def test_a_worker_that_does_not_answer_ends_the_backup_and_writes_go_on(
     writer = start_writers(cluster)[0]
     wait_for(lambda: writer.acknowledged > 5)
     pid = cluster.worker_pids()["worker-0"]
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     try:
         with pytest.raises((CommandError, BackupError)):
             back_up(cluster, tmp_path / "place")

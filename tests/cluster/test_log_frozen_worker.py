@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from loadtest.harness.cluster import freeze
 from shared.hashing import shard_of
 from tests.forked_cluster import ForkedCluster
 
@@ -38,7 +39,7 @@ def test_a_repeat_that_is_acknowledged_is_there_when_the_worker_thaws(tmp_path: 
     cluster = ForkedCluster(tmp_path, shards=2, workers=2, settings={"TRIPTYCH_WRITE_TIMEOUT": "1s"}).start()
     try:
         frozen = cluster.worker_pids()["worker-1"]
-        os.kill(frozen, signal.SIGSTOP)
+        freeze(frozen)
         try:
             request = urllib.request.Request(
                 f"{cluster.url}/api/v1/log/append",

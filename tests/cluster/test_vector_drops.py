@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-from loadtest.harness.cluster import READY_WITHIN_S, Cluster
+from loadtest.harness.cluster import READY_WITHIN_S, Cluster, freeze
 from tests.cluster.vector_requests import ids, put, refused, search, write
 from worker.storage.rows.store import Store
 from worker.vectors.stored_rows import FAMILY, prefix
@@ -35,7 +33,7 @@ def test_drop_with_a_frozen_worker_is_finished_after_everything_was_killed(
 ) -> None:
     cluster = new_cluster(shards=2, workers=2, settings={"TRIPTYCH_WRITE_TIMEOUT": "3s"}).start()
     fill(cluster, 1)
-    os.kill(cluster.worker_pids()["worker-1"], signal.SIGSTOP)
+    freeze(cluster.worker_pids()["worker-1"])
     assert any("shard 1" in text for text in drop(cluster))
     refused(cluster.post_json("/api/v1/vector/search", {"vector": ZERO, "collection": "c"}), "'c'", status=404)
     cluster.kill()

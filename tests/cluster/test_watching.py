@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
 from coordinator.watching.catalogue import METRICS, SCRAPE_SERIES
-from loadtest.harness.cluster import ROOT, Cluster
+from loadtest.harness.cluster import ROOT, Cluster, freeze
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
 from tests.forked_cluster import ForkedCluster
 
@@ -159,7 +159,7 @@ def test_a_worker_that_was_killed_is_told(unwell: Cluster) -> None:
 def test_a_cluster_that_is_half_gone_says_so_and_when_it_is_whole_again(unwell: Cluster) -> None:
     assert not result_of(unwell, RULES["TriptychShardMissing"])
     frozen = unwell.worker_pids()["worker-0"]
-    os.kill(frozen, signal.SIGSTOP)
+    freeze(frozen)
     try:
         wait_for_alert(unwell, "TriptychShardMissing")
         dropped = 'triptych_self_scrape_dropped_total{reason="shard"} '
@@ -189,15 +189,25 @@ def test_a_damaged_block_is_told(new_cluster: Callable[..., Cluster]) -> None:
     wait_for_alert(cluster, "TriptychDamaged")
 
 
-def test_a_full_disk_is_told(small_disk: Path, new_cluster: Callable[..., Cluster]) -> None:
+def test_a_disk_is_told_that_fills_and_that_is_full(small_disk: Path, new_cluster: Callable[..., Cluster]) -> None:
     settings = {**SCRAPED, "TRIPTYCH_DATA": str(small_disk / "data")}
     cluster = new_cluster(shards=2, workers=1, settings=settings).start()
     wait_until(lambda: result_of(cluster, "triptych_self_scrapes_total > 2"), cluster.log("coordinator"))
     assert not result_of(cluster, RULES["TriptychDiskFull"])
-    with open(small_disk / "filler", "wb") as filler, pytest.raises(OSError):
-        while True:
-            filler.write(bytes(1 << 20))
-    wait_for_alert(cluster, "TriptychDiskFull")
+    with open(small_disk / "filler", "wb", buffering=0) as filler:
+        os.posix_fallocate(filler.fileno(), 0, shutil.disk_usage(small_disk).free - (3 << 20))
+        wait_for_alert(cluster, "TriptychDiskFull")
+        # A cluster with no space at all cannot store what it measures: who asks for it still gets it.
+        filler.seek(0, os.SEEK_END)
+        with pytest.raises(OSError, match="No space left"):
+            while True:
+                filler.write(bytes(1 << 12))
+        wait_until(lambda: free_bytes(cluster) < 1 << 16, f"free: {free_bytes(cluster)}")
+
+
+def free_bytes(cluster: Cluster) -> float:
+    text = cluster.get("/metrics").body.decode()
+    return float(re.findall(r"(?m)^triptych_disk_free_bytes(?:{[^}]*})? (.*)$", text)[0])
 
 
 def test_overload_is_told_although_writes_are_refused(new_cluster: Callable[..., Cluster]) -> None:

@@ -85,6 +85,18 @@ def test_a_long_data_path_gets_a_short_socket_of_its_own(tmp_path):
     os.rmdir(directory)
 
 
+def test_a_copy_of_a_cluster_does_not_meet_the_workers_of_the_first(tmp_path):
+    first, second = (Settings(data=tmp_path / (name * 120)) for name in "ab")
+    identity = open_manifest(first)
+    assert identity.cluster_id
+    shutil.copytree(first.data, second.data)
+    addresses = {manifest.endpoint(settings, open_manifest(settings)) for settings in (first, second)}
+    assert len(addresses) == 2
+    for address in addresses:
+        assert len(address) < 107
+        os.rmdir(address.removeprefix("ipc://").rpartition("/")[0])
+
+
 def test_atomic_write_replaces_the_content(tmp_path):
     path = tmp_path / "file"
     durable.write_atomically(path, b"one")
