@@ -1,0 +1,74 @@
+"""Taking buckets out of the rows of a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from shared.histograms.batch import (
+    LAYOUTS,
+    NO_ZERO,
+    ROWS,
+    Floats,
+    HistogramBatch,
+    HistogramColumns,
+    Ints,
+    LayoutColumns,
+    read_only,
+    sealed,
+)
+from shared.histograms.interning import COLLECTION, LayoutCollection, collected, collection, intern
+from shared.kernels import kernel
+
+_FLAGS = types.Array(types.boolean, 1, "C", readonly=True)
+
+
+def compacted(batch: HistogramBatch) -> HistogramBatch:
+    """Without the buckets that have no observations."""
+    return without_buckets(batch, batch.columns.counts == 0)
+
+
+def without_buckets(batch: HistogramBatch, dropped: NDArray[np.bool_]) -> HistogramBatch:
+    """Without the buckets that are true in `dropped` (bool[counts]); the zero bucket always stays."""
+    columns = batch.columns
+    rows, table = len(batch), batch.layouts.columns
+    layouts = collection(rows + 1, len(columns.counts) + 1, int(np.diff(table.bound_start)[columns.layout].sum()) + 1)
+    layout, start = np.empty(rows, np.int32), np.zeros(rows + 1, np.int64)
+    counts = np.empty(len(columns.counts))
+    _keep(table, columns, read_only(dropped, np.bool_), layouts, layout, start, counts)
+    kept = HistogramColumns(layout, columns.flags, columns.observations, columns.sum, start, counts[: start[-1]].copy())
+    return HistogramBatch(collected(layouts), sealed(kept))
+
+
+@kernel(
+    types.void(LAYOUTS, ROWS, _FLAGS, COLLECTION, types.int32[::1], types.int64[::1], types.float64[::1]),
+    error_model="numpy",
+)
+def _keep(
+    layouts: LayoutColumns,
+    rows: HistogramColumns,
+    dropped: NDArray[np.bool_],
+    new: LayoutCollection,
+    layout_of: NDArray[np.int32],
+    start: Ints,
+    counts: Floats,
+) -> None:
+    for row in range(layout_of.size):
+        layout = rows.layout[row]
+        first, zero = layouts.start[layout], layouts.zero_at[layout]
+        index_at, bound_at, at = new.start[new.used[0]], new.bound_start[new.used[0]], start[row]
+        kept, zero_at = 0, NO_ZERO
+        for i in range(rows.start[row + 1] - rows.start[row]):
+            count = rows.start[row] + i
+            if i == zero:
+                zero_at = kept
+            elif dropped[count]:
+                continue
+            new.indexes[index_at + kept] = layouts.indexes[first + i]
+            counts[at + kept] = rows.counts[count]
+            kept += 1
+        bounds = layouts.bound[layouts.bound_start[layout] : layouts.bound_start[layout + 1]]
+        new.bound[bound_at : bound_at + bounds.size] = bounds
+        layout_of[row] = intern(new, layouts.schema[layout], layouts.zero_threshold[layout], zero_at, kept, bounds.size)
+        start[row + 1] = at + kept

@@ -1,0 +1,138 @@
+"""Collecting distinct layouts: a kernel writes a candidate behind the layouts collected so far, and interns it.
+
+The table is open addressing with linear probing, at most half full.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from shared.histograms.batch import Floats, Ints, LayoutColumns, Layouts, sealed
+from shared.kernels import kernel
+
+
+class LayoutCollection(NamedTuple):
+    """Writable columns of layouts, with room for more; see LayoutColumns. used[0]: how many there are."""
+
+    schema: NDArray[np.int8]
+    zero_threshold: Floats
+    zero_at: NDArray[np.int32]
+    start: Ints
+    indexes: NDArray[np.int32]
+    bound_start: Ints
+    bound: Floats
+    slots: NDArray[np.int32]
+    """The hash table: layout + 1, or 0."""
+    used: Ints
+
+
+COLLECTION = types.NamedTuple(
+    (
+        types.int8[::1], types.float64[::1], types.int32[::1], types.int64[::1], types.int32[::1], types.int64[::1],
+        types.float64[::1], types.int32[::1], types.int64[::1],
+    ),
+    LayoutCollection,
+)  # fmt: skip
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+
+
+def collection(layouts: int, buckets: int, bounds: int) -> LayoutCollection:
+    """An empty collection with room for so many layouts, and for so many buckets and custom boundaries in all, the last
+    candidate included."""
+    return LayoutCollection(
+        np.empty(layouts, np.int8),
+        np.empty(layouts),
+        np.empty(layouts, np.int32),
+        np.zeros(layouts + 1, np.int64),
+        np.empty(buckets, np.int32),
+        np.zeros(layouts + 1, np.int64),
+        np.empty(bounds),
+        np.zeros(1 << (2 * max(layouts, 1) - 1).bit_length(), np.int32),
+        np.zeros(1, np.int64),
+    )
+
+
+def collected(layouts: LayoutCollection) -> Layouts:
+    """The distinct layouts, in arrays of their size."""
+    used = int(layouts.used[0])
+    return Layouts(
+        sealed(
+            LayoutColumns(
+                layouts.schema[:used].copy(),
+                layouts.zero_threshold[:used].copy(),
+                layouts.zero_at[:used].copy(),
+                layouts.start[: used + 1].copy(),
+                layouts.indexes[: layouts.start[used]].copy(),
+                layouts.bound_start[: used + 1].copy(),
+                layouts.bound[: layouts.bound_start[used]].copy(),
+            )
+        )
+    )
+
+
+@kernel(
+    types.int64(COLLECTION, types.int64, types.float64, types.int64, types.int64, types.int64),
+    first=True,
+    error_model="numpy",
+)
+def intern(
+    layouts: LayoutCollection, schema: int, zero_threshold: float, zero_at: int, buckets: int, bounds: int
+) -> int:
+    """The number of the layout whose bucket indexes and custom boundaries were written behind the last one, at
+    indexes[start[used]:] and bound[bound_start[used]:]: a new one, or that of the same layout."""
+    used = layouts.used[0]
+    begin, bound_begin = layouts.start[used], layouts.bound_start[used]
+    threshold = np.float64(zero_threshold) + 0.0  # -0.0 becomes 0.0
+    digest = np.uint64(schema) * _FACTOR ^ np.uint64(np.float64(threshold).view(np.int64)) ^ np.uint64(zero_at)
+    for i in range(begin, begin + buckets):
+        digest = (digest ^ np.uint64(layouts.indexes[i])) * _FACTOR
+        digest ^= digest >> _HALF
+    for i in range(bound_begin, bound_begin + bounds):
+        digest = (digest ^ np.uint64(layouts.bound[i : i + 1].view(np.int64)[0])) * _FACTOR
+        digest ^= digest >> _HALF
+    mask = layouts.slots.size - 1
+    slot = np.int64(digest & np.uint64(mask))
+    while layouts.slots[slot] != 0:
+        other = layouts.slots[slot] - 1
+        if _is_candidate(layouts, other, schema, threshold, zero_at, buckets, bounds):
+            return other
+        slot = (slot + 1) & mask
+    layouts.slots[slot] = used + 1
+    layouts.schema[used], layouts.zero_threshold[used], layouts.zero_at[used] = schema, threshold, zero_at
+    layouts.start[used + 1] = begin + buckets
+    layouts.bound_start[used + 1] = bound_begin + bounds
+    layouts.used[0] = used + 1
+    return used
+
+
+@kernel(
+    types.boolean(COLLECTION, types.int64, types.int64, types.float64, types.int64, types.int64, types.int64),
+    first=True,
+    error_model="numpy",
+)
+def _is_candidate(
+    layouts: LayoutCollection, other: int, schema: int, threshold: float, zero_at: int, buckets: int, bounds: int
+) -> bool:
+    """Whether a collected layout is the same as the candidate."""
+    begin, bound_begin = layouts.start[layouts.used[0]], layouts.bound_start[layouts.used[0]]
+    other_begin, other_bound = layouts.start[other], layouts.bound_start[other]
+    if (
+        layouts.schema[other] != schema
+        or layouts.zero_threshold[other] != threshold
+        or layouts.zero_at[other] != zero_at
+        or layouts.start[other + 1] - other_begin != buckets
+        or layouts.bound_start[other + 1] - other_bound != bounds
+    ):
+        return False
+    same = True
+    for i in range(buckets):
+        same &= layouts.indexes[other_begin + i] == layouts.indexes[begin + i]
+    for i in range(bounds):
+        same &= layouts.bound[other_bound + i] == layouts.bound[bound_begin + i]
+    return same

@@ -1,0 +1,305 @@
+"""Sums of groups of histograms: the one kernel behind addition, subtraction, `sum`, `avg` and what rates add up.
+
+Rows of a group are brought to a common layout: the smallest schema, the zero threshold that suits all of them, and of
+custom boundaries those that all of them have. Source: the specification's section "Compatibility between histograms";
+that custom boundaries are reconciled so is shown by Prometheus's conformance scripts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from shared.histograms import alignment
+from shared.histograms.alignment import WRITABLE_FLOATS, WRITABLE_INTS, map_buckets, width
+from shared.histograms.batch import (
+    EDGES,
+    FLOATS,
+    HINT,
+    HINT_GAUGE,
+    HINT_NOT_RESET,
+    HINT_RESET,
+    HINT_UNKNOWN,
+    INTS,
+    IS_FLOAT,
+    LAYOUTS,
+    NO_ZERO,
+    ROWS,
+    Floats,
+    HistogramBatch,
+    HistogramColumns,
+    Ints,
+    LayoutColumns,
+    Layouts,
+    joined_layouts,
+    read_only,
+    sealed,
+)
+from shared.histograms.interning import COLLECTION, LayoutCollection, collected, collection, intern
+from shared.histograms.schemas import CUSTOM
+from shared.kernels import inlined, kernel
+
+MIXED, RECONCILED, CONFLICTING = 1, 2, 4
+"""Notes of a group: it has both exponential and custom buckets, and its result is an empty histogram; its custom
+boundaries differ; one row says that the counter was reset, and another that it was not."""
+
+_BYTES = types.uint8[::1]
+_TARGETS = types.int32[::1]
+
+
+class Merged(NamedTuple):
+    """A row and the notes (uint8[groups]) of each group."""
+
+    batch: HistogramBatch
+    notes: NDArray[np.uint8]
+
+
+def summed(
+    batch: HistogramBatch, members: Ints, group_start: Ints, weights: NDArray[np.float64] | None = None
+) -> Merged:
+    """The sum of the rows members[group_start[g]:group_start[g + 1]] of each group g, each times its weight (1 without
+    `weights`, which has one for each of `members`), compensated as in `sum` over floats. Every group has a row, and no
+    row is a stale marker.
+
+    A result is a gauge if a row is one; otherwise its reset hint is the one that all rows have, or unknown.
+    """
+    groups = len(group_start) - 1
+    members, group_start = read_only(members, np.int64), read_only(group_start, np.int64)
+    if groups and np.diff(group_start).min() < 1:
+        raise ValueError("a group of histograms without a row has no sum")
+    weights = read_only(np.ones(len(members)) if weights is None else weights, np.float64)
+    layouts, targets, notes = _common_layouts(batch, members, group_start)
+    sizes = np.diff(layouts.columns.start)[targets]
+    rows = HistogramColumns(
+        targets,
+        np.empty(groups, np.uint8),
+        np.zeros(groups),
+        np.zeros(groups),
+        np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes))),
+        np.zeros(int(sizes.sum())),
+    )
+    room = max(1, int(sizes.max(initial=0)), int(np.diff(batch.columns.start).max(initial=0)))
+    _add_up(
+        layouts.columns, layouts.edges, batch.columns, members, group_start, weights, read_only(targets, np.int32),
+        notes, rows.flags, rows.observations, rows.sum, read_only(rows.start, np.int64), rows.counts, np.empty(room),
+        np.empty(room, np.int64), np.empty(room, np.int64),
+    )  # fmt: skip
+    return Merged(HistogramBatch(layouts, sealed(rows)), notes)
+
+
+def _common_layouts(batch: HistogramBatch, members: Ints, group_start: Ints) -> tuple[Layouts, Any, Any]:
+    """(the batch's layouts and new ones, int32[groups]: the layout of each result, uint8[groups]: notes)."""
+    columns, groups = batch.columns, len(group_start) - 1
+    layout = columns.layout[members]
+    changes = np.ones(len(members), np.bool_)  # Where the layout is not the one before it in the group.
+    changes[1:] = layout[1:] != layout[:-1]
+    changes[group_start[:-1]] = True
+    mixes = np.add.reduceat(changes, group_start[:-1]) > 1 if groups else np.zeros(0, np.bool_)
+    relevant = layout[changes & np.repeat(mixes, np.diff(group_start))]
+    table = batch.layouts.columns
+    room = int(np.diff(table.start)[relevant].sum()) + 1
+    widest = int(np.diff(table.start).max(initial=0))
+    bounds = int(np.diff(table.bound_start).max(initial=0))
+    new = collection(int(mixes.sum()) + 1, room, int(np.diff(table.bound_start)[relevant].sum()) + bounds + 1)
+    targets, notes = np.empty(groups, np.int32), np.zeros(groups, np.uint8)
+    _plan(
+        table, batch.layouts.edges, columns, members, group_start, new, targets, notes,
+        np.empty(room, np.int64), np.empty(room, np.int64), np.empty(widest + 1, np.int64),
+    )  # fmt: skip
+    if new.used[0] == 0:
+        return batch.layouts, targets, notes
+    return joined_layouts([batch.layouts, collected(new)]), targets, notes
+
+
+@kernel(
+    types.void(
+        LAYOUTS, EDGES, ROWS, INTS, INTS, COLLECTION, _TARGETS, _BYTES, WRITABLE_INTS, WRITABLE_INTS, WRITABLE_INTS
+    ),
+    error_model="numpy",
+)
+def _plan(
+    layouts: LayoutColumns,
+    edges: Floats,
+    rows: HistogramColumns,
+    members: Ints,
+    group_start: Ints,
+    new: LayoutCollection,
+    targets: Any,
+    notes: Any,
+    keys: Ints,
+    spare: Ints,
+    mapped: Ints,
+) -> None:
+    """Find the layout of each group's sum, and collect in `new` those that are not the layout of all its rows; their
+    number is counted on from the layouts there are. `keys`, `spare` and `mapped` are buffers."""
+    for g in range(targets.size):
+        begin, end = group_start[g], group_start[g + 1]
+        first = rows.layout[members[begin]]
+        is_uniform = True
+        schema, threshold, customs, widens = 127, 0.0, 0, False
+        for member in members[begin:end]:
+            layout = rows.layout[member]
+            is_uniform = is_uniform and layout == first
+            schema = min(schema, layouts.schema[layout])
+            threshold = max(threshold, layouts.zero_threshold[layout])
+            widens = widens or layouts.zero_threshold[layout] != layouts.zero_threshold[first]
+            customs += layouts.schema[layout] == CUSTOM
+        if is_uniform:
+            targets[g] = first
+            continue
+        if 0 < customs < end - begin:
+            notes[g] |= MIXED
+            new.indexes[new.start[new.used[0]]] = 0
+            targets[g] = layouts.schema.size + intern(new, 0, 0.0, 0, 1, 0)
+            continue
+        if g > 0 and not widens and _has_layouts_of_previous(rows, members, group_start, g):
+            targets[g], notes[g] = targets[g - 1], notes[g - 1]
+            continue
+        if widens:
+            threshold = alignment.common_threshold(layouts, edges, rows, members, begin, end, threshold)
+        bounds = 0
+        tail = new.bound[new.bound_start[new.used[0]] :]
+        if customs > 0:
+            bounds = _common_bounds(layouts, rows, members[begin:end], tail)
+            for member in members[begin:end]:
+                layout = rows.layout[member]
+                if layouts.bound_start[layout + 1] - layouts.bound_start[layout] != bounds:
+                    notes[g] |= RECONCILED
+        size, previous = 0, -1
+        for member in members[begin:end]:
+            layout = rows.layout[member]
+            if layout == previous:
+                continue
+            previous = layout
+            map_buckets(layouts, edges, layout, schema, threshold, tail[:bounds], mapped)
+            size = alignment.unite(keys, size, mapped, width(layouts, layout), spare)
+            keys, spare = spare, keys
+        index = new.indexes[new.start[new.used[0]] :]
+        zero_at = NO_ZERO
+        for i in range(size):
+            index[i] = alignment.index_of(keys[i])
+            if keys[i] == 0:
+                zero_at = i
+        targets[g] = layouts.schema.size + intern(new, schema, threshold, zero_at, size, bounds)
+
+
+@inlined
+def _has_layouts_of_previous(rows: Any, members: Any, group_start: Any, g: Any) -> Any:
+    """Whether the rows of group g have the same layouts as those of group g-1, one by one."""
+    begin, end = group_start[g], group_start[g + 1]
+    before = group_start[g - 1]
+    if end - begin != begin - before:
+        return False
+    same = True
+    for i in range(end - begin):
+        same &= rows.layout[members[begin + i]] == rows.layout[members[before + i]]
+    return same
+
+
+@inlined
+def _common_bounds(layouts: Any, rows: Any, members: Any, common: Any) -> Any:
+    """Fill `common` with the custom boundaries that all rows have; returns how many there are."""
+    kept, previous = 0, -1
+    for i in range(members.size):
+        layout = rows.layout[members[i]]
+        bounds = layouts.bound[layouts.bound_start[layout] : layouts.bound_start[layout + 1]]
+        if i == 0:
+            common[: bounds.size] = bounds
+            kept = bounds.size
+        elif layout != previous:
+            kept = alignment.keep_common(bounds, kept, common)
+        previous = layout
+    return kept
+
+
+@inlined
+def _add(total: Any, compensation: Any, x: Any) -> Any:
+    """Neumaier's compensated sum: (the total with x, its compensation)."""
+    new = total + x
+    if np.isinf(new):
+        return new, 0.0
+    if abs(total) >= abs(x):
+        return new, compensation + ((total - new) + x)
+    return new, compensation + ((x - new) + total)
+
+
+@kernel(
+    types.void(
+        LAYOUTS, EDGES, ROWS, INTS, INTS, FLOATS, types.Array(types.int32, 1, "C", readonly=True), _BYTES, _BYTES,
+        WRITABLE_FLOATS, WRITABLE_FLOATS, INTS, WRITABLE_FLOATS, WRITABLE_FLOATS, WRITABLE_INTS, WRITABLE_INTS,
+    ),
+    error_model="numpy",
+)  # fmt: skip
+def _add_up(
+    layouts: LayoutColumns,
+    edges: Floats,
+    rows: HistogramColumns,
+    members: Ints,
+    group_start: Ints,
+    weights: Floats,
+    targets: Any,
+    notes: Any,
+    flags: Any,
+    observations: Floats,
+    total: Floats,
+    start: Ints,
+    counts: Floats,
+    compensations: Floats,
+    keys: Ints,
+    mapped: Ints,
+) -> None:
+    """Add the rows of each group in its layout targets[g]; `counts` is 0 before. `compensations`, `keys` and `mapped`
+    are buffers."""
+    for g in range(targets.size):
+        begin, end = group_start[g], group_start[g + 1]
+        if notes[g] & MIXED:
+            flags[g] = IS_FLOAT
+            continue
+        target = targets[g]
+        sums, buckets = counts[start[g] : start[g + 1]], width(layouts, target)
+        schema, threshold = layouts.schema[target], layouts.zero_threshold[target]
+        bounds = layouts.bound[layouts.bound_start[target] : layouts.bound_start[target + 1]]
+        compensations[:buckets] = 0.0
+        count_lost = total_lost = 0.0
+        previous, has_keys, hints = -1, False, 0
+        for m in range(begin, end):
+            row, weight = members[m], weights[m]
+            layout, first = rows.layout[row], rows.start[members[m]]
+            observations[g], count_lost = _add(observations[g], count_lost, weight * rows.observations[row])
+            total[g], total_lost = _add(total[g], total_lost, weight * rows.sum[row])
+            hints |= 1 << (rows.flags[row] & HINT)
+            if layout == target:
+                for i in range(buckets):
+                    sums[i], compensations[i] = _add(sums[i], compensations[i], weight * rows.counts[first + i])
+                continue
+            if not has_keys:
+                map_buckets(layouts, edges, target, schema, threshold, bounds, keys)
+                has_keys = True
+            if layout != previous:
+                map_buckets(layouts, edges, layout, schema, threshold, bounds, mapped)
+                previous = layout
+            at = 0
+            for i in range(width(layouts, layout)):
+                while keys[at] < mapped[i]:
+                    at += 1
+                sums[at], compensations[at] = _add(sums[at], compensations[at], weight * rows.counts[first + i])
+        for i in range(buckets):
+            sums[i] += compensations[i]
+        observations[g] += count_lost
+        total[g] += total_lost
+        flags[g] = IS_FLOAT | _hint_of(hints)
+        if hints & (1 << HINT_RESET) and hints & (1 << HINT_NOT_RESET):
+            notes[g] |= CONFLICTING
+
+
+@inlined
+def _hint_of(hints: Any) -> Any:
+    """The reset hint of a sum, from the set of those of its rows (bit h: hint h occurs)."""
+    if hints & (1 << HINT_GAUGE):
+        return HINT_GAUGE
+    if hints == 1 << HINT_RESET:
+        return HINT_RESET
+    return HINT_NOT_RESET if hints == 1 << HINT_NOT_RESET else HINT_UNKNOWN

@@ -1,0 +1,196 @@
+"""The operators between histograms, and between histograms and numbers: `+ - * / ==`, and the average of a group.
+
+Source: the specification's section "PromQL". What an operation warns of is up to its caller, who gets the notes of
+`merging`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from shared.histograms.batch import (
+    FLOATS,
+    HINT,
+    HINT_GAUGE,
+    LAYOUTS,
+    NO_ZERO,
+    ROWS,
+    Floats,
+    HistogramBatch,
+    HistogramColumns,
+    Ints,
+    LayoutColumns,
+    concatenated,
+    sealed,
+)
+from shared.histograms.buckets import without_buckets
+from shared.histograms.merging import Merged, summed
+from shared.kernels import kernel
+
+
+def added(left: HistogramBatch, right: HistogramBatch) -> Merged:
+    """Row by row, left + right. Expects as many rows on both sides, and no stale markers."""
+    return _combined(left, right, 1.0)
+
+
+def subtracted(left: HistogramBatch, right: HistogramBatch) -> Merged:
+    """Row by row, left - right, which is a gauge. Expects as many rows on both sides, and no stale markers."""
+    merged = _combined(left, right, -1.0)
+    return merged._replace(batch=_as_gauges(merged.batch, np.ones(len(merged.batch), np.bool_)))
+
+
+def _combined(left: HistogramBatch, right: HistogramBatch, weight: float) -> Merged:
+    rows = len(left)
+    if rows != len(right):
+        raise ValueError(f"{rows} histograms cannot be combined with {len(right)}")
+    members = np.arange(2 * rows, dtype=np.int64).reshape(2, rows).T.ravel()
+    return summed(
+        concatenated([left, right]), members, np.arange(0, 2 * rows + 1, 2), np.tile(np.array([1.0, weight]), rows)
+    )
+
+
+def averaged(batch: HistogramBatch, members: Ints, group_start: Ints) -> Merged:
+    """The sum of each group, as `merging.summed` makes it, divided by the number of its rows. Where the sum would
+    overflow, the rows are divided before they are added up."""
+    sizes = np.diff(group_start).astype(np.float64)
+    sums, notes = summed(batch, members, group_start)
+    means = scaled_by_rows(sums, 1.0, sizes)
+    columns = means.columns
+    finite = np.isfinite(columns.observations) & np.isfinite(columns.sum)
+    finite &= _all_by_row(np.isfinite(columns.counts), columns.start)
+    if finite.all():
+        return Merged(means, notes)
+    weights = np.repeat(np.where(finite, 1.0, 1.0 / sizes), np.diff(group_start))
+    sums, notes = summed(batch, members, group_start, weights)
+    return Merged(scaled_by_rows(sums, 1.0, np.where(finite, sizes, 1.0)), notes)
+
+
+def scaled(batch: HistogramBatch, factors: Floats) -> HistogramBatch:
+    """Each row times its factor (float64[rows]). A negative factor makes a gauge of it."""
+    return _as_gauges(scaled_by_rows(batch, factors, 1.0), factors < 0)
+
+
+def divided(batch: HistogramBatch, divisors: Floats) -> HistogramBatch:
+    """Each row divided by its divisor (float64[rows]). A negative one makes a gauge of it. Division by zero leaves no
+    regular buckets, and infinities or NaN as count, sum and zero bucket."""
+    quotients = _as_gauges(scaled_by_rows(batch, 1.0, divisors), divisors < 0)
+    if not (divisors == 0).any():
+        return quotients
+    return without_buckets(quotients, np.repeat(divisors == 0, np.diff(batch.columns.start)))
+
+
+def scaled_by_rows(batch: HistogramBatch, factors: Floats | float, divisors: Floats | float) -> HistogramBatch:
+    """Each row × factors / divisors (float64[rows], or one for all); hints stay."""
+    columns, sizes = batch.columns, np.diff(batch.columns.start)
+
+    def scale(values: Floats, factor: Floats | float, divisor: Floats | float) -> Floats:
+        with np.errstate(all="ignore"):
+            return values * factor if isinstance(divisor, float) else values / divisor
+
+    def by_bucket(numbers: Floats | float) -> Floats | float:
+        return numbers if isinstance(numbers, float) else np.repeat(numbers, sizes)
+
+    return HistogramBatch(
+        batch.layouts,
+        sealed(
+            columns._replace(
+                observations=scale(columns.observations, factors, divisors),
+                sum=scale(columns.sum, factors, divisors),
+                counts=scale(columns.counts, by_bucket(factors), by_bucket(divisors)),
+            )
+        ),
+    )
+
+
+def _as_gauges(batch: HistogramBatch, which: NDArray[np.bool_]) -> HistogramBatch:
+    flags = np.where(which, batch.columns.flags & ~np.uint8(HINT) | np.uint8(HINT_GAUGE), batch.columns.flags)
+    return HistogramBatch(batch.layouts, sealed(batch.columns._replace(flags=flags)))
+
+
+def _all_by_row(values: NDArray[np.bool_], start: Ints) -> NDArray[np.bool_]:
+    """bool[rows]: whether all values of a row are true; so it is for a row without values."""
+    false_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(~values)))
+    return np.asarray(false_before[start[1:]] == false_before[start[:-1]])
+
+
+def equal(left: HistogramBatch, right: HistogramBatch) -> NDArray[np.bool_]:
+    """bool[rows]: whether the rows are the same histogram: schema, zero threshold, custom boundaries, count, sum and
+    all buckets, of which those that are not there have no observations. Flags do not count; NaN equals NaN."""
+    if len(left) != len(right):
+        raise ValueError(f"{len(left)} histograms cannot be compared with {len(right)}")
+    result = np.empty(len(left), np.bool_)
+    _compare(left.layouts.columns, left.columns, right.layouts.columns, right.columns, result)
+    return result
+
+
+@kernel(types.boolean(types.float64, types.float64), error_model="numpy")
+def _same(x: float, y: float) -> bool:
+    return x == y or (x != x and y != y)
+
+
+@kernel(types.boolean(FLOATS, FLOATS), error_model="numpy")
+def _same_all(x: Floats, y: Floats) -> bool:
+    if x.size != y.size:
+        return False
+    same = True
+    for i in range(x.size):
+        same &= x[i] == y[i]
+    return same
+
+
+@kernel(types.void(LAYOUTS, ROWS, LAYOUTS, ROWS, types.boolean[::1]), error_model="numpy")
+def _compare(
+    left_layouts: LayoutColumns,
+    left: HistogramColumns,
+    right_layouts: LayoutColumns,
+    right: HistogramColumns,
+    result: NDArray[np.bool_],
+) -> None:
+    for row in range(result.size):
+        a, b = left.layout[row], right.layout[row]
+        result[row] = (
+            left_layouts.schema[a] == right_layouts.schema[b]
+            and left_layouts.zero_threshold[a] == right_layouts.zero_threshold[b]
+            and _same(left.observations[row], right.observations[row])
+            and _same(left.sum[row], right.sum[row])
+            and _same_all(
+                left_layouts.bound[left_layouts.bound_start[a] : left_layouts.bound_start[a + 1]],
+                right_layouts.bound[right_layouts.bound_start[b] : right_layouts.bound_start[b + 1]],
+            )
+            and _same_buckets(left_layouts, left, right_layouts, right, row)
+        )
+
+
+@kernel(types.boolean(LAYOUTS, ROWS, LAYOUTS, ROWS, types.int64), error_model="numpy")
+def _same_buckets(
+    left_layouts: LayoutColumns,
+    left: HistogramColumns,
+    right_layouts: LayoutColumns,
+    right: HistogramColumns,
+    row: int,
+) -> bool:
+    """Whether the populated buckets of two rows with the same schema are the same, one after the other."""
+    a, b = left.layout[row], right.layout[row]
+    i, j = left.start[row], right.start[row]
+    a_shift, b_shift = left_layouts.start[a] - i, right_layouts.start[b] - j
+    a_zero, b_zero = i + left_layouts.zero_at[a], j + right_layouts.zero_at[b]
+    if left_layouts.zero_at[a] == NO_ZERO:
+        a_zero = b_zero = -1
+    while True:
+        while i < left.start[row + 1] and left.counts[i] == 0:
+            i += 1
+        while j < right.start[row + 1] and right.counts[j] == 0:
+            j += 1
+        if i == left.start[row + 1] or j == right.start[row + 1]:
+            return i == left.start[row + 1] and j == right.start[row + 1]
+        if (
+            not _same(left.counts[i], right.counts[j])
+            or left_layouts.indexes[i + a_shift] != right_layouts.indexes[j + b_shift]
+            or (i > a_zero) != (j > b_zero)
+            or (i == a_zero) != (j == b_zero)
+        ):
+            return False
+        i += 1
+        j += 1
