@@ -1,0 +1,271 @@
+"""Native histograms of remote write: from protobuf messages to a batch, with a fault for each that is not valid.
+
+`prometheus.Histogram` (1.0) and `io.prometheus.write.v2.Histogram` (2.0) have the same fields, but for custom
+boundaries and start timestamps, which only 2.0 has. What is valid: the specification's section "Data model". A
+histogram with a schema of 9 to 52, which a receiver may reduce, is refused like every other unknown schema.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from shared.histograms.batch import (
+    HINT,
+    IS_FLOAT,
+    NO_ZERO,
+    STALE_SUM_BITS,
+    Floats,
+    HistogramBatch,
+    HistogramColumns,
+    Ints,
+    read_only,
+    sealed,
+)
+from shared.histograms.fields import BUCKETS_MAX, FAULTS, Fault, Message, new_message, read_message
+from shared.histograms.fields import MESSAGE as _MESSAGE
+from shared.histograms.interning import COLLECTION, LayoutCollection, collected, collection, intern
+from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN, index_range
+from shared.kernels import kernel
+from shared.xxh64 import Bytes
+
+_INT64, _READ = types.int64[::1], types.Array(types.int64, 1, "C", readonly=True)
+_UNSIGNED_LIMIT = 2.0**64
+
+
+class Decoded(NamedTuple):
+    """A row for each message. A row with a fault is an empty histogram."""
+
+    batch: HistogramBatch
+    timestamps_ms: Ints
+    start_timestamps_ms: Ints
+    """0: none."""
+    faults: NDArray[np.uint8]
+    """uint8[rows]: a Fault, of which 0 is none."""
+    seen: Floats
+    wanted: Floats
+    """float64[rows]: the numbers that the text of a fault names."""
+
+    def fault_text(self, row: int) -> str:
+        """What is wrong with a histogram that has a fault: the value seen, and what would be right."""
+        seen, wanted = (f"{number:.17g}" for number in (self.seen[row], self.wanted[row]))
+        return FAULTS[Fault(int(self.faults[row]))].format(seen=seen, wanted=wanted)
+
+
+class _Output(NamedTuple):
+    """Writable columns with room for all rows."""
+
+    layout: NDArray[np.int32]
+    flags: NDArray[np.uint8]
+    observations: Floats
+    sum: Floats
+    start: Ints
+    timestamps_ms: Ints
+    start_timestamps_ms: Ints
+    faults: NDArray[np.uint8]
+    seen: Floats
+    wanted: Floats
+
+
+_OUTPUT = types.NamedTuple(
+    (
+        types.int32[::1], types.uint8[::1], types.float64[::1], types.float64[::1], _INT64, _INT64, _INT64,
+        types.uint8[::1], types.float64[::1], types.float64[::1],
+    ),
+    _Output,
+)  # fmt: skip
+
+
+def decoded(body: NDArray[np.uint8], begins: Ints, ends: Ints) -> Decoded:
+    """The histograms whose messages are body[begins[i]:ends[i]], each 0 ≤ begins[i] ≤ ends[i] ≤ len(body).
+
+    Memory is bounded by the bytes of the messages, whatever they claim: 8 bytes for each count, of which each takes a
+    byte at least, and some 50 for each row.
+    """
+    rows = len(begins)
+    out = _Output(
+        np.empty(rows, np.int32), np.empty(rows, np.uint8), np.empty(rows), np.empty(rows),
+        np.zeros(rows + 1, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.uint8),
+        np.empty(rows), np.empty(rows),
+    )  # fmt: skip
+    size = int((ends - begins).sum())
+    layouts = collection(rows + 1, size + rows + 1, size // 8 + 1)
+    counts = np.empty(min(size + rows, max(size // 2, 64 * rows)) + BUCKETS_MAX + 1)
+    message, row = new_message(), 0
+    begins, ends = read_only(begins, np.int64), read_only(ends, np.int64)
+    while True:
+        row = _decode(read_only(body, np.uint8), begins, ends, row, message, layouts, out, counts)
+        if row == rows:
+            break
+        counts = np.concatenate((counts, np.empty(len(counts))))
+    columns = HistogramColumns(
+        out.layout, out.flags, out.observations, out.sum, out.start, counts[: out.start[-1]].copy()
+    )
+    batch = HistogramBatch(collected(layouts), sealed(columns))
+    return Decoded(batch, out.timestamps_ms, out.start_timestamps_ms, out.faults, out.seen, out.wanted)
+
+
+@kernel(
+    types.int64(Bytes, _READ, _READ, types.int64, _MESSAGE, COLLECTION, _OUTPUT, types.float64[::1]),
+    first=True,
+    error_model="numpy",
+)
+def _decode(
+    body: NDArray[np.uint8],
+    begins: Ints,
+    ends: Ints,
+    row: int,
+    message: Message,
+    layouts: LayoutCollection,
+    out: _Output,
+    counts: Floats,
+) -> int:
+    """Decode from message `row` on, until all are done or `counts` may be too short for the next one. Returns the
+    number of the next one. `message` is a buffer."""
+    while row < begins.size and out.start[row] + BUCKETS_MAX + 1 <= counts.size:
+        at = out.start[row]
+        fault, seen, wanted = read_message(body, begins[row], ends[row], message)
+        out.timestamps_ms[row] = message.integers[0]
+        out.start_timestamps_ms[row] = message.integers[1]
+        total = message.floats[0]
+        is_stale = message.floats[:1].view(np.int64)[0] == STALE_SUM_BITS
+        layout = np.int64(-1)
+        if fault == 0 and not is_stale:
+            fault, seen, wanted, layout = _validate(message, layouts, counts[at : at + BUCKETS_MAX + 1])
+        out.flags[row] = (message.integers[2] & HINT) | (IS_FLOAT if message.integers[3] == 1 else 0)
+        out.observations[row], out.sum[row] = message.floats[2], total
+        if layout < 0:  # a fault, or a stale marker, of which only the sum counts
+            layouts.indexes[layouts.start[layouts.used[0]]] = 0
+            layout = intern(layouts, 0, 0.0, 0, 1, 0)
+            counts[at] = out.observations[row] = 0.0
+            if fault != 0:
+                out.sum[row] = 0.0
+        out.layout[row] = layout
+        out.faults[row], out.seen[row], out.wanted[row] = fault, seen, wanted
+        out.start[row + 1] = at + layouts.start[layout + 1] - layouts.start[layout]
+        row += 1
+    return row
+
+
+@kernel(
+    types.Tuple((types.int64, types.float64, types.float64, types.int64))(_MESSAGE, COLLECTION, types.float64[::1]),
+    first=True,
+    error_model="numpy",
+)
+def _validate(message: Message, layouts: LayoutCollection, counts: Floats) -> tuple[int, float, float, int]:
+    """Check a message, put its counts in order, and intern its layout. Returns (fault or 0, the number seen, the one
+    wanted, the layout or -1)."""
+    schema, is_float = message.integers[4], message.integers[3]
+    is_custom = schema == CUSTOM
+    if not (is_custom or SCHEMA_MIN <= schema <= SCHEMA_MAX):
+        return Fault.SCHEMA.value, float(schema), 0.0, -1
+    threshold, zero_count = message.floats[1], message.floats[3]
+    negatives, positives, bounds = message.sizes[2], message.sizes[3], message.sizes[4]
+    if is_custom and (threshold != 0 or zero_count != 0 or message.sizes[0] > 0 or negatives > 0):
+        return Fault.CUSTOM_WITH_ZERO_OR_NEGATIVE.value, 0.0, 0.0, -1
+    if not 0.0 <= threshold < np.inf:
+        return Fault.ZERO_THRESHOLD.value, threshold, 0.0, -1
+    if bounds > 0 and not is_custom:
+        return Fault.BOUNDS_OF_EXPONENTIAL.value, float(schema), float(bounds), -1
+    bound_at = layouts.bound_start[layouts.used[0]]
+    for i in range(bounds):
+        bound = message.bounds[i]
+        if not -np.inf < bound < np.inf:
+            return Fault.BOUND_NOT_FINITE.value, bound, 0.0, -1
+        if i > 0 and bound <= message.bounds[i - 1]:
+            return Fault.BOUND_ORDER.value, bound, message.bounds[i - 1], -1
+        layouts.bound[bound_at + i] = bound
+    first, last = index_range(schema) if not is_custom else (np.int64(0), bounds)
+    at = layouts.start[layouts.used[0]]
+    zero_at = np.int64(NO_ZERO) if is_custom else negatives
+    begin = 0 if is_custom else negatives + 1
+    for side in range(2):
+        fault, seen, wanted = _place(
+            message.negative_spans if side == 0 else message.positive_spans,
+            message.sizes[side],
+            message.sizes[2 + side],
+            first,
+            last,
+            layouts.indexes[at : at + negatives] if side == 0 else layouts.indexes[at + begin : at + begin + positives],
+        )
+        if fault != 0:
+            return fault, seen, wanted, -1
+    for i in range(negatives):
+        counts[i] = message.negative_counts[negatives - 1 - i]
+    for i in range(negatives // 2):
+        other = at + negatives - 1 - i
+        layouts.indexes[at + i], layouts.indexes[other] = layouts.indexes[other], layouts.indexes[at + i]
+    if not is_custom:
+        counts[negatives], layouts.indexes[at + negatives] = zero_count, 0
+    counts[begin : begin + positives] = message.positive_counts[:positives]
+    size = begin + positives
+    fault, seen, wanted = _check_counts(counts[:size], message.floats[2], message.floats[0], is_float != 0)
+    if fault != 0:
+        return fault, seen, wanted, -1
+    return 0, 0.0, 0.0, intern(layouts, schema, threshold, zero_at, size, bounds)
+
+
+@kernel(
+    types.Tuple((types.int64, types.float64, types.float64))(
+        types.int64[:, ::1], types.int64, types.int64, types.int64, types.int64, types.int32[::1]
+    ),
+    first=True,
+    error_model="numpy",
+)
+def _place(
+    spans: Any, size: int, buckets: int, first: int, last: int, indexes: NDArray[np.int32]
+) -> tuple[int, float, float]:
+    """Fill `indexes` with those that the spans (int64[…, 2]: offset, length) give to so many buckets, ascending.
+    Returns (fault or 0, the number seen, the one wanted)."""
+    index, placed = np.int64(0), np.int64(0)
+    for i in range(size):
+        offset, length = spans[i, 0], spans[i, 1]
+        if i > 0 and offset < 0:
+            return Fault.SPAN_OFFSET.value, float(offset), 0.0
+        index += offset
+        if length > buckets - placed:
+            return Fault.SPAN_LENGTHS.value, float(placed + length), float(buckets)
+        if length > 0 and (index < first or index + length - 1 > last):
+            seen = index if index < first else index + length - 1
+            return Fault.INDEX.value, float(seen), float(last)
+        for k in range(length):
+            indexes[placed + k] = index + k
+        index += length
+        placed += length
+    if placed != buckets:
+        return Fault.SPAN_LENGTHS.value, float(placed), float(buckets)
+    return 0, 0.0, 0.0
+
+
+@kernel(
+    types.Tuple((types.int64, types.float64, types.float64))(
+        types.float64[::1], types.float64, types.float64, types.boolean
+    ),
+    first=True,
+    error_model="numpy",
+)
+def _check_counts(counts: Floats, observations: float, total: float, is_float: bool) -> tuple[int, float, float]:
+    """Returns (fault or 0, the number seen, the one wanted). The counts of an integer histogram add up to its number of
+    observations; where its sum is NaN, observations of NaN are in no bucket. Those of a float histogram need not, since
+    sums of such numbers are rounded."""
+    in_buckets = 0.0
+    for count in counts:
+        if np.isnan(count):
+            return Fault.NOT_A_NUMBER.value, count, 0.0
+        if count < 0:
+            return Fault.NEGATIVE_COUNT.value, count, 0.0
+        in_buckets += count
+    if np.isnan(observations):
+        return Fault.NOT_A_NUMBER.value, observations, 0.0
+    if observations < 0:
+        return Fault.NEGATIVE_COUNT.value, observations, 0.0
+    # Up to 2^53 the sum is exact; above that it may be off by its rounding.
+    slack = 0.0 if in_buckets < 2.0**53 else in_buckets * 2.0**-40
+    if not is_float and (
+        in_buckets > observations + slack or (not np.isnan(total) and in_buckets < observations - slack)
+    ):
+        return Fault.COUNT.value, in_buckets, observations
+    return 0, 0.0, 0.0

@@ -1,0 +1,290 @@
+"""The fields of one histogram message, read into buffers; and the faults that a histogram can have."""
+
+# In a kernel, a numpy integer and an int have the same type.
+# mypy: disable-error-code="assignment, return-value"
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from shared.histograms.batch import Floats, Ints
+from shared.kernels import kernel
+from shared.protobuf_fields import DELIMITED, FIXED_64, LENGTH_BYTES_MAX, VARINT, integer, past_field
+from shared.xxh64 import Bytes
+
+BUCKETS_MAX = 10_000
+"""Buckets of a histogram, negative and positive together, and as many spans and custom boundaries: sixty times what
+instrumentation libraries make at most by default."""
+
+OBSERVATIONS, OBSERVATIONS_FLOAT, SUM, SCHEMA, ZERO_THRESHOLD, ZERO_COUNT, ZERO_COUNT_FLOAT = range(1, 8)
+NEGATIVE_SPANS, NEGATIVE_DELTAS, NEGATIVE_COUNTS, POSITIVE_SPANS, POSITIVE_DELTAS, POSITIVE_COUNTS = range(8, 14)
+RESET_HINT, TIMESTAMP, CUSTOM_VALUES, START_TIMESTAMP = range(14, 18)
+"""Field numbers."""
+
+
+class Fault(IntEnum):
+    """Why a histogram is refused."""
+
+    MALFORMED = 1
+    SCHEMA = 2
+    TOO_MANY_BUCKETS = 3
+    TOO_MANY_SPANS = 4
+    TOO_MANY_BOUNDS = 5
+    MIXED_COUNTS = 6
+    SPAN_OFFSET = 7
+    SPAN_LENGTHS = 8
+    INDEX = 9
+    NEGATIVE_COUNT = 10
+    NOT_A_NUMBER = 11
+    COUNT = 12
+    ZERO_THRESHOLD = 13
+    BOUND_ORDER = 14
+    BOUND_NOT_FINITE = 15
+    BOUNDS_OF_EXPONENTIAL = 16
+    CUSTOM_WITH_ZERO_OR_NEGATIVE = 17
+
+
+FAULTS = {
+    Fault.MALFORMED: "the message is not a histogram of remote write",
+    Fault.SCHEMA: "schema {seen} is unknown; right are -4 to 8, and -53 for custom buckets",
+    Fault.TOO_MANY_BUCKETS: "it has more than {wanted} buckets",
+    Fault.TOO_MANY_SPANS: "it has more than {wanted} spans of buckets",
+    Fault.TOO_MANY_BOUNDS: "it has more than {wanted} custom boundaries",
+    Fault.MIXED_COUNTS: "it has both integer and float counts; right is one of the two",
+    Fault.SPAN_OFFSET: "a span has the offset {seen}; only the first one may have a negative offset",
+    Fault.SPAN_LENGTHS: "the spans have room for {seen} buckets, but there are counts of {wanted}",
+    Fault.INDEX: "bucket {seen} does not exist in its schema; the last one has the index {wanted}",
+    Fault.NEGATIVE_COUNT: "a count of {seen} is negative",
+    Fault.NOT_A_NUMBER: "a count is NaN",
+    Fault.COUNT: "its buckets have {seen} observations, but its count is {wanted}",
+    Fault.ZERO_THRESHOLD: "the zero threshold {seen} is not a finite number from 0 on",
+    Fault.BOUND_ORDER: "custom boundary {seen} comes after {wanted}; right are ascending ones, each once",
+    Fault.BOUND_NOT_FINITE: "custom boundary {seen} is not finite",
+    Fault.BOUNDS_OF_EXPONENTIAL: "schema {seen} has no custom boundaries, but there are {wanted}",
+    Fault.CUSTOM_WITH_ZERO_OR_NEGATIVE: "custom buckets go with neither a zero bucket nor negative buckets",
+}
+"""The text of each fault; {seen} and {wanted} are its numbers."""
+
+
+class Message(NamedTuple):
+    """Buffers for the fields of a message, one after the other."""
+
+    integers: Ints
+    """Timestamp, start timestamp, reset hint, whether the counts are floats, schema."""
+    floats: Floats
+    """Sum, zero threshold, number of observations, zero count."""
+    sizes: Ints
+    """How many there are of each of the five lists that follow."""
+    negative_spans: Ints
+    positive_spans: Ints
+    """int64[…, 2]: offset and length."""
+    negative_counts: Floats
+    positive_counts: Floats
+    bounds: Floats
+
+
+_INT64, _FLOAT64, _SPANS = types.int64[::1], types.float64[::1], types.int64[:, ::1]
+MESSAGE = types.NamedTuple(
+    (_INT64, _FLOAT64, _INT64, _SPANS, _SPANS, _FLOAT64, _FLOAT64, _FLOAT64), Message
+)  # fmt: skip
+_FAULT = types.Tuple((types.int64, types.float64, types.float64))
+
+
+def new_message() -> Message:
+    """Buffers without content, of 560 kB."""
+    negative, positive = np.empty((2, BUCKETS_MAX, 2), np.int64)
+    return Message(
+        np.empty(5, np.int64), np.empty(4), np.empty(5, np.int64), negative, positive, *np.empty((3, BUCKETS_MAX))
+    )
+
+
+@kernel(types.int64(types.int64), first=True)
+def _signed(value: int) -> int:
+    """A `sint` from its zigzag form."""
+    return np.int64(np.uint64(value) >> np.uint64(1)) ^ -(value & 1)
+
+
+@kernel(types.float64(types.int64), first=True)
+def _unsigned(value: int) -> float:
+    """A `uint64` that was read as an int64."""
+    return float(np.uint64(value))
+
+
+@kernel(types.float64(Bytes, types.int64), first=True)
+def _double(body: NDArray[np.uint8], at: int) -> float:
+    return body[at : at + 8].view(np.float64)[0]  # type: ignore[no-any-return]
+
+
+@kernel(_FAULT(Bytes, types.int64, types.int64, MESSAGE), first=True, error_model="numpy")
+def read_message(body: NDArray[np.uint8], at: int, end: int, message: Message) -> tuple[int, float, float]:
+    """Read body[at:end] into the buffers. Lists of numbers may be packed or not. Returns (fault or 0, the number seen,
+    the one wanted)."""
+    integers, floats, sizes = message.integers, message.floats, message.sizes
+    integers[:], floats[:], sizes[:] = 0, 0.0, 0
+    integers[3] = -1
+    has_deltas = has_counts = False
+    negative = positive = np.int64(0)  # The counts that deltas have led to.
+    while at < end:
+        tag, content = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+        if content < 0 or tag < 8:
+            return Fault.MALFORMED.value, 0.0, 0.0
+        field, wire_type = tag >> 3, tag & 7
+        value, begin, following = np.int64(0), content, np.int64(-1)
+        if wire_type == VARINT:
+            value, following = integer(body, content, end)
+        elif wire_type == DELIMITED:
+            length, begin = integer(body, content, min(end, content + LENGTH_BYTES_MAX))
+            if begin >= 0 and length <= end - begin:
+                following = begin + length
+        else:
+            following = past_field(body, content, end, wire_type)
+        if following < 0:
+            return Fault.MALFORMED.value, 0.0, 0.0
+        at = following
+        if field in (NEGATIVE_SPANS, POSITIVE_SPANS):
+            side = 0 if field == NEGATIVE_SPANS else 1
+            if sizes[side] == BUCKETS_MAX:
+                return Fault.TOO_MANY_SPANS.value, 0.0, float(BUCKETS_MAX)
+            spans = message.negative_spans if side == 0 else message.positive_spans
+            if wire_type != DELIMITED or not _read_span(body, begin, following, spans[sizes[side]]):
+                return Fault.MALFORMED.value, 0.0, 0.0
+            sizes[side] += 1
+        elif field in (NEGATIVE_DELTAS, POSITIVE_DELTAS):
+            has_deltas = True
+            if wire_type not in (DELIMITED, VARINT):
+                return Fault.MALFORMED.value, 0.0, 0.0
+            is_negative = field == NEGATIVE_DELTAS
+            place, counts = (2, message.negative_counts) if is_negative else (3, message.positive_counts)
+            size, last, fault = _read_deltas(
+                body, begin, following, counts, sizes[place], negative if is_negative else positive,
+                BUCKETS_MAX - sizes[2] - sizes[3],
+            )  # fmt: skip
+            if fault != 0:
+                return fault, float(last), float(BUCKETS_MAX)
+            if is_negative:
+                negative = last
+            else:
+                positive = last
+            sizes[place] = size
+        elif field in (NEGATIVE_COUNTS, POSITIVE_COUNTS, CUSTOM_VALUES):
+            has_counts = has_counts or field != CUSTOM_VALUES
+            if wire_type not in (DELIMITED, FIXED_64) or (following - begin) % 8 != 0:
+                return Fault.MALFORMED.value, 0.0, 0.0
+            place = 4 if field == CUSTOM_VALUES else 2 if field == NEGATIVE_COUNTS else 3
+            room = BUCKETS_MAX - (sizes[4] if field == CUSTOM_VALUES else sizes[2] + sizes[3])
+            if (following - begin) // 8 > room:
+                fault = Fault.TOO_MANY_BOUNDS.value if field == CUSTOM_VALUES else Fault.TOO_MANY_BUCKETS.value
+                return fault, 0.0, float(BUCKETS_MAX)
+            for i in range((following - begin) // 8):
+                number = _double(body, begin + 8 * i)
+                if field == CUSTOM_VALUES:
+                    message.bounds[sizes[4] + i] = number
+                elif field == NEGATIVE_COUNTS:
+                    message.negative_counts[sizes[2] + i] = number
+                else:
+                    message.positive_counts[sizes[3] + i] = number
+            sizes[place] += (following - begin) // 8
+        elif not _read_number(body, field, wire_type, value, content, integers, floats):
+            return Fault.MALFORMED.value, 0.0, 0.0
+    if integers[3] < 0:
+        integers[3] = int(has_counts)
+    if (has_counts and (has_deltas or integers[3] == 0)) or (has_deltas and integers[3] == 1):
+        return Fault.MIXED_COUNTS.value, 0.0, 0.0
+    return 0, 0.0, 0.0
+
+
+@kernel(
+    types.boolean(Bytes, types.int64, types.int64, types.int64, types.int64, _INT64, _FLOAT64),
+    first=True,
+    error_model="numpy",
+)
+def _read_number(
+    body: NDArray[np.uint8], field: int, wire_type: int, value: int, content: int, integers: Ints, floats: Floats
+) -> bool:
+    """Keep a field that is one number: `value`, if it is a varint. False if its wire type is another one. Fields that
+    are unknown are passed over."""
+    if field in (OBSERVATIONS, SCHEMA, ZERO_COUNT, RESET_HINT, TIMESTAMP, START_TIMESTAMP):
+        if wire_type != VARINT:
+            return False
+        if field == OBSERVATIONS:
+            floats[2], integers[3] = _unsigned(value), 0
+        elif field == ZERO_COUNT:
+            floats[3] = _unsigned(value)
+        elif field == SCHEMA:
+            integers[4] = _signed(value)
+        elif field == RESET_HINT:
+            integers[2] = value if 0 <= value <= 3 else 0
+        else:
+            integers[0 if field == TIMESTAMP else 1] = value
+    elif field in (OBSERVATIONS_FLOAT, SUM, ZERO_THRESHOLD, ZERO_COUNT_FLOAT):
+        if wire_type != FIXED_64:
+            return False
+        number = _double(body, content)
+        if field == OBSERVATIONS_FLOAT:
+            floats[2], integers[3] = number, 1
+        else:
+            floats[0 if field == SUM else 1 if field == ZERO_THRESHOLD else 3] = number
+    return True
+
+
+@kernel(types.boolean(Bytes, types.int64, types.int64, _INT64), first=True)
+def _read_span(body: NDArray[np.uint8], at: int, end: int, span: Ints) -> bool:
+    """Read a span's offset and length; False if the message is malformed."""
+    span[:] = 0
+    while at < end:
+        tag, content = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+        if content < 0 or tag < 8:
+            return False
+        if tag == 1 << 3 | VARINT:
+            value, at = integer(body, content, end)
+            low = value & 0xFFFFFFFF
+            span[0] = (low >> 1) ^ -(low & 1)
+        elif tag == 2 << 3 | VARINT:
+            value, at = integer(body, content, end)
+            span[1] = value & 0xFFFFFFFF
+        elif tag >> 3 in (1, 2):
+            return False
+        elif tag & 7 == DELIMITED:
+            length, begin = integer(body, content, min(end, content + LENGTH_BYTES_MAX))
+            at = begin + length if begin >= 0 and length <= end - begin else -1
+        else:
+            at = past_field(body, content, end, tag & 7)
+        if at < 0:
+            return False
+    return True
+
+
+@kernel(
+    types.UniTuple(types.int64, 3)(
+        Bytes, types.int64, types.int64, _FLOAT64, types.int64, types.int64, types.int64
+    ),
+    first=True,
+    error_model="numpy",
+)  # fmt: skip
+def _read_deltas(
+    body: NDArray[np.uint8], at: int, end: int, counts: Floats, size: int, count: int, room: int
+) -> tuple[int, int, int]:
+    """Append the counts that the deltas in body[at:end] lead to from `count`, at most `room`. Returns (how many counts
+    there are now, the last one, fault or 0); a count above 2^63 turns negative, which is a fault."""
+    first: Any = size
+    while at < end:
+        if body[at] < 0x80:  # most deltas are small
+            value = np.int64(body[at])
+            at += 1
+        else:
+            value, at = integer(body, at, end)
+            if at < 0:
+                return size, 0, Fault.MALFORMED.value
+        if size - first == room:
+            return size, 0, Fault.TOO_MANY_BUCKETS.value
+        count += _signed(value)
+        if count < 0:
+            return size, count, Fault.NEGATIVE_COUNT.value
+        counts[size] = count
+        size += 1
+    return size, count, 0
