@@ -1,6 +1,7 @@
 """Collecting distinct layouts: a kernel writes a candidate behind the layouts collected so far, and interns it.
 
-The table is open addressing with linear probing, at most half full.
+The table is open addressing with linear probing, at most half full. After some probes in vain a layout is kept
+without a slot, so that layouts that were chosen to collide cost no more than others; a layout may be kept twice then.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ COLLECTION = types.NamedTuple(
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
+PROBES_MAX = 32
 
 
 def collection(layouts: int, buckets: int, bounds: int) -> LayoutCollection:
@@ -98,12 +100,14 @@ def intern(
         digest ^= digest >> _HALF
     mask = layouts.slots.size - 1
     slot = np.int64(digest & np.uint64(mask))
-    while layouts.slots[slot] != 0:
+    for _ in range(PROBES_MAX):
         other = layouts.slots[slot] - 1
+        if other < 0:
+            layouts.slots[slot] = used + 1
+            break
         if _is_candidate(layouts, other, schema, threshold, zero_at, buckets, bounds):
             return other
         slot = (slot + 1) & mask
-    layouts.slots[slot] = used + 1
     layouts.schema[used], layouts.zero_threshold[used], layouts.zero_at[used] = schema, threshold, zero_at
     layouts.start[used + 1] = begin + buckets
     layouts.bound_start[used + 1] = bound_begin + bounds

@@ -16,6 +16,7 @@ from loadtest.harness.histogram_messages import body_of, histogram_message
 from shared.histograms.batch import IS_FLOAT
 from shared.histograms.decoding import Decoded, decoded
 from shared.histograms.fields import BUCKETS_MAX, Fault
+from shared.histograms.interning import collection, intern
 from tests.conformance.series_text import STALE
 from tests.histogram_batches import histograms_of
 from tests.histogram_strategies import WHOLE, custom, exponential
@@ -107,6 +108,16 @@ def test_equal_layouts_are_kept_once() -> None:
     got = decode(one, same, other, one)
     assert got.batch.columns.layout.tolist() == [0, 0, 1, 0]
     assert len(got.batch.layouts) == 2
+
+
+def test_layouts_that_collide_are_kept_without_a_search_of_all() -> None:
+    layouts = collection(3, 4, 1)
+    layouts.indexes[0] = 0
+    assert intern(layouts, 0, 0.0, 0, 1, 0) == 0
+    layouts.slots[:] = 1
+    for expected in (1, 2):
+        layouts.indexes[layouts.start[layouts.used[0]]] = 0
+        assert intern(layouts, 5, 0.0, 0, 1, 0) == expected
 
 
 def test_only_the_sum_of_a_stale_marker_counts() -> None:

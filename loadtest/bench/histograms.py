@@ -1,0 +1,100 @@
+"""`python -m loadtest.bench.histograms`: nanoseconds a bucket of what is done with native histograms in arrays.
+
+1,000 series of 40 buckets with 200 histograms each, once with one layout for all of them and once with a layout for
+each series, as series have that saw different values.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from loadtest.harness.histogram_messages import body_of, histogram_message
+from shared.histograms import buckets, merging, operators, readouts, resets, trimming
+from shared.histograms.batch import HistogramBatch
+from shared.histograms.decoding import decoded
+
+SERIES, STEPS, BUCKETS, JOBS, ROUNDS = 1000, 200, 40, 10, 5
+
+
+def messages(*, own_layouts: bool) -> list[bytes]:
+    """A message for each series."""
+    random = np.random.default_rng(3)
+    encoded = []
+    for series in range(SERIES):
+        counts = random.integers(1, 200, BUCKETS)
+        gap = random.integers(1, BUCKETS - 1) if own_layouts else BUCKETS // 2
+        start = int(random.integers(-10, 10)) if own_layouts else -5
+        encoded.append(
+            histogram_message(
+                schema=3,
+                count_int=int(counts.sum()) + 3,
+                sum=float(series),
+                zero_threshold=2.0**-128,
+                zero_count_int=3,
+                positive_spans=[(start, gap), (2, BUCKETS - gap)],
+                positive_deltas=np.diff(counts, prepend=0).tolist(),
+                timestamp=1_700_000_000_000,
+            )
+        )
+    return encoded
+
+
+def operations(batch: HistogramBatch) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What is measured over batch, whose rows are [series, steps]."""
+    rows = np.arange(SERIES * STEPS, dtype=np.int64).reshape(SERIES, STEPS)
+    # [job, step, series of the job]: neighbouring groups have the same series.
+    members = rows.reshape(JOBS, SERIES // JOBS, STEPS).transpose(0, 2, 1).ravel()
+    groups = np.arange(0, len(members) + 1, SERIES // JOBS)
+    q = np.full(len(batch), 0.99)
+    batch.layouts.edges  # noqa: B018 - computed once for all operations
+    yield "sum by job", lambda: merging.summed(batch, members, groups)
+    yield "add", lambda: operators.added(batch, batch)
+    yield (
+        "subtract the step before",
+        lambda: operators.subtracted(batch.rows(1, len(batch)), batch.rows(0, len(batch) - 1)),
+    )
+    yield "multiply", lambda: operators.scaled(batch, q)
+    yield "resets", lambda: resets.resets(batch, rows[:, :-1].ravel(), rows[:, 1:].ravel())
+    yield "quantile", lambda: readouts.quantiles(batch, q)
+    yield "fraction", lambda: readouts.fractions(batch, np.zeros(len(batch)), q)
+    yield "variance", lambda: readouts.variances(batch)
+    yield "trim", lambda: trimming.trimmed(batch, q, keeps_below=True)
+    yield "compare", lambda: operators.equal(batch, batch)
+    yield "compact", lambda: buckets.compacted(batch)
+    yield "take", lambda: batch.take(members)
+
+
+def best_s(work: Callable[[], object]) -> float:
+    work()
+    times = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def main() -> None:
+    sys.stdout.write("ns a bucket, best of 5\n| work | one layout | a layout for each series |\n|---|---|---|\n")
+    columns = []
+    for own_layouts in (False, True):
+        encoded = messages(own_layouts=own_layouts)
+        body = body_of(encoded)
+        results = {"decode": best_s(lambda body=body: decoded(*body)) / (SERIES * BUCKETS)}  # type: ignore[misc]
+        batch = decoded(*body).batch.take(np.repeat(np.arange(SERIES), STEPS))
+        for name, work in operations(batch):
+            results[name] = best_s(work) / (SERIES * STEPS * BUCKETS)
+        columns.append(results)
+        size = sum(map(len, encoded)) / SERIES / BUCKETS
+        sys.stderr.write(f"{len(batch.layouts)} layouts, {batch.nbytes / len(batch) / BUCKETS:.1f} bytes a bucket")
+        sys.stderr.write(f" in memory, {size:.1f} in a message\n")
+    for name, seconds in columns[0].items():
+        sys.stdout.write(f"| {name} | {seconds * 1e9:.2f} | {columns[1][name] * 1e9:.2f} |\n")
+
+
+if __name__ == "__main__":
+    main()
