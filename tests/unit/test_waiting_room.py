@@ -16,6 +16,7 @@ READ, WRITE = "/api/v1/query", "/api/v1/log/append"
 class Pressure:
     def __init__(self) -> None:
         self.places = 0
+        self.is_standing = True
 
     def has_place(self) -> bool:
         return self.places > 0
@@ -95,6 +96,17 @@ def test_the_newest_has_the_first_turn_and_the_oldest_is_refused_when_there_is_n
     assert house.turns(1) == ["a1"]
 
 
+def test_nobody_is_refused_in_a_burst(house: House, clock: list[float]) -> None:
+    client = Client("a")
+    house.pressure.is_standing = False
+    house.fill(client, module.ROOM_BURST)
+    assert house.turns(2) == ["a0", "a1"]
+    house.pressure.is_standing = True  # it does not end
+    house.enters("new", client)
+    assert len(house.room) == ROOM
+    assert house.turns(1)[-1] == "new"
+
+
 def test_writes_are_refused_before_reads(house: House) -> None:
     client = Client("a")
     house.fill(client, ROOM - 1)
@@ -126,22 +138,28 @@ def test_who_has_waited_too_long_is_refused(house: House, clock: list[float]) ->
     clock[0] += 0.1
     house.enters("young", client)
     clock[0] += module.WAIT_MAX_S - 0.1
-    house.room.look()
+    house.room.admit()
     assert house.events == ["not old"]
     house.fill(client)
     house.events.clear()
     clock[0] += module.WAIT_OVERFULL_MAX_S
     house.enters("new", client)
-    house.room.look()
+    house.room.admit()
     assert len(house.room) == 1
     assert house.turns(1) == ["new"]
 
 
-def test_a_look_gives_turns(house: House) -> None:
-    house.fill(Client("a"), 2)
-    house.pressure.places = 5
-    house.room.look()
-    assert house.events == ["a0", "a1"]
+def test_nobody_waits_long_while_more_comes_than_leaves(house: House, clock: list[float]) -> None:
+    client = Client("a")
+    house.fill(client, ROOM + 1)
+    clock[0] += module.WAIT_OVERFULL_MAX_S / 2
+    house.events.clear()
+    house.enters("new", client)
+    assert len(house.room) == module.ROOM_OVERFULL
+    assert len(house.events) == ROOM + 1 - module.ROOM_OVERFULL
+    clock[0] += module.WAIT_OVERFULL_MAX_S / 2
+    assert house.turns(2)[-1] == "new"
+    assert len(house.room) == 0
 
 
 def test_who_has_gone_has_no_turn(house: House) -> None:
