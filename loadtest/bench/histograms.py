@@ -26,7 +26,7 @@ def messages(*, own_layouts: bool) -> list[bytes]:
     encoded = []
     for series in range(SERIES):
         counts = random.integers(1, 200, BUCKETS)
-        gap = random.integers(1, BUCKETS - 1) if own_layouts else BUCKETS // 2
+        gap = int(random.integers(1, BUCKETS - 1)) if own_layouts else BUCKETS // 2
         start = int(random.integers(-10, 10)) if own_layouts else -5
         encoded.append(
             histogram_message(

@@ -83,7 +83,7 @@ def decoded(body: NDArray[np.uint8], begins: Ints, ends: Ints) -> Decoded:
     """The histograms whose messages are body[begins[i]:ends[i]], each 0 ≤ begins[i] ≤ ends[i] ≤ len(body).
 
     Memory is bounded by the bytes of the messages, whatever they claim: 8 bytes for each count, of which each takes a
-    byte at least, and some 50 for each row.
+    byte at least, and some 130 for each row.
     """
     rows = len(begins)
     out = _Output(

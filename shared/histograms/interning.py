@@ -60,6 +60,11 @@ def collection(layouts: int, buckets: int, bounds: int) -> LayoutCollection:
     )
 
 
+def with_more_bounds(layouts: LayoutCollection) -> LayoutCollection:
+    """The same collection, with room for twice as many custom boundaries."""
+    return layouts._replace(bound=np.concatenate((layouts.bound, np.empty(len(layouts.bound) + 1))))
+
+
 def collected(layouts: LayoutCollection) -> Layouts:
     """The distinct layouts, in arrays of their size."""
     used = int(layouts.used[0])

@@ -38,7 +38,7 @@ from shared.histograms.batch import (
     read_only,
     sealed,
 )
-from shared.histograms.interning import COLLECTION, LayoutCollection, collected, collection, intern
+from shared.histograms.interning import COLLECTION, LayoutCollection, collected, collection, intern, with_more_bounds
 from shared.histograms.schemas import CUSTOM
 from shared.kernels import inlined, kernel
 
@@ -98,25 +98,38 @@ def _common_layouts(batch: HistogramBatch, members: Ints, group_start: Ints) -> 
     changes[1:] = layout[1:] != layout[:-1]
     changes[group_start[:-1]] = True
     mixes = np.add.reduceat(changes, group_start[:-1]) > 1 if groups else np.zeros(0, np.bool_)
-    relevant = layout[changes & np.repeat(mixes, np.diff(group_start))]
     table = batch.layouts.columns
-    room = int(np.diff(table.start)[relevant].sum()) + 1
-    widest = int(np.diff(table.start).max(initial=0))
+    sizes = np.where(changes & np.repeat(mixes, np.diff(group_start)), np.diff(table.start)[layout], 0)
+    room = int(np.add.reduceat(sizes, group_start[:-1]).max(initial=0)) + 1 if groups else 1
     bounds = int(np.diff(table.bound_start).max(initial=0))
-    new = collection(int(mixes.sum()) + 1, room, int(np.diff(table.bound_start)[relevant].sum()) + bounds + 1)
+    new = collection(int(mixes.sum()) + 1, int(sizes.sum()) + 1, len(table.bound) + bounds)
     targets, notes = np.empty(groups, np.int32), np.zeros(groups, np.uint8)
-    _plan(
-        table, batch.layouts.edges, columns, members, group_start, new, targets, notes,
-        np.empty(room, np.int64), np.empty(room, np.int64), np.empty(widest + 1, np.int64),
-    )  # fmt: skip
+    buffers = [np.empty(size, np.int64) for size in (room, room, int(np.diff(table.start).max(initial=0)) + 1)]
+    g = 0
+    while True:
+        g = _plan(table, batch.layouts.edges, columns, members, group_start, g, new, targets, notes, *buffers)
+        if g == groups:
+            break
+        new = with_more_bounds(new)
     if new.used[0] == 0:
         return batch.layouts, targets, notes
     return joined_layouts([batch.layouts, collected(new)]), targets, notes
 
 
 @kernel(
-    types.void(
-        LAYOUTS, EDGES, ROWS, INTS, INTS, COLLECTION, _TARGETS, _BYTES, WRITABLE_INTS, WRITABLE_INTS, WRITABLE_INTS
+    types.int64(
+        LAYOUTS,
+        EDGES,
+        ROWS,
+        INTS,
+        INTS,
+        types.int64,
+        COLLECTION,
+        _TARGETS,
+        _BYTES,
+        WRITABLE_INTS,
+        WRITABLE_INTS,
+        WRITABLE_INTS,
     ),
     error_model="numpy",
 )
@@ -126,16 +139,18 @@ def _plan(
     rows: HistogramColumns,
     members: Ints,
     group_start: Ints,
+    next_group: int,
     new: LayoutCollection,
     targets: Any,
     notes: Any,
     keys: Ints,
     spare: Ints,
     mapped: Ints,
-) -> None:
-    """Find the layout of each group's sum, and collect in `new` those that are not the layout of all its rows; their
-    number is counted on from the layouts there are. `keys`, `spare` and `mapped` are buffers."""
-    for g in range(targets.size):
+) -> int:
+    """Find the layout of each group's sum from `next_group` on, and collect in `new` those that are not the layout of
+    all its rows; their number is counted on from the layouts there are. Returns the number of the next group, for
+    which `new` may lack room for custom boundaries. `keys`, `spare` and `mapped` are buffers."""
+    for g in range(next_group, targets.size):
         begin, end = group_start[g], group_start[g + 1]
         first = rows.layout[members[begin]]
         is_uniform = True
@@ -163,6 +178,8 @@ def _plan(
         bounds = 0
         tail = new.bound[new.bound_start[new.used[0]] :]
         if customs > 0:
+            if tail.size < layouts.bound_start[first + 1] - layouts.bound_start[first]:
+                return g
             bounds = _common_bounds(layouts, rows, members[begin:end], tail)
             for member in members[begin:end]:
                 layout = rows.layout[member]
@@ -184,6 +201,7 @@ def _plan(
             if keys[i] == 0:
                 zero_at = i
         targets[g] = layouts.schema.size + intern(new, schema, threshold, zero_at, size, bounds)
+    return targets.size
 
 
 @inlined

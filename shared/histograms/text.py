@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +35,9 @@ def populated_buckets(batch: HistogramBatch, row: int) -> Iterator[Bucket]:
         yield rule, float(edges[i, 0]), float(edges[i, 1]), float(counts[i])
 
 
-def answer_object(batch: HistogramBatch, row: int) -> dict[str, str | list[list[int | str]]]:
+def answer_object(batch: HistogramBatch, row: int) -> dict[str, Any]:
     """The object of a JSON answer: `count`, `sum` and, if there are any, `buckets`."""
-    shown: dict[str, str | list[list[int | str]]] = {
+    shown = {
         "count": answer_number(float(batch.columns.observations[row])),
         "sum": answer_number(float(batch.columns.sum[row])),
     }
