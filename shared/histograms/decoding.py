@@ -253,19 +253,17 @@ def _check_counts(counts: Floats, observations: float, total: float, is_float: b
     sums of such numbers are rounded."""
     in_buckets = 0.0
     for count in counts:
-        if np.isnan(count):
-            return Fault.NOT_A_NUMBER.value, count, 0.0
-        if count < 0:
-            return Fault.NEGATIVE_COUNT.value, count, 0.0
         in_buckets += count
-    if np.isnan(observations):
-        return Fault.NOT_A_NUMBER.value, observations, 0.0
-    if observations < 0:
-        return Fault.NEGATIVE_COUNT.value, observations, 0.0
+    if is_float or np.isnan(in_buckets):
+        for count in counts:
+            if np.isnan(count) or count < 0:
+                return Fault.NOT_A_NUMBER.value if np.isnan(count) else Fault.NEGATIVE_COUNT.value, count, 0.0
+        if np.isnan(observations) or observations < 0:
+            fault = Fault.NOT_A_NUMBER.value if np.isnan(observations) else Fault.NEGATIVE_COUNT.value
+            return fault, observations, 0.0
+        return 0, 0.0, 0.0
     # Up to 2^53 the sum is exact; above that it may be off by its rounding.
     slack = 0.0 if in_buckets < 2.0**53 else in_buckets * 2.0**-40
-    if not is_float and (
-        in_buckets > observations + slack or (not np.isnan(total) and in_buckets < observations - slack)
-    ):
+    if in_buckets > observations + slack or (not np.isnan(total) and in_buckets < observations - slack):
         return Fault.COUNT.value, in_buckets, observations
     return 0, 0.0, 0.0

@@ -13,7 +13,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from shared.histograms.batch import Floats, Ints
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.protobuf_fields import DELIMITED, FIXED_64, LENGTH_BYTES_MAX, VARINT, integer, past_field
 from shared.xxh64 import Bytes
 
@@ -103,21 +103,21 @@ def new_message() -> Message:
     )
 
 
-@kernel(types.int64(types.int64), first=True)
-def _signed(value: int) -> int:
+@inlined
+def _signed(value: Any) -> Any:
     """A `sint` from its zigzag form."""
     return np.int64(np.uint64(value) >> np.uint64(1)) ^ -(value & 1)
 
 
-@kernel(types.float64(types.int64), first=True)
-def _unsigned(value: int) -> float:
+@inlined
+def _unsigned(value: Any) -> Any:
     """A `uint64` that was read as an int64."""
     return float(np.uint64(value))
 
 
-@kernel(types.float64(Bytes, types.int64), first=True)
-def _double(body: NDArray[np.uint8], at: int) -> float:
-    return body[at : at + 8].view(np.float64)[0]  # type: ignore[no-any-return]
+@inlined
+def _double(body: Any, at: Any) -> Any:
+    return body[at : at + 8].view(np.float64)[0]
 
 
 @kernel(_FAULT(Bytes, types.int64, types.int64, MESSAGE), first=True, error_model="numpy")
@@ -273,9 +273,13 @@ def _read_deltas(
     there are now, the last one, fault or 0); a count above 2^63 turns negative, which is a fault."""
     first: Any = size
     while at < end:
-        if body[at] < 0x80:  # most deltas are small
-            value = np.int64(body[at])
+        low = np.int64(body[at])
+        if low < 0x80:  # most deltas are small
+            value = low
             at += 1
+        elif at + 1 < end and body[at + 1] < 0x80:
+            value = low & 0x7F | np.int64(body[at + 1]) << 7
+            at += 2
         else:
             value, at = integer(body, at, end)
             if at < 0:

@@ -96,10 +96,20 @@ def intern(
     used = layouts.used[0]
     begin, bound_begin = layouts.start[used], layouts.bound_start[used]
     threshold = np.float64(zero_threshold) + 0.0  # -0.0 becomes 0.0
-    digest = np.uint64(schema) * _FACTOR ^ np.uint64(np.float64(threshold).view(np.int64)) ^ np.uint64(zero_at)
-    for i in range(begin, begin + buckets):
-        digest = (digest ^ np.uint64(layouts.indexes[i])) * _FACTOR
-        digest ^= digest >> _HALF
+    digest = (
+        (np.uint64(schema) ^ np.uint64(buckets) << _HALF) * _FACTOR
+        ^ np.uint64(np.float64(threshold).view(np.int64))
+        ^ np.uint64(zero_at)
+    )
+    # Indexes that follow each other, as most do, are known from where they begin.
+    expected = np.int64(0)
+    indexes = layouts.indexes[begin : begin + buckets]
+    for i in range(buckets):
+        index = np.int64(indexes[i])
+        if index != expected:
+            digest = (digest ^ np.uint64(index) ^ np.uint64(i) << _HALF) * _FACTOR
+            digest ^= digest >> _HALF
+        expected = index + 1
     for i in range(bound_begin, bound_begin + bounds):
         digest = (digest ^ np.uint64(layouts.bound[i : i + 1].view(np.int64)[0])) * _FACTOR
         digest ^= digest >> _HALF
@@ -139,9 +149,10 @@ def _is_candidate(
         or layouts.bound_start[other + 1] - other_bound != bounds
     ):
         return False
-    same = True
-    for i in range(buckets):
-        same &= layouts.indexes[other_begin + i] == layouts.indexes[begin + i]
+    differences = 0
+    indexes, other_indexes = layouts.indexes[begin : begin + buckets], layouts.indexes[other_begin:]
+    for i in range(buckets):  # without a way out, so that it is vectorized
+        differences |= indexes[i] ^ other_indexes[i]
     for i in range(bounds):
-        same &= layouts.bound[other_bound + i] == layouts.bound[bound_begin + i]
-    return same
+        differences |= layouts.bound[other_bound + i] != layouts.bound[bound_begin + i]
+    return differences == 0

@@ -285,13 +285,13 @@ def _add_up(
         previous, has_keys, hints = -1, False, 0
         for m in range(begin, end):
             row, weight = members[m], weights[m]
-            layout, first = rows.layout[row], rows.start[members[m]]
+            layout, row_counts = rows.layout[row], rows.counts[rows.start[row] : rows.start[row + 1]]
             observations[g], count_lost = _add(observations[g], count_lost, weight * rows.observations[row])
             total[g], total_lost = _add(total[g], total_lost, weight * rows.sum[row])
             hints |= 1 << (rows.flags[row] & HINT)
             if layout == target:
                 for i in range(buckets):
-                    sums[i], compensations[i] = _add(sums[i], compensations[i], weight * rows.counts[first + i])
+                    sums[i], compensations[i] = _add(sums[i], compensations[i], weight * row_counts[i])
                 continue
             if not has_keys:
                 map_buckets(layouts, edges, target, schema, threshold, bounds, keys)
@@ -303,7 +303,7 @@ def _add_up(
             for i in range(width(layouts, layout)):
                 while keys[at] < mapped[i]:
                     at += 1
-                sums[at], compensations[at] = _add(sums[at], compensations[at], weight * rows.counts[first + i])
+                sums[at], compensations[at] = _add(sums[at], compensations[at], weight * row_counts[i])
         for i in range(buckets):
             sums[i] += compensations[i]
         observations[g] += count_lost
