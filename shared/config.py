@@ -125,7 +125,9 @@ class Settings:
         "exemplars in memory, all shards together, of which the oldest are dropped; 0: none is stored",
         least=0,
     )
-    exemplars_per_series: int = _setting(100, "exemplars of one series, of which the oldest are dropped", least=1)
+    exemplars_per_series: int = _setting(
+        100, "exemplars of one series, of which the oldest are dropped", least=1, most=10_000
+    )
     exemplars_retention_ms: int = _setting(
         21_600_000, "exemplars are dropped that are so much older than the newest one of their shard; 0: never", least=0
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coordinator.series import remote_write
 from loadtest.harness.remote_write_bodies import UNLIMITED
+from shared import labels
+from shared.config import Settings
 from shared.promql.ast import Matcher
-from tests.unit.exemplar_requests import Exemplar, body, held
+from tests.unit.exemplar_requests import Exemplar, body, held, listed
 from tests.unit.series_shard import EVERYTHING, FAR_MS, TIMEOUT_S, A, B, Quiet, m
 from worker.series import exemplars, verify
+from worker.series.exemplar_record import ExemplarRecord
 from worker.storage.rows import check as store_check
 from worker.storage.rows.damage import StoreDamaged
 
@@ -172,7 +178,7 @@ def test_a_time_in_the_far_future_expires_nothing_that_is_recent(tmp_path: Path)
 
 
 def test_the_oldest_give_way_where_bytes_run_out(tmp_path: Path) -> None:
-    shard = opened(tmp_path, exemplars_bytes=100_000, exemplars_per_series=1 << 40)
+    shard = opened(tmp_path, exemplars_bytes=100_000, exemplars_per_series=10_000)
     for first in range(0, 3000, 100):
         shard.exemplars("a", *(at(second, "x" * 100) for second in range(first, first + 100)))
         assert shard.part.exemplars.size_bytes <= 100_100
@@ -266,3 +272,58 @@ def test_a_record_of_a_series_that_the_store_lacks_is_reported(shard: Shard) -> 
     shard.kill()
     assert held(shard.part) == {A: [shown(1)]}
     assert "1 samples of series the store does not have, ids up to 9" in shard.part._damage.texts("series")[0]
+
+
+class Nothing:
+    """A store without rows."""
+
+    def scan(self, *_: Any) -> list:
+        return []
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("add", "add", "add", "delete")),
+        st.lists(
+            st.tuples(
+                st.integers(0, 3), st.integers(0, 9), st.sampled_from((0.0, -0.0, 1.0)), st.text("ab", max_size=9)
+            )
+        ),
+    ),
+    max_size=8,
+)
+
+
+@settings(deadline=None)
+@given(STEPS, st.integers(1, 4))
+def test_a_shard_has_the_exemplars_of_a_plain_list(steps: list, per_series: int) -> None:
+    own = exemplars.Exemplars(Nothing(), Settings(shards=1, exemplars_per_series=per_series))  # type: ignore[arg-type]
+    plain: dict[int, list] = {}
+    for what, rows in steps:
+        if what == "add":
+            own.add(record_of(rows))
+            for series, at_ms, value, text in rows:
+                kept = plain.setdefault(series, [])
+                entry = at_ms, struct.pack("d", value), text
+                if at_ms >= max((known[0] for known in kept), default=at_ms) and entry not in kept[-per_series:]:
+                    kept.append(entry)
+        else:
+            for series, at_ms, *_ in rows:
+                own.delete(np.array([series, 99]), at_ms, at_ms + 1)
+                plain[series] = [known for known in plain.get(series, []) if not at_ms <= known[0] <= at_ms + 1]
+    expected = [(series, entry) for series, kept in sorted(plain.items()) for entry in kept[-per_series:]]
+    found = listed(own.find(np.arange(100), *EVERYTHING))
+    assert [
+        (s, (at_ms, struct.pack("d", value), dict(own_labels).get("t", ""))) for s, own_labels, value, at_ms in found
+    ] == expected
+
+
+def record_of(rows: list) -> ExemplarRecord:
+    encoded = [labels.encode((("t", text),) if text else ()) for _, _, _, text in rows]
+    return ExemplarRecord(
+        np.array([row[0] for row in rows], dtype=np.int64),
+        np.array([row[1] for row in rows], dtype=np.int64),
+        np.array([row[2] for row in rows], dtype=np.float64),
+        np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+        np.frombuffer(b"".join(encoded), dtype=np.uint8),
+    )

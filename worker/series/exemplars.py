@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shared.config import Settings
 from shared.kernels import kernel
-from shared.xxh64 import Bytes, copy_bytes
+from shared.xxh64 import Bytes, copy_bytes, load64
 from worker.series.exemplar_record import ExemplarRecord, decode
 from worker.series.growing_array import GrowingArray
 from worker.series.head import BEFORE
@@ -57,11 +57,18 @@ class SavedExemplars(msgspec.Struct, array_like=True):
 
 @kernel(types.boolean(Bytes, types.int64, types.int64, Bytes, types.int64, types.int64), first=True)
 def _equal(a: np.ndarray, a_at: int, a_end: int, b: np.ndarray, b_at: int, b_end: int) -> bool:
-    if a_end - a_at != b_end - b_at:
+    size = a_end - a_at
+    if size != b_end - b_at:
         return False
-    for i in range(a_end - a_at):  # noqa: SIM110 - a generator does not compile
-        if a[a_at + i] != b[b_at + i]:
+    at = 0
+    while at + 8 <= size:
+        if load64(a, a_at + at) != load64(b, b_at + at):
             return False
+        at += 8
+    while at < size:
+        if a[a_at + at] != b[b_at + at]:
+            return False
+        at += 1
     return True
 
 
@@ -187,16 +194,16 @@ def _gather_labels(
 class Exemplars:
     """Safe to use from many threads. Series have the numbers of the index.
 
-    Bounds: the last `TRIPTYCH_EXEMPLARS_PER_SERIES` of a series, none older than `TRIPTYCH_EXEMPLARS_RETENTION` before
-    the newest of the shard, and the shard's part of `TRIPTYCH_EXEMPLARS_BYTES`. What is past the first two is not
-    read any more, and removed when the third is reached.
+    Bounds: the last `TRIPTYCH_EXEMPLARS_PER_SERIES` of a series, none older than `TRIPTYCH_EXEMPLARS_RETENTION` or
+    `TRIPTYCH_RETENTION` before the newest of the shard, and the shard's part of `TRIPTYCH_EXEMPLARS_BYTES`. What is
+    past the first two is not read any more, and removed when the third is reached.
     """
 
     def __init__(self, store: Rows, settings: Settings) -> None:
         self._store = store
-        self._bytes_max = settings.exemplars_bytes // settings.shards
+        self._bytes_max = -(-settings.exemplars_bytes // settings.shards)
         self._per_series = settings.exemplars_per_series
-        self._retention_ms = settings.exemplars_retention_ms
+        self._retention_ms = min(filter(None, (settings.exemplars_retention_ms, settings.retention_ms)), default=0)
         self._lock = Lock()  # guards everything below
         self._last = np.full(0, -1, dtype=np.int64)  # by series: the position of its latest exemplar, -1 if it has none
         self._series, self._times, self._previous = (GrowingArray(np.int64) for _ in range(3))

@@ -99,7 +99,8 @@ class Deletion:
 Record = Written | Deletion | ExemplarRecord
 
 
-def _frames(record: Record, sequence: int) -> list[Frame]:
+def encode(record: Record, sequence: int) -> list[Frame]:
+    """The payload of the record for the log; `decode` reads it."""
     if isinstance(record, ExemplarRecord):
         header = _HEADER.pack(_EXEMPLARS, _VERSION, 0, len(record), len(record.labels), sequence)
         return [header, *record.frames()]
@@ -189,7 +190,7 @@ class Journal:
         """Prepare the record for the log, with a new sequence. The sequence is never used again, even if the write
         fails: the record may be in the log all the same, and must not be taken for a later one."""
         sequence = self.claim()
-        return PendingRecord(self._wal, _frames(record, sequence), sequence, record.latest_ms)
+        return PendingRecord(self._wal, encode(record, sequence), sequence, record.latest_ms)
 
     def written(self, entry: PendingRecord, position: int) -> None:
         """Note that the entry is in the log at this position."""
