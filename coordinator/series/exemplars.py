@@ -100,11 +100,11 @@ def _put_length(out: np.ndarray, at: int, length: int) -> int:
     return at + 1
 
 
-@kernel(types.int64(Bytes, _TABLE, types.int64, _OUT, types.int64), first=True)
-def _put_labels(body: np.ndarray, spans: np.ndarray, count: int, out: np.ndarray, at: int) -> int:
-    """Write these labels, the first `count` rows of `spans`, in canonical form (`shared.labels.encode`) to `out` from
-    `at`. Returns where they end."""
-    for i in range(count):
+@kernel(types.int64(Bytes, _TABLE, _INTS, types.int64, _OUT, types.int64), first=True)
+def _put_labels(body: np.ndarray, spans: np.ndarray, order: np.ndarray, count: int, out: np.ndarray, at: int) -> int:
+    """Write the labels in the first `count` rows of `spans`, of this `order`, in canonical form
+    (`shared.labels.encode`) to `out` from `at`. Returns where they end."""
+    for i in order[:count]:
         name_size, value_size = spans[i, 1] - spans[i, 0], spans[i, 3] - spans[i, 2]
         # At most 512 bytes each, so a length has one byte or two.
         size = name_size + value_size + 4 + np.int64(name_size >= 0x80) + np.int64(value_size >= 0x80)
@@ -121,24 +121,31 @@ def _put_labels(body: np.ndarray, spans: np.ndarray, count: int, out: np.ndarray
     return at
 
 
-@kernel(types.int64(Bytes, _TABLE, types.int64, types.int64, types.int64, types.int64, types.int64), first=True)
-def _insert(body: np.ndarray, spans: np.ndarray, count: int, name: int, name_end: int, value: int, end: int) -> int:
-    """Insert a label into the first `count` rows of `spans`, which ascend by name. Returns 0 if the name is there."""
-    at = count
-    while at > 0 and ascends(body, name, name_end, spans[at - 1, 0], spans[at - 1, 1]):
-        at -= 1
-    if at > 0 and not ascends(body, spans[at - 1, 0], spans[at - 1, 1], name, name_end):
+@kernel(types.int64(Bytes, _TABLE, _INTS, types.int64), first=True)
+def _insert(body: np.ndarray, spans: np.ndarray, order: np.ndarray, count: int) -> int:
+    """Insert the label of row `count` of `spans` into `order`, which has the rows before it in ascending order of their
+    names. Returns 0 if its name is there already."""
+    name, name_end = spans[count, 0], spans[count, 1]
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        other = order[middle]
+        if ascends(body, spans[other, 0], spans[other, 1], name, name_end):
+            low = middle + 1
+        else:
+            high = middle
+    if low < count and not ascends(body, name, name_end, spans[order[low], 0], spans[order[low], 1]):
         return 0
-    for i in range(count, at, -1):
-        spans[i] = spans[i - 1]
-    spans[at, 0], spans[at, 1], spans[at, 2], spans[at, 3] = name, name_end, value, end
+    for i in range(count, low, -1):
+        order[i] = order[i - 1]
+    order[low] = count
     return 1
 
 
-@kernel(types.int64(Bytes, _INTS, _TABLE), first=True)
-def _read_one(body: np.ndarray, row: np.ndarray, spans: np.ndarray) -> int:
-    """Read the message of one exemplar into TIME, VALUE, FAULT and DETAIL of its row, and its labels into `spans`, in
-    ascending order. Returns the number of labels. One with an empty value is the same as none."""
+@kernel(types.int64(Bytes, _INTS, _TABLE, _INTS), first=True)
+def _read_one(body: np.ndarray, row: np.ndarray, spans: np.ndarray, order: np.ndarray) -> int:
+    """Read the message of one exemplar into TIME, VALUE, FAULT and DETAIL of its row, and its labels into `spans`, with
+    their ascending `order`. Returns the number of labels. One with an empty value is the same as none."""
     at, end = row[BEGIN], row[MESSAGE_END]
     count, characters = 0, 0
     row[FAULT] = MALFORMED
@@ -162,7 +169,8 @@ def _read_one(body: np.ndarray, row: np.ndarray, spans: np.ndarray) -> int:
                 return 0
             characters += _characters(body, name, name_end) + _characters(body, value, value_end)
             if characters <= LABEL_CHARACTERS_MAX and value < value_end:
-                if _insert(body, spans, count, name, name_end, value, value_end) == 0:
+                spans[count, 0], spans[count, 1], spans[count, 2], spans[count, 3] = name, name_end, value, value_end
+                if _insert(body, spans, order, count) == 0:
                     row[FAULT], row[DETAIL], row[DETAIL_END] = TWICE, name, name_end
                     return 0
                 count += 1
@@ -191,12 +199,13 @@ def _read_one(body: np.ndarray, row: np.ndarray, spans: np.ndarray) -> int:
 def _read(body: np.ndarray, exemplars: np.ndarray, spans: np.ndarray, labels: np.ndarray) -> None:
     """Read all exemplars, and write the labels of those without a fault to `labels`, one after another."""
     at = 0
+    order = np.empty(len(spans), dtype=np.int64)
     for i in range(len(exemplars)):
         row = exemplars[i]
-        count = _read_one(body, row, spans)
+        count = _read_one(body, row, spans, order)
         row[OWN] = at
         if row[FAULT] == 0:
-            at = _put_labels(body, spans, count, labels, at)
+            at = _put_labels(body, spans, order, count, labels, at)
         row[OWN_END] = at
 
 
