@@ -209,7 +209,7 @@ AREAS = (
     _counter("triptych_samples_stored_total", "shard", "Samples accepted by the shard, those of the service included"),
     _gauge("triptych_exemplars", "shard", "Exemplars in memory"),
     _counter(
-        "triptych_exemplars_total",
+        "triptych_exemplars_arrived_total",
         "shard result",
         "Exemplars that came: stored, repeated (it was there already), out_of_order (older than the latest of its "
         "series), and those of the stored ones that were dropped because of a bound (bound)",
