@@ -33,7 +33,7 @@ class _Skipped:
         self._logged_at = -SKIPPED_LOG_INTERVAL_S
 
     def add(self, cut: Cut, metadata_left_out: int) -> None:
-        self._counts.update(exemplars=cut.exemplars, histograms=cut.histograms, metadata=metadata_left_out)
+        self._counts.update(exemplars=cut.exemplars_left_out, histograms=cut.histograms, metadata=metadata_left_out)
         now = time.monotonic()
         if self._counts.total() and now - self._logged_at >= SKIPPED_LOG_INTERVAL_S:
             event(logging.WARNING, "remote write: skipped what is not stored", trace=False, **self._counts)
@@ -45,10 +45,10 @@ _skipped = _Skipped()
 
 
 async def write(request: web.Request) -> web.Response:
-    """204 when every sample of the request is durable and visible, and its metadata is stored.
+    """204 when every sample and exemplar of the request is durable and visible, and its metadata is stored.
 
-    400 names the series and metadata that are not valid; the others of the request are stored nevertheless. On 503 any
-    part of the request may have been stored: sending it again changes nothing.
+    400 names the series, exemplars and metadata that are not valid; the others of the request are stored nevertheless.
+    On 503 any part of the request may have been stored: sending it again changes nothing.
     """
     context = request.app[CONTEXT]
     _check_type(request)
@@ -56,6 +56,8 @@ async def write(request: web.Request) -> web.Response:
     if cut.parts:
         await context.samples.write(cut.parts)
     context.telemetry.samples_in += cut.samples
+    context.telemetry.exemplars_in += cut.exemplars
+    context.telemetry.exemplars_refused += cut.exemplars_refused
     left_out = 0
     if cut.metadata:
         left_out = await metadata.keep(context.links, cut.metadata, context.settings.write_timeout_ms / 1000)

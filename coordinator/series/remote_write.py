@@ -16,8 +16,9 @@ import snappy
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from coordinator.series import division, metadata
+from coordinator.series import division, exemplars, metadata
 from coordinator.series import walk as kernels
+from coordinator.series.exemplars import EXEMPLARS_MAX
 from coordinator.series.walk import (
     COLUMNS,
     COUNTS,
@@ -25,6 +26,7 @@ from coordinator.series.walk import (
     EXEMPLARS,
     HISTOGRAMS,
     LABELS,
+    LABELS_END,
     METADATA,
     PLAIN,
     SAMPLES,
@@ -72,15 +74,22 @@ _LABELS_FIELD = remote_write_pb2.RawTimeSeries.LABELS_FIELD_NUMBER
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one series may have: number of labels, bytes of a label name, bytes of a label value."""
+    """What one series may have: number of labels, bytes of a label name, bytes of a label value; and the exemplars of
+    one request, 0 if exemplars are not stored."""
 
     labels: int
     name_bytes: int
     value_bytes: int
+    exemplars: int = EXEMPLARS_MAX
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
-        return cls(settings.labels_per_series_max, settings.label_name_bytes_max, settings.label_value_bytes_max)
+        return cls(
+            settings.labels_per_series_max,
+            settings.label_name_bytes_max,
+            settings.label_value_bytes_max,
+            EXEMPLARS_MAX if settings.exemplars_bytes else 0,
+        )
 
     def array(self) -> NDArray[np.int64]:
         return np.array([self.labels, self.name_bytes, self.value_bytes], dtype=np.int64)
@@ -89,20 +98,28 @@ class Limits:
 @dataclass(slots=True)
 class Walk:
     """A body and where its series are: `table` int64[series, COLUMNS] (columns of `coordinator.series.walk`), `hashes`
-    uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what is not kept."""
+    uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what there is beside samples.
+    `numbers`: which series of the request they are, if they are not all."""
 
     body: NDArray[np.uint8]
     table: NDArray[np.int64]
     hashes: NDArray[np.uint64]
     counts: NDArray[np.int64]
+    numbers: Sequence[int] | None = None
+
+    def name(self, row: int) -> str:
+        """The series in this row, in the words of an error message."""
+        number = row if self.numbers is None else self.numbers[row]
+        label_bytes = self.body[self.table[row, LABELS] : self.table[row, LABELS_END]].tobytes()
+        return f"series {number} {_shown([(n.encode(), v.encode()) for n, v in labels.decode(label_bytes)])}"
 
 
 @dataclass(slots=True)
 class Cut:
-    """A request ready to be sent: shard → its frames (`shared.sample_frames`), the samples in them, metadata, and what
-    was left out.
+    """A request ready to be sent: shard → its frames (`shared.sample_frames`, `shared.exemplar_frames`), the samples
+    and exemplars in them, metadata, and what was left out.
 
-    `refused` names the first `REFUSED_SHOWN_MAX` series, samples or metadata not valid, of `refused_count`.
+    `refused` names the first `REFUSED_SHOWN_MAX` series, samples, exemplars or metadata not valid, of `refused_count`.
     """
 
     parts: dict[int, Sequence[Frame]] = field(default_factory=dict)
@@ -111,6 +128,8 @@ class Cut:
     refused_count: int = 0
     metadata: list[FamilyMetadata] = field(default_factory=list)
     exemplars: int = 0
+    exemplars_refused: int = 0
+    exemplars_left_out: int = 0
     histograms: int = 0
 
     def refuse(self, text: str) -> None:
@@ -203,10 +222,14 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
         metadata_messages = metadata.messages(walked.body, int(walked.counts[METADATA]))
     if odd:
         _check_odd_fields(odd, limits)
-        rewritten = walk(b"".join(_exact(number, bytes(data), limits, answer) for number, data in odd), limits)
+        fields = {number: _exact(number, bytes(data), limits, answer) for number, data in odd}
+        rewritten = walk(b"".join(fields.values()), limits)
         assert rewritten is not None and not rewritten.table[:, STATUS].any()
+        rewritten.numbers = [number for number, encoded in fields.items() if encoded]
         pieces.append(rewritten)
-    _divide(pieces, shards, answer)
+    per_shard = _divide(pieces, shards, answer)
+    _divide_exemplars(pieces, shards, limits, answer, per_shard)
+    answer.parts.update(per_shard)
     answer.metadata = metadata.read(metadata_messages, answer.refuse)
     return answer
 
@@ -243,11 +266,10 @@ def _check_odd_fields(odd: Sequence[tuple[int, Frame]], limits: Limits) -> None:
         )
 
 
-def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
-    """Fill `answer.parts` from the plain series of the walks. Raises TooLarge past SAMPLES_MAX."""
+def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[Frame]]:
+    """Shard → the frames with the samples of the plain series of the walks. Raises TooLarge past SAMPLES_MAX."""
     per_shard: dict[int, list[Frame]] = {}
     for piece in pieces:
-        answer.exemplars += int(piece.counts[EXEMPLARS])
         answer.histograms += int(piece.counts[HISTOGRAMS])
         rows = np.flatnonzero((piece.table[:, STATUS] == PLAIN) & (piece.table[:, SAMPLES] > 0))
         if not len(rows):
@@ -259,7 +281,34 @@ def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
             )
         for shard, frame in division.divide(piece.body, piece.table, piece.hashes, rows, shards):
             per_shard.setdefault(shard, []).append(frame)
-    answer.parts.update(per_shard)
+    return per_shard
+
+
+def _divide_exemplars(
+    pieces: Sequence[Walk], shards: int, limits: Limits, answer: Cut, per_shard: dict[int, list[Frame]]
+) -> None:
+    """Add the frames with the exemplars of the plain series. Raises TooLarge past the limit."""
+    total = sum(int(piece.counts[EXEMPLARS]) for piece in pieces)
+    if not total:
+        return
+    if not limits.exemplars:
+        answer.exemplars_left_out += total
+        return
+    if total > limits.exemplars:
+        raise TooLarge(f"the request has {total} exemplars; the limit is {limits.exemplars}, send fewer at a time")
+    for piece in pieces:
+        count = int(piece.counts[EXEMPLARS])
+        if not count:
+            continue
+        found = exemplars.read(piece.body, piece.table, count)
+        faults, valid = found.faults(), found.valid()
+        for fault in faults[:REFUSED_SHOWN_MAX].tolist():
+            answer.refuse(f"{piece.name(found.series(fault))}: {found.fault(fault)}")
+        answer.refused_count += max(0, len(faults) - REFUSED_SHOWN_MAX)
+        answer.exemplars_refused += len(faults)
+        answer.exemplars += len(valid)
+        for shard, frame in exemplars.divide(found, piece.table, piece.hashes, valid, shards):
+            per_shard.setdefault(shard, []).append(frame)
 
 
 def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
@@ -270,11 +319,11 @@ def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
     except DecodeError as error:
         raise BadData(f"the body is not a protobuf WriteRequest: series {number}: {error}") from error
     series.DiscardUnknownFields()  # the samples are written anew, and fields unknown in them would be too
-    answer.exemplars += len(series.exemplars)
     answer.histograms += len(series.histograms)
     pairs = [(label.name, label.value) for label in series.labels]
     problem = _label_problem(pairs, limits)
     if problem:
+        answer.exemplars_refused += len(series.exemplars)
         answer.refuse(f"series {number} {_shown(pairs)}: {problem}")
         return b""
     valid_samples = [sample for sample in series.samples if TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX]
@@ -284,10 +333,11 @@ def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
                 f"series {number} {_shown(pairs)}: a sample's timestamp is {sample.timestamp} ms; "
                 "it must lie within the years 1 to 9999"
             )
-    if not valid_samples:
+    if not valid_samples and not series.exemplars:
         return b""
     label_bytes = labels.encode(tuple((name.decode(), value.decode()) for name, value in pairs if value))
-    message = label_bytes + remote_write_pb2.RawTimeSeries(samples=valid_samples).SerializeToString()
+    kept = remote_write_pb2.RawTimeSeries(samples=valid_samples, exemplars=series.exemplars)
+    message = label_bytes + kept.SerializeToString()
     return delimited_head(_TIMESERIES_FIELD, len(message)) + message
 
 

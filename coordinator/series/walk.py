@@ -37,7 +37,7 @@ _HASHES = types.Array(types.uint64, 1, "C")
 
 
 @kernel(types.boolean(Bytes, types.int64, types.int64), first=True)
-def _is_utf8(body: np.ndarray, at: int, end: int) -> bool:
+def is_utf8(body: np.ndarray, at: int, end: int) -> bool:
     """Whether body[at:end] is UTF-8 as RFC 3629 has it: shortest forms, no surrogates, nothing above U+10FFFF."""
     while at + 8 <= end and load64(body, at) & _HIGH_BITS == np.uint64(0):
         at += 8
@@ -79,7 +79,7 @@ def _is_utf8(body: np.ndarray, at: int, end: int) -> bool:
 
 
 @kernel(types.boolean(Bytes, types.int64, types.int64, types.int64, types.int64), first=True)
-def _ascends(body: np.ndarray, a: int, a_end: int, b: int, b_end: int) -> bool:
+def ascends(body: np.ndarray, a: int, a_end: int, b: int, b_end: int) -> bool:
     """Whether body[a:a_end] < body[b:b_end], compared byte by byte."""
     while a < a_end and b < b_end:
         if body[a] != body[b]:
@@ -108,7 +108,7 @@ def _are_utf8(body: np.ndarray, at: int, end: int) -> bool:
         _, at = field_length(body, at + 1, end)
         for _ in range(2):
             size, at = field_length(body, at + 1, end)
-            if not _is_utf8(body, at, at + size):
+            if not is_utf8(body, at, at + size):
                 return False
             at += size
     return True
@@ -133,7 +133,7 @@ def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[in
         size, value = field_length(body, name_end + 1, label_end)
         if size <= 0 or size > value_max or value + size != label_end:
             return 0, at
-        if count > 0 and not _ascends(body, last, last_end, name, name_end):
+        if count > 0 and not ascends(body, last, last_end, name, name_end):
             return 0, at
         if name_end - name == 8 and load64(body, name) == _NAME:
             named = True
