@@ -29,6 +29,7 @@ from shared.histograms.fields import BUCKETS_MAX, FAULTS, Fault, Message, new_me
 from shared.histograms.fields import MESSAGE as _MESSAGE
 from shared.histograms.interning import COLLECTION, LayoutCollection, collected, collection, intern
 from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN, index_range
+from shared.histograms.text import answer_number
 from shared.kernels import kernel
 from shared.xxh64 import Bytes
 
@@ -51,7 +52,7 @@ class Decoded(NamedTuple):
 
     def fault_text(self, row: int) -> str:
         """What is wrong with a histogram that has a fault: the value seen, and what would be right."""
-        seen, wanted = (f"{number:.17g}" for number in (self.seen[row], self.wanted[row]))
+        seen, wanted = (answer_number(float(number)) for number in (self.seen[row], self.wanted[row]))
         return FAULTS[Fault(int(self.faults[row]))].format(seen=seen, wanted=wanted)
 
 
