@@ -161,6 +161,15 @@ def test_counter_resets_are_seen(pairs: list[tuple[NativeHistogram, NativeHistog
     pairs += [
         (a, replace(oracle.compact(oracle.summed([a, b])), hint=b.hint)) for a, b in pairs if a.is_custom == b.is_custom
     ]
+    # Pairs of which the second differs from the first in one respect only.
+    for h, _ in pairs[:5]:
+        if h.is_custom:
+            pairs += [(h, oracle.fewer_bounds(h, h.bounds[1:])), (oracle.fewer_bounds(h, h.bounds[1:]), h)]
+            continue
+        finer = replace(h, schema=h.schema + 1)
+        pairs += [(h, replace(h, zero_threshold=t)) for t in (0.0, h.zero_threshold + 0.25, h.zero_threshold + 1)]
+        pairs += [(h, finer), (finer, oracle.coarser(finer, h.schema)), (h, replace(h, zero_count=h.zero_count + 1))]
+        pairs += [(h, oracle.wider_zero(h, h.zero_threshold + t)) for t in (0.25, 1.0)]
     batch = batch_of([h for pair in pairs for h in pair])
     rows = np.arange(0, 2 * len(pairs), 2)
     got = resets.resets(batch, rows, rows + 1, trusts_hints=trusts_hints)
