@@ -149,7 +149,7 @@ def test_compacting_leaves_the_buckets_with_observations(rows: list[NativeHistog
     batch = batch_of(rows)
     compact = buckets.compacted(batch)
     assert shown(histograms_of(compact)) == shown(map(oracle.compact, rows))
-    assert compact.nbytes <= batch.nbytes
+    assert len(compact.columns.counts) <= len(batch.columns.counts)
 
 
 close = st.one_of(exponential(WHOLE, reach=2), exponential(WHOLE, reach=2), custom(WHOLE))
