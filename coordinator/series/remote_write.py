@@ -7,7 +7,7 @@ written anew in canonical form or refused with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import cramjam
@@ -30,7 +30,7 @@ from coordinator.series.walk import (
     SAMPLES,
     STATUS,
 )
-from proto import remote_write_pb2
+from proto import remote_write_pb2, remote_write_v2_pb2
 from shared import labels
 from shared.config import Settings
 from shared.errors import BadData, TooLarge
@@ -70,6 +70,9 @@ _METADATA_FIELD = remote_write_pb2.RawWriteRequest.METADATA_FIELD_NUMBER
 _LABELS_FIELD = remote_write_pb2.RawTimeSeries.LABELS_FIELD_NUMBER
 
 
+AnySample = remote_write_pb2.Sample | remote_write_v2_pb2.Sample
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one series may have: number of labels, bytes of a label name, bytes of a label value."""
@@ -89,9 +92,11 @@ class Limits:
 @dataclass(slots=True)
 class Walk:
     """A body and where its series are: `table` int64[series, COLUMNS] (columns of `coordinator.series.walk`), `hashes`
-    uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what is not kept."""
+    uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what is not kept. The label bytes are in
+    `label_data`, which for version 1.0 is the body."""
 
     body: NDArray[np.uint8]
+    label_data: NDArray[np.uint8]
     table: NDArray[np.int64]
     hashes: NDArray[np.uint64]
     counts: NDArray[np.int64]
@@ -103,6 +108,7 @@ class Cut:
     was left out.
 
     `refused` names the first `REFUSED_SHOWN_MAX` series, samples or metadata not valid, of `refused_count`.
+    `metadata_keys`: hashes of the metadata that came with series, for `metadata.KnownMetadata`.
     """
 
     parts: dict[int, Sequence[Frame]] = field(default_factory=dict)
@@ -110,6 +116,7 @@ class Cut:
     refused: list[str] = field(default_factory=list)
     refused_count: int = 0
     metadata: list[FamilyMetadata] = field(default_factory=list)
+    metadata_keys: list[int] = field(default_factory=list)
     exemplars: int = 0
     histograms: int = 0
 
@@ -172,7 +179,7 @@ def walk(body: Frame, limits: Limits) -> Walk | None:
     hashes = np.zeros(series, dtype=np.uint64)
     counts = np.zeros(COUNTS, dtype=np.int64)
     kernels.walk(data, table, hashes, counts, limits.array())
-    return Walk(data, table, hashes, counts)
+    return Walk(data, data, table, hashes, counts)
 
 
 def cut(body: Frame, shards: int, limits: Limits) -> Cut:
@@ -187,7 +194,8 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
     if walked is None:
         if len(body) > ODD_BODY_BYTES_MAX:
             raise TooLarge(f"a body of {len(body)} bytes has unknown fields; the limit of such is {ODD_BODY_BYTES_MAX}")
-        _check_odd_counts(*(_count_fields(body, number) for number in (_TIMESERIES_FIELD, _METADATA_FIELD)))
+        check_odd_count(_count_fields(body, _TIMESERIES_FIELD))
+        metadata.check_count(_count_fields(body, _METADATA_FIELD))
         try:
             request = remote_write_pb2.RawWriteRequest.FromString(bytes(body))
         except DecodeError as error:
@@ -197,16 +205,15 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
     else:
         pieces.append(walked)
         rows = np.flatnonzero(walked.table[:, STATUS] != PLAIN).tolist()
-        _check_odd_counts(len(rows), int(walked.counts[METADATA]))
+        check_odd_count(len(rows))
+        metadata.check_count(int(walked.counts[METADATA]))
         spans = walked.table[rows][:, [LABELS, END]].tolist() if rows else []
         odd = [(row, walked.body[begin:end].data) for row, (begin, end) in zip(rows, spans, strict=True)]
         metadata_messages = metadata.messages(walked.body, int(walked.counts[METADATA]))
     if odd:
-        _check_odd_fields(odd, limits)
-        rewritten = walk(b"".join(_exact(number, bytes(data), limits, answer) for number, data in odd), limits)
-        assert rewritten is not None and not rewritten.table[:, STATUS].any()
-        pieces.append(rewritten)
-    _divide(pieces, shards, answer)
+        check_odd_fields(odd, limits)
+        pieces.append(rewalked((_exact(number, bytes(data), limits, answer) for number, data in odd), limits))
+    divide(pieces, shards, answer)
     answer.metadata = metadata.read(metadata_messages, answer.refuse)
     return answer
 
@@ -218,13 +225,12 @@ def _count_fields(body: Frame, number: int) -> int:
     return int(counts[0])
 
 
-def _check_odd_counts(series: int, metadata_messages: int) -> None:
+def check_odd_count(series: int) -> None:
     if series > ODD_SERIES_MAX:
         raise TooLarge(f"{series} series are not in canonical form; the limit is {ODD_SERIES_MAX} a request")
-    metadata.check_count(metadata_messages)
 
 
-def _check_odd_fields(odd: Sequence[tuple[int, Frame]], limits: Limits) -> None:
+def check_odd_fields(odd: Sequence[tuple[int, Frame]], limits: Limits) -> None:
     """Raises TooLarge for series that the protobuf library would make too many objects of."""
     labels_max = max(limits.labels, ODD_LABELS_MIN)
     counts = np.zeros(2, np.int64)
@@ -243,7 +249,7 @@ def _check_odd_fields(odd: Sequence[tuple[int, Frame]], limits: Limits) -> None:
         )
 
 
-def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
+def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
     """Fill `answer.parts` from the plain series of the walks. Raises TooLarge past SAMPLES_MAX."""
     per_shard: dict[int, list[Frame]] = {}
     for piece in pieces:
@@ -257,9 +263,16 @@ def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
             raise TooLarge(
                 f"the request has {answer.samples} samples; the limit is {SAMPLES_MAX}, send fewer at a time"
             )
-        for shard, frame in division.divide(piece.body, piece.table, piece.hashes, rows, shards):
+        for shard, frame in division.divide(piece.body, piece.label_data, piece.table, piece.hashes, rows, shards):
             per_shard.setdefault(shard, []).append(frame)
     answer.parts.update(per_shard)
+
+
+def rewalked(series: Iterable[bytes], limits: Limits) -> Walk:
+    """The walk of series that `canonical` has written, all of which are plain."""
+    rewritten = walk(b"".join(series), limits)
+    assert rewritten is not None and not rewritten.table[:, STATUS].any()
+    return rewritten
 
 
 def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
@@ -269,19 +282,28 @@ def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
         series = remote_write_pb2.RawTimeSeries.FromString(data)
     except DecodeError as error:
         raise BadData(f"the body is not a protobuf WriteRequest: series {number}: {error}") from error
-    series.DiscardUnknownFields()  # the samples are written anew, and fields unknown in them would be too
     answer.exemplars += len(series.exemplars)
     answer.histograms += len(series.histograms)
     pairs = [(label.name, label.value) for label in series.labels]
+    return canonical(number, pairs, series.samples, limits, answer) or b""
+
+
+def canonical(
+    number: int, pairs: Sequence[tuple[bytes, bytes]], samples: Iterable[AnySample], limits: Limits, answer: Cut
+) -> bytes | None:
+    """The `timeseries` field in canonical form of a series with these labels and samples: b"" where no sample of it is
+    valid, None where its labels are not. Refusals go to `answer`."""
     problem = _label_problem(pairs, limits)
     if problem:
-        answer.refuse(f"series {number} {_shown(pairs)}: {problem}")
-        return b""
-    valid_samples = [sample for sample in series.samples if TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX]
-    for sample in series.samples:
-        if not TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX:
+        answer.refuse(f"series {number} {shown(pairs)}: {problem}")
+        return None
+    valid_samples = []
+    for sample in samples:
+        if TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX:
+            valid_samples.append(remote_write_pb2.Sample(value=sample.value, timestamp=sample.timestamp))
+        else:
             answer.refuse(
-                f"series {number} {_shown(pairs)}: a sample's timestamp is {sample.timestamp} ms; "
+                f"series {number} {shown(pairs)}: a sample's timestamp is {sample.timestamp} ms; "
                 "it must lie within the years 1 to 9999"
             )
     if not valid_samples:
@@ -317,7 +339,7 @@ def _label_problem(pairs: Sequence[tuple[bytes, bytes]], limits: Limits) -> str:
     return ""
 
 
-def _shown(pairs: Sequence[tuple[bytes, bytes]]) -> str:
+def shown(pairs: Sequence[tuple[bytes, bytes]]) -> str:
     """The label set as PromQL text, cut where it gets long."""
     texts, size = [], 0
     for name, value in pairs:
