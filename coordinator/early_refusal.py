@@ -40,6 +40,19 @@ def path_of_whole(data: bytes) -> str | None:
     return first[1].decode("ascii") if len(data) == head_end + 4 + body_bytes else None
 
 
+def end_of_request(data: bytes, begin: int) -> int:
+    """Where the request that begins there ends, if another follows it; 0 if none follows or the end cannot be told."""
+    head_end = data.find(b"\r\n\r\n", begin) + 4
+    if head_end < 4 or head_end == len(data):
+        return 0
+    head = data[begin : head_end - 2].lower()
+    lengths = _CONTENT_LENGTH.findall(head)
+    if b"transfer-encoding" in head or len(lengths) > 1:
+        return 0
+    end = head_end + (int(lengths[0]) if lengths else 0)
+    return end if end < len(data) else 0
+
+
 def refusal(path: str, why: str, request_id: str, header_lines: bytes) -> bytes:
     """The whole answer to a request to this path. `header_lines`: of every answer, each with its end."""
     # Clients that were refused together shall not come back together.

@@ -22,7 +22,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Holder
 from coordinator.connections import Connections
-from coordinator.early_refusal import path_of_whole, refusal
+from coordinator.early_refusal import end_of_request, path_of_whole, refusal
 from coordinator.pressure import Pressure
 from coordinator.request_ids import id_in
 from coordinator.responses import error_answer
@@ -162,7 +162,14 @@ class Connection(RequestHandler):
             data = self._taken_back() + data  # pipelined: what cannot wait whole takes the usual way
         elif self._pressure.is_on and self._is_kept(data):
             return
-        self._read(data)
+        # The parser forgets the requests that came in one piece with a malformed one, and they would have no answers.
+        begin = 0
+        while self._body.is_eof() and not self.head_bytes and (end := end_of_request(data, begin)):
+            self._read(data[begin:end])
+            begin = end
+            if self._is_refused:
+                return
+        self._read(data[begin:])
 
     def _read(self, data: bytes) -> None:
         self._latest = data[:HEAD_BYTES]

@@ -20,11 +20,11 @@ from typing import Protocol
 from coordinator.clients import Client
 from coordinator.pressure import WRITE_PATHS, Pressure
 
-ROOM = 64
-"""Requests that may wait. A turn looks at all of them, some 10 µs."""
+ROOM, ROOM_OVERFULL = 64, 16
+"""Requests that may wait; the second while more comes than leaves. A turn looks at all of them, some 10 µs."""
 OVERFULL_S = 1.0
 """So long after a request found no room, the newest is first in turn."""
-WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.25
+WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.05
 """A request is refused when it has waited so long; the second while more comes than leaves."""
 
 
@@ -60,7 +60,8 @@ class WaitingRoom:
         """Wait for a turn."""
         now = time.monotonic()
         self._stays[visitor] = _Stay(client, path in WRITE_PATHS, now)
-        if len(self._stays) > ROOM:
+        room = ROOM_OVERFULL if now < self._overfull_until else ROOM
+        while len(self._stays) > room:
             self._overfull_until = now + OVERFULL_S
             self._refuse(self._least_wanted())
 
@@ -69,22 +70,23 @@ class WaitingRoom:
         return self._stays.pop(visitor, None) is not None
 
     def admit(self) -> None:
-        """Give turns while there are places. To be called when a request has been answered."""
+        """Give turns while there are places, and refuse those who have waited too long. To be called when a request has
+        been answered, and at intervals."""
         stays = self._stays
+        if stays:
+            self._refuse_late()
         while stays and self._pressure.has_place():
             visitor = self._next()
             del stays[visitor]
             visitor.go_on()
 
-    def look(self) -> None:
-        """To be called at intervals: refuse those who have waited too long."""
+    def _refuse_late(self) -> None:
         now = time.monotonic()
         since_max = now - (WAIT_OVERFULL_MAX_S if now < self._overfull_until else WAIT_MAX_S)
         for visitor, stay in list(self._stays.items()):
             if stay.since > since_max:
                 break
             self._refuse(visitor)
-        self.admit()
 
     def _next(self) -> Visitor:
         """Whose turn it is."""

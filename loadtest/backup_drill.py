@@ -113,16 +113,32 @@ def _vectors(number: int) -> tuple[str, bytes, dict[str, str]]:
 def fill(cluster: Cluster, scale: float) -> int:
     """Write the data. Returns the number of steps of each series."""
     steps = max(CHUNK_STEPS, round(SAMPLES * scale / SERIES / CHUNK_STEPS) * CHUNK_STEPS)
-    for first in range(0, steps, CHUNK_STEPS):
+    write_samples(cluster, steps)
+    write_records(cluster, round(RECORDS * scale))
+    write_vectors(cluster, round(VECTORS * scale))
+    return steps
+
+
+def write_samples(cluster: Cluster, steps: int, begin: int = 0) -> None:
+    """`steps` samples of each of SERIES series, from step `begin` on, as they come from senders that scrape."""
+    for first in range(begin, begin + steps, CHUNK_STEPS):
         work = Workload("m", SERIES, CHUNK_STEPS, START_MS + first * STEP_MS)
         send(cluster.port, requests(work, CONNECTIONS, seed=first))
         _say(f"{(first + CHUNK_STEPS) * SERIES:,} samples", end="\r")
+
+
+def write_records(cluster: Cluster, count: int) -> None:
+    """Durable records of RECORD_BYTES random bytes, RECORDS_AT_ONCE in a request."""
     connection = http.client.HTTPConnection("127.0.0.1", cluster.port, timeout=120)
-    for number in range(round(RECORDS * scale / RECORDS_AT_ONCE)):
+    for number in range(count // RECORDS_AT_ONCE):
         _post(connection, "/api/v1/log/append", _append_body(b"key", number, RECORDS_AT_ONCE), JSON)
-    for body in write_bodies(clustered(round(VECTORS * scale), DIMENSION, 1)):
+
+
+def write_vectors(cluster: Cluster, count: int) -> None:
+    """Vectors of DIMENSION numbers."""
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.port, timeout=120)
+    for body in write_bodies(clustered(count, DIMENSION, 1)):
         _post(connection, "/api/v1/vector/write", body, PROTOBUF)
-    return steps
 
 
 def _post(connection: http.client.HTTPConnection, path: str, body: bytes, headers: dict[str, str]) -> bytes:

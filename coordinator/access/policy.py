@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +69,10 @@ def _material(config: TlsServerConfig) -> TlsMaterial:
 
 def _content(path: Path, setting: str, bytes_max: int) -> bytes:
     try:
-        with open(path, "rb") as file:
+        # A pipe would keep the start waiting for somebody to write, and can be read once.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{setting} names {path}, which is no regular file")
             content = file.read(bytes_max + 1)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{setting} names {path}, which cannot be read: {_reason(error)}") from None

@@ -36,10 +36,12 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """One backup. `name`: of the backup, which begins with its moment in UTC. `data_format`: the format of the data
+    """One backup. `number`: grows from backup to backup of a place, whatever the clock does. `name`: of the backup,
+    which begins with its moment in UTC. `data_format`: the format of the data
     directory (`shared.manifest.FORMAT`). `warnings`: what was damaged already."""
 
     format: int
+    number: int
     name: str
     moment_ms: int
     cluster_id: str

@@ -45,7 +45,7 @@ def backup(api: Api, place: Place, report: Report) -> Sent:
         with _kept(api, answer["view"]):
             source = source_of(api, answer["view"], Path(answer["path"]))
             files, copied = _copy(source, place, known[-1] if known else None, present, report)
-            inventory = _inventory(source, answer, files)
+            inventory = _inventory(known[-1].number + 1 if known else 1, source, answer, files)
         _verify(place, copied, report)
         place.publish(f"{INVENTORIES}{inventory.name}{SUFFIX}", inventory.encode())
     return Sent(inventory, sum(copied.values()), answer["heldBackMs"])
@@ -106,10 +106,11 @@ def _copy(
     return entries, copied
 
 
-def _inventory(source: Source, answer: dict[str, Any], files: list[Entry]) -> Inventory:
+def _inventory(number: int, source: Source, answer: dict[str, Any], files: list[Entry]) -> Inventory:
     identity = Manifest.decode(b"".join(source.read(manifest.NAME)))
     return Inventory(
         FORMAT,
+        number,
         answer["view"],
         answer["momentMs"],
         identity.cluster_id,
@@ -194,7 +195,7 @@ def inventories(place: Place, tolerate: bool | list[str] = False) -> list[Invent
                 raise BackupError(text) from error
             if isinstance(tolerate, list):
                 tolerate.append(text)
-    return found
+    return sorted(found, key=lambda inventory: inventory.number)
 
 
 def yield_to_others() -> None:

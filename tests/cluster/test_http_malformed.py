@@ -140,9 +140,12 @@ def test_malformed_form_is_400(server: Cluster, kind: str) -> None:
     assert_refused(server, METRICS, [post(METRICS, b"Content-Length: %d\r\n\r\n" % len(body) + body)])
 
 
-def test_requests_before_a_malformed_one_are_answered(server: Cluster) -> None:
+@pytest.mark.parametrize("is_one_piece", [False, True])
+def test_requests_before_a_malformed_one_are_answered(server: Cluster, is_one_piece: bool) -> None:
     healthy = b"GET /-/healthy HTTP/1.1\r\n" + HOST + b"\r\n"
-    answer = exchange(server, [healthy, healthy, get(VECTOR, b"?q=\xff")])
+    query = post(METRICS, b"Content-Length: 7\r\n\r\nquery=1")
+    parts = [healthy, query, get(VECTOR, b"?q=\xff")]
+    answer = exchange(server, [b"".join(parts)] if is_one_piece else parts)
     assert answer.count(b"HTTP/1.1 200 OK") == 2
     assert answer.count(b" 400 ") == 1
     assert answer.rstrip().endswith(b"}")

@@ -326,6 +326,18 @@ def test_prune_removes_what_no_backup_names(view: Path, location: str, tmp_path:
     assert_restored(view, tmp_path / "data")
 
 
+def test_the_newest_backup_is_the_last_one_made_also_when_the_clock_was_set_back(
+    view: Path, location: str, tmp_path: Path
+) -> None:
+    for day in (23, 22, 21):
+        (view / "day").write_text(str(day))
+        back_up(view, location, f"202611{day}T000000Z-0")
+    restore(location, tmp_path / "data")
+    assert (tmp_path / "data/day").read_text() == "21"
+    removed, _ = sending.prune(open_place(location), 1)
+    assert removed == ["20261123T000000Z-0", "20261122T000000Z-0"]
+
+
 def test_prune_and_a_backup_never_run_at_once(view: Path, location: str) -> None:
     with open_place(location, create=True).locked(), pytest.raises(BackupError, match="in use"):
         back_up(view, location)
@@ -347,10 +359,10 @@ def test_an_inventory_that_is_damaged_is_named_and_prune_refuses(view: Path, tmp
 
 
 def test_an_inventory_that_leaves_the_directory_is_refused() -> None:
-    inventory = Inventory(1, "x", 0, "c", 1, 1, [], [])
+    inventory = Inventory(1, 1, "x", 0, "c", 1, 1, [], [])
     for path in ("../x", "/x", "a/../../x"):
         entry = {"path": path, "size": 0, "digest": "00" * 16, "changed_ns": 0, "inode": 0}
-        bad = Inventory(1, "x", 0, "c", 1, 1, [], [sending.Entry(**entry)])
+        bad = Inventory(1, 1, "x", 0, "c", 1, 1, [], [sending.Entry(**entry)])
         with pytest.raises(ValueError, match="not in a data directory"):
             Inventory.decode(bad.encode())
     assert Inventory.decode(inventory.encode()) == inventory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from base64 import b64encode
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,6 +98,14 @@ async def test_a_file_that_cannot_be_used_refuses_the_start(
     for name in ("web_config", "tokens"):
         with pytest.raises(ConfigError, match=f"TRIPTYCH_{name.upper()} names .*, which cannot be read"):
             Gatekeeper(Settings(**{name: str(files / "none")}))  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["web_config", "tokens"])
+async def test_a_pipe_is_no_file_and_holds_no_start_up(files: Path, name: str) -> None:
+    os.mkfifo(files / "pipe")
+    with pytest.raises(ConfigError, match="which is no regular file"):
+        Gatekeeper(Settings(**{name: str(files / "pipe")}))  # type: ignore[arg-type]
 
 
 async def test_without_files_everybody_may_do_everything(files: Path) -> None:

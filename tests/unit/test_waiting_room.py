@@ -126,22 +126,28 @@ def test_who_has_waited_too_long_is_refused(house: House, clock: list[float]) ->
     clock[0] += 0.1
     house.enters("young", client)
     clock[0] += module.WAIT_MAX_S - 0.1
-    house.room.look()
+    house.room.admit()
     assert house.events == ["not old"]
     house.fill(client)
     house.events.clear()
     clock[0] += module.WAIT_OVERFULL_MAX_S
     house.enters("new", client)
-    house.room.look()
+    house.room.admit()
     assert len(house.room) == 1
     assert house.turns(1) == ["new"]
 
 
-def test_a_look_gives_turns(house: House) -> None:
-    house.fill(Client("a"), 2)
-    house.pressure.places = 5
-    house.room.look()
-    assert house.events == ["a0", "a1"]
+def test_nobody_waits_long_while_more_comes_than_leaves(house: House, clock: list[float]) -> None:
+    client = Client("a")
+    house.fill(client, ROOM + 1)
+    clock[0] += module.WAIT_OVERFULL_MAX_S / 2
+    house.events.clear()
+    house.enters("new", client)
+    assert len(house.room) == module.ROOM_OVERFULL
+    assert len(house.events) == ROOM + 1 - module.ROOM_OVERFULL
+    clock[0] += module.WAIT_OVERFULL_MAX_S / 2
+    assert house.turns(2)[-1] == "new"
+    assert len(house.room) == 0
 
 
 def test_who_has_gone_has_no_turn(house: House) -> None:
