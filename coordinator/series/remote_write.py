@@ -7,7 +7,8 @@ written anew in canonical form or refused with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import cramjam
@@ -188,7 +189,19 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
     A series or sample that is not valid is left out and named in `Cut.refused`. Raises BadData if the body is not a
     WriteRequest, TooLarge past the bounds above.
     """
-    walked = walk(body, limits)
+    return cut_walked(body, walk(body, limits), shards, limits)
+
+
+def steps(walked: Walk | None) -> float:
+    """How many series and metadata messages of a walked request are read by interpreted code, one by one: all of a body
+    whose top level the kernel does not know."""
+    if walked is None:
+        return math.inf
+    return int(np.count_nonzero(walked.table[:, STATUS])) + int(walked.counts[METADATA])
+
+
+def cut_walked(body: Frame, walked: Walk | None, shards: int, limits: Limits) -> Cut:
+    """What `cut` does, of a body that has been walked."""
     answer = Cut()
     pieces: list[Walk] = []
     if walked is None:
@@ -201,28 +214,55 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
         except DecodeError as error:
             raise BadData(f"the body is not a protobuf WriteRequest: {error}") from error
         metadata_messages: Sequence[Frame] = request.metadata
-        odd: list[tuple[int, Frame]] = list(enumerate(request.timeseries))
+        data = np.frombuffer(b"".join(request.timeseries), np.uint8)
+        rows = np.arange(len(request.timeseries))
+        sizes = np.fromiter(map(len, request.timeseries), np.int64, len(rows))
+        ends = np.cumsum(sizes)
+        begins = ends - sizes
     else:
         pieces.append(walked)
-        rows = np.flatnonzero(walked.table[:, STATUS] != PLAIN).tolist()
+        rows = np.flatnonzero(walked.table[:, STATUS] != PLAIN)
         check_odd_count(len(rows))
         metadata.check_count(int(walked.counts[METADATA]))
-        spans = walked.table[rows][:, [LABELS, END]].tolist() if rows else []
-        odd = [(row, walked.body[begin:end].data) for row, (begin, end) in zip(rows, spans, strict=True)]
+        data, begins, ends = walked.body, walked.table[rows, LABELS], walked.table[rows, END]
         metadata_messages = metadata.messages(walked.body, int(walked.counts[METADATA]))
-    if odd:
-        check_odd_fields(odd, limits)
-        pieces.append(rewalked((_exact(number, bytes(data), limits, answer) for number, data in odd), limits))
+    if len(rows):
+        pieces.append(rewalked(_odd(data, rows, begins, ends, limits, answer), limits))
     divide(pieces, shards, answer)
     answer.metadata = metadata.read(metadata_messages, answer.refuse)
     return answer
 
 
+def _odd(
+    data: NDArray[np.uint8],
+    rows: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    limits: Limits,
+    answer: Cut,
+) -> Iterator[bytes]:
+    """The series data[begins:ends], whose numbers are `rows`, through the protobuf library one by one. Raises TooLarge
+    for those that the library would make too many objects of."""
+    counts = np.zeros((len(rows), 2), np.int64)
+    # Of all of them: a kernel called for each would not let other threads in.
+    kernels.count_fields(data, begins, ends, _LABELS_FIELD, counts)
+    # Flat lists, of which no element is an object that the garbage collector must visit.
+    spans = rows.tolist(), begins.tolist(), ends.tolist()
+    labels_max = max(limits.labels, ODD_LABELS_MIN)
+    totals = np.cumsum(counts[:, 1]).tolist()
+    for number, begin, end, label_count, fields in zip(*spans, counts[:, 0].tolist(), totals, strict=True):
+        if label_count > labels_max:
+            raise TooLarge(f"series {number} has {label_count} labels; the limit is {limits.labels}")
+        check_odd_size(number, end - begin, fields)
+    for number, begin, end in zip(*spans, strict=True):
+        yield _exact(number, data[begin:end].tobytes(), limits, answer)
+
+
 def _count_fields(body: Frame, number: int) -> int:
     """How many length-delimited fields of this number the message has; 0 for what is no message."""
-    counts = np.zeros(2, np.int64)
-    kernels.count_fields(np.frombuffer(body, np.uint8), number, counts)
-    return int(counts[0])
+    data, counts = np.frombuffer(body, np.uint8), np.zeros((1, 2), np.int64)
+    kernels.count_fields(data, np.zeros(1, np.int64), np.array([len(data)]), number, counts)
+    return counts.item(0, 0)
 
 
 def check_odd_count(series: int) -> None:
@@ -230,22 +270,16 @@ def check_odd_count(series: int) -> None:
         raise TooLarge(f"{series} series are not in canonical form; the limit is {ODD_SERIES_MAX} a request")
 
 
-def check_odd_fields(odd: Sequence[tuple[int, Frame]], limits: Limits) -> None:
-    """Raises TooLarge for series that the protobuf library would make too many objects of."""
-    labels_max = max(limits.labels, ODD_LABELS_MIN)
-    counts = np.zeros(2, np.int64)
-    for number, data in odd:
-        counts[0] = 0
-        kernels.count_fields(np.frombuffer(data, np.uint8), _LABELS_FIELD, counts)
-        if counts[0] > labels_max:
-            raise TooLarge(f"series {number} has {counts[0]} labels; the limit is {limits.labels}")
-        if len(data) > ODD_BODY_BYTES_MAX:
-            raise TooLarge(
-                f"series {number} is not in canonical form and has {len(data)} bytes; the limit is {ODD_BODY_BYTES_MAX}"
-            )
-    if counts[1] > ODD_FIELDS_MAX:
+def check_odd_size(number: int, size: int, fields: int) -> None:
+    """Raises TooLarge for a series that is not plain and has so many bytes, and `fields` with those before it."""
+    if size > ODD_BODY_BYTES_MAX:
         raise TooLarge(
-            f"series not in canonical form have {counts[1]} fields together; the limit is {ODD_FIELDS_MAX} a request"
+            f"series {number} is not in canonical form and has {size} bytes; the limit is {ODD_BODY_BYTES_MAX}"
+        )
+    if fields > ODD_FIELDS_MAX:
+        raise TooLarge(
+            f"series not in canonical form have {fields} fields together, up to series {number}; "
+            f"the limit is {ODD_FIELDS_MAX} a request"
         )
 
 

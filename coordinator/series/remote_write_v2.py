@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coordinator.series import expansion, metadata, remote_write
 from coordinator.series import walk_v2 as kernels
-from coordinator.series.remote_write import ODD_BODY_BYTES_MAX, SERIES_MAX, Cut, Limits, Walk
+from coordinator.series.remote_write import ODD_BODY_BYTES_MAX, Cut, Limits, Walk
 from coordinator.series.walk import COLUMNS, COUNTS, END, LABELS, METADATA, ODD, STATUS
 from coordinator.series.walk_v2 import BEGIN, METADATA_COLUMNS, SYMBOL_COLUMNS, SYMBOL_END
 from proto import remote_write_v2_pb2
@@ -26,7 +26,9 @@ from shared.wire import Frame
 
 MESSAGE = "io.prometheus.write.v2.Request"
 SYMBOLS_MAX = 1 << 20
-"""Symbols of one request: their table takes 24 bytes for each of them, however little the body spends on one."""
+"""Symbols of one request: their table takes 32 bytes for each of them, however little the body spends on one."""
+SERIES_MAX = 1 << 19
+"""Series of one request: its tables and frames take some 180 bytes for each, and the body may spend 8 on one."""
 
 _METADATA_MIN = 2
 """Rows of the table of metadata: one, and the one that the next series is read into."""
@@ -43,7 +45,7 @@ class Survey:
     references: NDArray[np.int64]
     said: NDArray[np.int64]
     label_bytes: int
-    odd: list[int]
+    odd: NDArray[np.int64]
     """Series that are not plain."""
 
     @property
@@ -57,8 +59,7 @@ class Survey:
         return len(self.odd) + len(self.said)
 
     def text(self, symbol: int) -> bytes:
-        begin, end = self.symbols[symbol, BEGIN], self.symbols[symbol, SYMBOL_END]
-        return self.walk.body[begin:end].tobytes()
+        return self.walk.body[self.symbols.item(symbol, BEGIN) : self.symbols.item(symbol, SYMBOL_END)].tobytes()
 
 
 def survey(body: Frame, limits: Limits, bytes_max: int) -> Survey:
@@ -106,7 +107,7 @@ def survey(body: Frame, limits: Limits, bytes_max: int) -> Survey:
     walk = Walk(data, data[:0], table, np.empty(series, dtype=np.uint64), counts)
     if counts[METADATA] > metadata.METADATA_MAX:
         raise TooLarge(f"the series have more than {metadata.METADATA_MAX} different metadata together, the limit")
-    return Survey(walk, symbols, references, said[: counts[METADATA]], label_bytes, odd.tolist())
+    return Survey(walk, symbols, references, said[: counts[METADATA]], label_bytes, odd)
 
 
 def _check_symbols(symbols: NDArray[np.int64], body_bytes: int) -> None:
@@ -132,7 +133,7 @@ def cut(surveyed: Survey, shards: int, limits: Limits, known: Container[int] = (
     assert is_as_measured, "labels take as many bytes as were measured"
     entries.add_plain(known)
     pieces = [walk]
-    if surveyed.odd:
+    if len(surveyed.odd):
         pieces.append(remote_write.rewalked(_odd(surveyed, limits, answer, entries), limits))
     remote_write.divide(pieces, shards, answer)
     answer.metadata = list(entries.entries)
@@ -142,35 +143,37 @@ def cut(surveyed: Survey, shards: int, limits: Limits, known: Container[int] = (
 def _odd(surveyed: Survey, limits: Limits, answer: Cut, entries: _Entries) -> Iterator[bytes]:
     """The series that are not plain, through the protobuf library one by one, in the canonical form of version 1.0.
     Refusals go to `answer`, the metadata of series with valid labels to `entries`."""
-    body = surveyed.walk.body
-    odd = []
-    for number, (begin, end) in zip(
-        surveyed.odd, surveyed.walk.table[surveyed.odd][:, [LABELS, END]].tolist(), strict=True
-    ):
-        references = kernels.count_references(body, begin, end)
-        if references // 2 > limits.labels:
-            answer.refuse(f"series {number}: it has {references // 2} labels; the limit is {limits.labels}")
-        else:
-            odd.append((number, body[begin:end].data))
-    remote_write.check_odd_fields(odd, limits)
+    body, symbols = surveyed.walk.body, surveyed.symbols
+    begins, ends = surveyed.walk.table[surveyed.odd, LABELS], surveyed.walk.table[surveyed.odd, END]
+    counts = np.zeros((len(surveyed.odd), 2), dtype=np.int64)
+    kernels.count_fields(body, begins, ends, counts)  # of all of them: a call for each would not let other threads in
+    label_counts = counts[:, 0] // 2
+    is_read = label_counts <= limits.labels
+    for number, count in zip(surveyed.odd[~is_read].tolist(), label_counts[~is_read].tolist(), strict=True):
+        answer.refuse(f"series {number}: it has {count} labels; the limit is {limits.labels}")
+    # Flat lists, of which no element is an object that the garbage collector must visit.
+    spans = surveyed.odd[is_read].tolist(), begins[is_read].tolist(), ends[is_read].tolist()
+    fields = np.cumsum(counts[is_read, 1]).tolist()
+    for number, begin, end, fields_before in zip(*spans, fields, strict=True):
+        remote_write.check_odd_size(number, end - begin, fields_before)
     text_bytes = 0
-    for number, data in odd:
-        series = _parsed(number, data)
+    for number, begin, end in zip(*spans, strict=True):
+        series = _parsed(number, body[begin:end].tobytes())
         answer.exemplars += len(series.exemplars)
         answer.histograms += len(series.histograms)
         references = list(series.labels_refs)
-        problem = _reference_problem(references, len(surveyed.symbols))
+        problem = _reference_problem(references, len(symbols))
         if problem:
             answer.refuse(f"series {number}: {problem}")
             continue
-        spans = surveyed.symbols[references][:, [BEGIN, SYMBOL_END]].tolist()
-        text_bytes += sum(end - begin for begin, end in spans)
+        sizes = [symbols.item(reference, SYMBOL_END) - symbols.item(reference, BEGIN) for reference in references]
+        text_bytes += sum(sizes)
         if text_bytes > ODD_BODY_BYTES_MAX:
             raise TooLarge(
                 f"labels of series that are not in canonical form have more than {ODD_BODY_BYTES_MAX} bytes, up to "
                 f"series {number}; send the request in smaller ones"
             )
-        texts = [body[begin:end].tobytes() for begin, end in spans]
+        texts = [surveyed.text(reference) for reference in references]
         pairs = list(zip(texts[::2], texts[1::2], strict=True))
         written = remote_write.canonical(number, pairs, series.samples, limits, answer)
         if written is not None:
@@ -179,9 +182,9 @@ def _odd(surveyed: Survey, limits: Limits, answer: Cut, entries: _Entries) -> It
             yield written
 
 
-def _parsed(number: int, data: Frame) -> remote_write_v2_pb2.RawTimeSeries:
+def _parsed(number: int, data: bytes) -> remote_write_v2_pb2.RawTimeSeries:
     try:
-        return remote_write_v2_pb2.RawTimeSeries.FromString(bytes(data))
+        return remote_write_v2_pb2.RawTimeSeries.FromString(data)
     except DecodeError as error:
         raise BadData(f"the body is not a protobuf {MESSAGE}: series {number}: {error}") from error
 

@@ -215,11 +215,8 @@ def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.nd
     counts[HISTOGRAMS] += histograms
 
 
-@kernel(types.void(Bytes, types.int64, _INTS), first=True, allocates=False)
-def count_fields(body: np.ndarray, number: int, counts: np.ndarray) -> None:
-    """Add to `counts` how many length-delimited fields of this number a message has, and how many fields in all, up to
-    one that is not whole."""
-    at, end = 0, len(body)
+@kernel(types.void(Bytes, types.int64, types.int64, types.int64, _INTS), first=True, allocates=False)
+def _count_fields(body: np.ndarray, at: int, end: int, number: int, counts: np.ndarray) -> None:
     while at >= 0 and at < end:
         tag, at = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
         if at < 0:
@@ -232,6 +229,14 @@ def count_fields(body: np.ndarray, number: int, counts: np.ndarray) -> None:
             at = past_field(body, at, end, tag & 7)
         counts[0] += np.int64(tag == number << 3 | DELIMITED)
         counts[1] += 1
+
+
+@kernel(types.void(Bytes, _INTS, _INTS, types.int64, _TABLE), first=True, allocates=False)
+def count_fields(body: np.ndarray, begins: np.ndarray, ends: np.ndarray, number: int, counts: np.ndarray) -> None:
+    """`counts` (int64[n, 2], zeros before): how many length-delimited fields of this number each of the messages
+    body[begins[i]:ends[i]] has, and how many fields in all, up to one that is not whole."""
+    for i in range(len(counts)):
+        _count_fields(body, begins[i], ends[i], number, counts[i])
 
 
 @kernel(types.int64(Bytes), first=True, allocates=False)

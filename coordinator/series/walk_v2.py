@@ -327,18 +327,20 @@ def measure(
     return total
 
 
-@kernel(types.int64(Bytes, types.int64, types.int64), first=True, allocates=False)
-def count_references(body: np.ndarray, at: int, end: int) -> int:
-    """How many label references the TimeSeries body[at:end] has, packed or not, up to a field that is not whole."""
-    references = 0
-    while at < end:
-        tag, content, following = _field(body, at, end)
-        if tag < 0:
-            break
-        if tag == 0x0A:
-            for i in range(content, following):
-                references += np.int64(body[i] < 0x80)
-        else:
-            references += np.int64(tag == 0x08)
-        at = following
-    return references
+@kernel(types.void(Bytes, _INTS, _INTS, _TABLE), first=True, allocates=False)
+def count_fields(body: np.ndarray, begins: np.ndarray, ends: np.ndarray, counts: np.ndarray) -> None:
+    """`counts` (int64[n, 2], zeros before): how many label references, packed or not, and how many fields each of the
+    TimeSeries body[begins[i]:ends[i]] has, up to a field that is not whole."""
+    for i in range(len(counts)):
+        at, end = begins[i], ends[i]
+        while at < end:
+            tag, content, following = _field(body, at, end)
+            if tag < 0:
+                break
+            if tag == 0x0A:
+                for place in range(content, following):
+                    counts[i, 0] += np.int64(body[place] < 0x80)
+            else:
+                counts[i, 0] += np.int64(tag == 0x08)
+            counts[i, 1] += 1
+            at = following
