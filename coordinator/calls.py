@@ -70,11 +70,15 @@ class Waits:
         self.calls += 1
         self.ms += ms
 
+    def mean_s(self) -> float:
+        """The mean since it was last taken, in seconds."""
+        return self.ms / self.calls / 1000 if self.calls else 0.0
+
     def taken(self) -> float:
-        """The mean since the last time, in seconds."""
-        mean_ms = self.ms / self.calls if self.calls else 0.0
+        """As `mean_s`, which begins anew with this."""
+        mean_s = self.mean_s()
         self.calls, self.ms = 0, 0.0
-        return mean_ms / 1000
+        return mean_s
 
 
 @dataclass(slots=True)

@@ -35,14 +35,17 @@ TICK_S = 0.1
 """How often the state is looked at."""
 STANDING_TICKS = 3
 """A wait above the target for so many ticks in a row is a standing queue; a shorter one is a burst."""
-LIMIT_MIN = 16
+CROWD = 48
+"""With so many requests at work, a wait above the target bounds them at once: what they wait for each other they would
+also wait if the queue turned out to stand. Nothing is refused before it has stood."""
+LIMIT_MIN, LIMIT_MIN_A_WORKER = 8, 4
 """At least so many requests may be at work: enough to keep all processes busy and to share an fsync."""
 REFUSED_FROM = 48
 """A request that cannot wait in the waiting room is not refused while fewer are at work, also where the bound is lower.
 A closed loop of some tens of clients, such as a dashboard or a benchmark, is no overload, however slow the machine."""
 SHRINK_LEAST, SHRINK_MOST = 0.95, 0.6
-"""The bound becomes so many times what it was in one tick, at least and at most."""
-GROWTH = 1.05
+"""The bound becomes so many times what it was in one tick, at least and at most. The first one has no such limit."""
+GROWTH = 1.06
 """The bound grows by this factor in a tick in which the wait is below half of the target: it is gone after some
 seconds."""
 WRITES_SHARE, HEAVY_SHARE = 0.75, 0.5
@@ -99,7 +102,8 @@ class Pressure:
         total = self._memory.total_bytes()
         self.reserve_bytes = settings.memory_reserve_bytes or min(int(total * RESERVE_SHARE), RESERVE_BYTES_MAX)
         self._limit: float | None = None  # None: the wait bounds nothing
-        self._ticks_above = 0
+        self._limit_min = max(LIMIT_MIN, LIMIT_MIN_A_WORKER * settings.worker_count())
+        self._ticks_above = self._ticks_bounded = 0
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -141,6 +145,11 @@ class Pressure:
         used = self._wanted() / max(self._limit, REFUSED_FROM)
         by_wait = Level.WRITES if used >= WRITES_SHARE else Level.HEAVY if used >= HEAVY_SHARE else Level.BACKGROUND
         return max(self.memory_level, by_wait)
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether there has been a bound for long enough for the queue to be no burst."""
+        return self._ticks_bounded >= STANDING_TICKS
 
     def _wanted(self) -> int:
         """Requests that are at work or want to be."""
@@ -236,12 +245,24 @@ class Pressure:
         finally:
             self._schedule()
 
+    def look_at_crowd(self) -> None:
+        """Bound the requests at work now if they are a crowd and wait for each other. To be called when one comes while
+        nothing is refused."""
+        at_work = self._work.at_work()
+        if at_work < CROWD:
+            return
+        self.wait_s = max(waits.mean_s() for waits in self._waits)
+        if self.wait_s > self._target_s:
+            self._shrink(at_work)
+            self.is_on = True
+
     def look(self, behind_s: float) -> None:
         """See how things are. `behind_s`: by how much the event loop is late."""
         self.loop_lag.add(behind_s)
         self.wait_s = max([behind_s, *(waits.taken() for waits in self._waits)])
         self._look_at_memory()
         self._look_at_waits()
+        self._ticks_bounded = 0 if self._limit is None else self._ticks_bounded + 1
         self.is_on = self._limit is not None or self.memory_level > Level.NONE
         if self.is_on:
             if self._ticks % PAUSE_TICKS == 0:
@@ -298,8 +319,9 @@ class Pressure:
                 at_work=at_work,
             )
         used = at_work if self._limit is None else min(at_work, self._limit)
-        factor = min(max(self._target_s / self.wait_s, SHRINK_MOST), SHRINK_LEAST)
-        self._limit = max(used * factor, LIMIT_MIN)
+        most = 0.0 if self._limit is None else SHRINK_MOST
+        factor = min(max(self._target_s / self.wait_s, most), SHRINK_LEAST)
+        self._limit = max(used * factor, self._limit_min)
 
 
 def _stopped(level: Level) -> str:

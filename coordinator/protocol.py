@@ -160,8 +160,11 @@ class Connection(RequestHandler):
             return  # what follows is nothing that can be read; the connection ends with the answer
         if self._unread:
             data = self._taken_back() + data  # pipelined: what cannot wait whole takes the usual way
-        elif self._pressure.is_on and self._is_kept(data):
-            return
+        else:
+            if not self._pressure.is_on:
+                self._pressure.look_at_crowd()
+            if self._pressure.is_on and self._is_kept(data):
+                return
         # The parser forgets the requests that came in one piece with a malformed one, and they would have no answers.
         begin = 0
         while self._body.is_eof() and not self.head_bytes and (end := end_of_request(data, begin)):
@@ -180,6 +183,7 @@ class Connection(RequestHandler):
         super().data_received(data)
         if self._request_count != requests:
             self._connections.heard(self)
+            self._connections.admission.announce(self.holder)
             if self._messages:
                 self._note_request()
         elif not is_body and data:

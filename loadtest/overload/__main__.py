@@ -35,6 +35,9 @@ FIRST_RATE, RATE_FACTOR = 200.0, 1.25
 SEARCH_S = 4.0
 PAST_PEAK = 3
 """The search ends when so many rates in a row have brought no more goodput."""
+SUSTAINABLE_SHARE = 0.95
+"""The sustainable rate is the lowest one with this share of the best goodput: which of several past the peak is best is
+chance."""
 REST_S = 3.0
 LOADS = (1, 2, 3)
 GOODPUT_SHARE_MIN, WAIT_RATIO_MAX = 0.8, 5.0
@@ -110,17 +113,16 @@ async def _measure(port: int, mix: Sequence[Request], options: argparse.Namespac
 
 
 async def _find_peak(port: int, mix: Sequence[Request], idle: Measured, known_rate: float) -> Measured:
+    """The run at the sustainable rate."""
     if known_rate:
         return await _run(port, mix, known_rate, SEARCH_S, [HOST])
-    rate, best, since_best = FIRST_RATE, idle, 0
-    while since_best < PAST_PEAK:
-        run = await _run(port, mix, rate, SEARCH_S, [HOST])
-        _say(_row("search", run, idle, None))
-        since_best += 1
-        if run.goodput > best.goodput:
-            best, since_best = run, 0
+    rate, runs, best = FIRST_RATE, [idle], 0
+    while len(runs) - 1 - best < PAST_PEAK:
+        runs.append(await _run(port, mix, rate, SEARCH_S, [HOST]))
+        _say(_row("search", runs[-1], idle, None))
+        best = max(range(len(runs)), key=lambda place: runs[place].goodput)
         rate *= RATE_FACTOR
-    return best
+    return next(run for run in runs if run.goodput >= SUSTAINABLE_SHARE * runs[best].goodput)
 
 
 async def _run(port: int, mix: Sequence[Request], rate: float, seconds: float, addresses: Sequence[str]) -> Measured:

@@ -19,6 +19,8 @@ DEADLINE_S = 1.0
 TICK_S = 0.001
 CONNECTIONS_MAX = 3_000
 """A request that finds no connection below this bound has failed: its client could not even ask."""
+OPENED_S = 0.3
+"""Connections that are open from the beginning: for all requests of so many seconds."""
 CONTENT_LENGTH = b"content-length:"
 
 
@@ -91,6 +93,7 @@ class Client:
     async def run(self, requests: Sequence[Request], rate: float, seconds: float) -> Outcomes:
         """The outcomes of `requests`, sent in turn `rate` times a second."""
         self.outcomes = Outcomes()
+        await self._connect(min(round(rate * OPENED_S), CONNECTIONS_MAX))
         began = time.perf_counter()
         count, sent = round(rate * seconds), 0
         while sent < count:
@@ -110,6 +113,18 @@ class Client:
             connection.abort()
         self._idle.clear()
         await asyncio.sleep(0.1)
+
+    async def _connect(self, count: int) -> None:
+        """Open connections before the first request is due. To open one takes this process as long as several requests:
+        several hundred at once would keep requests waiting that the service does not know of."""
+        loop = asyncio.get_running_loop()
+        while self._opened < count:
+            address = (self._addresses[self._opened % len(self._addresses)], 0)
+            _, connection = await loop.create_connection(
+                lambda: _Connection(self), HOST, self._port, local_addr=address
+            )
+            self._opened += 1
+            self._idle.append(connection)
 
     def _send(self, request: Request, due: float) -> None:
         if self._idle:

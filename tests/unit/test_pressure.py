@@ -99,6 +99,21 @@ def test_a_standing_queue_is_an_overload_by_work_that_waits_or_by_an_event_loop_
         assert service.pressure.level == Level.WRITES
 
 
+def test_a_crowd_that_waits_for_itself_is_bounded_at_once_and_refused_when_it_stands(service: Service) -> None:
+    pressure = service.pressure
+    for requests, wait_ms in ((module.CROWD - 1, 500.0), (module.CROWD, TARGET_MS - 1.0)):
+        service.work.requests, service.waits.calls, service.waits.ms = requests, 1, wait_ms
+        pressure.look_at_crowd()
+        assert not pressure.is_on
+    service.work.requests, service.waits.calls, service.waits.ms = 100, 2, 4.0 * TARGET_MS
+    pressure.look_at_crowd()
+    assert pressure.is_on
+    assert pressure.limit == 50
+    assert not pressure.is_standing
+    service.look(wait_ms=TARGET_MS - 1, times=STANDING_TICKS)
+    assert pressure.is_standing
+
+
 def test_the_mean_of_waits_counts_once() -> None:
     waits = Waits(calls=4, ms=100.0)
     assert waits.taken() == 0.025

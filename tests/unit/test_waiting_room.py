@@ -16,6 +16,7 @@ READ, WRITE = "/api/v1/query", "/api/v1/log/append"
 class Pressure:
     def __init__(self) -> None:
         self.places = 0
+        self.is_standing = True
 
     def has_place(self) -> bool:
         return self.places > 0
@@ -93,6 +94,17 @@ def test_the_newest_has_the_first_turn_and_the_oldest_is_refused_when_there_is_n
     assert house.turns(2) == ["new", f"a{ROOM - 1}"]
     clock[0] += module.OVERFULL_S
     assert house.turns(1) == ["a1"]
+
+
+def test_nobody_is_refused_in_a_burst(house: House, clock: list[float]) -> None:
+    client = Client("a")
+    house.pressure.is_standing = False
+    house.fill(client, module.ROOM_BURST)
+    assert house.turns(2) == ["a0", "a1"]
+    house.pressure.is_standing = True  # it does not end
+    house.enters("new", client)
+    assert len(house.room) == ROOM
+    assert house.turns(1)[-1] == "new"
 
 
 def test_writes_are_refused_before_reads(house: House) -> None:
