@@ -21,6 +21,7 @@ import snappy
 from coordinator.series import remote_write, remote_write_v2
 from coordinator.series.remote_write import Cut
 from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body, request_v2
+from shared import allocator
 from shared.config import Settings
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
@@ -61,11 +62,18 @@ def request(first: int, series: int, samples: int, at: int) -> bytes:
 
 
 def wide(series: int) -> Iterator[Series]:
-    """Series of a cluster of containers: sixteen labels, 470 bytes a series."""
+    """Series of a cluster of containers: sixteen labels of 567 bytes."""
     for own, samples in series_of(0, series, 1, 0):
         assert isinstance(own, dict)
         more = {f"kubernetes_label_{i:02}": f"value-of-the-label-{i:02}" for i in range(9)}
         yield {**own, **more}, samples
+
+
+def scraped(series: int) -> Iterator[Series]:
+    """The scrape of one target: five labels of 110 bytes, most of them the same in all series."""
+    for i in range(series):
+        own = {"__name__": f"node_metric_{i // 16}_total", "instance": "db-7.example:9100", "job": "node"}
+        yield {**own, "cpu": str(i % 16), "cluster": "eu-west-1"}, [(START_MS, float(i))]
 
 
 def metadata_of(metric: str) -> tuple[int, str]:
@@ -116,7 +124,12 @@ def stages() -> None:
 def versions() -> None:
     """All of the decoding, from the body that was sent to the frames of 8 shards: version 2.0, with the metadata that
     it carries, beside 1.0. In turn, since a busy machine changes from one moment to the next."""
-    shapes = {"seven labels": list(series_of(0, REQUEST_SERIES, 1, 0)), "sixteen labels": list(wide(REQUEST_SERIES))}
+    allocator.keep_pages()  # as the coordinator does
+    shapes = {
+        "seven labels": list(series_of(0, REQUEST_SERIES, 1, 0)),
+        "sixteen labels": list(wide(REQUEST_SERIES)),
+        "one scrape": list(scraped(REQUEST_SERIES)),
+    }
     for name, series in shapes.items():
         sent = [snappy.compress(body(series)), snappy.compress(with_metadata(series))]
         known = set(_cut_v2(sent[1], set()).metadata_keys)
