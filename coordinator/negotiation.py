@@ -26,14 +26,14 @@ def content_type(request: web.Request) -> str:
     return request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
 
 
-def content_type_parameter(request: web.Request, name: str) -> str:
-    """The parameter of the media type with this name (in lower case); "" where it is missing."""
+def content_type_parameter(request: web.Request, name: str, default: str) -> str:
+    """The first parameter of the media type with this name (in lower case)."""
     _, *parameters = request.headers.get(hdrs.CONTENT_TYPE, "").split(";")
     for parameter in parameters:
         key, _, value = parameter.partition("=")
         if key.strip().lower() == name:
             return value.strip().strip('"')
-    return ""
+    return default
 
 
 def preferred(request: web.Request, *media_types: str) -> str:

@@ -162,7 +162,7 @@ def _message(request: web.Request) -> str:
     kind = content_type(request)
     if kind != REMOTE_WRITE:
         raise BadData(f"Content-Type is {kind!r}; it must be {REMOTE_WRITE}")
-    message = content_type_parameter(request, "proto") or MESSAGES[0]
+    message = content_type_parameter(request, "proto", MESSAGES[0])
     if message not in MESSAGES:
         raise BadData(f"Content-Type has proto={message[:200]!r}; it must be {' or '.join(MESSAGES)}, or missing")
     return message

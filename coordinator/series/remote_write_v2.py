@@ -158,7 +158,11 @@ def _odd(surveyed: Survey, limits: Limits, answer: Cut, entries: _Entries) -> It
         remote_write.check_odd_size(number, end - begin, fields_before)
     text_bytes = 0
     for number, begin, end in zip(*spans, strict=True):
-        series = _parsed(number, body[begin:end].tobytes())
+        try:
+            series = remote_write_v2_pb2.RawTimeSeries.FromString(body[begin:end].tobytes())
+        except DecodeError as error:
+            answer.refuse(f"series {number} is not a protobuf TimeSeries: {error}")
+            continue
         answer.exemplars += len(series.exemplars)
         answer.histograms += len(series.histograms)
         references = list(series.labels_refs)
@@ -180,13 +184,6 @@ def _odd(surveyed: Survey, limits: Limits, answer: Cut, entries: _Entries) -> It
             said = series.metadata
             entries.add(number, dict(pairs)[b"__name__"].decode(), said.type, said.help_ref, said.unit_ref)
             yield written
-
-
-def _parsed(number: int, data: bytes) -> remote_write_v2_pb2.RawTimeSeries:
-    try:
-        return remote_write_v2_pb2.RawTimeSeries.FromString(data)
-    except DecodeError as error:
-        raise BadData(f"the body is not a protobuf {MESSAGE}: series {number}: {error}") from error
 
 
 def _reference_problem(references: list[int], symbols: int) -> str:

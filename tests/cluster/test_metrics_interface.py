@@ -143,6 +143,7 @@ def test_a_timestamp_beyond_reason_is_refused(cluster: Cluster, metric: str, tim
             {**HEADERS, "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v3.Request"},
             "write.v3.Request",
         ),
+        ({**HEADERS, "Content-Type": "application/x-protobuf;proto="}, "Content-Type has proto=''"),
         (HEADERS_V2, "no symbols"),  # what is sent is the message of version 1.0
     ],
 )

@@ -166,12 +166,28 @@ def test_long_texts_are_refused_as_by_version_1(name: str, value: str, reason: s
         (b"\x22\x00\x2a\x05abc", "the field at byte 2 is not whole"),
         (b"\x22\x00\x2a\xff\xff\xff\xff\xff", "the field at byte 2 is not whole"),
         (b"\x22\x00\xff\xff\xff\xff\xff\xff", "the field at byte 2 is not whole"),
-        (b"\x22\x00\x2a\x02\x0a\x09", "series 0:"),
     ],
 )
 def test_what_is_no_request_is_bad_data(raw: bytes, reason: str) -> None:
     with pytest.raises(BadData, match=reason):
         cut(raw)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"\x0a\x09",
+        b"\x0a\x01\x80",
+        b"\x0a\x02\x01\x02\x12\x05",
+        b"\x0a\x02\x01\x02\x12\x02\x10\xff",
+        b"\xff",
+        b"\x0b\x10",
+    ],
+)
+def test_a_series_that_is_cut_off_within_is_named_and_the_others_are_kept(damaged: bytes) -> None:
+    answer = cut(body_v2([GOOD]) + delimited_head(5, len(damaged)) + damaged + b"\x2a\x04\x0a\x02\x01\x02")
+    assert (answer.samples, answer.refused_count) == (1, 1)
+    assert answer.refused[0].startswith("series 1 is not a protobuf TimeSeries")
 
 
 def test_exemplars_and_histograms_are_counted_in_plain_series_and_odd_ones() -> None:
