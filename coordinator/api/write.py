@@ -17,6 +17,7 @@ from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import REMOTE_WRITE, content_type, content_type_parameter
 from coordinator.series import metadata, remote_write, remote_write_v2
+from coordinator.series.metadata import KnownMetadata
 from coordinator.series.remote_write import Cut, Limits
 from coordinator.series.remote_write_v2 import Survey
 from shared.config import Settings
@@ -91,8 +92,7 @@ async def _keep_metadata(context: Context, cut: Cut) -> None:
     left_out = 0
     if cut.metadata:
         left_out = await metadata.keep(context.links, cut.metadata, context.settings.write_timeout_ms / 1000)
-        if cut.metadata_keys and not left_out:
-            context.known_metadata.add(cut.metadata_keys)
+        context.known_metadata.add(cut.metadata_keys)  # also what found no room, which is sent again when forgotten
     _skipped.add(cut, left_out)
 
 
@@ -128,11 +128,11 @@ async def _read_v2(request: web.Request) -> Cut:
     settings, known = context.settings, context.known_metadata
     raw, size = await _held_body(request)
     known.forget()
-    survey = partial(_survey, raw, settings)
+    survey = partial(_survey, raw, settings, known)
     surveyed = survey() if size <= INLINE_BYTES_MAX else await context.decodings.run(max(size, len(raw)), survey)
     del raw, survey
     hold(request, surveyed.label_bytes)
-    cut = partial(remote_write_v2.cut, surveyed, settings.shards, Limits.of(settings), known)
+    cut = partial(remote_write_v2.cut, surveyed, settings.shards, Limits.of(settings))
     if surveyed.bytes_total <= INLINE_BYTES_MAX and surveyed.steps <= INLINE_STEPS_MAX:
         return cut()
     return await context.decodings.run(surveyed.bytes_total, cut)
@@ -152,9 +152,9 @@ def _cut(raw: bytes, settings: Settings) -> Cut:
     return remote_write.cut(body, settings.shards, Limits.of(settings))
 
 
-def _survey(raw: bytes, settings: Settings) -> Survey:
+def _survey(raw: bytes, settings: Settings, known: KnownMetadata) -> Survey:
     body = remote_write.decompress(raw, settings.decompressed_bytes_max)
-    return remote_write_v2.survey(body, Limits.of(settings), settings.decompressed_bytes_max)
+    return remote_write_v2.survey(body, Limits.of(settings), settings.decompressed_bytes_max, known)
 
 
 def _message(request: web.Request) -> str:

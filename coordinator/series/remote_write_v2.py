@@ -37,13 +37,15 @@ _METADATA_MIN = 2
 @dataclass(slots=True)
 class Survey:
     """A body with the table of its symbols and its series checked: `symbols` int64[symbols, SYMBOL_COLUMNS],
-    `references` int64[series, 2], `said` int64[n, METADATA_COLUMNS] (columns of `coordinator.series.walk_v2`). The
+    `references` int64[series, 2], `said` int64[n, METADATA_COLUMNS] and the hashes of its
+    rows, `keys` uint64[n] (columns of `coordinator.series.walk_v2`). The
     labels of the walk, of `label_bytes`, are not written yet."""
 
     walk: Walk
     symbols: NDArray[np.int64]
     references: NDArray[np.int64]
     said: NDArray[np.int64]
+    keys: NDArray[np.uint64]
     label_bytes: int
     odd: NDArray[np.int64]
     """Series that are not plain."""
@@ -62,8 +64,9 @@ class Survey:
         return self.walk.body[self.symbols.item(symbol, BEGIN) : self.symbols.item(symbol, SYMBOL_END)].tobytes()
 
 
-def survey(body: Frame, limits: Limits, bytes_max: int) -> Survey:
-    """Find the symbols and series of a decompressed request, and what its labels take.
+def survey(body: Frame, limits: Limits, bytes_max: int, known: Container[int] = ()) -> Survey:
+    """Find the symbols and series of a decompressed request, what its labels take, and the metadata that is not among
+    the `known` (by hash).
 
     Raises BadData if it is no Request or its table of symbols is not valid; TooLarge for more than SYMBOLS_MAX symbols,
     SERIES_MAX series, or more than `bytes_max` bytes with the labels written out, and past the bounds of version 1.0
@@ -107,7 +110,11 @@ def survey(body: Frame, limits: Limits, bytes_max: int) -> Survey:
     walk = Walk(data, data[:0], table, np.empty(series, dtype=np.uint64), counts)
     if counts[METADATA] > metadata.METADATA_MAX:
         raise TooLarge(f"the series have more than {metadata.METADATA_MAX} different metadata together, the limit")
-    return Survey(walk, symbols, references, said[: counts[METADATA]], label_bytes, odd)
+    said = said[: counts[METADATA]]
+    keys = np.empty(len(said), dtype=np.uint64)
+    expansion.hash_metadata(data, symbols, said, keys)
+    is_new = np.array([key not in known for key in keys.tolist()], dtype=np.bool_)
+    return Survey(walk, symbols, references, said[is_new], keys[is_new], label_bytes, odd)
 
 
 def _check_symbols(symbols: NDArray[np.int64], body_bytes: int) -> None:
@@ -118,8 +125,8 @@ def _check_symbols(symbols: NDArray[np.int64], body_bytes: int) -> None:
         raise BadData(f"the first of {len(symbols)} symbols has {size} bytes; it must be the empty string")
 
 
-def cut(surveyed: Survey, shards: int, limits: Limits, known: Container[int] = ()) -> Cut:
-    """Cut a request by the shard of each series, and read the metadata that is not among the `known` (by hash).
+def cut(surveyed: Survey, shards: int, limits: Limits) -> Cut:
+    """Cut a request by the shard of each series, and read its metadata.
 
     A series or sample that is not valid is left out and named in `Cut.refused`. Raises TooLarge past the bounds of
     version 1.0.
@@ -131,7 +138,7 @@ def cut(surveyed: Survey, shards: int, limits: Limits, known: Container[int] = (
         walk.body, surveyed.symbols, walk.table, surveyed.references, walk.label_data, walk.hashes
     )
     assert is_as_measured, "labels take as many bytes as were measured"
-    entries.add_plain(known)
+    entries.add_plain()
     pieces = [walk]
     if len(surveyed.odd):
         pieces.append(remote_write.rewalked(_odd(surveyed, limits, answer, entries), limits))
@@ -204,17 +211,11 @@ class _Entries:
         self._surveyed = surveyed
         self._answer = answer
 
-    def add_plain(self, known: Container[int]) -> None:
-        """Add what plain series said and is not known; its hashes go to `Cut.metadata_keys`."""
+    def add_plain(self) -> None:
+        """Add what plain series said; its hashes go to `Cut.metadata_keys`."""
         surveyed = self._surveyed
-        keys = np.empty(len(surveyed.said), dtype=np.uint64)
-        expansion.hash_metadata(surveyed.walk.body, surveyed.symbols, surveyed.said, keys)
-        for key, (metric, kind, help_reference, unit_reference) in zip(
-            keys.tolist(), surveyed.said.tolist(), strict=True
-        ):
-            if key not in known and self.add(
-                None, surveyed.text(metric).decode(), kind, help_reference, unit_reference
-            ):
+        for key, (metric, *said) in zip(surveyed.keys.tolist(), surveyed.said.tolist(), strict=True):
+            if self.add(None, surveyed.text(metric).decode(), *said):
                 self._answer.metadata_keys.append(key)
 
     def add(self, number: int | None, metric: str, kind: int, help_reference: int, unit_reference: int) -> bool:

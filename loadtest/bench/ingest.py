@@ -147,8 +147,8 @@ def _cut_v1(sent: bytes) -> Cut:
 
 
 def _cut_v2(sent: bytes, known: set[int]) -> Cut:
-    surveyed = remote_write_v2.survey(remote_write.decompress(sent, 1 << 30), UNLIMITED, 1 << 30)
-    return remote_write_v2.cut(surveyed, 8, UNLIMITED, known)
+    surveyed = remote_write_v2.survey(remote_write.decompress(sent, 1 << 30), UNLIMITED, 1 << 30, known)
+    return remote_write_v2.cut(surveyed, 8, UNLIMITED)
 
 
 def _seconds(work: Callable[[], object]) -> float:

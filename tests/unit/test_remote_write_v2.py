@@ -26,7 +26,7 @@ STALE = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
 
 
 def cut(raw: bytes, shards: int = 1, limits: Limits = LIMITS, known: frozenset[int] = frozenset()) -> Cut:
-    return remote_write_v2.cut(remote_write_v2.survey(raw, limits, BYTES_MAX), shards, limits, known)
+    return remote_write_v2.cut(remote_write_v2.survey(raw, limits, BYTES_MAX, known), shards, limits)
 
 
 def frames_of(answer: Cut) -> dict[int, list[bytes]]:
@@ -41,7 +41,7 @@ def one_series(**fields: object) -> remote_write_v2_pb2.Request:
     return request
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(series, max_size=6))
 def test_the_same_content_is_cut_into_the_same_frames_by_both_versions(requested: list) -> None:
     first, second = remote_write.cut(body(requested), SHARDS, LIMITS), cut(body_v2(requested), SHARDS)
@@ -51,7 +51,7 @@ def test_the_same_content_is_cut_into_the_same_frames_by_both_versions(requested
     assert second.refused_count == first.refused_count
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from("abcdeé"), unique=True, max_size=6), min_size=1, max_size=8),
     st.lists(texts.filter(bool), min_size=1, max_size=4),
@@ -297,7 +297,7 @@ def test_requests_of_tiny_things_by_the_million_are_too_large(raw: bytes, reason
         cut(raw)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(series, min_size=1, max_size=3), st.data())
 def test_damaged_bodies_are_refused_or_cut_into_valid_ones(requested: list, data: st.DataObject) -> None:
     damaged = bytearray(body_v2(requested))
