@@ -165,8 +165,8 @@ def _labels_size(
     """Check the packed references body[at:end]: (how many bytes the labels have in canonical form, the symbol of the
     metric's name). If they are not those of a plain label set, the symbol is -1, and the bytes are those up to there.
 
-    `shape`: the names of the series before this one, which are known to be in order, then -1. This one's take their
-    place.
+    `shape`: names that are known to be in order, those of the series before this one, then -1. This one's take their
+    place as far as they are in order.
     """
     size, labels, metric, last = 0, 0, np.int64(-1), np.int64(-1)
     is_known = True
@@ -192,8 +192,6 @@ def _labels_size(
         labels += 1
     else:
         return size, metric
-    if not is_known:
-        shape[0] = -1
     return size, np.int64(-1)
 
 
@@ -233,7 +231,7 @@ def _series(
     table[i, STATUS] = ODD
     at, end, own = table[i, LABELS], table[i, END], counts[METADATA]
     first, last, references_end = at, at, np.int64(-1)
-    samples, exemplars, histograms, messages = 0, 0, 0, 0
+    samples, exemplars, histograms = 0, 0, 0
     said[own, TYPE], said[own, HELP], said[own, UNIT] = 0, 0, 0
     while at < end:
         tag, content, following = _field(body, at, end)
@@ -251,8 +249,7 @@ def _series(
             histograms += 1
         elif tag == 0x22:
             exemplars += 1
-        elif tag == 0x2A and messages == 0:
-            messages = 1
+        elif tag == 0x2A:  # protobuf merges several of them
             if not _metadata(body, content, following, said, own):
                 return 0
         elif tag != 0x30:  # created_timestamp, of earlier drafts

@@ -68,6 +68,14 @@ def test_sorted_series_of_changing_shapes_are_plain(shapes: list[list[str]], val
     assert frames_of(remote_write_v2.cut(surveyed, SHARDS, UNLIMITED)) == frames_of(first)
 
 
+def test_names_in_the_order_of_an_earlier_series_are_not_taken_for_those_of_the_last() -> None:
+    shapes = ["abc", "ad", "adc", "abc", "acb", "ac", "acb", "abc", "ab", "abc"]
+    own = [([("__name__", "m"), *((name, "x") for name in names)], [(i, 1.0)]) for i, names in enumerate(shapes)]
+    surveyed = remote_write_v2.survey(body_v2(own), UNLIMITED, BYTES_MAX)
+    is_plain = surveyed.walk.table[:, STATUS] == PLAIN
+    assert is_plain.tolist() == [list(names) == sorted(names) for names in shapes]
+
+
 @given(st.lists(st.tuples(any_times, st.floats(width=64), any_times), min_size=1, max_size=4), st.booleans())
 def test_start_timestamps_are_read_and_change_nothing(samples: list[tuple[int, float, int]], is_odd: bool) -> None:
     labels = [("a", "x"), ("__name__", "m")] if is_odd else [("__name__", "m"), ("a", "x")]
@@ -89,6 +97,26 @@ def test_created_timestamps_of_earlier_drafts_and_stale_markers_are_taken(is_odd
     assert (answer.samples, answer.refused) == (1, [])
     [frame] = answer.parts[0]
     assert struct.pack("<Q", 0x7FF0000000000002) in bytes(frame)
+
+
+def test_fields_between_samples_are_passed_over() -> None:
+    samples = [
+        remote_write_v2_pb2.TimeSeries(samples=[remote_write_v2_pb2.Sample(value=i, timestamp=i)]) for i in (1, 2)
+    ]
+    first, second = (message.SerializeToString() for message in samples)
+    raw = b"\x0a\x02\x01\x02" + first + b"\x30\x0b" + second + b"\x22\x00" + first
+    answer = cut(b"\x22\x00\x22\x08__name__\x22\x04good" + delimited_head(5, len(raw)) + raw)
+    assert frames_of(answer) == frames_of(remote_write.cut(body([(GOOD[0], [(1, 1), (2, 2), (1, 1)])]), 1, LIMITS))
+
+
+def test_what_follows_an_odd_number_of_references_is_not_one() -> None:
+    request = request_v2([GOOD, ({f"l{i:02}": "x" for i in range(15)}, [(1, 1.0)])])
+    del request.timeseries[1].labels_refs[:]
+    request.timeseries[1].labels_refs.extend([1, 2, 3])  # then the tag of a sample, 18, which is the number of a symbol
+    assert len(request.symbols) > 18
+    answer = cut(request.SerializeToString())
+    assert answer.samples == 1
+    assert answer.refused == ["series 1: it has 3 label references; they must be pairs of name and value"]
 
 
 def test_references_that_are_not_packed_and_symbols_behind_the_series_are_read() -> None:
@@ -223,6 +251,22 @@ def test_metadata_is_that_of_version_1_by_family_each_once() -> None:
     ]
     assert {(entry.help, entry.unit) for entry in answer.metadata} == {("hé", "seconds")}
     assert cut(request.SerializeToString(), known=frozenset(answer.metadata_keys)).metadata == []
+
+
+def test_different_metadata_of_one_metric_is_kept_each_once() -> None:
+    request = request_v2([({"__name__": "m", "i": str(i)}, [(1, 1.0)]) for i in range(8)])
+    count = len(request.symbols)
+    request.symbols.extend(["one", "two"])
+    said = [(1, count, 0), (1, count + 1, 0), (1, count + 1, count), (2, count + 1, count)]
+    for entry, own in zip(request.timeseries, said * 2, strict=True):
+        entry.metadata.type, entry.metadata.help_ref, entry.metadata.unit_ref = own
+    answer = cut(request.SerializeToString())
+    assert [(entry.type, entry.help, entry.unit) for entry in answer.metadata] == [
+        ("counter", "one", ""),
+        ("counter", "two", ""),
+        ("counter", "two", "one"),
+        ("gauge", "two", "one"),
+    ]
 
 
 def test_metadata_of_an_odd_series_and_of_one_without_samples_is_kept() -> None:
