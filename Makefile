@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which the first start would otherwise spend; what is in the cache on disk is only loaded.
 COMPILE_KERNELS = $(BIN)/python -m coordinator.warm && $(BIN)/python -m worker.warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-access chaos chaos-minute powerloss check-damage simulate mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-access chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -75,6 +75,9 @@ conformance: $(VENV)/.installed-test
 simulate: $(VENV)/.installed-test  ## 100,000 histories of the log's protocol, then its defects put back; HISTORIES and SEED: a share, without them
 	$(BIN)/python -m tests.simulation --histories $(or $(HISTORIES),100000) --seed $(or $(SEED),0) --jobs 2
 	$(if $(HISTORIES),,$(BIN)/python -m tests.simulation --defects --histories 10000 --jobs 2)
+
+comparison: $(VENV)/.installed-test  ## generated queries, answered by the engine, by shards and by an independent evaluator (CASES, SEED)
+	TRIPTYCH_COMPARISON_CASES=$(or $(CASES),10000) TRIPTYCH_COMPARISON_SEED=$(or $(SEED),20241) $(BIN)/python -m pytest -q tests/conformance/test_hypothesis_comparison.py
 
 mutants: $(VENV)/.installed-test  ## small mistakes put into the code, sampled by SEED, COUNT of them: what share the tests notice
 	$(BIN)/python -m tests.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),60) --seconds $(or $(SECONDS),3600) --least $(or $(LEAST),0.8)

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.access.policy import is_loopback
-from coordinator.api import admin, backup, debug, metadata, queries, query, series, status, vector, write
+from coordinator.api import admin, backup, debug, exemplars, metadata, queries, query, series, status, vector, write
 from coordinator.api.log import append, contents, cursors, scan
 from coordinator.backup.views import Views
 from coordinator.connections import Connections, backlog
@@ -52,7 +52,22 @@ LINE_BYTES_MAX = 65_536
 def build(context: Context) -> web.Application:
     app = web.Application()
     app[CONTEXT] = context
-    modules = [query, queries, series, metadata, append, scan, contents, cursors, vector, admin, backup, debug, status]
+    modules = [
+        query,
+        queries,
+        series,
+        exemplars,
+        metadata,
+        append,
+        scan,
+        contents,
+        cursors,
+        vector,
+        admin,
+        backup,
+        debug,
+        status,
+    ]
     if context.settings.remote_write:
         modules.append(write)
     routes = [route for module in modules for route in module.ROUTES]

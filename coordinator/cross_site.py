@@ -27,6 +27,7 @@ READING_PATHS = frozenset(
     (
         "/api/v1/query",
         "/api/v1/query_range",
+        "/api/v1/query_exemplars",
         "/api/v1/format_query",
         "/api/v1/parse_query",
         "/api/v1/series",

@@ -92,8 +92,8 @@ class WaitingRoom:
     def _next(self) -> Visitor:
         """Whose turn it is."""
         stays = self._stays
-        is_overfull = time.monotonic() < self._overfull_until
-        return min(reversed(stays) if is_overfull else stays, key=lambda visitor: stays[visitor].client.requests)
+        newest_first = len(stays) > ROOM or time.monotonic() < self._overfull_until
+        return min(reversed(stays) if newest_first else stays, key=lambda visitor: stays[visitor].client.requests)
 
     def _refuse_least_wanted(self, count: int) -> None:
         """Refuse so many, each of the client with the most requests here: its writes, the oldest first, then others."""

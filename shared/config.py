@@ -120,6 +120,17 @@ class Settings:
     retention_bytes: int = _setting(
         0, "oldest blocks are dropped while all blocks together are larger than this; 0: never", least=0
     )
+    exemplars_bytes: int = _setting(
+        64 << 20,
+        "exemplars in memory, all shards together, of which the oldest are dropped; 0: none is stored",
+        least=0,
+    )
+    exemplars_per_series: int = _setting(
+        100, "exemplars of one series, of which the oldest are dropped", least=1, most=10_000
+    )
+    exemplars_retention_ms: int = _setting(
+        21_600_000, "exemplars are dropped that are so much older than the newest one of their shard; 0: never", least=0
+    )
     durability: str = _setting(
         "synced", "a write of samples is answered once it is on disk (synced), or before that (buffered)"
     )

@@ -70,6 +70,9 @@ class WorkerMeasurements:
         caches = [shard.series.archive.cache for shard in parts]
         heads = [shard.series.contents.head_times()[0] + _frozen_bytes(shard) for shard in parts]
         values.put("triptych_memory_bytes", sum(heads), name, "head")
+        values.put(
+            "triptych_memory_bytes", sum(shard.series.exemplars.size_bytes for shard in parts), name, "exemplars"
+        )
         values.put("triptych_memory_bytes", sum(cache.size_bytes for cache in caches), name, "block_cache")
         values.put("triptych_memory_bytes", sum(shard.logs.memory_bytes() for shard in parts), name, "log")
         values.put("triptych_memory_bytes", sum(shard.store.state().memory_bytes for shard in parts), name, "rows")
@@ -88,6 +91,10 @@ def _put_series(values: Values, number: str, shard: Shard) -> None:
     counts = series.counts()
     values.put("triptych_series", counts["series"], number)
     values.put("triptych_samples_stored_total", counts["samples_in"], number)
+    exemplars = series.exemplars
+    values.put("triptych_exemplars", len(exemplars), number)
+    for result, count in exemplars.counts().items():
+        values.put("triptych_exemplars_arrived_total", count, number, result)
     values.put("triptych_head_samples", counts["head_samples"], number)
     values.put("triptych_head_bytes", series.contents.head.size_bytes, number)
     values.put("triptych_blocks", counts["blocks"], number)

@@ -39,9 +39,11 @@ async def answer(
     body: msgspec.Struct,
     merge: Merge,
     shards: Iterable[int] | None = None,
+    text: str | None = None,
 ) -> web.Response:
-    """What these shards (default: all) have of a list, merged in a thread, when there is a place for it. Raises
-    Unavailable when none of them answers, or when one does not and `partial_response` is false; Overloaded."""
+    """What these shards (default: all) have of a list, merged in a thread, when there is a place for it. The running
+    queries show it with `text`, by default its selectors. Raises Unavailable when none of the shards answers, or when
+    one does not and `partial_response` is false; Overloaded."""
     context = request.app[CONTEXT]
     numbers = range(context.links.shards) if shards is None else tuple(shards)
     is_partial = parameters.partial_response(fields)
@@ -68,7 +70,8 @@ async def answer(
         work = running.waits(partial(attempt, running))
         return await context.gate.run(client, hash((method, packed)), deadline, work)
 
-    return await listed(request, method, " ".join(fields.getall("match[]", ())), served)
+    shown = " ".join(fields.getall("match[]", ())) if text is None else text
+    return await listed(request, method, shown, served)
 
 
 def _answered(replies: FanOut, merge: Merge) -> web.Response:

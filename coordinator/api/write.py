@@ -43,7 +43,7 @@ class _Skipped:
         self._logged_at = -SKIPPED_LOG_INTERVAL_S
 
     def add(self, cut: Cut, metadata_left_out: int) -> None:
-        self._counts.update(exemplars=cut.exemplars, histograms=cut.histograms, metadata=metadata_left_out)
+        self._counts.update(exemplars=cut.exemplars_left_out, histograms=cut.histograms, metadata=metadata_left_out)
         now = time.monotonic()
         if self._counts.total() and now - self._logged_at >= SKIPPED_LOG_INTERVAL_S:
             event(logging.WARNING, "remote write: skipped what is not stored", trace=False, **self._counts)
@@ -54,38 +54,40 @@ class _Skipped:
 _skipped = _Skipped()
 
 
-def _written(samples: int) -> dict[str, str]:
+def _written(samples: int, exemplars: int) -> dict[str, str]:
     """The headers that tell a sender how much was stored."""
-    counts = {"Samples": samples, "Histograms": 0, "Exemplars": 0}
+    counts = {"Samples": samples, "Histograms": 0, "Exemplars": exemplars}
     return {f"X-Prometheus-Remote-Write-{what}-Written": str(count) for what, count in counts.items()}
 
 
 async def write(request: web.Request) -> web.Response:
-    """204 when every sample of the request is durable and visible, and its metadata is stored.
+    """204 when every sample and exemplar of the request is durable and visible, and its metadata is stored.
 
-    400 names the series and metadata that are not valid; the others of the request are stored nevertheless. In version
-    2.0, where an answer may not be silent about it, so does a request with histograms or exemplars, which are not
+    400 names the series, exemplars and metadata that are not valid; the others of the request are stored nevertheless.
+    In version 2.0, which may not be silent about it, so does a request with histograms or exemplars, which are not
     stored. On 503 any part of the request may have been stored: sending it again changes nothing.
     """
     context = request.app[CONTEXT]
     is_second = _message(request) == remote_write_v2.MESSAGE
-    samples = 0
+    written = _written(0, 0)
     try:
         cut = await (_read_v2(request) if is_second else _read(request))
         if cut.parts:
             await context.samples.write(cut.parts)
-        samples = cut.samples
-        context.telemetry.samples_in += samples
+        written = _written(cut.samples, cut.exemplars)
+        context.telemetry.samples_in += cut.samples
+        context.telemetry.exemplars_in += cut.exemplars
+        context.telemetry.exemplars_refused += cut.exemplars_refused
         await _keep_metadata(context, cut)
         problem = _problem(cut, is_second)
         if problem:
             context.telemetry.series_refused += cut.refused_count
-            raise BadData(f"{samples} samples stored, {problem}")
+            raise BadData(f"{cut.samples} samples stored, {problem}")
     except TriptychError as error:
         if error.status < 500:  # above, nobody knows how much was stored
-            error.headers = _written(samples)
+            error.headers = written
         raise
-    return web.Response(status=204, headers=_written(samples))
+    return web.Response(status=204, headers=written)
 
 
 async def _keep_metadata(context: Context, cut: Cut) -> None:
@@ -99,8 +101,10 @@ async def _keep_metadata(context: Context, cut: Cut) -> None:
 def _problem(cut: Cut, is_second: bool) -> str:
     """What of a request was not stored, and why; "" if nothing that its sender must know of."""
     problems = []
-    if is_second and (cut.histograms or cut.exemplars):
-        problems.append(f"{cut.histograms} histograms and {cut.exemplars} exemplars not, which are not supported")
+    if is_second and (cut.histograms or cut.exemplars_left_out):
+        problems.append(
+            f"{cut.histograms} histograms and {cut.exemplars_left_out} exemplars not, which are not supported"
+        )
     if cut.refused_count:
         more = cut.refused_count - len(cut.refused)
         tail = f"; and {more} more" if more else ""

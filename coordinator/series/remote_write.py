@@ -17,8 +17,9 @@ import snappy
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from coordinator.series import division, metadata
+from coordinator.series import division, exemplars, metadata
 from coordinator.series import walk as kernels
+from coordinator.series.exemplars import EXEMPLARS_MAX
 from coordinator.series.walk import (
     COLUMNS,
     COUNTS,
@@ -26,6 +27,7 @@ from coordinator.series.walk import (
     EXEMPLARS,
     HISTOGRAMS,
     LABELS,
+    LABELS_END,
     METADATA,
     PLAIN,
     SAMPLES,
@@ -76,15 +78,22 @@ AnySample = remote_write_pb2.Sample | remote_write_v2_pb2.Sample
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one series may have: number of labels, bytes of a label name, bytes of a label value."""
+    """What one series may have: number of labels, bytes of a label name, bytes of a label value; and the exemplars of
+    one request, 0 if exemplars are not stored."""
 
     labels: int
     name_bytes: int
     value_bytes: int
+    exemplars: int = EXEMPLARS_MAX
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
-        return cls(settings.labels_per_series_max, settings.label_name_bytes_max, settings.label_value_bytes_max)
+        return cls(
+            settings.labels_per_series_max,
+            settings.label_name_bytes_max,
+            settings.label_value_bytes_max,
+            EXEMPLARS_MAX if settings.exemplars_bytes else 0,
+        )
 
     def array(self) -> NDArray[np.int64]:
         return np.array([self.labels, self.name_bytes, self.value_bytes], dtype=np.int64)
@@ -93,22 +102,30 @@ class Limits:
 @dataclass(slots=True)
 class Walk:
     """A body and where its series are: `table` int64[series, COLUMNS] (columns of `coordinator.series.walk`), `hashes`
-    uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what is not kept. The label bytes are in
-    `label_data`, which for version 1.0 is the body."""
+    uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what there is beside samples. The label bytes
+    are in `label_data`, which for version 1.0 is the body. `numbers`: which series of the request they are, if they are
+    not all."""
 
     body: NDArray[np.uint8]
     label_data: NDArray[np.uint8]
     table: NDArray[np.int64]
     hashes: NDArray[np.uint64]
     counts: NDArray[np.int64]
+    numbers: Sequence[int] | None = None
+
+    def name(self, row: int) -> str:
+        """The series in this row, in the words of an error message."""
+        number = row if self.numbers is None else self.numbers[row]
+        label_bytes = self.body[self.table[row, LABELS] : self.table[row, LABELS_END]].tobytes()
+        return f"series {number} {shown([(n.encode(), v.encode()) for n, v in labels.decode(label_bytes)])}"
 
 
 @dataclass(slots=True)
 class Cut:
-    """A request ready to be sent: shard → its frames (`shared.sample_frames`), the samples in them, metadata, and what
-    was left out.
+    """A request ready to be sent: shard → its frames (`shared.sample_frames`, `shared.exemplar_frames`), the samples
+    and exemplars in them, metadata, and what was left out.
 
-    `refused` names the first `REFUSED_SHOWN_MAX` series, samples or metadata not valid, of `refused_count`.
+    `refused` names the first `REFUSED_SHOWN_MAX` series, samples, exemplars or metadata not valid, of `refused_count`.
     `metadata_keys`: hashes of the metadata that came with series, for `metadata.KnownMetadata`.
     """
 
@@ -119,6 +136,8 @@ class Cut:
     metadata: list[FamilyMetadata] = field(default_factory=list)
     metadata_keys: list[int] = field(default_factory=list)
     exemplars: int = 0
+    exemplars_refused: int = 0
+    exemplars_left_out: int = 0
     histograms: int = 0
 
     def refuse(self, text: str) -> None:
@@ -228,7 +247,9 @@ def cut_walked(body: Frame, walked: Walk | None, shards: int, limits: Limits) ->
         metadata_messages = metadata.messages(walked.body, int(walked.counts[METADATA]))
     if len(rows):
         pieces.append(rewalked(_odd(data, rows, begins, ends, limits, answer), limits))
-    divide(pieces, shards, answer)
+    per_shard = divide(pieces, shards, answer)
+    _divide_exemplars(pieces, shards, limits, answer, per_shard)
+    answer.parts.update(per_shard)
     answer.metadata = metadata.read(metadata_messages, answer.refuse)
     return answer
 
@@ -240,9 +261,9 @@ def _odd(
     ends: NDArray[np.int64],
     limits: Limits,
     answer: Cut,
-) -> Iterator[bytes]:
-    """The series data[begins:ends], whose numbers are `rows`, through the protobuf library one by one. Raises TooLarge
-    for those that the library would make too many objects of."""
+) -> Iterator[tuple[int, bytes]]:
+    """The series data[begins:ends], whose numbers are `rows`, through the protobuf library one by one: (number, what
+    `_exact` gives). Raises TooLarge for those that the library would make too many objects of."""
     counts = np.zeros((len(rows), 2), np.int64)
     # Of all of them: a kernel called for each would not let other threads in.
     kernels.count_fields(data, begins, ends, _LABELS_FIELD, counts)
@@ -255,7 +276,7 @@ def _odd(
             raise TooLarge(f"series {number} has {label_count} labels; the limit is {limits.labels}")
         check_odd_size(number, end - begin, fields)
     for number, begin, end in zip(*spans, strict=True):
-        yield _exact(number, data[begin:end].tobytes(), limits, answer)
+        yield number, _exact(number, data[begin:end].tobytes(), limits, answer)
 
 
 def _count_fields(body: Frame, number: int) -> int:
@@ -283,11 +304,10 @@ def check_odd_size(number: int, size: int, fields: int) -> None:
         )
 
 
-def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
-    """Fill `answer.parts` from the plain series of the walks. Raises TooLarge past SAMPLES_MAX."""
+def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[Frame]]:
+    """Shard → the frames with the samples of the plain series of the walks. Raises TooLarge past SAMPLES_MAX."""
     per_shard: dict[int, list[Frame]] = {}
     for piece in pieces:
-        answer.exemplars += int(piece.counts[EXEMPLARS])
         answer.histograms += int(piece.counts[HISTOGRAMS])
         rows = np.flatnonzero((piece.table[:, STATUS] == PLAIN) & (piece.table[:, SAMPLES] > 0))
         if not len(rows):
@@ -299,13 +319,42 @@ def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> None:
             )
         for shard, frame in division.divide(piece.body, piece.label_data, piece.table, piece.hashes, rows, shards):
             per_shard.setdefault(shard, []).append(frame)
-    answer.parts.update(per_shard)
+    return per_shard
 
 
-def rewalked(series: Iterable[bytes], limits: Limits) -> Walk:
-    """The walk of series that `canonical` has written, all of which are plain."""
-    rewritten = walk(b"".join(series), limits)
+def _divide_exemplars(
+    pieces: Sequence[Walk], shards: int, limits: Limits, answer: Cut, per_shard: dict[int, list[Frame]]
+) -> None:
+    """Add the frames with the exemplars of the plain series. Raises TooLarge past the limit."""
+    total = sum(int(piece.counts[EXEMPLARS]) for piece in pieces)
+    if not total:
+        return
+    if not limits.exemplars:
+        answer.exemplars_left_out += total
+        return
+    if total > limits.exemplars:
+        raise TooLarge(f"the request has {total} exemplars; the limit is {limits.exemplars}, send fewer at a time")
+    for piece in pieces:
+        count = int(piece.counts[EXEMPLARS])
+        if not count:
+            continue
+        found = exemplars.read(piece.body, piece.table, count)
+        faults, valid = found.faults(), found.valid()
+        for fault in faults[:REFUSED_SHOWN_MAX].tolist():
+            answer.refuse(f"{piece.name(found.series(fault))}: {found.fault(fault)}")
+        answer.refused_count += max(0, len(faults) - REFUSED_SHOWN_MAX)
+        answer.exemplars_refused += len(faults)
+        answer.exemplars += len(valid)
+        for shard, frame in exemplars.divide(found, piece.table, piece.hashes, valid, shards):
+            per_shard.setdefault(shard, []).append(frame)
+
+
+def rewalked(series: Iterable[tuple[int, bytes]], limits: Limits) -> Walk:
+    """The walk of series (number, what `canonical` has written), all of which are plain."""
+    fields = {number: encoded for number, encoded in series if encoded}
+    rewritten = walk(b"".join(fields.values()), limits)
     assert rewritten is not None and not rewritten.table[:, STATUS].any()
+    rewritten.numbers = list(fields)
     return rewritten
 
 
@@ -316,17 +365,24 @@ def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
         series = remote_write_pb2.RawTimeSeries.FromString(data)
     except DecodeError as error:
         raise BadData(f"the body is not a protobuf WriteRequest: series {number}: {error}") from error
-    answer.exemplars += len(series.exemplars)
     answer.histograms += len(series.histograms)
     pairs = [(label.name, label.value) for label in series.labels]
-    return canonical(number, pairs, series.samples, limits, answer) or b""
+    written = canonical(number, pairs, series.samples, limits, answer, series.exemplars)
+    if written is None:
+        answer.exemplars_refused += len(series.exemplars)
+    return written or b""
 
 
 def canonical(
-    number: int, pairs: Sequence[tuple[bytes, bytes]], samples: Iterable[AnySample], limits: Limits, answer: Cut
+    number: int,
+    pairs: Sequence[tuple[bytes, bytes]],
+    samples: Iterable[AnySample],
+    limits: Limits,
+    answer: Cut,
+    exemplars: Sequence[bytes] = (),
 ) -> bytes | None:
-    """The `timeseries` field in canonical form of a series with these labels and samples: b"" where no sample of it is
-    valid, None where its labels are not. Refusals go to `answer`."""
+    """The `timeseries` field in canonical form of a series with these labels, samples and encoded exemplars: b"" where
+    it has neither exemplars nor valid samples, None where its labels are not valid. Refusals go to `answer`."""
     problem = _label_problem(pairs, limits)
     if problem:
         answer.refuse(f"series {number} {shown(pairs)}: {problem}")
@@ -340,10 +396,11 @@ def canonical(
                 f"series {number} {shown(pairs)}: a sample's timestamp is {sample.timestamp} ms; "
                 "it must lie within the years 1 to 9999"
             )
-    if not valid_samples:
+    if not valid_samples and not exemplars:
         return b""
     label_bytes = labels.encode(tuple((name.decode(), value.decode()) for name, value in pairs if value))
-    message = label_bytes + remote_write_pb2.RawTimeSeries(samples=valid_samples).SerializeToString()
+    kept = remote_write_pb2.RawTimeSeries(samples=valid_samples, exemplars=exemplars)
+    message = label_bytes + kept.SerializeToString()
     return delimited_head(_TIMESERIES_FIELD, len(message)) + message
 
 

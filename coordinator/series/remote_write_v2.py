@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from coordinator.series import expansion, metadata, remote_write
 from coordinator.series import walk_v2 as kernels
 from coordinator.series.remote_write import ODD_BODY_BYTES_MAX, Cut, Limits, Walk
-from coordinator.series.walk import COLUMNS, COUNTS, END, LABELS, METADATA, ODD, STATUS
+from coordinator.series.walk import COLUMNS, COUNTS, END, EXEMPLARS, LABELS, METADATA, ODD, STATUS
 from coordinator.series.walk_v2 import BEGIN, METADATA_COLUMNS, SYMBOL_COLUMNS, SYMBOL_END
 from proto import remote_write_v2_pb2
 from shared.errors import BadData, TooLarge
@@ -142,12 +142,13 @@ def cut(surveyed: Survey, shards: int, limits: Limits) -> Cut:
     pieces = [walk]
     if len(surveyed.odd):
         pieces.append(remote_write.rewalked(_odd(surveyed, limits, answer, entries), limits))
-    remote_write.divide(pieces, shards, answer)
+    answer.parts.update(remote_write.divide(pieces, shards, answer))
+    answer.exemplars_left_out += int(walk.counts[EXEMPLARS])
     answer.metadata = list(entries.entries)
     return answer
 
 
-def _odd(surveyed: Survey, limits: Limits, answer: Cut, entries: _Entries) -> Iterator[bytes]:
+def _odd(surveyed: Survey, limits: Limits, answer: Cut, entries: _Entries) -> Iterator[tuple[int, bytes]]:
     """The series that are not plain, through the protobuf library one by one, in the canonical form of version 1.0.
     Refusals go to `answer`, the metadata of series with valid labels to `entries`."""
     body, symbols = surveyed.walk.body, surveyed.symbols
@@ -170,7 +171,7 @@ def _odd(surveyed: Survey, limits: Limits, answer: Cut, entries: _Entries) -> It
         except DecodeError as error:
             answer.refuse(f"series {number} is not a protobuf TimeSeries: {error}")
             continue
-        answer.exemplars += len(series.exemplars)
+        answer.exemplars_left_out += len(series.exemplars)
         answer.histograms += len(series.histograms)
         references = list(series.labels_refs)
         problem = _reference_problem(references, len(symbols))
@@ -190,7 +191,7 @@ def _odd(surveyed: Survey, limits: Limits, answer: Cut, entries: _Entries) -> It
         if written is not None:
             said = series.metadata
             entries.add(number, dict(pairs)[b"__name__"].decode(), said.type, said.help_ref, said.unit_ref)
-            yield written
+            yield number, written
 
 
 def _reference_problem(references: list[int], symbols: int) -> str:

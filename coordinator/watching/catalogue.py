@@ -62,6 +62,8 @@ REQUESTS = (
     ),
     _counter("triptych_samples_in_total", "", "Samples acknowledged by remote write"),
     _counter("triptych_series_refused_total", "", "Series of remote write requests that were not valid"),
+    _counter("triptych_exemplars_in_total", "", "Exemplars acknowledged by remote write"),
+    _counter("triptych_exemplars_refused_total", "", "Exemplars that were not valid, or of series that were not valid"),
     _counter("triptych_log_records_in_total", "", "Log records acknowledged"),
     _counter("triptych_vectors_in_total", "", "Vectors upserted"),
     _gauge("triptych_requests_in_flight", "kind", "Requests served now (all), about to be (announced), heavy queries"),
@@ -173,8 +175,8 @@ PROCESSES = (
     _gauge(
         "triptych_memory_bytes",
         "process owner",
-        "Memory by owner: head (samples not in blocks yet), block_cache, log (records in memory), rows (RocksDB), "
-        "vectors (rows and index), queries (their arrays), bodies (of requests)",
+        "Memory by owner: head (samples not in blocks yet), exemplars, block_cache, log (records in memory), rows "
+        "(RocksDB), vectors (rows and index), queries (their arrays), bodies (of requests)",
     ),
     _counter("process_cpu_seconds_total", "", "Processor time of the coordinator"),
     _gauge("process_resident_memory_bytes", "", "Memory of the coordinator"),
@@ -205,6 +207,13 @@ DISK = (
 AREAS = (
     _gauge("triptych_series", "shard", "Series in the index"),
     _counter("triptych_samples_stored_total", "shard", "Samples accepted by the shard, those of the service included"),
+    _gauge("triptych_exemplars", "shard", "Exemplars in memory"),
+    _counter(
+        "triptych_exemplars_arrived_total",
+        "shard result",
+        "Exemplars that came: stored, repeated (it was there already), out_of_order (older than the latest of its "
+        "series), and those of the stored ones that were dropped because of a bound (bound)",
+    ),
     _gauge("triptych_head_samples", "shard", "Samples that are in memory and in the write-ahead log only"),
     _gauge(
         "triptych_head_bytes",

@@ -1,5 +1,5 @@
 """Messages of the worker methods series.write, series.list, series.labels, series.values, series.delete,
-series.metadata_put and series.metadata."""
+series.metadata_put, series.metadata and series.exemplars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Selectors = list[tuple[Matcher, ...]]
 
 
 class WriteReply(msgspec.Struct):
-    """Reply to series.write, whose part frames are one or more frames of samples per shard (shared.sample_frames)."""
+    """Reply to series.write, whose part frames are one or more frames of samples or exemplars per shard
+    (shared.sample_frames, shared.exemplar_frames)."""
 
     samples: int
 
@@ -41,6 +42,17 @@ class ListReply(msgspec.Struct):
     """The label sets are in the reply's frames (`LabelFrame.to_frames`). `cut`: whether the limit left some out."""
 
     series: int
+    cut: bool
+
+
+class ExemplarsReply(msgspec.Struct):
+    """Reply to series.exemplars, whose body is a SelectBody with a limit of exemplars. The frames are those of the
+    label sets (`LabelFrame.to_frames`) of the series that have some, int64[series] counts, and int64[n] times,
+    float64[n] values, int64[n + 1] offsets and uint8 bytes of the labels of all exemplars, by series and in the order
+    of time. `cut`: whether the limit left some out."""
+
+    series: int
+    exemplars: int
     cut: bool
 
 

@@ -8,6 +8,7 @@ equality.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -207,6 +208,25 @@ Expr = (
     | Aggregate
     | Remote
 )
+
+
+def selectors(expr: Expr) -> Iterator[VectorSelector]:
+    """Every selector in the expression, in the order of the text."""
+    pending: list[Expr] = [expr]
+    while pending:
+        match node := pending.pop():
+            case VectorSelector():
+                yield node
+            case MatrixSelector():
+                yield node.vector
+            case Subquery() | Paren() | Unary() | Remote():
+                pending.append(node.expr)
+            case Binary():
+                pending += (node.rhs, node.lhs)
+            case Call():
+                pending += reversed(node.args)
+            case Aggregate():
+                pending += (node.expr, *(() if node.param is None else (node.param,)))
 
 
 def without_parens(expr: Expr) -> Expr:

@@ -17,6 +17,7 @@ MEANT_FOR_READING = {
     "/api/v1/format_query",
     "/api/v1/parse_query",
     "/api/v1/series",
+    "/api/v1/query_exemplars",
     "/api/v1/labels",
     "/api/v1/vector/search",
 }

@@ -13,6 +13,7 @@ GET, POST = "GET", "POST"
 ENDPOINTS = {
     "/api/v1/query": (GET, POST),
     "/api/v1/query_range": (GET, POST),
+    "/api/v1/query_exemplars": (GET, POST),
     "/api/v1/format_query": (GET, POST),
     "/api/v1/parse_query": (GET, POST),
     "/api/v1/series": (GET, POST),

@@ -19,7 +19,7 @@ from loadtest.harness.memory_source import label_set
 from shared.labels import Labels
 from tests.conformance.series_text import STALE
 
-COMPARISON_CASES = int(os.environ.get("TRIPTYCH_COMPARISON_CASES", "2000"))
+COMPARISON_CASES = int(os.environ.get("TRIPTYCH_COMPARISON_CASES", "600"))
 COMPARISON_SEED = int(os.environ.get("TRIPTYCH_COMPARISON_SEED", "20241"))
 
 Draw = Callable[..., Any]

@@ -179,7 +179,7 @@ def test_many_refused_series_are_counted_and_a_few_named() -> None:
     assert len(answer.refused) == remote_write.REFUSED_SHOWN_MAX
 
 
-def test_exemplars_and_histograms_are_counted_and_skipped() -> None:
+def test_histograms_are_counted_and_skipped() -> None:
     request = remote_write_pb2.WriteRequest()
     entry = request.timeseries.add()
     entry.labels.add(name="__name__", value="m")

@@ -225,7 +225,7 @@ def test_exemplars_and_histograms_are_counted_in_plain_series_and_odd_ones() -> 
         entry.histograms.append(b"\x10\x01")
         entry.histograms.append(b"\x10\x01")
     answer = cut(request.SerializeToString())
-    assert (answer.exemplars, answer.histograms, answer.samples) == (2, 4, 2)
+    assert (answer.exemplars, answer.exemplars_left_out, answer.histograms, answer.samples) == (0, 2, 4, 2)
 
 
 def test_metadata_is_that_of_version_1_by_family_each_once() -> None:

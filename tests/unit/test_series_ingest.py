@@ -54,9 +54,9 @@ class Recorder:
         self.gate.set()
         self._broken = broken
 
-    def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[int, PendingRecord]:
+    def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[int, list[PendingRecord]]:
         self._step("stage", len(arrivals))
-        return len(arrivals), PendingRecord(self._wal, [b"record"], 0, 0)
+        return len(arrivals), [PendingRecord(self._wal, [b"record"], 0, 0)]
 
     def journaled(self, entry: PendingRecord, position: int) -> None:
         assert entry.frames == [b"record"]

@@ -1,4 +1,4 @@
-"""The worker's methods of series: write, list, label names, label values, metadata and delete."""
+"""The worker's methods of series: write, list, label names, label values, exemplars, metadata and delete."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from concurrent.futures import wait
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shared.labels import LabelFrame, concat
 from shared.messages.series import (
     DeleteBody,
     DeleteReply,
+    ExemplarsReply,
     ListReply,
     MetadataBody,
     MetadataPut,
@@ -22,6 +26,7 @@ from shared.messages.series import (
 )
 from shared.wire import Reply, Request, pack, unpack
 from worker.methods.method import Method, check
+from worker.series.exemplar_record import ExemplarRecord, joined
 from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids, distinct
 from worker.series.part import write
@@ -108,6 +113,29 @@ def _values(shards: Mapping[int, Shard], request: Request) -> Reply:
     return _texts(values, wanted.limit)
 
 
+def _exemplars(shards: Mapping[int, Shard], request: Request) -> Reply:
+    wanted = unpack(request.body, SelectBody)
+    labels: list[LabelFrame] = []
+    records: list[ExemplarRecord] = []
+    counts: list[NDArray[np.int64]] = []
+    room, cut = wanted.limit or np.iinfo(np.int64).max, False
+    for number, shard in shards.items():
+        require_time = partial(_require_time, request, number)
+        require_time()
+        lookup, record = shard.series.find_exemplars(wanted.selectors, wanted.start_ms, wanted.end_ms, require_time)
+        if len(record) > room:
+            record, cut = record.between(0, room), True
+        room -= len(record)
+        ids, shard_counts = np.unique(record.series, return_counts=True)
+        labels.append(lookup.frame(ids, lookup.symbols))
+        records.append(record)
+        counts.append(shard_counts)
+    all_labels, all_exemplars = concat(labels), joined(records)
+    columns = (np.concatenate(counts), all_exemplars.times_ms, all_exemplars.values, all_exemplars.label_offsets)
+    frames = [*all_labels.to_frames(), *(column.tobytes() for column in (*columns, all_exemplars.labels))]
+    return Reply(pack(ExemplarsReply(all_labels.size, len(all_exemplars), cut)), frames)
+
+
 def _metadata_put(shards: Mapping[int, Shard], request: Request) -> Reply:
     left_out = 0
     for number, shard in shards.items():
@@ -150,5 +178,6 @@ METHODS: dict[str, Method] = {
     "series.metadata": Method(_metadata, "query"),
     "series.list": Method(_warned(_list), "query"),
     "series.labels": Method(_warned(_labels), "query"),
+    "series.exemplars": Method(_exemplars, "query"),
     "series.values": Method(_warned(_values), "query"),
 }

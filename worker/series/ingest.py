@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 
 from shared.errors import DeadlineExceeded, Internal
 from shared.measurements import Latencies
-from shared.sample_frames import SampleColumns
+from worker.series.arrivals import Arrival
 from worker.series.journal import PendingRecord
 from worker.storage.faces import WorkerJournal
 
@@ -62,8 +62,9 @@ class Committed(Protocol[Staged]):
     @property
     def turn(self) -> Turn: ...
 
-    def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[Staged, PendingRecord]:
-        """(the samples, their record for the log). New series are written to the store, but not synced yet."""
+    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Staged, Sequence[PendingRecord]]:
+        """(samples and exemplars, their records for the log, at least one). New series are written to the store, but
+        not synced yet."""
 
     @property
     def has_new_series(self) -> bool:
@@ -76,7 +77,7 @@ class Committed(Protocol[Staged]):
         """Note that the record is in the log at `position`."""
 
     def show(self, staged: Staged) -> None:
-        """Make the staged samples visible. They are as durable as the settings demand."""
+        """Make what was staged visible. It is as durable as the settings demand."""
 
     @property
     def is_synced(self) -> bool:
@@ -85,7 +86,7 @@ class Committed(Protocol[Staged]):
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Staged]):
-    arrivals: Mapping[Committed[Staged], Sequence[SampleColumns]]
+    arrivals: Mapping[Committed[Staged], Sequence[Arrival]]
     deadline: float
     done: bool = False
     error: Exception | None = None
@@ -127,7 +128,7 @@ class Rounds(Generic[Staged]):
                 self._coming -= 1
 
     def add(
-        self, arrivals: Mapping[Committed[Staged], Sequence[SampleColumns]], timeout_s: float, delay_s: float = 0.0
+        self, arrivals: Mapping[Committed[Staged], Sequence[Arrival]], timeout_s: float, delay_s: float = 0.0
     ) -> None:
         """Return when these arrivals are durable and visible. The round may wait up to `delay_s` for requests that are
         `coming`. Raises DeadlineExceeded if a turn was not free in time, or what a shard raised; the arrivals of other
@@ -174,14 +175,14 @@ class Rounds(Generic[Staged]):
 
     def _commit(self, group: Sequence[_Waiting[Staged]]) -> dict[Committed[Staged], Exception]:
         """Run one round for these requests. Returns shard → the error with which it failed."""
-        shards: dict[Committed[Staged], list[SampleColumns]] = {}
+        shards: dict[Committed[Staged], list[Arrival]] = {}
         deadlines: dict[Committed[Staged], float] = {}
         for waiting in group:
             for shard, arrivals in waiting.arrivals.items():
                 shards.setdefault(shard, []).extend(arrivals)
                 deadlines[shard] = max(deadlines.get(shard, 0.0), waiting.deadline)
         failed: dict[Committed[Staged], Exception] = {}
-        staged: dict[Committed[Staged], tuple[Staged, PendingRecord]] = {}
+        staged: dict[Committed[Staged], tuple[Staged, Sequence[PendingRecord]]] = {}
         locked_shards = []
         try:
             for shard, arrivals in shards.items():
@@ -201,7 +202,7 @@ class Rounds(Generic[Staged]):
 
     def _make_durable(
         self,
-        staged: Mapping[Committed[Staged], tuple[Staged, PendingRecord]],
+        staged: Mapping[Committed[Staged], tuple[Staged, Sequence[PendingRecord]]],
         failed: dict[Committed[Staged], Exception],
     ) -> None:
         """Sync new series first, which few rounds have, and then write the records, which refer to these series."""
@@ -214,14 +215,14 @@ class Rounds(Generic[Staged]):
         for wait in registering:
             wait.result()
         shards_of_log: dict[WorkerJournal, list[Committed[Staged]]] = {}
-        for shard, (_, entry) in staged.items():
+        for shard, (_, entries) in staged.items():
             if shard not in failed:
-                shards_of_log.setdefault(entry.wal.log, []).append(shard)
+                shards_of_log.setdefault(entries[0].wal.log, []).append(shard)
         for log, shards in shards_of_log.items():
             try:
-                entries = [staged[shard][1] for shard in shards]
-                positions = log.write([(entry.wal, entry.frames) for entry in entries])
-                for shard, entry, position in zip(shards, entries, positions, strict=True):
+                own_entries = [(shard, entry) for shard in shards for entry in staged[shard][1]]
+                positions = log.write([(entry.wal, entry.frames) for _, entry in own_entries])
+                for (shard, entry), position in zip(own_entries, positions, strict=True):
                     shard.journaled(entry, position)
                 if any(shard.is_synced for shard in shards):
                     log.sync()

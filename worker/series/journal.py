@@ -1,7 +1,8 @@
-"""The journal of a shard: the writes and deletions of samples, in order. A start rebuilds the head from it.
+"""The journal of a shard: the writes of samples and exemplars, and the deletions, in order. A start rebuilds the head
+from it.
 
-Its records are in the write-ahead log of the process. Each record is either samples or a deletion, with permanent ids
-of series. Records are columns instead of the request's bytes: they have a tenth of the size, and one kernel call
+Its records are in the write-ahead log of the process. Each record is samples, exemplars or a deletion, with permanent
+ids of series. Records are columns instead of the request's bytes: they have a tenth of the size, and one kernel call
 replays each.
 """
 
@@ -21,14 +22,16 @@ from numpy.typing import NDArray
 from shared.telemetry import event
 from shared.wire import Frame
 from worker.damage import DamageReport
+from worker.series import exemplar_record
+from worker.series.exemplar_record import ExemplarRecord
 from worker.series.head import BEFORE
 from worker.storage.faces import JournalStream, RowBatch, Rows
 
 _HEADER = struct.Struct("<BBHIQQ")
-"""Kind, version, unused, number of runs or ids, number of samples, sequence: 24 bytes, so that the columns are
-aligned."""
+"""Kind, version, unused, number of runs, ids or exemplars, number of samples or bytes of the exemplars' labels,
+sequence: 24 bytes, so that the columns are aligned."""
 _RANGE = struct.Struct("<qq")
-_SAMPLES, _DELETION = 1, 2
+_SAMPLES, _DELETION, _EXEMPLARS = 1, 2, 3
 _VERSION = 1
 _KEY = struct.Struct(">Q")
 SEALED = b"series/sealed"
@@ -93,7 +96,15 @@ class Deletion:
         return [header, _RANGE.pack(self.start_ms, self.end_ms), self.series.astype(np.int32).data]
 
 
-Record = Written | Deletion
+Record = Written | Deletion | ExemplarRecord
+
+
+def encode(record: Record, sequence: int) -> list[Frame]:
+    """The payload of the record for the log; `decode` reads it."""
+    if isinstance(record, ExemplarRecord):
+        header = _HEADER.pack(_EXEMPLARS, _VERSION, 0, len(record), len(record.labels), sequence)
+        return [header, *record.frames()]
+    return record.frames(sequence)
 
 
 def decode(data: Frame) -> tuple[int, Record]:
@@ -102,6 +113,8 @@ def decode(data: Frame) -> tuple[int, Record]:
     if version != _VERSION:
         raise ValueError(f"version {version} is not known to this release")
     at = _HEADER.size
+    if kind == _EXEMPLARS:
+        return sequence, exemplar_record.decode(memoryview(data)[at:], runs, samples)
     size = at + (_RANGE.size + 4 * runs if kind == _DELETION else 16 * samples + 8 * runs)
     if size != memoryview(data).nbytes:
         raise ValueError(f"it has {memoryview(data).nbytes} bytes; {runs} runs of {samples} samples have {size}")
@@ -139,6 +152,13 @@ class PendingRecord(NamedTuple):
     latest_ms: int
 
 
+class Staged(NamedTuple):
+    """What a commit adds to a shard, with the numbers that the index gives to series; None where it has nothing."""
+
+    written: Written | None
+    exemplars: ExemplarRecord | None
+
+
 class Journal:
     """One shard's journal. `next_sequence` is the sequence of the next record.
 
@@ -170,7 +190,7 @@ class Journal:
         """Prepare the record for the log, with a new sequence. The sequence is never used again, even if the write
         fails: the record may be in the log all the same, and must not be taken for a later one."""
         sequence = self.claim()
-        return PendingRecord(self._wal, record.frames(sequence), sequence, record.latest_ms)
+        return PendingRecord(self._wal, encode(record, sequence), sequence, record.latest_ms)
 
     def written(self, entry: PendingRecord, position: int) -> None:
         """Note that the entry is in the log at this position."""
@@ -214,8 +234,9 @@ class Journal:
         self._wal.release(released + 1)
 
     def records(self) -> Iterator[tuple[int, Record, Frame]]:
-        """(sequence, record, its bytes) of all samples and deletions that are not sealed, in order. Sets
-        `next_sequence`. Records that cannot be read are left out, set aside and reported as damage."""
+        """(sequence, record, its bytes) of all records that are not cut, in order: without samples that are sealed, but
+        with exemplars and deletions before `sealed.sequence`. Sets `next_sequence`. Records that cannot be read are
+        left out, set aside and reported as damage."""
         self._latest.clear()
         for sequence, position, record, payload in self._read():
             if sequence < self.sealed.cut:

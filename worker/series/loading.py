@@ -16,6 +16,8 @@ from shared.wire import Frame
 from shared.xxh64 import hash_slices
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.layers import Layers, Tombstone
+from worker.series.exemplar_record import ExemplarRecord
+from worker.series.exemplars import Exemplars, taken
 from worker.series.growing_array import GrowingArray
 from worker.series.head import Head
 from worker.series.index.index import Index
@@ -29,8 +31,8 @@ from worker.storage.rows.damage import StoreDamaged
 @dataclass(slots=True)
 class Replayed:
     """The result of a replay. `deletions`: the journal's deletions, which may concern blocks too. The other fields are
-    about series that the store does not have: their highest id, the number of their samples, and the records with these
-    samples."""
+    about series that the store does not have: their highest id, the number of their samples, which includes
+    exemplars, and the records with these samples."""
 
     unknown_id: int = -1
     unknown_samples: int = 0
@@ -49,16 +51,24 @@ def load_labels(registry: Registry, index: Index, permanent: GrowingArray, memor
                 raise StoreDamaged(f"a store is damaged: a series below id {registry.next_id} is twice in it")
 
 
-def replay(journal: Journal, head: Head, known: NDArray[np.int64], memory: Lock) -> Replayed:
-    """Build the head from the journal, without samples of series that are not among the `known` permanent ids
-    (int64[n], ascending). The caller applies the deletions to the blocks."""
+def replay(journal: Journal, head: Head, exemplars: Exemplars, known: NDArray[np.int64], memory: Lock) -> Replayed:
+    """Build the head and the exemplars from the journal, without those of series that are not among the `known`
+    permanent ids (int64[n], ascending). The caller applies the deletions to the blocks."""
     replayed = Replayed()
     for sequence, record, payload in journal.records():
         numbers = numbers_of(known, record.series)
         is_known = numbers >= 0
+        is_after_rows = sequence >= journal.sealed.sequence  # the rows of exemplars have the effect of what is before
         if not is_known.all():
             replayed.unknown_id = max(replayed.unknown_id, int(record.series[~is_known].max()))
             replayed.unknown_records.append(payload)
+        if isinstance(record, ExemplarRecord):
+            replayed.unknown_samples += int(np.count_nonzero(~is_known))
+            if is_after_rows:
+                exemplars.add(taken(record.of(numbers), np.flatnonzero(is_known)))
+            continue
+        if isinstance(record, Deletion) and is_after_rows:
+            exemplars.delete(numbers[is_known], record.start_ms, record.end_ms)
         with memory:
             if isinstance(record, Deletion):
                 replayed.deletions.append(Tombstone.of(sequence, record.series, record.start_ms, record.end_ms))

@@ -15,18 +15,21 @@ from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
 from shared.promql.regex import unchecked
-from shared.sample_frames import SampleColumns, joined, parse
+from shared.sample_frames import SampleColumns
 from shared.wire import Frame
 from worker.damage import DamageReport
+from worker.series.arrivals import Arrival, joined, parse
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import CorruptBlock
 from worker.series.blocks.layers import Tombstone
 from worker.series.contents import Contents
+from worker.series.exemplar_record import ExemplarRecord
+from worker.series.exemplars import Exemplars
 from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids
 from worker.series.index.registry import Registry
 from worker.series.ingest import Committed, Turn
-from worker.series.journal import Deletion, Journal, PendingRecord, Written
+from worker.series.journal import Deletion, Journal, PendingRecord, Staged, Written
 from worker.series.loading import carry_out, load_labels, replay
 from worker.series.metadata import Metadata
 from worker.series.pieces import Piece, join
@@ -70,10 +73,11 @@ class SeriesPart:
         self._registry = Registry(store)
         self._series_saved = self._series_staged = 0
         self.metadata = Metadata(store)
+        self.exemplars = Exemplars(store, settings)
         self.journal = Journal(store, wal, self._damage)
         self.archive = Archive(store, settings, blocks)
         self.turn = Turn()
-        self._upkeep = Upkeep(self.contents, self.journal, self.archive, self.turn, store, services)
+        self._upkeep = Upkeep(self.contents, self.journal, self.archive, self.exemplars, self.turn, store, services)
 
     @property
     def commit_delay_s(self) -> float:
@@ -103,12 +107,15 @@ class SeriesPart:
         blocks = [*layers.blocks, *(block for block, _ in layers.broken)]
         newest = [block.row.deletions_from for block in blocks] + [stone.sequence + 1 for stone in layers.tombstones]
         self.journal.next_sequence = max([self.journal.next_sequence, *newest])
-        self._upkeep.sweep(self._registry, blocks)
+        self._upkeep.sweep(self._registry, blocks, self.exemplars.load())
         load_labels(self._registry, contents.index, contents.permanent, contents.lock)
         self._series_saved = self._series_staged = len(contents.index)
         with contents.lock:
             contents.head.extend(len(contents.index))
-        replayed = replay(self.journal, contents.head, contents.permanent.rows(), contents.lock)
+        known = contents.permanent.rows()
+        self.exemplars.restore(known)
+        replayed = replay(self.journal, contents.head, self.exemplars, known, contents.lock)
+        self.exemplars.begin_counting()
         if replayed.unknown_samples:
             self.journal.set_aside(
                 replayed.unknown_records,
@@ -139,12 +146,12 @@ class SeriesPart:
         self._upkeep.stop()
 
     def write(self, bodies: Sequence[Frame], timeout_s: float) -> int:
-        """Store the samples of these frames (shared.sample_frames). Returns their number: see the function `write`."""
+        """Store the samples and exemplars of these frames. Returns the number of samples: see the function `write`."""
         return write({self: bodies}, timeout_s)
 
     def delete(self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, timeout_s: float) -> int:
-        """Delete the samples with start ≤ t ≤ end of the series that any selector matches. Returns their number shortly
-        before the deletion.
+        """Delete the samples and exemplars with start ≤ t ≤ end of the series that any selector matches. Returns the
+        number of samples shortly before the deletion.
 
         When this returns, the deletion is in the journal, durably unless the durability is "buffered"; samples that are
         written later stay. Raises BadData for an expression that RE2 refuses, DeadlineExceeded if counting takes too
@@ -164,6 +171,9 @@ class SeriesPart:
             ids = lookup.select_any(
                 selectors, check
             )  # a block that is set aside may come back with samples of any series
+        if len(self.exemplars):
+            with_exemplars = self.exemplars.having(lookup.select_any(selectors, check), start_ms, end_ms)
+            ids = np.union1d(ids, with_exemplars)
         if not len(ids):
             return 0
         counted = 0
@@ -185,6 +195,7 @@ class SeriesPart:
                     tombstones = (*contents.layers.tombstones, tombstone)
                     contents.layers = replace(contents.layers, tombstones=tombstones)
                 contents.head.delete(ids, start_ms, end_ms)
+            self.exemplars.delete(ids, start_ms, end_ms)
         return counted
 
     def select(
@@ -231,6 +242,16 @@ class SeriesPart:
             return ids[is_selected]
 
         return lookup, self._around_damage(having)
+
+    def find_exemplars(
+        self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, check: Callable[[], None]
+    ) -> tuple[Lookup, ExemplarRecord]:
+        """(the current index, the exemplars with start ≤ t ≤ end of the series that any selector matches: by series,
+        and those of a series in the order of time). `check` is called repeatedly and may raise."""
+        with self.contents.lock:
+            lookup = self.contents.index.lookup()
+        ids = lookup.select_any(selectors, check)
+        return lookup, self.exemplars.find(ids, start_ms, end_ms)
 
     def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
         """Samples of these distinct series with start ≤ t ≤ end from blocks and head; among equal times the last one
@@ -281,19 +302,19 @@ class SeriesPart:
     def has_new_series(self) -> bool:
         return self._series_staged > self._series_saved
 
-    def stage(self, arrivals: Sequence[SampleColumns]) -> tuple[Written, PendingRecord]:
-        """(the samples, their record). `Rounds` then writes and syncs the record and makes the samples visible, in this
-        order. So visible samples are durable, and among equal times the last one in the journal counts. Raises
-        Unavailable if the head grows faster than it is sealed, or the store refuses writes.
+    def stage(self, arrivals: Sequence[Arrival]) -> tuple[Staged, list[PendingRecord]]:
+        """(samples and exemplars, their records). `Rounds` then writes and syncs the records and makes the samples
+        visible, in this order. So visible samples are durable, and among equal times the last one in the journal
+        counts. Raises Unavailable if the head grows faster than it is sealed, or the store refuses writes.
 
         New series are registered first; they are invisible as long as they have no samples. If the store fails, the
         next commit saves them.
         """
         contents = self.contents
         self._refuse_overrun()
-        samples = arrivals[0] if len(arrivals) == 1 else joined(arrivals)
+        samples, exemplars = joined(arrivals)
         with contents.lock:
-            ids = contents.index.resolve(samples.data, samples.starts, samples.ends, samples.hashes)
+            ids, exemplar_ids = (self._resolved(columns) for columns in (samples, exemplars))
             series = len(contents.index)
             if series > len(contents.permanent):
                 contents.head.extend(series)
@@ -305,8 +326,23 @@ class SeriesPart:
             self._registry.put(batch, *new)
             self._store.write(batch)
             self._series_staged = series
-        written = Written(ids, samples.counts, samples.times_ms, samples.values)
-        return written, self.journal.entry(written.of(contents.permanent.data[ids]))
+        permanent = contents.permanent.data
+        records = []
+        written = exemplar_record = None
+        if samples is not None:
+            written = Written(ids, samples.counts, samples.times_ms, samples.values)
+            records.append(self.journal.entry(written.of(permanent[ids])))
+        if exemplars is not None:
+            exemplar_record = ExemplarRecord.of_columns(exemplars, ids=exemplar_ids)
+            records.append(self.journal.entry(exemplar_record.of(permanent[exemplar_record.series])))
+        assert records, "a write has samples or exemplars"
+        return Staged(written, exemplar_record), records
+
+    def _resolved(self, columns: Arrival | None) -> Ids:
+        """int64[runs]: the numbers of the series. The caller has the lock of the contents."""
+        if columns is None:
+            return np.zeros(0, dtype=np.int64)
+        return self.contents.index.resolve(columns.data, columns.starts, columns.ends, columns.hashes)
 
     def sync(self) -> None:
         """Make new series durable before a record refers to them, whatever the durability of samples is. Otherwise a
@@ -318,9 +354,13 @@ class SeriesPart:
     def journaled(self, entry: PendingRecord, position: int) -> None:
         self.journal.written(entry, position)
 
-    def show(self, written: Written) -> None:
+    def show(self, staged: Staged) -> None:
+        if staged.exemplars is not None:
+            self.exemplars.add(staged.exemplars)
+        written, contents = staged.written, self.contents
+        if written is None:
+            return
         rows = written.rows()
-        contents = self.contents
         with contents.lock:
             contents.head.append(rows, written.times_ms, written.values)
         self._samples_in += len(rows)
@@ -329,15 +369,15 @@ class SeriesPart:
 
 
 def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int:
-    """Store the samples of these frames (shared.sample_frames) in their parts, which belong to one process. Returns the
-    number of samples.
+    """Store the samples and exemplars of these frames (shared.sample_frames, shared.exemplar_frames) in their parts,
+    which belong to one process. Returns the number of samples.
 
-    When this returns, every later read sees the samples, and, unless the durability is "buffered", they survive the
-    loss of power. When it raises, no sample of the failed part is visible; after a restart, some or all of them may be.
+    When this returns, every later read sees them, and, unless the durability is "buffered", they survive the loss of
+    power. When it raises, no sample of the failed part is visible; after a restart, some or all of them may be.
     Writing them again changes nothing, so the whole of a failed write should be repeated.
     """
     rounds = next(iter(bodies)).services.rounds
-    arrivals: dict[Committed[Written], list[SampleColumns]] = {}
+    arrivals: dict[Committed[Staged], list[Arrival]] = {}
     with rounds.coming():
         for part, frames in bodies.items():
             arrivals[part] = [parse(frame) for frame in frames]
@@ -346,4 +386,5 @@ def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int
         part.hold_up(give_up_s)
     delay_s = max((part.commit_delay_s for part in bodies), default=0.0)
     rounds.add(arrivals, timeout_s, delay_s)
-    return sum(len(samples.times_ms) for part_arrivals in arrivals.values() for samples in part_arrivals)
+    every = (arrival for part_arrivals in arrivals.values() for arrival in part_arrivals)
+    return sum(len(arrival.times_ms) for arrival in every if isinstance(arrival, SampleColumns))

@@ -10,7 +10,7 @@ from shared.config import Settings
 from shared.labels import Symbols
 from worker.background import Background
 from worker.series.ingest import Rounds
-from worker.series.journal import Written
+from worker.series.journal import Staged
 
 DELETE_THREADS = 8
 """Shards of one process that delete at the same time: a deletion mostly waits for an fsync, not for a processor."""
@@ -29,7 +29,7 @@ class SeriesServices:
     settings: Settings
     symbols: Symbols
     background: Background = field(default_factory=Background)
-    rounds: Rounds[Written] = field(default_factory=Rounds)
+    rounds: Rounds[Staged] = field(default_factory=Rounds)
     sealing: Lock = field(default_factory=Lock)
     merging: Lock = field(default_factory=Lock)
     deletes: ThreadPoolExecutor = field(default_factory=_delete_pool)

@@ -33,6 +33,7 @@ from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.layers import Layers, reading_order
 from worker.series.blocks.seal import Ids, Stopped, slab_of, write_blocks
 from worker.series.contents import Contents
+from worker.series.exemplars import Exemplars
 from worker.series.head import BEFORE, NEVER
 from worker.series.index.registry import Registry
 from worker.series.ingest import Turn
@@ -61,11 +62,19 @@ class Upkeep:
     """The background work of one shard."""
 
     def __init__(
-        self, contents: Contents, journal: Journal, archive: Archive, turn: Turn, store: Rows, services: SeriesServices
+        self,
+        contents: Contents,
+        journal: Journal,
+        archive: Archive,
+        exemplars: Exemplars,
+        turn: Turn,
+        store: Rows,
+        services: SeriesServices,
     ) -> None:
         self._contents = contents
         self._journal = journal
         self._archive = archive
+        self._exemplars = exemplars
         self._turn = turn
         self._store = store
         self._settings = settings = services.settings
@@ -113,9 +122,9 @@ class Upkeep:
             if thread.ident is not None:
                 thread.join()
 
-    def sweep(self, registry: Registry, blocks: Sequence[Block]) -> None:
-        """Remove series without samples from the registry, if there may be many. Call this at the start, before the
-        registry is loaded. `blocks` must be all blocks, including damaged ones."""
+    def sweep(self, registry: Registry, blocks: Sequence[Block], with_exemplars: Ids) -> None:
+        """Remove series without samples and exemplars from the registry, if there may be many. Call this at the start,
+        before the registry is loaded. `blocks` must be all blocks, including damaged ones."""
         if self._store.get("meta", _SWEEP) is None:
             return
         if self._archive.set_aside:
@@ -126,8 +135,8 @@ class Upkeep:
         except CorruptBlock as error:
             event(logging.ERROR, "series not swept", reason=str(error))
             return
-        id_arrays += [record.series for _, record, _ in self._journal.records()]
-        series_in_use = np.unique(np.concatenate(id_arrays)) if id_arrays else np.zeros(0, dtype=np.int64)
+        id_arrays += [with_exemplars, *(record.series for _, record, _ in self._journal.records())]
+        series_in_use = np.unique(np.concatenate(id_arrays))
         removed = registry.sweep(series_in_use)
         batch = self._store.batch()
         batch.delete("meta", _SWEEP)
@@ -200,8 +209,8 @@ class Upkeep:
     def _seal(self, before_ms: int) -> None:
         """Move the samples in memory with t < before_ms to blocks, and cut the journal.
 
-        A single batch writes the rows of the blocks and cuts the journal. So a crash leaves either the journal
-        unchanged and files without rows, or the rows and a journal that begins where they end.
+        A single batch writes the rows of the blocks and exemplars, and cuts the journal. So a crash leaves either the
+        journal unchanged and files without rows, or the rows and a journal that begins where they end.
         """
         started = time.monotonic()
         with self._turn.exclusive(TURN_WAIT_S):
@@ -222,7 +231,9 @@ class Upkeep:
         batch = self._store.batch()
         self._archive.put(batch, rows)
         sealed = self._journal.seal(batch, generation, before_ms)
+        self._exemplars.save(batch, self._contents.permanent)
         self._store.write(batch, durable=True)
+        self._exemplars.saved()
         self._archive.changed(rows, ())
         blocks = [self._archive.block(row) for row in rows]
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.series import journal
+from worker.series import exemplars, journal
 from worker.series.blocks import archive
 from worker.series.blocks.block import SUFFIX, Block, BlockRow, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
@@ -93,6 +93,13 @@ def series_rows(reader: StoreReader) -> SeriesRows:
             blocks.append(msgspec.msgpack.decode(value, type=BlockRow))
         except DECODING_ERRORS as error:
             wrong.append(_nonsense("blocks", key, error))
+    for key, value in reader.scan("meta", exemplars.PREFIX, exemplars.END):
+        try:
+            ids_of_row = msgspec.msgpack.decode(value, type=exemplars.SavedExemplars).record().series
+            if not np.isin(ids_of_row, np.concatenate(ids)).all():
+                raise ValueError("it has exemplars of series that the store does not have")
+        except DECODING_ERRORS as error:
+            wrong.append(_nonsense("meta", key, error))
     left_over = reader.scan("blocks", archive.LEFT_OVER, archive.LEFT_OVER + b"\xff")
     names = frozenset(key.removeprefix(archive.LEFT_OVER).decode() for key, _ in left_over)
     return SeriesRows(np.concatenate(ids), sealed, tuple(blocks), names, tuple(wrong))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import snappy
@@ -12,11 +13,13 @@ from coordinator.series import remote_write, remote_write_v2
 from coordinator.series.remote_write import Limits
 from loadtest.harness.remote_write_bodies import body, body_v2, request_v2
 from proto import remote_write_pb2
-from shared import labels, sample_frames
+from shared import exemplar_frames, labels, sample_frames
 from shared.config import Settings
+from shared.exemplar_frames import ExemplarColumns
 from shared.hashing import hash64
 from shared.wire import Frame
 from tests.fuzz.target import Target
+from tests.unit import exemplar_requests
 
 LIMITS = Limits.of(Settings())
 SHARDS = 3
@@ -24,11 +27,29 @@ DECOMPRESSED_BYTES_MAX = 1 << 20
 
 
 def _cut(data: Frame) -> None:
-    """What is cut is what a worker reads, sample by sample."""
+    """What is cut is what a worker reads, sample by sample and exemplar by exemplar."""
     cut = remote_write.cut(data, SHARDS, LIMITS)
-    columns = [sample_frames.parse(frame) for frames in cut.parts.values() for frame in frames]
-    samples = sum(len(part.times_ms) for part in columns)
+    samples = exemplars = 0
+    for frame in (frame for frames in cut.parts.values() for frame in frames):
+        if exemplar_frames.is_exemplars(frame):
+            columns = exemplar_frames.parse(frame)
+            exemplars += len(columns)
+            _require_labels(columns)
+        else:
+            samples += len(sample_frames.parse(frame).times_ms)
     assert samples == cut.samples, f"the frames have {samples} samples, the cut says {cut.samples}"
+    assert exemplars == cut.exemplars, f"the frames have {exemplars} exemplars, the cut says {cut.exemplars}"
+
+
+def _require_labels(columns: ExemplarColumns) -> None:
+    """The labels of every exemplar are canonical, in UTF-8 and within their bound."""
+    assert (columns.counts > 0).all()
+    assert columns.counts.sum() == len(columns)
+    for start, end in pairwise(columns.label_offsets.tolist()):
+        encoded = columns.labels[start:end].tobytes()
+        own_labels = labels.decode(encoded)
+        assert labels.encode(own_labels) == encoded
+        assert sum(len(name) + len(value) for name, value in own_labels) <= exemplar_frames.LABEL_CHARACTERS_MAX
 
 
 def _request(data: bytes) -> None:
@@ -76,15 +97,19 @@ def bodies() -> Iterator[bytes]:
     request.timeseries[0].exemplars.add(value=1, timestamp=2).labels.add(name="trace", value="1")
     request.timeseries[0].histograms.append(b"\x08\x01")
     yield request.SerializeToString()
+    labelled = [({"trace_id": "a", "span_id": "é"}, 0.5, 3), ({}, float("inf"), 3), ({"x": "y" * 130}, 1.0, 4)]
+    yield exemplar_requests.body([(series, [(1, 1.0)], labelled), ([("a", "b"), ("__name__", "m")], [], labelled)])
 
 
 def strategy(make: Callable[[Any], bytes] = body) -> st.SearchStrategy[bytes]:
     texts = st.sampled_from(("", "__name__", "a", "b", "é", "\x00", "x" * 300)) | st.text(max_size=4)
-    labels = st.lists(st.tuples(texts, texts), max_size=5)
+    labels_of = st.lists(st.tuples(texts, texts), max_size=5)
     times = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 10)
     samples = st.lists(st.tuples(times, st.floats()), max_size=3)
-    plain = st.lists(st.tuples(labels, samples), max_size=4).map(make)
-    pieces = st.lists(plain | st.binary(max_size=12), max_size=3)
+    plain = st.lists(st.tuples(labels_of, samples), max_size=4).map(make)
+    exemplars = st.lists(st.tuples(labels_of, st.floats(), times), max_size=3)
+    with_exemplars = st.lists(st.tuples(labels_of, samples, exemplars), max_size=3).map(exemplar_requests.body)
+    pieces = st.lists(plain | with_exemplars | st.binary(max_size=12), max_size=3)
     return pieces.map(b"".join)
 
 

@@ -30,6 +30,7 @@ from worker.logs.entries import GatheringEntry
 from worker.logs.messages import Message, Revocation
 from worker.series import journal
 from worker.series.blocks import chunks
+from worker.series.exemplar_record import ExemplarRecord
 from worker.series.index import registry
 from worker.series.journal import Deletion, Written
 from worker.storage.rows import manifest, marker
@@ -92,6 +93,8 @@ def _journal(data: bytes) -> None:
     _, decoded = journal.decode(data)
     if isinstance(decoded, Written):
         decoded.since(0)
+    elif isinstance(decoded, ExemplarRecord):
+        assert b"".join(map(bytes, journal.encode(decoded.between(0, len(decoded)), 0)))[24:] == data[24:]
 
 
 def _chunk(data: bytes) -> None:
@@ -183,6 +186,9 @@ def _journal_records() -> Iterator[bytes]:
     ids, counts = np.array([1, 2], np.int64), np.array([2, 1], np.int64)
     yield b"".join(map(bytes, Written(ids, counts, np.array([1, 2, 1], np.int64), np.array([0.5, 1, 2])).frames(7)))
     yield b"".join(map(bytes, Deletion(ids, 0, 5).frames(8)))
+    offsets, labels = np.array([0, 0, 8], np.int64), np.frombuffer(b"\x0a\x06\x0a\x01a\x12\x01b", np.uint8)
+    exemplars = ExemplarRecord(ids, np.array([1, 2], np.int64), np.array([0.5, 1]), offsets, labels)
+    yield b"".join(map(bytes, journal.encode(exemplars, 9)))
 
 
 def _chunks() -> Iterator[bytes]:

@@ -12,7 +12,7 @@ import numpy as np
 from coordinator.series import remote_write
 from loadtest.harness.memory_source import MemorySource
 from proto import cluster_pb2
-from shared import log_blocks, sample_frames, wire
+from shared import exemplar_frames, log_blocks, sample_frames, wire
 from shared.labels import LabelFrame, Symbols
 from shared.messages import exchange
 from shared.messages.log import Records
@@ -43,6 +43,10 @@ def _register(data: bytes) -> None:
 
 def _samples(data: bytes) -> None:
     sample_frames.joined([sample_frames.parse(data)] * 2)
+
+
+def _exemplars(data: bytes) -> None:
+    exemplar_frames.joined([exemplar_frames.parse(data)] * 2)
 
 
 def _value(data: bytes) -> None:
@@ -136,7 +140,13 @@ def _evaluations() -> Iterator[bytes]:
 def _sample_frames() -> Iterator[bytes]:
     for body in bodies():
         for frames in remote_write.cut(body, 1, LIMITS).parts.values():
-            yield from map(bytes, frames)
+            yield from (bytes(frame) for frame in frames if not exemplar_frames.is_exemplars(frame))
+
+
+def _exemplar_frames() -> Iterator[bytes]:
+    for body in bodies():
+        for frames in remote_write.cut(body, 1, LIMITS).parts.values():
+            yield from (bytes(frame) for frame in frames if exemplar_frames.is_exemplars(frame))
 
 
 TARGETS = [
@@ -144,6 +154,7 @@ TARGETS = [
     Target("wire-reply", _reply, _replies, refusals=ANY),
     Target("wire-register", _register, _registrations, refusals=ANY),
     Target("wire-samples", _samples, _sample_frames, refusals=ANY),
+    Target("wire-exemplars", _exemplars, _exemplar_frames, refusals=ANY),
     Target("wire-value", _value, _values, refusals=ANY),
     Target("wire-records", _records, _frames_of_records, refusals=ANY),
     Target("wire-log-block", _block, _blocks, refusals=()),

@@ -1,4 +1,5 @@
-"""The samples of a shard: written, sealed into blocks, compacted, deleted, dropped, in both modes of durability."""
+"""The samples and exemplars of a shard: written, sealed into blocks, compacted, deleted, dropped, in both modes of
+durability."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from coordinator.series import remote_write
+from loadtest.harness.remote_write_bodies import UNLIMITED, Series
 from shared.config import Settings
 from shared.promql.ast import Matcher
 from tests.powerloss.history import Act, History, Violation, require, some
 from tests.powerloss.recording import Recorder
-from tests.powerloss.workloads import buffered
+from tests.powerloss.workloads import buffered, exemplars
 from tests.powerloss.workloads.store import killed as killed_store
 from tests.powerloss.workloads.wal import killed as killed_log
 from tests.unit.series_shard import TIMEOUT_S, Shard
@@ -68,6 +71,10 @@ class Part(Shard):
         while self.part._upkeep._compact(FAR_MS):
             pass
         self.part._upkeep._bury()
+
+    def write(self, series: list[Series]) -> int:
+        cut = remote_write.cut(exemplars.body(series), 1, UNLIMITED)
+        return self.part.write(cut.parts[0], TIMEOUT_S)
 
     def held(self) -> Samples:
         return {(dict(labels)["job"], t): v for labels, pairs in self.samples().items() for t, v in pairs}
@@ -158,14 +165,16 @@ def check(durability: str, root: Path, history: History) -> None:
     shard = Part(root, durability)
     damage = shard.part._damage.texts("series")
     require(not damage, f"it says that it is damaged: {damage}")
-    held = shard.held()
+    held, held_exemplars = shard.held(), exemplars.held(shard.part)
     samples = [("job-0", 10**6, -1.0), ("job-new", 10**6, -2.0)]
     shard.write(_grouped(samples))
     shard.reopen()
-    again = shard.held()
+    again, exemplars_again = shard.held(), exemplars.held(shard.part)
     shard.close()
     expected = held | {(job, at): value for job, at, value in samples}
     require(again == expected, f"the second start differs: {_difference(again, expected)}")
+    require(exemplars_again == held_exemplars | set(samples), "the exemplars of the second start differ")
+    exemplars.match(held_exemplars, history, is_synced=durability == "synced")
     if durability == "synced":
         _match(held, history)
     else:

@@ -1,0 +1,88 @@
+"""What each stage of exemplars costs, in process: `python -m loadtest.bench.exemplars`.
+
+An exemplar has a trace id and a span id, as OpenTelemetry's. Figures are the median of several runs, in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from coordinator.series import remote_write
+from coordinator.series.remote_write import Cut
+from loadtest.bench.ingest import START_MS, median_ns, show
+from loadtest.harness.remote_write_bodies import UNLIMITED, body
+from proto import remote_write_pb2
+from shared import exemplar_frames
+from shared.config import Settings
+from shared.promql.rendering import exemplars as rendering
+from worker.series import arrivals
+from worker.series.exemplar_record import ExemplarRecord
+from worker.series.exemplars import Exemplars
+from worker.storage.rows.store import Store
+
+SERIES = 2_000
+HELD = 300_000
+
+
+def request(at: int) -> bytes:
+    """A request of Prometheus with one exemplar of each series: it sends them apart from samples."""
+    message = remote_write_pb2.WriteRequest()
+    for i in range(SERIES):
+        entry = message.timeseries.add()
+        for name, value in (("__name__", "request_seconds_bucket"), ("job", "api"), ("pod", f"api-{i:07d}-x2k4q")):
+            entry.labels.add(name=name, value=value)
+        exemplar = entry.exemplars.add(value=0.25 * i, timestamp=START_MS + at)
+        exemplar.labels.add(name="trace_id", value=f"{i:032x}")
+        exemplar.labels.add(name="span_id", value=f"{i:016x}")
+    return message.SerializeToString()
+
+
+def coordinator() -> None:
+    plain = body([({"__name__": "m", "i": str(i)}, [(START_MS, 1.0)]) for i in range(SERIES)])
+    walked = remote_write.walk(plain, UNLIMITED)
+    assert walked is not None
+    none = median_ns(lambda: remote_write._divide_exemplars([walked], 8, UNLIMITED, Cut(), {}), 1)
+    show("a request without exemplars, more than before", none, "request")
+    raw = request(0)
+    show("walk, check and cut by 8 shards", median_ns(lambda: remote_write.cut(raw, 8, UNLIMITED), SERIES), "exemplar")
+
+
+def worker() -> None:
+    plain = remote_write.cut(body([({"__name__": "m"}, [(START_MS, 1.0)])]), 1, UNLIMITED).parts[0][0]
+    show(
+        "tell a frame of samples from one of exemplars",
+        median_ns(lambda: exemplar_frames.is_exemplars(plain), 1),
+        "frame",
+    )
+    (frame,) = remote_write.cut(request(0), 1, UNLIMITED).parts[0]
+    show("read in the worker", median_ns(lambda: arrivals.parse(frame), SERIES), "exemplar")
+    record = ExemplarRecord.of_columns(exemplar_frames.parse(frame), np.arange(SERIES))
+    with tempfile.TemporaryDirectory() as directory:
+        store = Store(Path(directory))
+        own = Exemplars(store, Settings(shards=1, exemplars_per_series=10_000, exemplars_retention_ms=0))
+        times = count()
+
+        def add() -> None:
+            shifted = record.times_ms + next(times)
+            own.add(ExemplarRecord(record.series, shifted, record.values, record.label_offsets, record.labels))
+
+        show("add to a shard", median_ns(add, SERIES), "exemplar")
+        while len(own) < HELD:
+            add()
+        window = (START_MS, START_MS + next(times))
+        show(f"find those of 1 series among {len(own)}", median_ns(lambda: own.find(np.arange(1), *window), 1), "query")
+        everything = own.find(np.arange(SERIES), *window)
+        show("find all of them", median_ns(lambda: own.find(np.arange(SERIES), *window), len(own)), "exemplar")
+        columns = (everything.times_ms, everything.values, everything.label_offsets, everything.labels)
+        show("write them as JSON", median_ns(lambda: list(rendering.texts(*columns)), len(own)), "exemplar")
+        print(f"{'memory':<52} {own.size_bytes / len(own):>10.0f} bytes an exemplar")
+        store.close()
+
+
+if __name__ == "__main__":
+    coordinator()
+    worker()
