@@ -16,7 +16,7 @@ from aiohttp import web
 from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import REMOTE_WRITE, content_type, content_type_parameter
-from coordinator.series import metadata, remote_write, remote_write_v2
+from coordinator.series import decompression, metadata, remote_write, remote_write_v2
 from coordinator.series.metadata import KnownMetadata
 from coordinator.series.remote_write import Cut, Limits
 from coordinator.series.remote_write_v2 import Survey
@@ -119,7 +119,7 @@ async def _read(request: web.Request) -> Cut:
     raw, size = await _held_body(request)
     if size > INLINE_BYTES_MAX:
         return await context.decodings.run(max(size, len(raw)), partial(_cut, raw, settings))
-    body = remote_write.decompress(raw, settings.decompressed_bytes_max)
+    body = decompression.decompress(raw, settings.decompressed_bytes_max)
     walked = remote_write.walk(body, limits)
     cut = partial(remote_write.cut_walked, body, walked, settings.shards, limits)
     return cut() if remote_write.steps(walked) <= INLINE_STEPS_MAX else await context.decodings.run(size, cut)
@@ -146,18 +146,18 @@ async def _held_body(request: web.Request) -> tuple[bytes, int]:
     """The body as it was sent, and the bytes it has decompressed, which are held too."""
     settings = request.app[CONTEXT].settings
     raw = await read_body(request, settings.body_bytes_max, encoding="snappy")
-    size = remote_write.decompressed_size(raw)
+    size = decompression.decompressed_size(raw)
     hold(request, min(size, settings.decompressed_bytes_max))  # more is refused before it is made
     return raw, size
 
 
 def _cut(raw: bytes, settings: Settings) -> Cut:
-    body = remote_write.decompress(raw, settings.decompressed_bytes_max)
+    body = decompression.decompress(raw, settings.decompressed_bytes_max)
     return remote_write.cut(body, settings.shards, Limits.of(settings))
 
 
 def _survey(raw: bytes, settings: Settings, known: KnownMetadata) -> Survey:
-    body = remote_write.decompress(raw, settings.decompressed_bytes_max)
+    body = decompression.decompress(raw, settings.decompressed_bytes_max)
     return remote_write_v2.survey(body, Limits.of(settings), settings.decompressed_bytes_max, known)
 
 

@@ -1,4 +1,4 @@
-"""Remote write 1.0: a request's body, decompressed with a bound, checked and cut into one body per shard.
+"""Remote write 1.0: a request's body, which is decompressed already, checked and cut into one body per shard.
 
 Protocol: https://prometheus.io/docs/specs/prw/remote_write_spec/. What a kernel recognises as a plain series
 (`coordinator.series.walk`) goes as it stands; any other one goes through the protobuf library, one by one, to be
@@ -11,9 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import cramjam
 import numpy as np
-import snappy
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
@@ -38,7 +36,7 @@ from shared import labels
 from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.messages.series import FamilyMetadata
-from shared.protobuf_fields import delimited_head, read_varint
+from shared.protobuf_fields import delimited_head
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.wire import Frame
 
@@ -57,13 +55,6 @@ apart at 8 bytes a byte."""
 REFUSED_SHOWN_MAX = 5
 """How many refused series an error names; it gives the number of all."""
 LABELS_SHOWN_MAX = 200
-SNAPPY_RATIO_MAX = 22
-"""Snappy's densest element writes 64 bytes for 3: a header that announces more lies, and is found out before the
-memory is taken."""
-INTO_BYTES_MIN = 512 << 10
-"""From here on a body is decompressed into its place, without a copy and without the interpreter lock."""
-SNAPPY_LENGTH_BYTES_MAX = 5
-"""Of the varint that a snappy body begins with."""
 
 ODD_LABELS_MIN = 100_000
 """Labels of a series that is not plain, up to which it is refused alone, and the others of the request are stored."""
@@ -144,44 +135,6 @@ class Cut:
         self.refused_count += 1
         if len(self.refused) < REFUSED_SHOWN_MAX:
             self.refused.append(text)
-
-
-def decompressed_size(raw: bytes) -> int:
-    """How many bytes a raw snappy body announces. Raises BadData if it does not begin with a length."""
-    try:
-        size, _ = read_varint(raw[:SNAPPY_LENGTH_BYTES_MAX], 0)
-    except IndexError:
-        raise BadData(f"the body is not snappy: its {len(raw)} bytes do not begin with a length") from None
-    return size
-
-
-def decompress(raw: bytes, bytes_max: int) -> Frame:
-    """Raw snappy → bytes. Raises TooLarge if they would be more than `bytes_max`, BadData if `raw` is not snappy."""
-    size = decompressed_size(raw)
-    if size > bytes_max:
-        raise TooLarge(f"the body decompresses to {size} bytes; the limit is {bytes_max}")
-    if size > SNAPPY_RATIO_MAX * len(raw):
-        raise BadData(f"the body is not snappy: {len(raw)} bytes cannot hold the {size} they announce")
-    if size >= INTO_BYTES_MIN:
-        return _decompressed_into_place(raw, size)
-    try:
-        body = snappy.uncompress(raw)
-    except snappy.UncompressError as error:
-        raise BadData(f"the body is not snappy in block format: {error.__cause__}") from error
-    if len(body) != size:
-        raise BadData(f"the body is not snappy: it announces {size} bytes and holds {len(body)}")
-    return body
-
-
-def _decompressed_into_place(raw: bytes, size: int) -> Frame:
-    body = np.empty(size, np.uint8).data
-    try:
-        written = cramjam.snappy.decompress_raw_into(raw, body)
-    except cramjam.DecompressionError as error:
-        raise BadData(f"the body is not snappy in block format: {error}") from error
-    if written != size:
-        raise BadData(f"the body is not snappy: it announces {size} bytes and holds {written}")
-    return body
 
 
 def walk(body: Frame, limits: Limits) -> Walk | None:

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import snappy
 
-from coordinator.series import remote_write, remote_write_v2
+from coordinator.series import decompression, remote_write, remote_write_v2
 from coordinator.series.remote_write import Cut
 from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body, request_v2
 from shared import allocator
@@ -113,7 +113,7 @@ def stages() -> None:
     raw = request(0, REQUEST_SERIES, 1, 0)
     packed = snappy.compress(raw)
     n = REQUEST_SERIES
-    show("decompress", median_ns(lambda: remote_write.decompress(packed, 1 << 30), n), "series")
+    show("decompress", median_ns(lambda: decompression.decompress(packed, 1 << 30), n), "series")
     show("walk and hash", median_ns(lambda: remote_write.walk(raw, UNLIMITED), n), "series")
     show("walk, hash and cut by 8 shards", median_ns(lambda: remote_write.cut(raw, 8, UNLIMITED), n), "series")
     (frame,) = remote_write.cut(raw, 1, UNLIMITED).parts[0]
@@ -143,11 +143,11 @@ def versions() -> None:
 
 
 def _cut_v1(sent: bytes) -> Cut:
-    return remote_write.cut(remote_write.decompress(sent, 1 << 30), 8, UNLIMITED)
+    return remote_write.cut(decompression.decompress(sent, 1 << 30), 8, UNLIMITED)
 
 
 def _cut_v2(sent: bytes, known: set[int]) -> Cut:
-    surveyed = remote_write_v2.survey(remote_write.decompress(sent, 1 << 30), UNLIMITED, 1 << 30, known)
+    surveyed = remote_write_v2.survey(decompression.decompress(sent, 1 << 30), UNLIMITED, 1 << 30, known)
     return remote_write_v2.cut(surveyed, 8, UNLIMITED)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import snappy
 from hypothesis import strategies as st
 
-from coordinator.series import remote_write, remote_write_v2
+from coordinator.series import decompression, remote_write, remote_write_v2
 from coordinator.series.remote_write import Limits
 from loadtest.harness.remote_write_bodies import body, body_v2, request_v2
 from proto import remote_write_pb2
@@ -53,7 +53,7 @@ def _require_labels(columns: ExemplarColumns) -> None:
 
 
 def _request(data: bytes) -> None:
-    _cut(remote_write.decompress(data, DECOMPRESSED_BYTES_MAX))
+    _cut(decompression.decompress(data, DECOMPRESSED_BYTES_MAX))
 
 
 def _cut_v2(data: Frame) -> None:
