@@ -211,7 +211,7 @@ def _read(body: np.ndarray, exemplars: np.ndarray, spans: np.ndarray, labels: np
 
 @kernel(types.void(Bytes, _TABLE, _HASHES, _TABLE, Bytes, _INTS, _TABLE, types.int64, _INTS, _OUT), first=True)
 def _fill_frames(
-    body: np.ndarray,
+    label_data: np.ndarray,
     series: np.ndarray,
     hashes: np.ndarray,
     exemplars: np.ndarray,
@@ -249,7 +249,7 @@ def _fill_frames(
                 run += 1
                 last = source
                 size = series[source, LABELS_END] - series[source, LABELS]
-                copy_bytes(octets, series_at, body, series[source, LABELS], size)
+                copy_bytes(octets, series_at, label_data, series[source, LABELS], size)
                 series_at += size
                 words[own_hashes + run] = np.int64(hashes[source])
                 words[starts + run + 1] = series_at - series_first
@@ -308,9 +308,15 @@ def read(body: NDArray[np.uint8], series: NDArray[np.int64], count: int) -> Exem
 
 
 def divide(
-    exemplars: Exemplars, series: NDArray[np.int64], hashes: NDArray[np.uint64], valid: NDArray[np.int64], shards: int
+    exemplars: Exemplars,
+    label_data: NDArray[np.uint8],
+    series: NDArray[np.int64],
+    hashes: NDArray[np.uint64],
+    valid: NDArray[np.int64],
+    shards: int,
 ) -> Iterator[tuple[int, Frame]]:
-    """(shard, frame) of every shard that has some of the `valid` exemplars."""
+    """(shard, frame) of every shard that has some of the `valid` exemplars. The label bytes of the series are in
+    `label_data`."""
     rows = exemplars.table[valid]
     sources = rows[:, ROW]
     is_new = np.ones(len(rows), dtype=np.int64)
@@ -324,7 +330,7 @@ def divide(
     sizes = [frame_words(*total) if total[1] else 0 for total in totals.tolist()]
     words = np.zeros(sum(sizes), dtype=np.int64)
     octets = words.view(np.uint8)
-    _fill_frames(exemplars.body, series, hashes, exemplars.table, exemplars.labels, order, totals, MARK, words, octets)
+    _fill_frames(label_data, series, hashes, exemplars.table, exemplars.labels, order, totals, MARK, words, octets)
     view = memoryview(octets.data)
     at = 0
     for shard, size in enumerate(sizes):

@@ -298,7 +298,7 @@ def _divide_exemplars(
         answer.refused_count += max(0, len(faults) - REFUSED_SHOWN_MAX)
         answer.exemplars_refused += len(faults)
         answer.exemplars += len(valid)
-        for shard, frame in exemplars.divide(found, piece.table, piece.hashes, valid, shards):
+        for shard, frame in exemplars.divide(found, piece.body, piece.table, piece.hashes, valid, shards):
             per_shard.setdefault(shard, []).append(frame)
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.series import remote_write
@@ -60,7 +60,6 @@ def is_valid(exemplar: Exemplar) -> bool:
     return has_names and len(set(kept)) == len(kept) and characters <= 128 and TIME_MS_MIN <= at_ms <= TIME_MS_MAX
 
 
-@settings(max_examples=300)
 @given(requests)
 def test_every_valid_exemplar_is_in_the_shard_of_its_series(requested: list) -> None:
     expected: Counter = Counter()
