@@ -21,6 +21,7 @@ from coordinator.queries.gate import Gate
 from coordinator.queries.running import RunningQueries
 from coordinator.queries.slow import SlowQueries
 from coordinator.series.groups import SampleWrites
+from coordinator.series.metadata import KnownMetadata
 from coordinator.spool import Spool
 from coordinator.vectors.area import VectorArea
 from coordinator.waiting_room import WaitingRoom
@@ -42,6 +43,7 @@ class Context:
     costs: Costs = field(default_factory=Costs)
     started_at: float = field(default_factory=time.time)
     decodings: Decodings = field(default_factory=Decodings)
+    known_metadata: KnownMetadata = field(default_factory=KnownMetadata)
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)
     pressure: Pressure = field(init=False)

@@ -26,6 +26,16 @@ def content_type(request: web.Request) -> str:
     return request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
 
 
+def content_type_parameter(request: web.Request, name: str, default: str) -> str:
+    """The first parameter of the media type with this name (in lower case)."""
+    _, *parameters = request.headers.get(hdrs.CONTENT_TYPE, "").split(";")
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key.strip().lower() == name:
+            return value.strip().strip('"')
+    return default
+
+
 def preferred(request: web.Request, *media_types: str) -> str:
     """The media type of the answer: the one of these that `Accept` gives the highest quality, the first among equals.
 

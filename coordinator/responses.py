@@ -65,6 +65,7 @@ def error_answer(path: str, error: TriptychError) -> web.Response:
     else:
         envelope = {"status": "error", "errorType": error.error_type, "error": str(error)}
         response = json_answer(envelope, error.status)
+    response.headers.update(error.headers)
     if error.retry_after_s is not None:
         # Clients that were refused together shall not come back together.
         response.headers["Retry-After"] = str(random.randint(*error.retry_after_s))

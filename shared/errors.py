@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Self
 
 
@@ -14,6 +16,8 @@ class TriptychError(Exception):
     """Within how many seconds, least and most, the same request may succeed; None: nobody knows, or never."""
     reason = "invalid"
     """Why the request was refused or failed, as the metrics count it."""
+    headers: Mapping[str, str] = MappingProxyType({})
+    """What the head of the answer says beside."""
 
     def because(self, reason: str) -> Self:
         """The error, with a reason that says more than its class does."""

@@ -65,16 +65,20 @@ def _type_of_kernel(called: Kernel, _: Any) -> Any:
     return types.Dispatcher(called.dispatcher)
 
 
-def kernel(signature: Any, *, first: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
+def kernel(
+    signature: Any, *, first: bool = False, allocates: bool = True, **options: Any
+) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a kernel, which releases the interpreter lock while it runs.
 
     Arguments that are only read are declared as arrays with `readonly=True`, to which writable ones are converted.
     `first`: requests such as writes need the kernel at once, so a process compiles it before it takes requests.
-    `options` go to `numba.njit`.
+    `allocates`: a kernel that makes no arrays need not count references to those it gets, which costs two atomic
+    operations for each of them and each call, more than most small kernels do; one that makes some does not compile
+    without. `options` go to `numba.njit`.
     """
 
     def declare(function: Callable[..., Any]) -> Kernel:
-        declared = Kernel(function, signature, first, options)
+        declared = Kernel(function, signature, first, {**_memory(allocates), **options})
         _registry.append(declared)
         return declared
 
@@ -84,12 +88,16 @@ def kernel(signature: Any, *, first: bool = False, **options: Any) -> Callable[[
 @overload
 def inlined(function: Callable[..., Any], /) -> Any: ...
 @overload
-def inlined(**options: Any) -> Callable[[Callable[..., Any]], Any]: ...
-def inlined(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declare a function that is inlined into the kernels that call it and gets its types from them; `options` go to
-    `numba.njit`."""
-    decorate = njit(forceinline=True, **options)
+def inlined(*, allocates: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]: ...
+def inlined(function: Callable[..., Any] | None = None, /, *, allocates: bool = True, **options: Any) -> Any:
+    """Declare a function that is inlined into the kernels that call it and gets its types from them; `allocates` and
+    `options` as for `kernel`."""
+    decorate: Any = njit(**{"forceinline": True, **_memory(allocates), **options})
     return decorate if function is None else decorate(function)
+
+
+def _memory(allocates: bool) -> dict[str, bool]:
+    return {} if allocates else {"_nrt": False}
 
 
 def c_function(signature: Any, function: Callable[..., Any]) -> Any:

@@ -32,7 +32,7 @@ _TABLE = types.Array(types.int64, 2, "C")
 # Kernels. Those with an `end` read body[at:end] and no byte beyond; the caller has checked 0 ≤ at and end ≤ len(body).
 
 
-@kernel(_PAIR(Bytes, types.int64, types.int64), first=True)
+@kernel(_PAIR(Bytes, types.int64, types.int64), first=True, allocates=False)
 def field_length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
     """A minimal varint of at most four bytes: (value, position after it), or (-1, at) for anything else."""
     if at < end and body[at] < 0x80:
@@ -50,7 +50,7 @@ def field_length(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
     return -1, at
 
 
-@kernel(_PAIR(Bytes, types.int64), first=True)
+@kernel(_PAIR(Bytes, types.int64), first=True, allocates=False)
 def checked_length(data: np.ndarray, at: int) -> tuple[int, int]:
     """A varint of data that has been checked, such as canonical label bytes: (value, position after it)."""
     value: Any = 0
@@ -62,7 +62,7 @@ def checked_length(data: np.ndarray, at: int) -> tuple[int, int]:
     return value | np.int64(data[at]) << shift, at + 1
 
 
-@kernel(_PAIR(Bytes, types.int64, types.int64), first=True)
+@kernel(_PAIR(Bytes, types.int64, types.int64), first=True, allocates=False)
 def integer(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
     """A varint of up to ten bytes as an int64: (value, position after it); position -1 if it is cut off or longer."""
     value = np.uint64(0)
@@ -76,7 +76,7 @@ def integer(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
     return 0, -1
 
 
-@kernel(_TRIPLE(Bytes, types.int64, types.int64), first=True)
+@kernel(_TRIPLE(Bytes, types.int64, types.int64), first=True, allocates=False)
 def delimited_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
     """The length-delimited field at `at`: (its number, the start of its content, the end of its content); the number is
     -1 for anything else. Tag and length may have five bytes each, in any form."""
@@ -89,7 +89,7 @@ def delimited_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]
     return tag >> 3, content, content + length
 
 
-@kernel(types.int64(Bytes, types.int64, types.int64, types.int64), first=True)
+@kernel(types.int64(Bytes, types.int64, types.int64, types.int64), first=True, allocates=False)
 def past_field(body: np.ndarray, at: int, end: int, wire_type: int) -> int:
     """The position after the field whose tag ends at `at`; -1 for a field that is incomplete, or of another wire
     type."""

@@ -29,7 +29,7 @@ _LANE_1 = np.uint64(0x60EA27EEADC0B5D6)  # P1 + P2
 _LANE_4 = np.uint64(0x61C8864E7A143579)  # -P1
 
 
-@inlined
+@inlined(allocates=False)
 def _rotate(x: np.uint64, bits: np.uint64) -> np.uint64:
     return (x << bits) | (x >> (np.uint64(64) - bits))
 
@@ -50,6 +50,27 @@ def _load64(typing_context, data, at):  # type: ignore[no-untyped-def]
 
 
 load64: Any = intrinsic(_load64)
+
+
+def _copy_16(typing_context, out, place, data, start):  # type: ignore[no-untyped-def]
+    """out[place:place + 16] = data[start:start + 16] of uint8 arrays that do not overlap, as one unaligned and
+    unchecked word: for texts that are seldom longer, without the call that `copy_bytes` is.
+
+    Kernels only; the caller has checked that both ranges lie within their arrays.
+    """
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        words = ir.VectorType(ir.IntType(64), 2).as_pointer()
+        target = context.make_array(signature.args[0])(context, builder, arguments[0])
+        source = context.make_array(signature.args[2])(context, builder, arguments[2])
+        loaded = builder.load(builder.bitcast(builder.gep(source.data, [arguments[3]]), words), align=1)
+        builder.store(loaded, builder.bitcast(builder.gep(target.data, [arguments[1]]), words), align=1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, data, types.int64), generate
+
+
+copy_16: Any = intrinsic(_copy_16)
 
 
 def _copy_bytes(typing_context, out, place, data, start, size):  # type: ignore[no-untyped-def]
@@ -77,12 +98,12 @@ def _copy_bytes(typing_context, out, place, data, start, size):  # type: ignore[
 copy_bytes: Any = intrinsic(_copy_bytes)
 
 
-@inlined
+@inlined(allocates=False)
 def _round(lane: np.uint64, word: np.uint64) -> np.uint64:
     return _rotate(lane + word * _P2, np.uint64(31)) * _P1
 
 
-@kernel(types.uint64(Bytes, types.int64, types.int64), first=True)
+@kernel(types.uint64(Bytes, types.int64, types.int64), first=True, allocates=False)
 def xxh64(data: np.ndarray, start: int, end: int) -> np.uint64:
     """Hash of data[start:end] (uint8[n]). The caller ensures 0 ≤ start ≤ end ≤ n."""
     at = start

@@ -1,4 +1,8 @@
-"""POST /api/v1/write: the Prometheus remote-write protocol, version 1.0."""
+"""POST /api/v1/write: the Prometheus remote-write protocol, versions 1.0 and 2.0.
+
+The parameter `proto` of the Content-Type tells which message the body is. Specifications:
+https://prometheus.io/docs/specs/prw/remote_write_spec/ and …/remote_write_spec_2_0/.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,25 @@ from functools import partial
 from aiohttp import web
 
 from coordinator.bodies import hold, read_body
-from coordinator.context import CONTEXT
-from coordinator.negotiation import REMOTE_WRITE, content_type
-from coordinator.series import metadata, remote_write
+from coordinator.context import CONTEXT, Context
+from coordinator.negotiation import REMOTE_WRITE, content_type, content_type_parameter
+from coordinator.series import decompression, metadata, remote_write, remote_write_v2
+from coordinator.series.metadata import KnownMetadata
 from coordinator.series.remote_write import Cut, Limits
+from coordinator.series.remote_write_v2 import Survey
 from shared.config import Settings
-from shared.errors import BadData
+from shared.errors import BadData, TriptychError
 from shared.telemetry import event
 
 INLINE_BYTES_MAX = 512 << 10
 """A body that announces at most this many bytes is cut on the event loop (2,000 series take half a millisecond), a
 larger one in a thread, which costs some 0.1 ms."""
 SKIPPED_LOG_INTERVAL_S = 60.0
-_SECOND_VERSION = "io.prometheus.write.v2"
+INLINE_STEPS_MAX = 500
+"""A request with more series and metadata than this that interpreted code reads, in some 2 to 20 µs each, is cut in a
+thread too."""
+MESSAGES = ("prometheus.WriteRequest", remote_write_v2.MESSAGE)
+"""What a body can be, versions 1.0 and 2.0; the first where the Content-Type has no `proto`."""
 
 
 class _Skipped:
@@ -44,55 +54,122 @@ class _Skipped:
 _skipped = _Skipped()
 
 
+def _written(samples: int, exemplars: int) -> dict[str, str]:
+    """The headers that tell a sender how much was stored."""
+    counts = {"Samples": samples, "Histograms": 0, "Exemplars": exemplars}
+    return {f"X-Prometheus-Remote-Write-{what}-Written": str(count) for what, count in counts.items()}
+
+
 async def write(request: web.Request) -> web.Response:
     """204 when every sample and exemplar of the request is durable and visible, and its metadata is stored.
 
     400 names the series, exemplars and metadata that are not valid; the others of the request are stored nevertheless.
-    On 503 any part of the request may have been stored: sending it again changes nothing.
+    In version 2.0, which may not be silent about it, so does a request with histograms or exemplars, which are not
+    stored. On 503 any part of the request may have been stored: sending it again changes nothing.
     """
     context = request.app[CONTEXT]
-    _check_type(request)
-    cut = await _read(request)
-    if cut.parts:
-        await context.samples.write(cut.parts)
-    context.telemetry.samples_in += cut.samples
-    context.telemetry.exemplars_in += cut.exemplars
-    context.telemetry.exemplars_refused += cut.exemplars_refused
+    is_second = _message(request) == remote_write_v2.MESSAGE
+    written = _written(0, 0)
+    try:
+        cut = await (_read_v2(request) if is_second else _read(request))
+        if cut.parts:
+            await context.samples.write(cut.parts)
+        written = _written(cut.samples, cut.exemplars)
+        context.telemetry.samples_in += cut.samples
+        context.telemetry.exemplars_in += cut.exemplars
+        context.telemetry.exemplars_refused += cut.exemplars_refused
+        await _keep_metadata(context, cut)
+        problem = _problem(cut, is_second)
+        if problem:
+            context.telemetry.series_refused += cut.refused_count
+            raise BadData(f"{cut.samples} samples stored, {problem}")
+    except TriptychError as error:
+        if error.status < 500:  # above, nobody knows how much was stored
+            error.headers = written
+        raise
+    return web.Response(status=204, headers=written)
+
+
+async def _keep_metadata(context: Context, cut: Cut) -> None:
     left_out = 0
     if cut.metadata:
         left_out = await metadata.keep(context.links, cut.metadata, context.settings.write_timeout_ms / 1000)
+        context.known_metadata.add(cut.metadata_keys)  # also what found no room, which is sent again when forgotten
     _skipped.add(cut, left_out)
+
+
+def _problem(cut: Cut, is_second: bool) -> str:
+    """What of a request was not stored, and why; "" if nothing that its sender must know of."""
+    problems = []
+    if is_second and (cut.histograms or cut.exemplars_left_out):
+        problems.append(
+            f"{cut.histograms} histograms and {cut.exemplars_left_out} exemplars not, which are not supported"
+        )
     if cut.refused_count:
-        context.telemetry.series_refused += cut.refused_count
         more = cut.refused_count - len(cut.refused)
         tail = f"; and {more} more" if more else ""
-        raise BadData(f"{cut.samples} samples stored, these refused: " + "; ".join(cut.refused) + tail)
-    return web.Response(status=204)
+        problems.append("these refused: " + "; ".join(cut.refused) + tail)
+    return ", ".join(problems)
 
 
 async def _read(request: web.Request) -> Cut:
-    """The request's body, which is let go, cut by shard."""
+    """The body of a request of version 1.0, which is let go, cut by shard."""
     context = request.app[CONTEXT]
-    raw = await read_body(request, context.settings.body_bytes_max, encoding="snappy")
-    size = remote_write.decompressed_size(raw)
-    hold(request, min(size, context.settings.decompressed_bytes_max))  # more is refused before it is made
-    if size <= INLINE_BYTES_MAX:
-        return _cut(raw, context.settings)
-    size_max = max(size, len(raw))
-    return await context.decodings.run(size_max, partial(_cut, raw, context.settings))
+    settings, limits = context.settings, Limits.of(context.settings)
+    raw, size = await _held_body(request)
+    if size > INLINE_BYTES_MAX:
+        return await context.decodings.run(max(size, len(raw)), partial(_cut, raw, settings))
+    body = decompression.decompress(raw, settings.decompressed_bytes_max)
+    walked = remote_write.walk(body, limits)
+    cut = partial(remote_write.cut_walked, body, walked, settings.shards, limits)
+    return cut() if remote_write.steps(walked) <= INLINE_STEPS_MAX else await context.decodings.run(size, cut)
+
+
+async def _read_v2(request: web.Request) -> Cut:
+    """The body of a request of version 2.0, which is let go, cut by shard. What its labels will take is held too, as
+    soon as that is known."""
+    context = request.app[CONTEXT]
+    settings, known = context.settings, context.known_metadata
+    raw, size = await _held_body(request)
+    known.forget()
+    survey = partial(_survey, raw, settings, known)
+    surveyed = survey() if size <= INLINE_BYTES_MAX else await context.decodings.run(max(size, len(raw)), survey)
+    del raw, survey
+    hold(request, surveyed.label_bytes)
+    cut = partial(remote_write_v2.cut, surveyed, settings.shards, Limits.of(settings))
+    if surveyed.bytes_total <= INLINE_BYTES_MAX and surveyed.steps <= INLINE_STEPS_MAX:
+        return cut()
+    return await context.decodings.run(surveyed.bytes_total, cut)
+
+
+async def _held_body(request: web.Request) -> tuple[bytes, int]:
+    """The body as it was sent, and the bytes it has decompressed, which are held too."""
+    settings = request.app[CONTEXT].settings
+    raw = await read_body(request, settings.body_bytes_max, encoding="snappy")
+    size = decompression.decompressed_size(raw)
+    hold(request, min(size, settings.decompressed_bytes_max))  # more is refused before it is made
+    return raw, size
 
 
 def _cut(raw: bytes, settings: Settings) -> Cut:
-    body = remote_write.decompress(raw, settings.decompressed_bytes_max)
+    body = decompression.decompress(raw, settings.decompressed_bytes_max)
     return remote_write.cut(body, settings.shards, Limits.of(settings))
 
 
-def _check_type(request: web.Request) -> None:
+def _survey(raw: bytes, settings: Settings, known: KnownMetadata) -> Survey:
+    body = decompression.decompress(raw, settings.decompressed_bytes_max)
+    return remote_write_v2.survey(body, Limits.of(settings), settings.decompressed_bytes_max, known)
+
+
+def _message(request: web.Request) -> str:
+    """Which message of MESSAGES the body is. Raises BadData for anything else."""
     kind = content_type(request)
     if kind != REMOTE_WRITE:
         raise BadData(f"Content-Type is {kind!r}; it must be {REMOTE_WRITE}")
-    if _SECOND_VERSION in request.headers.get("Content-Type", ""):
-        raise BadData(f"Content-Type asks for remote write 2.0; this is version 1.0, {REMOTE_WRITE} without parameters")
+    message = content_type_parameter(request, "proto", MESSAGES[0])
+    if message not in MESSAGES:
+        raise BadData(f"Content-Type has proto={message[:200]!r}; it must be {' or '.join(MESSAGES)}, or missing")
+    return message
 
 
 ROUTES: list[web.RouteDef] = [web.post("/api/v1/write", write)]

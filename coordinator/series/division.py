@@ -11,7 +11,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from coordinator.series.walk import END, LABELS, LABELS_END, SAMPLES, sample
+from coordinator.series.walk import END, FIELDS, LABELS, LABELS_END, SAMPLES, sample
 from shared.kernels import kernel
 from shared.protobuf_fields import field_length
 from shared.sample_frames import MARK, frame_words
@@ -25,11 +25,13 @@ _HASHES = types.Array(types.uint64, 1, "C")
 _OUT = types.Array(types.uint8, 1, "C")
 
 
-@kernel(types.int64(Bytes, types.int64, types.int64, _INTS, types.int64, _FLOATS, types.int64), first=True)
+@kernel(
+    types.int64(Bytes, types.int64, types.int64, _INTS, types.int64, _FLOATS, types.int64), first=True, allocates=False
+)
 def _read_row(
     body: np.ndarray, at: int, end: int, times: np.ndarray, time_at: int, values: np.ndarray, value_at: int
 ) -> int:
-    """Write the samples of a PLAIN series, whose fields behind the labels are body[at:end], to `times` (Unix ms) from
+    """Write the samples of a PLAIN series, which are among its fields body[at:end], to `times` (Unix ms) from
     `time_at` and `values` from `value_at` on; returns how many."""
     count = 0
     while at < end:
@@ -63,9 +65,14 @@ def sort_by_place(
         next_at[places[i]] += 1
 
 
-@kernel(types.void(Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.int64, _INTS, _FLOATS, _OUT), first=True)
+@kernel(
+    types.void(Bytes, Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.int64, _INTS, _FLOATS, _OUT),
+    first=True,
+    allocates=False,
+)
 def fill_columns(
     body: np.ndarray,
+    labels_data: np.ndarray,
     table: np.ndarray,
     hashes: np.ndarray,
     order: np.ndarray,
@@ -95,12 +102,12 @@ def fill_columns(
         for i in range(series):
             source = order[first + i]
             start, end = table[source, LABELS], table[source, LABELS_END]
-            copy_bytes(octets, octet, body, start, end - start)
+            copy_bytes(octets, octet, labels_data, start, end - start)
             words[own_hashes + i] = np.int64(hashes[source])
             words[offsets + i] = octet - 8 * labels
             words[counts + i] = table[source, SAMPLES]
             octet += end - start
-            more = _read_row(body, end, table[source, END], words, times, floats, values)
+            more = _read_row(body, table[source, FIELDS], table[source, END], words, times, floats, values)
             times += more
             values += more
         words[offsets + series] = octet - 8 * labels
@@ -109,12 +116,16 @@ def fill_columns(
 
 def divide(
     body: NDArray[np.uint8],
+    labels_data: NDArray[np.uint8],
     table: NDArray[np.int64],
     hashes: NDArray[np.uint64],
     rows: NDArray[np.int64],
     shards: int,
 ) -> Iterator[tuple[int, Frame]]:
-    """(shard, frame) of every shard that has some of the `rows` (int64[n], PLAIN ones with samples) of a walk."""
+    """(shard, frame) of every shard that has some of the `rows` (int64[n], PLAIN ones with samples) of a walk.
+
+    The samples are in `body`, the label bytes in `labels_data`.
+    """
     places = (hashes[rows] % np.uint64(shards)).astype(np.int64)
     totals = np.zeros((shards, 3), dtype=np.int64)
     order = np.empty(len(rows), dtype=np.int64)
@@ -122,7 +133,9 @@ def divide(
     assert int(totals[:, 0].sum()) == len(rows), "each row belongs to one shard"
     sizes = [frame_words(*total) if total[0] else 0 for total in totals.tolist()]
     words = np.empty(sum(sizes), dtype=np.int64)
-    fill_columns(body, table, hashes, order, totals, MARK, words, words.view(np.float64), words.view(np.uint8))
+    fill_columns(
+        body, labels_data, table, hashes, order, totals, MARK, words, words.view(np.float64), words.view(np.uint8)
+    )
     view = memoryview(words.view(np.uint8).data)
     at = 0
     for shard, size in enumerate(sizes):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -29,6 +30,17 @@ MESSAGE_BYTES_MAX = 16 << 10
 """One message with all its texts and unknown fields."""
 TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset")
 """By their number in the protocol; a number beyond is unknown too."""
+
+_SUFFIXES = {
+    TYPES.index("histogram"): ("_bucket", "_sum", "_count"),
+    TYPES.index("gaugehistogram"): ("_bucket", "_gsum", "_gcount"),
+    TYPES.index("summary"): ("_sum", "_count"),
+}
+KNOWN_S = 60.0
+"""How long metadata counts as stored: senders of version 1.0 repeat theirs as often, and a shard that lost it gets it
+again."""
+KNOWN_MAX = 100_000
+"""Entries that are remembered as stored, at some 70 bytes each."""
 
 _SPANS = types.Array(types.int64, 2, "C")
 _TAG = 0x1A
@@ -71,13 +83,30 @@ def read(encoded: Iterable[Frame], refuse: Callable[[str], None]) -> list[Family
             refuse(f"metadata {number} is not a MetricMetadata message with texts in UTF-8: {error}")
             continue
         texts = {"name": message.metric_family_name, "help": message.help, "unit": message.unit}
-        problem = _problem(texts)
-        if problem:
-            refuse(f"metadata {number} of metric family {texts['name'][:200]!r}: {problem}")
-            continue
-        kind = TYPES[message.type] if 0 <= message.type < len(TYPES) else TYPES[0]
-        entries[FamilyMetadata(texts["name"], kind, texts["help"], texts["unit"])] = None
+        entry = checked(texts, message.type, f"metadata {number}", refuse)
+        if entry is not None:
+            entries[entry] = None
     return list(entries)
+
+
+def checked(texts: dict[str, str], kind: int, what: str, refuse: Callable[[str], None]) -> FamilyMetadata | None:
+    """The entry of a family with these texts (`name`, `help` and `unit`), `kind` being the number of its type. If it is
+    not valid, None, and `refuse` is called with the reason, which begins with `what`."""
+    problem = _problem(texts)
+    if problem:
+        refuse(f"{what} of metric family {texts['name'][:200]!r}: {problem}")
+        return None
+    name = TYPES[kind] if 0 <= kind < len(TYPES) else TYPES[0]
+    return FamilyMetadata(texts["name"], name, texts["help"], texts["unit"])
+
+
+def family_of(metric: str, kind: int) -> str:
+    """The family of a metric whose metadata came with its series, as version 2.0 sends it: version 1.0 names the family
+    itself, which for a histogram or summary is what the names of its series have in common."""
+    for suffix in _SUFFIXES.get(kind, ()):
+        if metric.endswith(suffix) and len(metric) > len(suffix):
+            return metric.removesuffix(suffix)
+    return metric
 
 
 def _problem(texts: dict[str, str]) -> str:
@@ -88,6 +117,27 @@ def _problem(texts: dict[str, str]) -> str:
         if size > TEXT_BYTES_MAX[what]:
             return f"its {what} has {size} bytes; the limit is {TEXT_BYTES_MAX[what]}"
     return ""
+
+
+class KnownMetadata:
+    """Metadata stored lately, by hashes of it: version 2.0 repeats it with every sample, and it is sent to the workers
+    about once a minute. `in` is safe in any thread, the rest is for the event loop's."""
+
+    def __init__(self) -> None:
+        self._keys: set[int] = set()
+        self._forgotten_at = time.monotonic()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def add(self, keys: Iterable[int]) -> None:
+        self._keys.update(keys)
+
+    def forget(self) -> None:
+        """Forget everything where it has become old or too much."""
+        now = time.monotonic()
+        if now - self._forgotten_at >= KNOWN_S or len(self._keys) > KNOWN_MAX:
+            self._keys, self._forgotten_at = set(), now
 
 
 async def keep(links: Links, entries: Sequence[FamilyMetadata], timeout_s: float) -> int:

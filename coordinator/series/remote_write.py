@@ -1,4 +1,4 @@
-"""Remote write 1.0: a request's body, decompressed with a bound, checked and cut into one body per shard.
+"""Remote write 1.0: a request's body, which is decompressed already, checked and cut into one body per shard.
 
 Protocol: https://prometheus.io/docs/specs/prw/remote_write_spec/. What a kernel recognises as a plain series
 (`coordinator.series.walk`) goes as it stands; any other one goes through the protobuf library, one by one, to be
@@ -7,12 +7,11 @@ written anew in canonical form or refused with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import cramjam
 import numpy as np
-import snappy
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
@@ -32,12 +31,12 @@ from coordinator.series.walk import (
     SAMPLES,
     STATUS,
 )
-from proto import remote_write_pb2
+from proto import remote_write_pb2, remote_write_v2_pb2
 from shared import labels
 from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.messages.series import FamilyMetadata
-from shared.protobuf_fields import delimited_head, read_varint
+from shared.protobuf_fields import delimited_head
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.wire import Frame
 
@@ -56,13 +55,6 @@ apart at 8 bytes a byte."""
 REFUSED_SHOWN_MAX = 5
 """How many refused series an error names; it gives the number of all."""
 LABELS_SHOWN_MAX = 200
-SNAPPY_RATIO_MAX = 22
-"""Snappy's densest element writes 64 bytes for 3: a header that announces more lies, and is found out before the
-memory is taken."""
-INTO_BYTES_MIN = 512 << 10
-"""From here on a body is decompressed into its place, without a copy and without the interpreter lock."""
-SNAPPY_LENGTH_BYTES_MAX = 5
-"""Of the varint that a snappy body begins with."""
 
 ODD_LABELS_MIN = 100_000
 """Labels of a series that is not plain, up to which it is refused alone, and the others of the request are stored."""
@@ -70,6 +62,9 @@ ODD_LABELS_MIN = 100_000
 _TIMESERIES_FIELD = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
 _METADATA_FIELD = remote_write_pb2.RawWriteRequest.METADATA_FIELD_NUMBER
 _LABELS_FIELD = remote_write_pb2.RawTimeSeries.LABELS_FIELD_NUMBER
+
+
+AnySample = remote_write_pb2.Sample | remote_write_v2_pb2.Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +93,12 @@ class Limits:
 @dataclass(slots=True)
 class Walk:
     """A body and where its series are: `table` int64[series, COLUMNS] (columns of `coordinator.series.walk`), `hashes`
-    uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what there is beside samples.
-    `numbers`: which series of the request they are, if they are not all."""
+    uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what there is beside samples. The label bytes
+    are in `label_data`, which for version 1.0 is the body. `numbers`: which series of the request they are, if they are
+    not all."""
 
     body: NDArray[np.uint8]
+    label_data: NDArray[np.uint8]
     table: NDArray[np.int64]
     hashes: NDArray[np.uint64]
     counts: NDArray[np.int64]
@@ -111,7 +108,7 @@ class Walk:
         """The series in this row, in the words of an error message."""
         number = row if self.numbers is None else self.numbers[row]
         label_bytes = self.body[self.table[row, LABELS] : self.table[row, LABELS_END]].tobytes()
-        return f"series {number} {_shown([(n.encode(), v.encode()) for n, v in labels.decode(label_bytes)])}"
+        return f"series {number} {shown([(n.encode(), v.encode()) for n, v in labels.decode(label_bytes)])}"
 
 
 @dataclass(slots=True)
@@ -120,6 +117,7 @@ class Cut:
     and exemplars in them, metadata, and what was left out.
 
     `refused` names the first `REFUSED_SHOWN_MAX` series, samples, exemplars or metadata not valid, of `refused_count`.
+    `metadata_keys`: hashes of the metadata that came with series, for `metadata.KnownMetadata`.
     """
 
     parts: dict[int, Sequence[Frame]] = field(default_factory=dict)
@@ -127,6 +125,7 @@ class Cut:
     refused: list[str] = field(default_factory=list)
     refused_count: int = 0
     metadata: list[FamilyMetadata] = field(default_factory=list)
+    metadata_keys: list[int] = field(default_factory=list)
     exemplars: int = 0
     exemplars_refused: int = 0
     exemplars_left_out: int = 0
@@ -136,44 +135,6 @@ class Cut:
         self.refused_count += 1
         if len(self.refused) < REFUSED_SHOWN_MAX:
             self.refused.append(text)
-
-
-def decompressed_size(raw: bytes) -> int:
-    """How many bytes a raw snappy body announces. Raises BadData if it does not begin with a length."""
-    try:
-        size, _ = read_varint(raw[:SNAPPY_LENGTH_BYTES_MAX], 0)
-    except IndexError:
-        raise BadData(f"the body is not snappy: its {len(raw)} bytes do not begin with a length") from None
-    return size
-
-
-def decompress(raw: bytes, bytes_max: int) -> Frame:
-    """Raw snappy → bytes. Raises TooLarge if they would be more than `bytes_max`, BadData if `raw` is not snappy."""
-    size = decompressed_size(raw)
-    if size > bytes_max:
-        raise TooLarge(f"the body decompresses to {size} bytes; the limit is {bytes_max}")
-    if size > SNAPPY_RATIO_MAX * len(raw):
-        raise BadData(f"the body is not snappy: {len(raw)} bytes cannot hold the {size} they announce")
-    if size >= INTO_BYTES_MIN:
-        return _decompressed_into_place(raw, size)
-    try:
-        body = snappy.uncompress(raw)
-    except snappy.UncompressError as error:
-        raise BadData(f"the body is not snappy in block format: {error.__cause__}") from error
-    if len(body) != size:
-        raise BadData(f"the body is not snappy: it announces {size} bytes and holds {len(body)}")
-    return body
-
-
-def _decompressed_into_place(raw: bytes, size: int) -> Frame:
-    body = np.empty(size, np.uint8).data
-    try:
-        written = cramjam.snappy.decompress_raw_into(raw, body)
-    except cramjam.DecompressionError as error:
-        raise BadData(f"the body is not snappy in block format: {error}") from error
-    if written != size:
-        raise BadData(f"the body is not snappy: it announces {size} bytes and holds {written}")
-    return body
 
 
 def walk(body: Frame, limits: Limits) -> Walk | None:
@@ -191,7 +152,7 @@ def walk(body: Frame, limits: Limits) -> Walk | None:
     hashes = np.zeros(series, dtype=np.uint64)
     counts = np.zeros(COUNTS, dtype=np.int64)
     kernels.walk(data, table, hashes, counts, limits.array())
-    return Walk(data, table, hashes, counts)
+    return Walk(data, data, table, hashes, counts)
 
 
 def cut(body: Frame, shards: int, limits: Limits) -> Cut:
@@ -200,73 +161,103 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
     A series or sample that is not valid is left out and named in `Cut.refused`. Raises BadData if the body is not a
     WriteRequest, TooLarge past the bounds above.
     """
-    walked = walk(body, limits)
+    return cut_walked(body, walk(body, limits), shards, limits)
+
+
+def steps(walked: Walk | None) -> float:
+    """How many series and metadata messages of a walked request are read by interpreted code, one by one: all of a body
+    whose top level the kernel does not know."""
+    if walked is None:
+        return math.inf
+    return int(np.count_nonzero(walked.table[:, STATUS])) + int(walked.counts[METADATA])
+
+
+def cut_walked(body: Frame, walked: Walk | None, shards: int, limits: Limits) -> Cut:
+    """What `cut` does, of a body that has been walked."""
     answer = Cut()
     pieces: list[Walk] = []
     if walked is None:
         if len(body) > ODD_BODY_BYTES_MAX:
             raise TooLarge(f"a body of {len(body)} bytes has unknown fields; the limit of such is {ODD_BODY_BYTES_MAX}")
-        _check_odd_counts(*(_count_fields(body, number) for number in (_TIMESERIES_FIELD, _METADATA_FIELD)))
+        check_odd_count(_count_fields(body, _TIMESERIES_FIELD))
+        metadata.check_count(_count_fields(body, _METADATA_FIELD))
         try:
             request = remote_write_pb2.RawWriteRequest.FromString(bytes(body))
         except DecodeError as error:
             raise BadData(f"the body is not a protobuf WriteRequest: {error}") from error
         metadata_messages: Sequence[Frame] = request.metadata
-        odd: list[tuple[int, Frame]] = list(enumerate(request.timeseries))
+        data = np.frombuffer(b"".join(request.timeseries), np.uint8)
+        rows = np.arange(len(request.timeseries))
+        sizes = np.fromiter(map(len, request.timeseries), np.int64, len(rows))
+        ends = np.cumsum(sizes)
+        begins = ends - sizes
     else:
         pieces.append(walked)
-        rows = np.flatnonzero(walked.table[:, STATUS] != PLAIN).tolist()
-        _check_odd_counts(len(rows), int(walked.counts[METADATA]))
-        spans = walked.table[rows][:, [LABELS, END]].tolist() if rows else []
-        odd = [(row, walked.body[begin:end].data) for row, (begin, end) in zip(rows, spans, strict=True)]
+        rows = np.flatnonzero(walked.table[:, STATUS] != PLAIN)
+        check_odd_count(len(rows))
+        metadata.check_count(int(walked.counts[METADATA]))
+        data, begins, ends = walked.body, walked.table[rows, LABELS], walked.table[rows, END]
         metadata_messages = metadata.messages(walked.body, int(walked.counts[METADATA]))
-    if odd:
-        _check_odd_fields(odd, limits)
-        fields = {number: _exact(number, bytes(data), limits, answer) for number, data in odd}
-        rewritten = walk(b"".join(fields.values()), limits)
-        assert rewritten is not None and not rewritten.table[:, STATUS].any()
-        rewritten.numbers = [number for number, encoded in fields.items() if encoded]
-        pieces.append(rewritten)
-    per_shard = _divide(pieces, shards, answer)
+    if len(rows):
+        pieces.append(rewalked(_odd(data, rows, begins, ends, limits, answer), limits))
+    per_shard = divide(pieces, shards, answer)
     _divide_exemplars(pieces, shards, limits, answer, per_shard)
     answer.parts.update(per_shard)
     answer.metadata = metadata.read(metadata_messages, answer.refuse)
     return answer
 
 
+def _odd(
+    data: NDArray[np.uint8],
+    rows: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    limits: Limits,
+    answer: Cut,
+) -> Iterator[tuple[int, bytes]]:
+    """The series data[begins:ends], whose numbers are `rows`, through the protobuf library one by one: (number, what
+    `_exact` gives). Raises TooLarge for those that the library would make too many objects of."""
+    counts = np.zeros((len(rows), 2), np.int64)
+    # Of all of them: a kernel called for each would not let other threads in.
+    kernels.count_fields(data, begins, ends, _LABELS_FIELD, counts)
+    # Flat lists, of which no element is an object that the garbage collector must visit.
+    spans = rows.tolist(), begins.tolist(), ends.tolist()
+    labels_max = max(limits.labels, ODD_LABELS_MIN)
+    totals = np.cumsum(counts[:, 1]).tolist()
+    for number, begin, end, label_count, fields in zip(*spans, counts[:, 0].tolist(), totals, strict=True):
+        if label_count > labels_max:
+            raise TooLarge(f"series {number} has {label_count} labels; the limit is {limits.labels}")
+        check_odd_size(number, end - begin, fields)
+    for number, begin, end in zip(*spans, strict=True):
+        yield number, _exact(number, data[begin:end].tobytes(), limits, answer)
+
+
 def _count_fields(body: Frame, number: int) -> int:
     """How many length-delimited fields of this number the message has; 0 for what is no message."""
-    counts = np.zeros(2, np.int64)
-    kernels.count_fields(np.frombuffer(body, np.uint8), number, counts)
-    return int(counts[0])
+    data, counts = np.frombuffer(body, np.uint8), np.zeros((1, 2), np.int64)
+    kernels.count_fields(data, np.zeros(1, np.int64), np.array([len(data)]), number, counts)
+    return counts.item(0, 0)
 
 
-def _check_odd_counts(series: int, metadata_messages: int) -> None:
+def check_odd_count(series: int) -> None:
     if series > ODD_SERIES_MAX:
         raise TooLarge(f"{series} series are not in canonical form; the limit is {ODD_SERIES_MAX} a request")
-    metadata.check_count(metadata_messages)
 
 
-def _check_odd_fields(odd: Sequence[tuple[int, Frame]], limits: Limits) -> None:
-    """Raises TooLarge for series that the protobuf library would make too many objects of."""
-    labels_max = max(limits.labels, ODD_LABELS_MIN)
-    counts = np.zeros(2, np.int64)
-    for number, data in odd:
-        counts[0] = 0
-        kernels.count_fields(np.frombuffer(data, np.uint8), _LABELS_FIELD, counts)
-        if counts[0] > labels_max:
-            raise TooLarge(f"series {number} has {counts[0]} labels; the limit is {limits.labels}")
-        if len(data) > ODD_BODY_BYTES_MAX:
-            raise TooLarge(
-                f"series {number} is not in canonical form and has {len(data)} bytes; the limit is {ODD_BODY_BYTES_MAX}"
-            )
-    if counts[1] > ODD_FIELDS_MAX:
+def check_odd_size(number: int, size: int, fields: int) -> None:
+    """Raises TooLarge for a series that is not plain and has so many bytes, and `fields` with those before it."""
+    if size > ODD_BODY_BYTES_MAX:
         raise TooLarge(
-            f"series not in canonical form have {counts[1]} fields together; the limit is {ODD_FIELDS_MAX} a request"
+            f"series {number} is not in canonical form and has {size} bytes; the limit is {ODD_BODY_BYTES_MAX}"
+        )
+    if fields > ODD_FIELDS_MAX:
+        raise TooLarge(
+            f"series not in canonical form have {fields} fields together, up to series {number}; "
+            f"the limit is {ODD_FIELDS_MAX} a request"
         )
 
 
-def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[Frame]]:
+def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[Frame]]:
     """Shard → the frames with the samples of the plain series of the walks. Raises TooLarge past SAMPLES_MAX."""
     per_shard: dict[int, list[Frame]] = {}
     for piece in pieces:
@@ -279,7 +270,7 @@ def _divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[
             raise TooLarge(
                 f"the request has {answer.samples} samples; the limit is {SAMPLES_MAX}, send fewer at a time"
             )
-        for shard, frame in division.divide(piece.body, piece.table, piece.hashes, rows, shards):
+        for shard, frame in division.divide(piece.body, piece.label_data, piece.table, piece.hashes, rows, shards):
             per_shard.setdefault(shard, []).append(frame)
     return per_shard
 
@@ -311,6 +302,15 @@ def _divide_exemplars(
             per_shard.setdefault(shard, []).append(frame)
 
 
+def rewalked(series: Iterable[tuple[int, bytes]], limits: Limits) -> Walk:
+    """The walk of series (number, what `canonical` has written), all of which are plain."""
+    fields = {number: encoded for number, encoded in series if encoded}
+    rewritten = walk(b"".join(fields.values()), limits)
+    assert rewritten is not None and not rewritten.table[:, STATUS].any()
+    rewritten.numbers = list(fields)
+    return rewritten
+
+
 def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
     """One TimeSeries message through the protobuf library: its `timeseries` field in canonical form, or b"" where
     nothing of it is left. Refusals go to `answer`."""
@@ -318,25 +318,41 @@ def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
         series = remote_write_pb2.RawTimeSeries.FromString(data)
     except DecodeError as error:
         raise BadData(f"the body is not a protobuf WriteRequest: series {number}: {error}") from error
-    series.DiscardUnknownFields()  # the samples are written anew, and fields unknown in them would be too
     answer.histograms += len(series.histograms)
     pairs = [(label.name, label.value) for label in series.labels]
+    written = canonical(number, pairs, series.samples, limits, answer, series.exemplars)
+    if written is None:
+        answer.exemplars_refused += len(series.exemplars)
+    return written or b""
+
+
+def canonical(
+    number: int,
+    pairs: Sequence[tuple[bytes, bytes]],
+    samples: Iterable[AnySample],
+    limits: Limits,
+    answer: Cut,
+    exemplars: Sequence[bytes] = (),
+) -> bytes | None:
+    """The `timeseries` field in canonical form of a series with these labels, samples and encoded exemplars: b"" where
+    it has neither exemplars nor valid samples, None where its labels are not valid. Refusals go to `answer`."""
     problem = _label_problem(pairs, limits)
     if problem:
-        answer.exemplars_refused += len(series.exemplars)
-        answer.refuse(f"series {number} {_shown(pairs)}: {problem}")
-        return b""
-    valid_samples = [sample for sample in series.samples if TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX]
-    for sample in series.samples:
-        if not TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX:
+        answer.refuse(f"series {number} {shown(pairs)}: {problem}")
+        return None
+    valid_samples = []
+    for sample in samples:
+        if TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX:
+            valid_samples.append(remote_write_pb2.Sample(value=sample.value, timestamp=sample.timestamp))
+        else:
             answer.refuse(
-                f"series {number} {_shown(pairs)}: a sample's timestamp is {sample.timestamp} ms; "
+                f"series {number} {shown(pairs)}: a sample's timestamp is {sample.timestamp} ms; "
                 "it must lie within the years 1 to 9999"
             )
-    if not valid_samples and not series.exemplars:
+    if not valid_samples and not exemplars:
         return b""
     label_bytes = labels.encode(tuple((name.decode(), value.decode()) for name, value in pairs if value))
-    kept = remote_write_pb2.RawTimeSeries(samples=valid_samples, exemplars=series.exemplars)
+    kept = remote_write_pb2.RawTimeSeries(samples=valid_samples, exemplars=exemplars)
     message = label_bytes + kept.SerializeToString()
     return delimited_head(_TIMESERIES_FIELD, len(message)) + message
 
@@ -367,7 +383,7 @@ def _label_problem(pairs: Sequence[tuple[bytes, bytes]], limits: Limits) -> str:
     return ""
 
 
-def _shown(pairs: Sequence[tuple[bytes, bytes]]) -> str:
+def shown(pairs: Sequence[tuple[bytes, bytes]]) -> str:
     """The label set as PromQL text, cut where it gets long."""
     texts, size = [], 0
     for name, value in pairs:

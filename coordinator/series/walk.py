@@ -18,9 +18,10 @@ from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, field_length, in
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import Bytes, load64, xxh64
 
-# Columns of a walk's table: where the labels begin and end, where the series ends, its samples.
-LABELS, LABELS_END, END, SAMPLES, STATUS = range(5)
-COLUMNS = 5
+# Columns of a walk's table: where the labels begin and end, where the fields with the samples begin and end, how many
+# samples there are. Of an odd series: where all of it begins (LABELS) and ends.
+LABELS, LABELS_END, FIELDS, END, SAMPLES, STATUS = range(6)
+COLUMNS = 6
 PLAIN, ODD = 0, 1
 
 # What a walk counts beside the series.
@@ -36,7 +37,7 @@ _INTS = types.Array(types.int64, 1, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
 
 
-@kernel(types.boolean(Bytes, types.int64, types.int64), first=True)
+@kernel(types.boolean(Bytes, types.int64, types.int64), first=True, allocates=False)
 def is_utf8(body: np.ndarray, at: int, end: int) -> bool:
     """Whether body[at:end] is UTF-8 as RFC 3629 has it: shortest forms, no surrogates, nothing above U+10FFFF."""
     while at + 8 <= end and load64(body, at) & _HIGH_BITS == np.uint64(0):
@@ -78,7 +79,7 @@ def is_utf8(body: np.ndarray, at: int, end: int) -> bool:
     return True
 
 
-@kernel(types.boolean(Bytes, types.int64, types.int64, types.int64, types.int64), first=True)
+@kernel(types.boolean(Bytes, types.int64, types.int64, types.int64, types.int64), first=True, allocates=False)
 def ascends(body: np.ndarray, a: int, a_end: int, b: int, b_end: int) -> bool:
     """Whether body[a:a_end] < body[b:b_end], compared byte by byte."""
     while a < a_end and b < b_end:
@@ -89,7 +90,7 @@ def ascends(body: np.ndarray, a: int, a_end: int, b: int, b_end: int) -> bool:
     return a == a_end and b < b_end
 
 
-@kernel(types.boolean(Bytes, types.int64, types.int64), first=True)
+@kernel(types.boolean(Bytes, types.int64, types.int64), first=True, allocates=False)
 def _is_ascii(body: np.ndarray, at: int, end: int) -> bool:
     bits = np.uint64(0)
     while at + 8 <= end:
@@ -101,7 +102,7 @@ def _is_ascii(body: np.ndarray, at: int, end: int) -> bool:
     return bool(bits & _HIGH_BITS == np.uint64(0))
 
 
-@kernel(types.boolean(Bytes, types.int64, types.int64), first=True)
+@kernel(types.boolean(Bytes, types.int64, types.int64), first=True, allocates=False)
 def _are_utf8(body: np.ndarray, at: int, end: int) -> bool:
     """Whether all names and values of the label fields body[at:end], which are well formed, are UTF-8."""
     while at < end:
@@ -114,7 +115,7 @@ def _are_utf8(body: np.ndarray, at: int, end: int) -> bool:
     return True
 
 
-@kernel(_PAIR(Bytes, types.int64, types.int64, _INTS), first=True)
+@kernel(_PAIR(Bytes, types.int64, types.int64, _INTS), first=True, allocates=False)
 def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[int, int]:
     """Check the label fields from `at`: (1, where they end) if they are a plain label set, (0, …) if not."""
     labels_max, name_max, value_max = limits[0], limits[1], limits[2]
@@ -148,11 +149,14 @@ def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[in
     return 1, at
 
 
-@kernel(types.Tuple((types.int64, types.int64, types.float64))(Bytes, types.int64, types.int64), first=True)
+@kernel(
+    types.Tuple((types.int64, types.int64, types.float64))(Bytes, types.int64, types.int64), first=True, allocates=False
+)
 def sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float]:
     """One Sample message: (1, timestamp, value), or (0, …) if it is none or its time is out of range.
 
-    The value is carried over bit for bit: a NaN's payload is what marks a series as stale.
+    The value is carried over bit for bit: a NaN's payload is what marks a series as stale. The start timestamp that
+    version 2.0 has beside is not stored.
     """
     time = 0
     bits = np.uint64(0)
@@ -168,13 +172,17 @@ def sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float]:
             time, at = integer(body, at, end)
             if at < 0:
                 return 0, 0, 0.0
+        elif tag == 0x18:
+            _, at = integer(body, at, end)
+            if at < 0:
+                return 0, 0, 0.0
         else:
             return 0, 0, 0.0
     ok = TIME_MS_MIN <= time <= TIME_MS_MAX
     return np.int64(ok), time, np.uint64(bits).view(np.float64)
 
 
-@kernel(types.void(Bytes, _INTS, _INTS, _INTS), first=True)
+@kernel(types.void(Bytes, _INTS, _INTS, _INTS), first=True, allocates=False)
 def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.ndarray) -> None:
     """Walk one TimeSeries between row[LABELS] and row[END] and fill in the rest of the row."""
     row[STATUS] = ODD
@@ -182,7 +190,7 @@ def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.nd
     ok, at = _labels(body, row[LABELS], end, limits)
     if ok == 0:
         return
-    row[LABELS_END] = at
+    row[LABELS_END], row[FIELDS] = at, at
     samples, exemplars, histograms = 0, 0, 0
     while at < end:
         tag = body[at]
@@ -207,11 +215,8 @@ def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.nd
     counts[HISTOGRAMS] += histograms
 
 
-@kernel(types.void(Bytes, types.int64, _INTS), first=True)
-def count_fields(body: np.ndarray, number: int, counts: np.ndarray) -> None:
-    """Add to `counts` how many length-delimited fields of this number a message has, and how many fields in all, up to
-    one that is not whole."""
-    at, end = 0, len(body)
+@kernel(types.void(Bytes, types.int64, types.int64, types.int64, _INTS), first=True, allocates=False)
+def _count_fields(body: np.ndarray, at: int, end: int, number: int, counts: np.ndarray) -> None:
     while at >= 0 and at < end:
         tag, at = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
         if at < 0:
@@ -226,7 +231,15 @@ def count_fields(body: np.ndarray, number: int, counts: np.ndarray) -> None:
         counts[1] += 1
 
 
-@kernel(types.int64(Bytes), first=True)
+@kernel(types.void(Bytes, _INTS, _INTS, types.int64, _TABLE), first=True, allocates=False)
+def count_fields(body: np.ndarray, begins: np.ndarray, ends: np.ndarray, number: int, counts: np.ndarray) -> None:
+    """`counts` (int64[n, 2], zeros before): how many length-delimited fields of this number each of the messages
+    body[begins[i]:ends[i]] has, and how many fields in all, up to one that is not whole."""
+    for i in range(len(counts)):
+        _count_fields(body, begins[i], ends[i], number, counts[i])
+
+
+@kernel(types.int64(Bytes), first=True, allocates=False)
 def count_series(body: np.ndarray) -> int:
     """How many `timeseries` fields the body has; -1 if its top level is not all plain `timeseries` and `metadata`."""
     at, end, count = 0, len(body), 0
@@ -240,7 +253,7 @@ def count_series(body: np.ndarray) -> int:
     return count
 
 
-@kernel(types.void(Bytes, _TABLE, _HASHES, _INTS, _INTS), first=True)
+@kernel(types.void(Bytes, _TABLE, _HASHES, _INTS, _INTS), first=True, allocates=False)
 def walk(body: np.ndarray, table: np.ndarray, hashes: np.ndarray, counts: np.ndarray, limits: np.ndarray) -> None:
     """Fill `table` (int64[series, COLUMNS], zeros before) and `hashes` (uint64[series], of the canonical label bytes).
 

@@ -60,12 +60,13 @@ class Ticker(threading.Thread):
         self.join()
 
 
-async def _ticks(longest: list[float]) -> None:
+async def note_pauses(pauses: list[float]) -> None:
+    """Note the time between any two turns of the event loop, in seconds."""
     last = time.perf_counter()
     while True:
         await asyncio.sleep(TICK_S)
         now = time.perf_counter()
-        longest.append(now - last)
+        pauses.append(now - last)
         last = now
 
 
@@ -126,7 +127,7 @@ async def measure(name: str, size_bytes: int) -> dict[str, Any]:
     handlers = dispatcher()
     before = reset_peak()
     blocks: list[float] = [0.0]
-    ticks = asyncio.create_task(_ticks(blocks))
+    ticks = asyncio.create_task(note_pauses(blocks))
     ticker = Ticker()
     ticker.start()
     await asyncio.sleep(0.02)

@@ -18,9 +18,10 @@ import numpy as np
 import psutil
 import snappy
 
-from coordinator.series import remote_write
-from loadtest.harness.remote_write_bodies import UNLIMITED
-from proto import remote_write_pb2
+from coordinator.series import decompression, remote_write, remote_write_v2
+from coordinator.series.remote_write import Cut
+from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body, request_v2
+from shared import allocator
 from shared.config import Settings
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
@@ -36,14 +37,13 @@ from worker.storage.wal.log import SERIES, WriteAheadLog
 
 REQUEST_SERIES = 2_000
 RUNS = 15
+TURNS = 200
 START_MS = 1_700_000_000_000
 
 
-def request(first: int, series: int, samples: int, at: int) -> bytes:
-    """A WriteRequest as an agent sends it: seven labels, 170 bytes a series."""
-    message = remote_write_pb2.WriteRequest()
+def series_of(first: int, series: int, samples: int, at: int) -> Iterator[Series]:
+    """What an agent sends: seven labels, 170 bytes a series."""
     for i in range(first, first + series):
-        entry = message.timeseries.add()
         own = {
             "__name__": "http_requests_total",
             "cluster": "eu-west-1",
@@ -53,11 +53,46 @@ def request(first: int, series: int, samples: int, at: int) -> bytes:
             "pod": f"api-{i:07d}-x2k4q",
             "zone": f"zone-{i % 3}",
         }
-        for name, value in own.items():
-            entry.labels.add(name=name, value=value)
-        for j in range(samples):
-            entry.samples.add(value=float(i * j % 1000), timestamp=START_MS + (at + j) * 15_000)
-    return message.SerializeToString()
+        yield own, [(START_MS + (at + j) * 15_000, float(i * j % 1000)) for j in range(samples)]
+
+
+def request(first: int, series: int, samples: int, at: int) -> bytes:
+    """A WriteRequest as an agent sends it."""
+    return body(series_of(first, series, samples, at))
+
+
+def wide(series: int) -> Iterator[Series]:
+    """Series of a cluster of containers: sixteen labels of 567 bytes."""
+    for own, samples in series_of(0, series, 1, 0):
+        assert isinstance(own, dict)
+        more = {f"kubernetes_label_{i:02}": f"value-of-the-label-{i:02}" for i in range(9)}
+        yield {**own, **more}, samples
+
+
+def scraped(series: int) -> Iterator[Series]:
+    """The scrape of one target: five labels of 110 bytes, most of them the same in all series."""
+    for i in range(series):
+        own = {"__name__": f"node_metric_{i // 16}_total", "instance": "db-7.example:9100", "job": "node"}
+        yield {**own, "cpu": str(i % 16), "cluster": "eu-west-1"}, [(START_MS, float(i))]
+
+
+def metadata_of(metric: str) -> tuple[int, str]:
+    """(type, help), as a sender has them."""
+    return 1, f"How often {metric} happened since the start."
+
+
+def with_metadata(series: list[Series]) -> bytes:
+    """A request of version 2.0, in which each series has the metadata of its metric."""
+    request = request_v2(series)
+    places = {text: place for place, text in enumerate(request.symbols)}
+    for (own, _), entry in zip(series, request.timeseries, strict=True):
+        assert isinstance(own, dict)
+        entry.metadata.type, text = metadata_of(own["__name__"])
+        if text not in places:
+            places[text] = len(request.symbols)
+            request.symbols.append(text)
+        entry.metadata.help_ref = places[text]
+    return request.SerializeToString()
 
 
 def median_ns(work: Callable[[], object], items: int) -> float:
@@ -78,11 +113,48 @@ def stages() -> None:
     raw = request(0, REQUEST_SERIES, 1, 0)
     packed = snappy.compress(raw)
     n = REQUEST_SERIES
-    show("decompress", median_ns(lambda: remote_write.decompress(packed, 1 << 30), n), "series")
+    show("decompress", median_ns(lambda: decompression.decompress(packed, 1 << 30), n), "series")
     show("walk and hash", median_ns(lambda: remote_write.walk(raw, UNLIMITED), n), "series")
     show("walk, hash and cut by 8 shards", median_ns(lambda: remote_write.cut(raw, 8, UNLIMITED), n), "series")
     (frame,) = remote_write.cut(raw, 1, UNLIMITED).parts[0]
     show("read in the worker", median_ns(lambda: parse(frame), n), "series")
+    versions()
+
+
+def versions() -> None:
+    """All of the decoding, from the body that was sent to the frames of 8 shards: version 2.0, with the metadata that
+    it carries, beside 1.0. In turn, since a busy machine changes from one moment to the next."""
+    allocator.keep_pages()  # as the coordinator does
+    shapes = {
+        "seven labels": list(series_of(0, REQUEST_SERIES, 1, 0)),
+        "sixteen labels": list(wide(REQUEST_SERIES)),
+        "one scrape": list(scraped(REQUEST_SERIES)),
+    }
+    for name, series in shapes.items():
+        sent = [snappy.compress(body(series)), snappy.compress(with_metadata(series))]
+        known = set(_cut_v2(sent[1], set()).metadata_keys)
+        works = [partial(_cut_v1, sent[0]), partial(_cut_v2, sent[1], known)]
+        took = [min(times) for times in zip(*([_seconds(work) for work in works] for _ in range(TURNS)), strict=True)]
+        first, second = (seconds / REQUEST_SERIES * 1e9 for seconds in took)
+        print(
+            f"{'decode, ' + name + ', least of many':<36} 1.0: {first:.0f} ns, 2.0: {second:.0f} ns a series, "
+            f"{first / second:.2f} times the rate; sent: {len(sent[0])} and {len(sent[1])} bytes"
+        )
+
+
+def _cut_v1(sent: bytes) -> Cut:
+    return remote_write.cut(decompression.decompress(sent, 1 << 30), 8, UNLIMITED)
+
+
+def _cut_v2(sent: bytes, known: set[int]) -> Cut:
+    surveyed = remote_write_v2.survey(decompression.decompress(sent, 1 << 30), UNLIMITED, 1 << 30, known)
+    return remote_write_v2.cut(surveyed, 8, UNLIMITED)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
 
 
 def head(series: int, rounds: int) -> None:

@@ -13,17 +13,19 @@ import sys
 import tempfile
 import time
 import urllib.parse
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import snappy
 
 from loadtest.bench.log_load import json_body
 from loadtest.bench.vector_client import Connection, for_seconds
 from loadtest.bench.vector_data import clustered, search_body, write_bodies
 from loadtest.harness.cluster import Cluster
 from loadtest.harness.http_messages import message
-from loadtest.harness.remote_write_bodies import HEADERS, compressed
+from loadtest.harness.remote_write_bodies import HEADERS, HEADERS_V2, Series, body_v2, compressed
 
 CONNECTIONS = 8
 SHARDS = 8
@@ -44,11 +46,17 @@ class Kind:
     message: bytes
 
 
+def write_series(now_ms: int) -> Iterator[Series]:
+    for number in range(WRITE_SERIES):
+        yield {"__name__": "path_total", "instance": str(number)}, [(now_ms, float(number))]
+
+
 def write_body(now_ms: int) -> bytes:
-    return compressed(
-        ({"__name__": "path_total", "instance": str(number)}, [(now_ms, float(number))])
-        for number in range(WRITE_SERIES)
-    )
+    return compressed(write_series(now_ms))
+
+
+def write_body_v2(now_ms: int) -> bytes:
+    return bytes(snappy.compress(body_v2(write_series(now_ms))))
 
 
 def kinds(now_ms: int) -> list[Kind]:
@@ -64,6 +72,7 @@ def kinds(now_ms: int) -> list[Kind]:
         Kind("log append, one record", message("POST", "/api/v1/log/append", json_body([b"key"], False), is_json)),
         Kind("vector search, k=10", message("POST", "/api/v1/vector/search", search_body(vector), is_json)),
         Kind("remote write, 2,000", message("POST", "/api/v1/write", write_body(now_ms), HEADERS)),
+        Kind("remote write 2.0, 2,000", message("POST", "/api/v1/write", write_body_v2(now_ms), HEADERS_V2)),
     ]
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable
 import snappy
 
 from coordinator.negotiation import FORM, JSON, PROTOBUF, PROTOBUF_JSON, REMOTE_WRITE
-from shared.protobuf_fields import delimited_head
+from coordinator.series.metadata import METADATA_MAX
+from loadtest.harness.remote_write_bodies import HEADERS_V2
+from shared.protobuf_fields import delimited_head, varint
 
 Make = Callable[[int], bytes]
 
@@ -58,11 +60,50 @@ def one(body: bytes) -> bytes:
     return delimited_head(1, len(body)) + body
 
 
+def at_most(bytes_max: int, inner: Make) -> Make:
+    """A smaller message, which is not refused for the number of things in it before they are read."""
+    return lambda size_bytes: inner(min(size_bytes, bytes_max))
+
+
 _MANY_VECTOR = b'{"id":"a","attributes":{"vector":[1]}}'
 _COUNTER = one(one(b"__name__") + b"\x12\x01a")
 
+_SYMBOLS = b"\x22\x00\x22\x08__name__\x22\x01a"
+_SAMPLE = b"\x12\x00"
+
+
+def _series(*references: int, then: bytes = _SAMPLE) -> bytes:
+    """A series of remote write 2.0."""
+    packed = b"".join(varint(reference) for reference in references)
+    message = delimited_head(1, len(packed)) + packed + then
+    return delimited_head(5, len(message)) + message
+
+
+def _table(*texts: bytes) -> bytes:
+    """More symbols, the first of which is number 3."""
+    return _SYMBOLS + b"".join(delimited_head(4, len(text)) + text for text in texts)
+
+
+def _within_series(inner: Make) -> Make:
+    """A request with one series, which has this content."""
+    return lambda size_bytes: _SYMBOLS + within(5)(inner)(size_bytes - len(_SYMBOLS))
+
+
+def _families(size_bytes: int) -> bytes:
+    """Series of as many metrics as may have metadata, and then some of one metric with other metadata each."""
+    names = _table(*(b"m%04d" % i for i in range(METADATA_MAX - 1)))
+    metadata = [_series(1, 3 + i, then=b"\x2a\x02\x08\x01") for i in range(METADATA_MAX - 1)]
+    return repeated(_series(1, 2), names + b"".join(metadata))(size_bytes)
+
+
+_LONG_NAMES = [b"n" * 1000 + b"%03d" % i for i in range(255)]
+_LONG_VALUE = _table(b"v" * 60_000)
+_DESCENDING = [1, 2, *(symbol for i in range(254) for symbol in (4 + i, 2)), 3, 2]
+"""References to names that take long to compare, of which the last is out of order."""
+
 APPEND, CURSORS = "/api/v1/log/append", "/api/v1/log/cursors/worst"
 UPSERT, DELETE, GET, SEARCH = (f"/api/v1/vector/{name}" for name in ("write", "delete", "get", "search"))
+WRITE_V2 = HEADERS_V2["Content-Type"]
 COLLECTION, WRITE, QUERY = "/api/v1/vector/collections/worst", "/api/v1/write", "/api/v1/query"
 
 WORST: dict[str, tuple[str, str, Make]] = {
@@ -154,6 +195,33 @@ WORST: dict[str, tuple[str, str, Make]] = {
         REMOTE_WRITE,
         lambda size: bytes(snappy.compress(repeated(b"\x0a\x00", b"\x7a\x00")(min(size, 16 << 20)))),
     ),
+    "write, few odd series": (
+        WRITE,
+        REMOTE_WRITE,
+        compressed(at_most(400_000, repeated(b"\x0a\x02\x0a\x00"))),
+    ),
+    # Metrics by remote write 2.0
+    "write 2.0, empty symbols": (WRITE, WRITE_V2, compressed(repeated(b"\x22\x00"))),
+    "write 2.0, empty series": (WRITE, WRITE_V2, compressed(repeated(b"\x2a\x00", b"\x22\x00"))),
+    "write 2.0, few empty series": (
+        WRITE,
+        WRITE_V2,
+        compressed(at_most(200_000, repeated(b"\x2a\x00", b"\x22\x00"))),
+    ),
+    "write 2.0, small series": (WRITE, WRITE_V2, compressed(at_most(4 << 20, repeated(_series(1, 2), _SYMBOLS)))),
+    "write 2.0, empty samples": (WRITE, WRITE_V2, compressed(_within_series(repeated(_SAMPLE, b"\x0a\x02\x01\x02")))),
+    "write 2.0, exemplars": (WRITE, WRITE_V2, compressed(_within_series(repeated(b"\x22\x00", b"\x0a\x02\x01\x02")))),
+    "write 2.0, references": (WRITE, WRITE_V2, compressed(_within_series(within(1)(repeated(b"\x01"))))),
+    "write 2.0, single references": (WRITE, WRITE_V2, compressed(_within_series(repeated(b"\x08\x01")))),
+    "write 2.0, long labels": (WRITE, WRITE_V2, compressed(at_most(4 << 20, repeated(_series(1, 3), _LONG_VALUE)))),
+    "write 2.0, long labels, odd": (
+        WRITE,
+        WRITE_V2,
+        compressed(at_most(500_000, repeated(_series(1, 3, then=b"\x78\x00"), _LONG_VALUE))),
+    ),
+    "write 2.0, long names": (WRITE, WRITE_V2, compressed(repeated(_series(*_DESCENDING), _table(*_LONG_NAMES)))),
+    "write 2.0, metadata": (WRITE, WRITE_V2, compressed(at_most(4 << 20, _families))),
+    "write 2.0, unknown fields": (WRITE, WRITE_V2, compressed(repeated(b"\x7a\x00", b"\x22\x00"))),
     # Queries
     "query, plain": (QUERY, FORM, repeated(b"a", b"query=")),
     "query, escapes": (QUERY, FORM, repeated(b"%41", b"query=")),

@@ -9,7 +9,7 @@ import pytest
 import snappy
 
 from loadtest.harness.cluster import Cluster, Response
-from loadtest.harness.remote_write_bodies import HEADERS, Series, body, compressed
+from loadtest.harness.remote_write_bodies import HEADERS, HEADERS_V2, Series, body, compressed
 from proto import remote_write_pb2
 
 T = 1_700_000_000_000
@@ -139,7 +139,12 @@ def test_a_timestamp_beyond_reason_is_refused(cluster: Cluster, metric: str, tim
         ({"Content-Encoding": "snappy"}, "Content-Type is ''"),
         ({"Content-Type": HEADERS["Content-Type"]}, "Content-Encoding is ''"),
         ({**HEADERS, "Content-Encoding": "gzip"}, "Content-Encoding is 'gzip'"),
-        ({**HEADERS, "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request"}, "2.0"),
+        (
+            {**HEADERS, "Content-Type": "application/x-protobuf;proto=io.prometheus.write.v3.Request"},
+            "write.v3.Request",
+        ),
+        ({**HEADERS, "Content-Type": "application/x-protobuf;proto="}, "Content-Type has proto=''"),
+        (HEADERS_V2, "no symbols"),  # what is sent is the message of version 1.0
     ],
 )
 def test_write_names_the_header_that_is_wrong(cluster: Cluster, headers: Mapping[str, str], named: str) -> None:

@@ -56,7 +56,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "test_http_bodies.py",
         "test_links*.py",
         "test_log_*.py",
-        "test_remote_write.py",
+        "test_remote_write*.py",
         "test_responses.py",
         "test_sample_writes.py",
         "test_series_arrays.py",

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.series import remote_write
-from coordinator.series.remote_write import Cut, Limits, cut, decompress, walk
+from coordinator.series.decompression import decompress
+from coordinator.series.remote_write import Cut, Limits, cut, walk
 from coordinator.series.walk import LABELS, LABELS_END, PLAIN, STATUS
 from loadtest.harness.memory_source import label_set
 from loadtest.harness.remote_write_bodies import UNLIMITED, body

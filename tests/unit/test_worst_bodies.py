@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -45,3 +47,20 @@ async def test_a_worst_body_is_answered_in_bounded_memory_without_holding_the_lo
         if ticker.longest <= LOCK_MAX_S:
             return
         assert attempt < ATTEMPTS - 1, f"other threads waited {ticker.longest:.2f} s for the interpreter lock: {text}"
+
+
+@pytest.mark.parametrize("name", ["write, few odd series", "write 2.0, few empty series"])
+async def test_a_small_body_that_takes_long_does_not_stop_the_event_loop(name: str) -> None:
+    path, content_type, make = WORST[name]
+    body = make(SIZE_BYTES)
+    handlers = decoders.dispatcher()
+    pauses: list[float] = []
+    ticks = asyncio.create_task(decoders.note_pauses(pauses))
+    await asyncio.sleep(0)
+    started = time.perf_counter()
+    status, text = await decoders.answer(handlers, body, path, content_type)
+    took = time.perf_counter() - started
+    await asyncio.sleep(2 * decoders.TICK_S)
+    ticks.cancel()
+    assert status == 400, text
+    assert max(pauses) < took / 2

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import snappy
 from hypothesis import strategies as st
 
-from coordinator.series import remote_write
+from coordinator.series import decompression, remote_write, remote_write_v2
 from coordinator.series.remote_write import Limits
-from loadtest.harness.remote_write_bodies import body
+from loadtest.harness.remote_write_bodies import body, body_v2, request_v2
 from proto import remote_write_pb2
 from shared import exemplar_frames, labels, sample_frames
 from shared.config import Settings
 from shared.exemplar_frames import ExemplarColumns
+from shared.hashing import hash64
 from shared.wire import Frame
 from tests.fuzz.target import Target
 from tests.unit import exemplar_requests
@@ -51,7 +53,37 @@ def _require_labels(columns: ExemplarColumns) -> None:
 
 
 def _request(data: bytes) -> None:
-    _cut(remote_write.decompress(data, DECOMPRESSED_BYTES_MAX))
+    _cut(decompression.decompress(data, DECOMPRESSED_BYTES_MAX))
+
+
+def _cut_v2(data: Frame) -> None:
+    """The same of version 2.0, whose labels take what the survey says."""
+    surveyed = remote_write_v2.survey(data, LIMITS, DECOMPRESSED_BYTES_MAX)
+    cut = remote_write_v2.cut(surveyed, SHARDS, LIMITS)
+    assert surveyed.bytes_total <= DECOMPRESSED_BYTES_MAX
+    columns = [sample_frames.parse(frame) for frames in cut.parts.values() for frame in frames]
+    samples = sum(len(part.times_ms) for part in columns)
+    assert samples == cut.samples, f"the frames have {samples} samples, the cut says {cut.samples}"
+    for part in columns:
+        for begin, end, own in zip(part.starts, part.ends, part.hashes, strict=True):
+            text = part.data[begin:end].tobytes()
+            assert labels.encode(labels.decode(text)) == text, f"{text!r} is not canonical"
+            assert hash64(text) == int(own), f"the hash of {text!r} is wrong"
+
+
+def bodies_v2() -> Iterator[bytes]:
+    series = {"__name__": "up", "instance": "a:9100", "job": "node"}
+    yield body_v2([(series, [(1_735_689_600_000, 1.0), (1_735_689_615_000, float("nan"))])])
+    yield body_v2([({"__name__": "m", "le": str(i)}, [(i, 0.5)]) for i in range(4)])
+    yield body_v2([([("job", "b"), ("__name__", "unsorted")], [(-1, 2.0)])])
+    request = request_v2([(series, [(1, 1.0)]), ({"__name__": "m"}, [])])
+    request.symbols.append("whether it is up")
+    for entry in request.timeseries:
+        entry.metadata.type, entry.metadata.help_ref = 3, len(request.symbols) - 1
+        entry.exemplars.add(labels_refs=[1, 2], value=1, timestamp=2)
+        entry.histograms.append(b"\x08\x01")
+    request.timeseries[0].samples[0].start_timestamp = 1
+    yield request.SerializeToString()
 
 
 def bodies() -> Iterator[bytes]:
@@ -69,12 +101,12 @@ def bodies() -> Iterator[bytes]:
     yield exemplar_requests.body([(series, [(1, 1.0)], labelled), ([("a", "b"), ("__name__", "m")], [], labelled)])
 
 
-def strategy() -> st.SearchStrategy[bytes]:
+def strategy(make: Callable[[Any], bytes] = body) -> st.SearchStrategy[bytes]:
     texts = st.sampled_from(("", "__name__", "a", "b", "é", "\x00", "x" * 300)) | st.text(max_size=4)
     labels_of = st.lists(st.tuples(texts, texts), max_size=5)
     times = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 10)
     samples = st.lists(st.tuples(times, st.floats()), max_size=3)
-    plain = st.lists(st.tuples(labels_of, samples), max_size=4).map(body)
+    plain = st.lists(st.tuples(labels_of, samples), max_size=4).map(make)
     exemplars = st.lists(st.tuples(labels_of, st.floats(), times), max_size=3)
     with_exemplars = st.lists(st.tuples(labels_of, samples, exemplars), max_size=3).map(exemplar_requests.body)
     pieces = st.lists(plain | with_exemplars | st.binary(max_size=12), max_size=3)
@@ -83,5 +115,6 @@ def strategy() -> st.SearchStrategy[bytes]:
 
 TARGETS = [
     Target("remote-write", _cut, bodies, strategy),
+    Target("remote-write-v2", _cut_v2, bodies_v2, lambda: strategy(body_v2)),
     Target("remote-write-snappy", _request, lambda: [snappy.compress(data) for data in bodies()]),
 ]

@@ -1,0 +1,111 @@
+"""Kernels that write what the series of a remote-write 2.0 body refer to (`coordinator.series.walk_v2`): the canonical
+bytes of their labels, as version 1.0 sends them, and the hashes of these and of their metadata."""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from coordinator.series.walk import LABELS, LABELS_END, PLAIN, SAMPLES, STATUS
+from coordinator.series.walk_v2 import (
+    AS_NAME,
+    AS_VALUE,
+    BEGIN,
+    HELP,
+    METRIC,
+    REFERENCES,
+    REFERENCES_END,
+    SYMBOL_END,
+    TYPE,
+    UNIT,
+    reference,
+)
+from shared.kernels import inlined, kernel
+from shared.xxh64 import Bytes, copy_16, copy_bytes, xxh64
+
+SPARE_BYTES = 16
+"""Behind the labels in what `expand` writes to."""
+
+_PRIME = np.uint64(0x9E3779B97F4A7C15)
+
+_TABLE = types.Array(types.int64, 2, "C")
+_HASHES = types.Array(types.uint64, 1, "C")
+_OUT = types.Array(types.uint8, 1, "C")
+
+
+@inlined(allocates=False)
+def _put_length(out: np.ndarray, at: int, length: int) -> int:
+    while length >= 0x80:
+        out[at] = np.uint8(length & 0x7F | 0x80)
+        length >>= 7
+        at += 1
+    out[at] = np.uint8(length)
+    return at + 1
+
+
+@inlined(allocates=False)
+def _put_text(body: np.ndarray, begin: int, size: int, out: np.ndarray, place: int) -> None:
+    """Copy body[begin:begin + size] to out[place:], and of what follows in `out` at most SPARE_BYTES too."""
+    if size <= 16 and begin + 16 <= len(body):
+        copy_16(out, place, body, begin)
+    else:
+        copy_bytes(out, place, body, begin, size)
+
+
+@inlined(allocates=False)
+def _expand_one(body: np.ndarray, at: int, end: int, symbols: np.ndarray, out: np.ndarray, place: int) -> int:
+    """Write the labels of a PLAIN series, whose references are body[at:end], from out[place] on; returns where they
+    end."""
+    while at < end:
+        name, at = reference(body, at, end)
+        value, at = reference(body, at, end)
+        name_bytes, value_bytes = symbols[name, AS_NAME], symbols[value, AS_VALUE]
+        out[place] = 0x0A
+        place = _put_length(out, place + 1, 2 + name_bytes + value_bytes)
+        out[place] = 0x0A
+        _put_text(body, symbols[name, SYMBOL_END] - name_bytes, name_bytes, out, place + 1)
+        place += 1 + name_bytes
+        out[place] = 0x12
+        _put_text(body, symbols[value, SYMBOL_END] - value_bytes, value_bytes, out, place + 1)
+        place += 1 + value_bytes
+    return place
+
+
+@kernel(types.boolean(Bytes, _TABLE, _TABLE, _TABLE, _OUT, _HASHES), first=True, allocates=False)
+def expand(
+    body: np.ndarray,
+    symbols: np.ndarray,
+    table: np.ndarray,
+    references: np.ndarray,
+    out: np.ndarray,
+    hashes: np.ndarray,
+) -> bool:
+    """Write the canonical labels of all PLAIN series with samples to `out` (uint8[what `measure` said + SPARE_BYTES]),
+    and their hashes to `hashes` (uint64[series]). Returns whether each took the bytes that were measured."""
+    for i in range(len(table)):
+        if table[i, STATUS] != PLAIN or table[i, SAMPLES] == 0:
+            continue
+        begin = table[i, LABELS]
+        end = _expand_one(body, references[i, REFERENCES], references[i, REFERENCES_END], symbols, out, begin)
+        if end != table[i, LABELS_END]:
+            return False
+        hashes[i] = xxh64(out, begin, end)
+    return True
+
+
+@kernel(types.void(Bytes, _TABLE, _TABLE, _HASHES), first=True, allocates=False)
+def hash_metadata(body: np.ndarray, symbols: np.ndarray, said: np.ndarray, keys: np.ndarray) -> None:
+    """`keys` (uint64[n]): a hash of each of the n rows of metadata, texts and all; 0 where a reference is past the
+    table."""
+    for i in range(len(keys)):
+        key = np.uint64(said[i, TYPE])
+        for column in (METRIC, HELP, UNIT):
+            symbol = said[i, column]
+            if not 0 <= symbol < len(symbols):
+                key = np.uint64(0)
+                break
+            key = key * _PRIME + xxh64(body, symbols[symbol, BEGIN], symbols[symbol, SYMBOL_END])
+        keys[i] = key

@@ -1,0 +1,343 @@
+"""Kernels that walk a remote-write 2.0 body (protobuf) without building an object for anything in it.
+
+Texts stand once in the body, in its table of symbols, and a series names its labels by references to them. The kernels
+check the references of each series and measure what its labels take as canonical bytes (`shared.labels.encode`); those
+of `coordinator.series.expansion` write them. As in version 1.0, a series that well-behaved senders do not write is
+`ODD`.
+"""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from coordinator.series.walk import (
+    END,
+    EXEMPLARS,
+    FIELDS,
+    HISTOGRAMS,
+    LABELS,
+    LABELS_END,
+    METADATA,
+    ODD,
+    PLAIN,
+    SAMPLES,
+    STATUS,
+    ascends,
+    is_utf8,
+    sample,
+)
+from shared.kernels import inlined, kernel
+from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, integer, past_field
+from shared.xxh64 import Bytes, load64
+
+# Columns of the table of symbols: where the text begins and ends in the body, and how many bytes it has with its length
+# before it where it is the name or the value of a label; 0 where it cannot be that in a plain series.
+BEGIN, SYMBOL_END, AS_NAME, AS_VALUE = range(4)
+SYMBOL_COLUMNS = 4
+
+# Columns of the references table: where the references of a series begin and end in the body.
+REFERENCES, REFERENCES_END = range(2)
+
+# Columns of the metadata table: symbols of the metric's name, of help and unit, and the number of the type.
+METRIC, TYPE, HELP, UNIT = range(4)
+METADATA_COLUMNS = 4
+
+SHAPE_MAX = 64
+"""Labels up to which the names of a series are compared with those of the one before."""
+
+_SYMBOLS_TAG, _SERIES_TAG = 4 << 3 | DELIMITED, 5 << 3 | DELIMITED
+_TAG_BITS = 32
+_NAME = np.frombuffer(b"__name__", dtype=np.uint64)[0]
+
+_PAIR = types.UniTuple(types.int64, 2)
+_TRIPLE = types.UniTuple(types.int64, 3)
+_TABLE = types.Array(types.int64, 2, "C")
+_INTS = types.Array(types.int64, 1, "C")
+_PLACES = types.Array(types.int32, 1, "C")
+
+
+@kernel(_TRIPLE(Bytes, types.int64, types.int64), first=True, allocates=False)
+def _any_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
+    """What `_field` gives."""
+    tag, content = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+    if content < 0 or tag < 8 or tag >> _TAG_BITS:
+        return -1, at, at
+    if tag & 7 == DELIMITED:
+        length, content = integer(body, content, min(end, content + LENGTH_BYTES_MAX))
+        if content < 0 or length > end - content:
+            return -1, at, at
+        return tag, content, content + length
+    following = past_field(body, content, end, tag & 7)
+    return (-1, at, at) if following < 0 else (tag, content, following)
+
+
+@inlined(allocates=False)
+def _field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
+    """The field at `at` < `end`: (its tag, where its content begins, where the next field begins); the tag is -1 for a
+    field that is not whole."""
+    if (
+        at + 1 < end
+        and body[at] & 0x87 == DELIMITED < body[at]
+        and body[at + 1] < 0x80
+        and at + 2 + body[at + 1] <= end
+    ):
+        return np.int64(body[at]), at + 2, at + 2 + np.int64(body[at + 1])
+    return _any_field(body, at, end)
+
+
+@kernel(_TRIPLE(Bytes), first=True, allocates=False)
+def count(body: np.ndarray) -> tuple[int, int, int]:
+    """(symbols, series, -1), or (0, 0, the place of the first field that is not whole)."""
+    at, end, symbols, series = 0, len(body), 0, 0
+    while at < end:
+        tag, _, following = _field(body, at, end)
+        if tag < 0:
+            return 0, 0, at
+        symbols += np.int64(tag == _SYMBOLS_TAG)
+        series += np.int64(tag == _SERIES_TAG)
+        at = following
+    return symbols, series, -1
+
+
+@inlined(allocates=False)
+def _length_bytes(length: int) -> int:
+    """Of the varint that a length in a body is."""
+    return 1 + (length >= 1 << 7) + (length >= 1 << 14) + (length >= 1 << 21) + (length >= 1 << 28)
+
+
+@kernel(types.void(Bytes, _TABLE, _TABLE, _INTS), first=True, allocates=False)
+def index(body: np.ndarray, symbols: np.ndarray, table: np.ndarray, limits: np.ndarray) -> None:
+    """Fill `symbols` (int64[symbols, SYMBOL_COLUMNS]), and of `table` (int64[series, COLUMNS]) where each series begins
+    and ends. There are as many of both as `count` gave. `limits` as in `walk`."""
+    at, end, i, j = 0, len(body), 0, 0
+    while at < end:
+        head = at
+        tag, content, at = _field(body, at, end)
+        if tag == _SYMBOLS_TAG:
+            size, field = at - content, at - head - 1
+            # `expand` copies the length as it stands.
+            is_plain = size > 0 and field == _length_bytes(size) + size and is_utf8(body, content, at)
+            symbols[i, BEGIN], symbols[i, SYMBOL_END] = content, at
+            symbols[i, AS_NAME] = field if is_plain and size <= limits[1] else 0
+            symbols[i, AS_VALUE] = field if is_plain and size <= limits[2] else 0
+            i += 1
+        elif tag == _SERIES_TAG:
+            table[j, LABELS], table[j, END] = content, at
+            j += 1
+
+
+@inlined(allocates=False)
+def reference(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
+    """A packed reference at `at` < `end`: (it, where the next one begins), or (-1, …) if it has more than three
+    bytes."""
+    number = np.int64(body[at])
+    if number < 0x80:
+        return number, at + 1
+    if at + 1 < end and body[at + 1] < 0x80:
+        return number & 0x7F | np.int64(body[at + 1]) << 7, at + 2
+    if at + 2 < end and body[at + 2] < 0x80:
+        return number & 0x7F | (np.int64(body[at + 1]) & 0x7F) << 7 | np.int64(body[at + 2]) << 14, at + 3
+    return np.int64(-1), at
+
+
+@inlined(allocates=False)
+def _follows(body: np.ndarray, symbols: np.ndarray, last: int, name: int) -> bool:
+    """Whether a label with the symbol `name` may come behind one with the symbol `last`, -1 being none."""
+    return last < 0 or ascends(
+        body, symbols[last, BEGIN], symbols[last, SYMBOL_END], symbols[name, BEGIN], symbols[name, SYMBOL_END]
+    )
+
+
+@inlined(allocates=False)
+def _is_metric_name(body: np.ndarray, symbols: np.ndarray, name: int) -> bool:
+    begin = symbols[name, BEGIN]
+    return symbols[name, SYMBOL_END] - begin == 8 and load64(body, begin) == _NAME
+
+
+@inlined(allocates=False)
+def _labels_size(
+    body: np.ndarray, at: int, end: int, symbols: np.ndarray, shape: np.ndarray, labels_max: int
+) -> tuple[int, int]:
+    """Check the packed references body[at:end]: (how many bytes the labels have in canonical form, the symbol of the
+    metric's name). If they are not those of a plain label set, the symbol is -1, and the bytes are those up to there.
+
+    `shape`: names that are known to be in order, those of the series before this one, then -1. This one's take their
+    place as far as they are in order.
+    """
+    size, labels, metric, last = 0, 0, np.int64(-1), np.int64(-1)
+    is_known = True
+    while at < end:
+        name, at = reference(body, at, end)
+        if at == end or not 0 <= name < len(symbols) or symbols[name, AS_NAME] == 0 or labels == labels_max:
+            break
+        value, at = reference(body, at, end)
+        if not 0 <= value < len(symbols) or symbols[value, AS_VALUE] == 0:
+            break
+        label = 2 + symbols[name, AS_NAME] + symbols[value, AS_VALUE]
+        size += 1 + _length_bytes(label) + label
+        is_known = is_known and labels < SHAPE_MAX and shape[labels] == name
+        if not is_known:
+            if not _follows(body, symbols, last, name):
+                break
+            if labels < SHAPE_MAX:
+                shape[labels] = name
+                shape[labels + 1] = -1
+        if metric < 0 and _is_metric_name(body, symbols, name):
+            metric = value
+        last = name
+        labels += 1
+    else:
+        return size, metric
+    return size, np.int64(-1)
+
+
+@inlined(allocates=False)
+def _metadata(body: np.ndarray, at: int, end: int, said: np.ndarray, i: int) -> bool:
+    """Read a Metadata message into TYPE, HELP and UNIT of said[i] (zeros before); False if it has other fields."""
+    while at < end:
+        tag = body[at]
+        value, at = integer(body, at + 1, end)
+        if at < 0:
+            return False
+        if tag == 0x08:
+            said[i, TYPE] = value
+        elif tag == 0x18:
+            said[i, HELP] = value
+        elif tag == 0x20:
+            said[i, UNIT] = value
+        else:
+            return False
+    return True
+
+
+@inlined(allocates=False)
+def _series(
+    body: np.ndarray,
+    table: np.ndarray,
+    references: np.ndarray,
+    i: int,
+    said: np.ndarray,
+    symbols: np.ndarray,
+    shape: np.ndarray,
+    counts: np.ndarray,
+    labels_max: int,
+) -> int:
+    """Check the TimeSeries between LABELS and END of table[i], and fill in the rest of the row if it is PLAIN. Returns
+    the bytes of its labels in canonical form, as far as they were read. Its metadata goes behind that in `said`."""
+    table[i, STATUS] = ODD
+    at, end, own = table[i, LABELS], table[i, END], counts[METADATA]
+    first, last, references_end = at, at, np.int64(-1)
+    samples, exemplars, histograms = 0, 0, 0
+    said[own, TYPE], said[own, HELP], said[own, UNIT] = 0, 0, 0
+    while at < end:
+        tag, content, following = _field(body, at, end)
+        if tag == 0x0A and references_end < 0:
+            references[i, REFERENCES], references_end = content, following
+        elif tag == 0x12:
+            ok, _, _ = sample(body, content, following)
+            if ok == 0 or (samples > 0 and at != last):
+                return 0
+            if samples == 0:
+                first = at
+            last = following
+            samples += 1
+        elif tag == 0x1A:
+            histograms += 1
+        elif tag == 0x22:
+            exemplars += 1
+        elif tag == 0x2A:  # protobuf merges several of them
+            if not _metadata(body, content, following, said, own):
+                return 0
+        elif tag != 0x30:  # created_timestamp, of earlier drafts
+            return 0
+        at = following
+    if references_end < 0:
+        return 0
+    references[i, REFERENCES_END] = references_end
+    size, metric = _labels_size(body, references[i, REFERENCES], references_end, symbols, shape, labels_max)
+    if metric >= 0:
+        said[own, METRIC] = metric
+        table[i, FIELDS], table[i, END] = first, last
+        table[i, SAMPLES], table[i, STATUS] = samples, PLAIN
+        counts[EXEMPLARS] += exemplars
+        counts[HISTOGRAMS] += histograms
+    return size
+
+
+@inlined(allocates=False)
+def _keep_metadata(said: np.ndarray, counts: np.ndarray, latest: np.ndarray) -> None:
+    """Count what a series said of its metric, which stands behind the metadata counted so far, unless it says nothing
+    or the same as the latest metadata of this metric."""
+    own = counts[METADATA]
+    if said[own, TYPE] == 0 and said[own, HELP] == 0 and said[own, UNIT] == 0:
+        return
+    same = latest[said[own, METRIC]]
+    if (
+        same < 0
+        or said[same, TYPE] != said[own, TYPE]
+        or said[same, HELP] != said[own, HELP]
+        or said[same, UNIT] != said[own, UNIT]
+    ):
+        latest[said[own, METRIC]] = np.int32(own)
+        counts[METADATA] = min(own + 1, len(said) - 1)
+
+
+@kernel(
+    types.int64(Bytes, _TABLE, _TABLE, _TABLE, _TABLE, _INTS, types.int64, types.int64, _INTS, _PLACES),
+    first=True,
+    allocates=False,
+)
+def measure(
+    body: np.ndarray,
+    symbols: np.ndarray,
+    table: np.ndarray,
+    references: np.ndarray,
+    said: np.ndarray,
+    counts: np.ndarray,
+    labels_max: int,
+    most: int,
+    shape: np.ndarray,
+    latest: np.ndarray,
+) -> int:
+    """Check all series that `index` found. Returns how many bytes `expand` will write, or -1 if the labels of the
+    request have more than `most` bytes in canonical form: as many as are read, however often a symbol is referred to.
+
+    Of PLAIN rows of `table`, all columns are filled in; LABELS and LABELS_END are where `expand` will write the labels.
+    `references`: int64[series, 2]. `said` (int64[at least 2, METADATA_COLUMNS]) gets the metadata of PLAIN series, each
+    once for neighbouring series of one metric, and `counts` how many there are, up to one less than there is room for.
+    """
+    total, read = 0, 0
+    for i in range(len(table)):
+        size = _series(body, table, references, i, said, symbols, shape, counts, labels_max)
+        read += size
+        if read > most:
+            return -1
+        if table[i, STATUS] == PLAIN:
+            table[i, LABELS] = total
+            total += size if table[i, SAMPLES] > 0 else 0
+            table[i, LABELS_END] = total
+            _keep_metadata(said, counts, latest)
+    return total
+
+
+@kernel(types.void(Bytes, _INTS, _INTS, _TABLE), first=True, allocates=False)
+def count_fields(body: np.ndarray, begins: np.ndarray, ends: np.ndarray, counts: np.ndarray) -> None:
+    """`counts` (int64[n, 2], zeros before): how many label references, packed or not, and how many fields each of the
+    TimeSeries body[begins[i]:ends[i]] has, up to a field that is not whole."""
+    for i in range(len(counts)):
+        at, end = begins[i], ends[i]
+        while at < end:
+            tag, content, following = _field(body, at, end)
+            if tag < 0:
+                break
+            if tag == 0x0A:
+                for place in range(content, following):
+                    counts[i, 0] += np.int64(body[place] < 0x80)
+            else:
+                counts[i, 0] += np.int64(tag == 0x08)
+            counts[i, 1] += 1
+            at = following
