@@ -18,8 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 IN_MEMORY = Path("/dev/shm")
 FREE_BYTES_MIN = 4 << 30
 LONGEST = (
+    "test_store_damage",
     "test_hypothesis_comparison",
     "test_simulation",
+    "test_vector_faults",
+    "test_unread_answers",
+    "test_engine_range_functions",
     "test_lifecycle",
     "test_worst_bodies",
     "test_vector_crash",
@@ -31,6 +35,7 @@ LONGEST = (
     "test_backup",
     "test_access",
     "test_watching",
+    "test_histograms_merging",
 )
 """Files of tests that take more than twenty seconds."""
 
