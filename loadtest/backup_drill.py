@@ -238,16 +238,16 @@ def drill(directory: Path, scale: float) -> bool:
         writers.stop()
         command("backup", place, "--url", cluster.url)
         restore_s = command("restore", place, "--data", str(copy.directory / "data"))
+        _say(f"first backup {first_s:.1f} s (target 30), second {second_s:.1f} s (target 3), restore {restore_s:.1f} s")
+        _say(
+            f"p99 of writes: {quiet_ms:.1f} ms without a backup, {first_ms:.1f} ms during the first "
+            f"({first_ms / quiet_ms:.1f} times, target 2), {second_ms:.1f} ms during the second"
+        )
         copy.start()
         size = compare(cluster, copy, steps, round(VECTORS * scale), writers.rounds)
     finally:
         cluster.kill()
         copy.kill()
-    _say(f"first backup {first_s:.1f} s (target 30), second {second_s:.1f} s (target 3), restore {restore_s:.1f} s")
-    _say(
-        f"p99 of writes: {quiet_ms:.1f} ms without a backup, {first_ms:.1f} ms during the first "
-        f"({first_ms / quiet_ms:.1f} times, target 2), {second_ms:.1f} ms during the second"
-    )
     _say(f"{size:,} bytes of answers of both clusters are equal")
     return first_s <= 30 and second_s <= 3 and first_ms <= 2 * quiet_ms
 
