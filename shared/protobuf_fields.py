@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.xxh64 import Bytes
 
 VARINT, FIXED_64, DELIMITED, FIXED_32 = 0, 1, 2, 5
@@ -105,6 +105,17 @@ def past_field(body: np.ndarray, at: int, end: int, wire_type: int) -> int:
     else:
         return -1
     return at + size if 0 <= size <= end - at else -1
+
+
+@inlined(allocates=False)
+def put_length(out: np.ndarray, at: int, length: int) -> int:
+    """Write a length in its shortest form to `out` from `at`. Returns where it ends."""
+    while length >= 0x80:
+        out[at] = np.uint8(length & 0x7F | 0x80)
+        length >>= 7
+        at += 1
+    out[at] = np.uint8(length)
+    return at + 1
 
 
 BROKEN, SCATTERED = -1, -2

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from coordinator.series.walk import END, LABELS, LABELS_END, PLAIN, STATUS, ascends, is_utf8
 from shared.exemplar_frames import HEADER_WORDS, LABEL_CHARACTERS_MAX, MARK, frame_words
 from shared.kernels import kernel
-from shared.protobuf_fields import LENGTH_BYTES_MAX, field_length, integer, past_field
+from shared.protobuf_fields import LENGTH_BYTES_MAX, field_length, integer, past_field, put_length
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.wire import Frame
 from shared.xxh64 import Bytes, copy_bytes, load64
@@ -90,16 +90,6 @@ def _characters(body: np.ndarray, at: int, end: int) -> int:
     return count
 
 
-@kernel(types.int64(_OUT, types.int64, types.int64), first=True)
-def _put_length(out: np.ndarray, at: int, length: int) -> int:
-    while length >= 0x80:
-        out[at] = np.uint8(length & 0x7F | 0x80)
-        length >>= 7
-        at += 1
-    out[at] = np.uint8(length)
-    return at + 1
-
-
 @kernel(types.int64(Bytes, _TABLE, _INTS, types.int64, _OUT, types.int64), first=True)
 def _put_labels(body: np.ndarray, spans: np.ndarray, order: np.ndarray, count: int, out: np.ndarray, at: int) -> int:
     """Write the labels in the first `count` rows of `spans`, of this `order`, in canonical form
@@ -109,13 +99,13 @@ def _put_labels(body: np.ndarray, spans: np.ndarray, order: np.ndarray, count: i
         # At most 512 bytes each, so a length has one byte or two.
         size = name_size + value_size + 4 + np.int64(name_size >= 0x80) + np.int64(value_size >= 0x80)
         out[at] = 0x0A
-        at = _put_length(out, at + 1, size)
+        at = put_length(out, at + 1, size)
         out[at] = 0x0A
-        at = _put_length(out, at + 1, name_size)
+        at = put_length(out, at + 1, name_size)
         copy_bytes(out, at, body, spans[i, 0], name_size)
         at += name_size
         out[at] = 0x12
-        at = _put_length(out, at + 1, value_size)
+        at = put_length(out, at + 1, value_size)
         copy_bytes(out, at, body, spans[i, 2], value_size)
         at += value_size
     return at

@@ -24,6 +24,7 @@ from coordinator.series.walk_v2 import (
     reference,
 )
 from shared.kernels import inlined, kernel
+from shared.protobuf_fields import put_length
 from shared.xxh64 import Bytes, copy_16, copy_bytes, xxh64
 
 SPARE_BYTES = 16
@@ -34,16 +35,6 @@ _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _TABLE = types.Array(types.int64, 2, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
 _OUT = types.Array(types.uint8, 1, "C")
-
-
-@inlined(allocates=False)
-def _put_length(out: np.ndarray, at: int, length: int) -> int:
-    while length >= 0x80:
-        out[at] = np.uint8(length & 0x7F | 0x80)
-        length >>= 7
-        at += 1
-    out[at] = np.uint8(length)
-    return at + 1
 
 
 @inlined(allocates=False)
@@ -64,7 +55,7 @@ def _expand_one(body: np.ndarray, at: int, end: int, symbols: np.ndarray, out: n
         value, at = reference(body, at, end)
         name_bytes, value_bytes = symbols[name, AS_NAME], symbols[value, AS_VALUE]
         out[place] = 0x0A
-        place = _put_length(out, place + 1, 2 + name_bytes + value_bytes)
+        place = put_length(out, place + 1, 2 + name_bytes + value_bytes)
         out[place] = 0x0A
         _put_text(body, symbols[name, SYMBOL_END] - name_bytes, name_bytes, out, place + 1)
         place += 1 + name_bytes

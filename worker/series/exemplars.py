@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shared.config import Settings
 from shared.kernels import kernel
-from shared.xxh64 import Bytes, copy_bytes, load64
+from shared.xxh64 import Bytes, copy_bytes, equal_bytes
 from worker.series.exemplar_record import ExemplarRecord, decode
 from worker.series.growing_array import GrowingArray
 from worker.series.head import BEFORE
@@ -53,23 +53,6 @@ class SavedExemplars(msgspec.Struct, array_like=True):
     def record(self) -> ExemplarRecord:
         """Raises ValueError."""
         return decode(self.columns, self.count, self.label_bytes)
-
-
-@kernel(types.boolean(Bytes, types.int64, types.int64, Bytes, types.int64, types.int64), first=True)
-def _equal(a: np.ndarray, a_at: int, a_end: int, b: np.ndarray, b_at: int, b_end: int) -> bool:
-    size = a_end - a_at
-    if size != b_end - b_at:
-        return False
-    at = 0
-    while at + 8 <= size:
-        if load64(a, a_at + at) != load64(b, b_at + at):
-            return False
-        at += 8
-    while at < size:
-        if a[a_at + at] != b[b_at + at]:
-            return False
-        at += 1
-    return True
 
 
 @kernel(
@@ -110,8 +93,10 @@ def _append(
         for _ in range(per_series):
             if other < 0 or times[other] != at_ms:
                 break
-            if values[other] == new_values[i] and _equal(
-                labels, offsets[other], offsets[other + 1], new_labels, start, end
+            if (
+                values[other] == new_values[i]
+                and offsets[other + 1] - offsets[other] == end - start
+                and equal_bytes(labels, offsets[other], new_labels, start, end - start)
             ):
                 is_repeated = True
                 break

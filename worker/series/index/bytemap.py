@@ -13,7 +13,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from shared.kernels import kernel
-from shared.xxh64 import Bytes, copy_bytes, load64
+from shared.xxh64 import Bytes, copy_bytes, equal_bytes
 from worker.series.growing_array import GrowingArray
 
 SLOTS_MIN = 1024
@@ -24,21 +24,6 @@ _INTS = types.Array(types.int64, 1, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
 _SLOTS = types.Array(types.int32, 1, "C")
 _ARENA = types.Array(types.uint8, 1, "C")
-
-
-@kernel(types.boolean(Bytes, types.int64, Bytes, types.int64, types.int64), first=True)
-def _equal(a: np.ndarray, i: int, b: np.ndarray, j: int, size: int) -> bool:
-    """Whether a[i:i + size] and b[j:j + size] are equal."""
-    at = 0
-    while at + 8 <= size:
-        if load64(a, i + at) != load64(b, j + at):
-            return False
-        at += 8
-    while at < size:
-        if a[i + at] != b[j + at]:
-            return False
-        at += 1
-    return True
 
 
 @kernel(types.void(_HASHES, types.int64, types.int64, _SLOTS), first=True)
@@ -96,7 +81,7 @@ def _resolve(
             if (
                 hashes[number] == wanted[i]
                 and offsets[number + 1] - offsets[number] == size
-                and _equal(arena, offsets[number], data, starts[i], size)
+                and equal_bytes(arena, offsets[number], data, starts[i], size)
             ):
                 break
             slot = (slot + 1) & mask
