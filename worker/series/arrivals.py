@@ -20,9 +20,5 @@ def parse(frame: Frame) -> Arrival:
 def joined(arrivals: Sequence[Arrival]) -> tuple[SampleColumns | None, ExemplarColumns | None]:
     """All samples, and all exemplars, in their order; None where there are none."""
     samples = [arrival for arrival in arrivals if isinstance(arrival, SampleColumns)]
-    exemplars = None
-    if len(samples) < len(arrivals):
-        exemplars = exemplar_frames.joined([arrival for arrival in arrivals if isinstance(arrival, ExemplarColumns)])
-    if not samples:
-        return None, exemplars
-    return samples[0] if len(samples) == 1 else sample_frames.joined(samples), exemplars
+    exemplars = [arrival for arrival in arrivals if isinstance(arrival, ExemplarColumns)]
+    return sample_frames.joined(samples) if samples else None, exemplar_frames.joined(exemplars) if exemplars else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.exemplar_frames import ExemplarColumns
+from shared.exemplar_frames import ExemplarColumns, joined_labels
 from shared.wire import Frame
 from worker.series.head import BEFORE
 
@@ -70,14 +70,11 @@ class ExemplarRecord:
 
 def joined(records: Sequence[ExemplarRecord]) -> ExemplarRecord:
     """The exemplars of all records, one record after another."""
-    ends = np.cumsum([0, *(len(record.labels) for record in records)]).tolist()
-    offsets = [record.label_offsets[:-1] + end for record, end in zip(records, ends, strict=False)]
     return ExemplarRecord(
         np.concatenate([record.series for record in records]),
         np.concatenate([record.times_ms for record in records]),
         np.concatenate([record.values for record in records]),
-        np.concatenate([*offsets, np.array(ends[-1:], dtype=np.int64)]),
-        np.concatenate([record.labels for record in records]),
+        *joined_labels([record.label_offsets for record in records], [record.labels for record in records]),
     )
 
 

@@ -1,0 +1,90 @@
+"""What frames of samples and frames of exemplars have in common: a shard's part of a remote-write request, as runs of
+entries of one series each.
+
+A frame consists of words of 64 bits: a mark, numbers that tell its size, and then n hashes; n + 1 offsets of the
+series' label bytes; n counts of entries; m times; m values; and what else its kind has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.errors import Internal
+from shared.wire import Frame
+
+Words = NDArray[np.int64]
+RunArrays = tuple[NDArray[np.uint8], Words, Words, NDArray[np.uint64], Words, Words, NDArray[np.float64]]
+"""The fields of `Runs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Run i is counts[i] entries of the series with canonical label bytes data[starts[i]:ends[i]] and xxh64 hashes[i].
+    `times_ms` int64[m] and `values` float64[m] have the entries of all runs, one run after another."""
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    times_ms: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        assert len(self.starts) == len(self.ends) == len(self.hashes) == len(self.counts)
+        assert len(self.times_ms) == len(self.values)
+
+
+def read_words(
+    frame: Frame, mark: int, header_words: int, frame_words: Callable[..., int], form: str
+) -> tuple[Words, list[int]]:
+    """(the words of a frame, the numbers of its header behind the mark, from which `frame_words` tells its size).
+    Raises Internal, which names the `form`, for anything else."""
+    size = memoryview(frame).nbytes
+    if size % 8 == 0 and size >= 8 * header_words:
+        # A copy, because received frames may lie at any address, and views would keep the whole message in memory.
+        words = np.frombuffer(frame, dtype=np.int64).copy()
+        own_mark, *numbers = words[:header_words].tolist()
+        if own_mark == mark and min(numbers) >= 0 and len(words) == frame_words(*numbers):
+            return words, numbers
+    raise Internal(f"a frame of {size} bytes for series.write is not in the form of {form}")
+
+
+def read_runs(
+    words: Words, begin: int, series: int, entries: int, label_words: slice, label_bytes: int, form: str
+) -> RunArrays:
+    """The runs in the words from `begin` on; the label bytes of their series are in `label_words`. Raises Internal,
+    which names the `form`, if the offsets are not those of so many label bytes."""
+    offsets = begin + series
+    counts = offsets + series + 1
+    times = counts + series
+    values = times + entries
+    if words[offsets] != 0 or words[counts - 1] != label_bytes:
+        raise Internal(f"a frame of {words.nbytes} bytes for series.write is not in the form of {form}")
+    return (
+        words[label_words].view(np.uint8),
+        words[offsets : counts - 1],
+        words[offsets + 1 : counts],
+        words[begin:offsets].view(np.uint64),
+        words[counts:times],
+        words[times:values],
+        words[values : values + entries].view(np.float64),
+    )
+
+
+def joined_runs(parts: Sequence[Runs]) -> RunArrays:
+    """The runs of all parts, one part after another."""
+    shifts = np.cumsum([0, *(len(part.data) for part in parts)]).tolist()
+    return (
+        np.concatenate([part.data for part in parts]),
+        np.concatenate([part.starts + shift for part, shift in zip(parts, shifts, strict=False)]),
+        np.concatenate([part.ends + shift for part, shift in zip(parts, shifts, strict=False)]),
+        np.concatenate([part.hashes for part in parts]),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.times_ms for part in parts]),
+        np.concatenate([part.values for part in parts]),
+    )
