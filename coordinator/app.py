@@ -8,6 +8,8 @@ import signal
 import threading
 import time
 import traceback
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -25,7 +27,8 @@ from coordinator.links import Links
 from coordinator.listening import Listener
 from coordinator.log.area import LogArea
 from coordinator.log.sequencer import DIRECTORY as SEQUENCER
-from coordinator.queries.gate import Gate, heavy_places
+from coordinator.queries import calibration
+from coordinator.queries.gate import LIGHT_PROCESSOR_S, Gate, heavy_places
 from coordinator.series.groups import SampleWrites
 from coordinator.vectors.area import VectorArea
 from coordinator.watching import sources
@@ -131,7 +134,8 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         instance = await _listen(listener, settings, access)
         self_scrape = SelfScrape(settings, context.watch, links, context.samples, context.pressure, instance)
         settle()
-        threading.Thread(target=_compile_kernels, name="kernels", daemon=True).start()
+        warming = partial(_warm_up, context.gate, asyncio.get_running_loop())
+        threading.Thread(target=warming, name="kernels", daemon=True).start()
         trimming = asyncio.create_task(_trim_memory())
         scraping = asyncio.create_task(self_scrape.run())
         await _stop_signal()
@@ -151,11 +155,17 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     event(logging.INFO, "coordinator stopped")
 
 
-def _compile_kernels() -> None:
-    """Compile them, or load them from the cache on disk. A request that needs one before that compiles it."""
+def _warm_up(gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
+    """Compile the kernels, or load them from the cache on disk, and then see how fast the machine is. A request that
+    needs a kernel before that compiles it."""
     started = time.monotonic()
     compile_all()
     event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))
+    slowness = calibration.slowness()
+    with suppress(RuntimeError):  # the loop has ended
+        loop.call_soon_threadsafe(gate.calibrate, slowness)
+    light_ms = round(LIGHT_PROCESSOR_S * slowness * 1000, 1)
+    event(logging.INFO, "speed measured", slowness=round(slowness, 2), light_query_ms=light_ms)
 
 
 def _say_limits(connections: Connections, settings: Settings) -> None:

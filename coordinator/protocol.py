@@ -207,7 +207,6 @@ class Connection(RequestHandler):
             return False
         why = self._pressure.memory_refusal(path)
         if not why and not self._pressure.has_to_wait(path):
-            self._connections.admission.announce(self.holder)
             return False
         self._connections.heard(self)
         self._unread, self.path = data, path
@@ -220,7 +219,6 @@ class Connection(RequestHandler):
     def go_on(self) -> None:
         """It is the turn of the request that has waited."""
         data, self._unread = self._unread, b""
-        self._connections.admission.announce(self.holder)
         self._read(data)
 
     def turn_away(self, why: str) -> None:

@@ -4,7 +4,8 @@ Few at work at a time and a short wait for the newest is better than many at wor
 loop of some tens of clients, such as a dashboard or a benchmark, is no overload, and none of its requests should be
 refused. So requests wait here, the oldest first in turn, as long as there is room for them. When there is none, more
 comes than leaves. From then on the newest is first in turn, since its client is the likeliest to be still there, and
-the oldest is refused: answers come at once or not at all (B. Maurer, "Fail at Scale", ACM Queue 13/8, 2015).
+the oldest is refused: answers come at once or not at all (B. Maurer, "Fail at Scale", ACM Queue 13/8, 2015). A burst
+may be over before it is a queue: for a moment many may wait, of whom nobody is refused.
 
 The client with the fewest requests at work has the first turn, and the one with the most here is refused first, so that
 one client that sends much does not keep the others out.
@@ -21,7 +22,7 @@ from coordinator.pressure import WRITE_PATHS, Pressure
 
 ROOM_BURST, ROOM, ROOM_OVERFULL = 512, 64, 16
 """Requests that may wait: for a moment, for as long as it takes, and while more comes than leaves. A turn looks at all
-of them, some 0.15 µs each."""
+of them, which takes 10 µs for 64 and 0.2 ms for 512."""
 OVERFULL_S = 1.0
 """So long after a request found no room, the newest is first in turn."""
 WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.03
@@ -74,8 +75,7 @@ class WaitingRoom:
         """Give turns while there are places, and refuse those who have waited too long. To be called when a request has
         been answered, and at intervals."""
         stays = self._stays
-        if stays:
-            self._refuse_late()
+        self._refuse_late()
         while stays and self._pressure.has_place():
             visitor = self._next()
             del stays[visitor]
@@ -84,7 +84,8 @@ class WaitingRoom:
     def _refuse_late(self) -> None:
         now = time.monotonic()
         since_max = now - (WAIT_OVERFULL_MAX_S if now < self._overfull_until else WAIT_MAX_S)
-        for visitor, stay in list(self._stays.items()):
+        while self._stays:
+            visitor, stay = next(iter(self._stays.items()))  # the oldest
             if stay.since > since_max:
                 break
             self._refuse(visitor)

@@ -9,7 +9,6 @@ second, a p99 of the writes of at most 2 times that without a backup.
 from __future__ import annotations
 
 import argparse
-import base64
 import http.client
 import json
 import os
@@ -20,30 +19,38 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode
 
 import numpy as np
 
-from loadtest.bench.metrics.payloads import STEP_MS, Workload, requests
-from loadtest.bench.metrics.sending import send
-from loadtest.bench.vector_data import clustered, write_bodies
+from loadtest.bench.filling import (
+    CHUNK_STEPS,
+    DIMENSION,
+    JSON,
+    PROTOBUF,
+    SERIES,
+    START_MS,
+    append_body,
+    write_records,
+    write_samples,
+    write_vectors,
+)
+from loadtest.bench.metrics.payloads import STEP_MS
+from loadtest.bench.vector_data import write_bodies
 from loadtest.harness.cluster import ROOT, Cluster
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
 
 SAMPLES, RECORDS, VECTORS = 50_000_000, 1_000_000, 100_000
-SERIES, CHUNK_STEPS = 10_000, 100
-DIMENSION = 128
-CONNECTIONS = 4
-RECORDS_AT_ONCE = 5_000
-RECORD_BYTES = 100
-KEYS = 1_000
 WRITES_A_SECOND = 20.0
 """Of each of the three writers: 500 samples, 20 records, 10 vectors."""
 QUIET_S = 15.0
-START_MS = 1_700_000_000_000 // STEP_MS * STEP_MS
-PROTOBUF = {"Content-Type": "application/protobuf"}
-JSON = {"Content-Type": "application/json"}
-COMPARED_IDS = 1_000
+COMPARED_RECORDS, COMPARED_IDS = 10_000, 1_000
+PAGES_AT_ONCE = 4
+"""Compared at once, so that neither cluster waits for the other or for this process. One of samples has 23 MB."""
+SCAN = "/api/v1/log/scan"
 
 
 class Writers:
@@ -91,18 +98,7 @@ def _samples(number: int) -> tuple[str, bytes, dict[str, str]]:
 
 
 def _records(number: int) -> tuple[str, bytes, dict[str, str]]:
-    return "/api/v1/log/append", _append_body(b"paced", number, 20), JSON
-
-
-def _append_body(what: bytes, number: int, count: int) -> bytes:
-    random = np.random.default_rng((number, len(what)))
-    values = random.bytes(count * RECORD_BYTES)
-    rows = []
-    for n in range(count):
-        key = b"%b %d" % (what, (number * count + n) % KEYS)
-        value = values[n * RECORD_BYTES : (n + 1) * RECORD_BYTES]
-        rows.append({"key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode()})
-    return json.dumps({"records": rows, "awaitDurable": True}).encode()
+    return "/api/v1/log/append", append_body(b"paced", number, 20), JSON
 
 
 def _vectors(number: int) -> tuple[str, bytes, dict[str, str]]:
@@ -119,37 +115,6 @@ def fill(cluster: Cluster, scale: float) -> int:
     return steps
 
 
-def write_samples(cluster: Cluster, steps: int, begin: int = 0) -> None:
-    """`steps` samples of each of SERIES series, from step `begin` on, as they come from senders that scrape."""
-    for first in range(begin, begin + steps, CHUNK_STEPS):
-        work = Workload("m", SERIES, CHUNK_STEPS, START_MS + first * STEP_MS)
-        send(cluster.port, requests(work, CONNECTIONS, seed=first))
-        _say(f"{(first + CHUNK_STEPS) * SERIES:,} samples", end="\r")
-
-
-def write_records(cluster: Cluster, count: int) -> None:
-    """Durable records of RECORD_BYTES random bytes, RECORDS_AT_ONCE in a request."""
-    connection = http.client.HTTPConnection("127.0.0.1", cluster.port, timeout=120)
-    for number in range(count // RECORDS_AT_ONCE):
-        _post(connection, "/api/v1/log/append", _append_body(b"key", number, RECORDS_AT_ONCE), JSON)
-
-
-def write_vectors(cluster: Cluster, count: int) -> None:
-    """Vectors of DIMENSION numbers."""
-    connection = http.client.HTTPConnection("127.0.0.1", cluster.port, timeout=120)
-    for body in write_bodies(clustered(count, DIMENSION, 1)):
-        _post(connection, "/api/v1/vector/write", body, PROTOBUF)
-
-
-def _post(connection: http.client.HTTPConnection, path: str, body: bytes, headers: dict[str, str]) -> bytes:
-    connection.request("POST", path, body, headers)
-    answer = connection.getresponse()
-    content = answer.read()
-    if answer.status != 200:
-        raise RuntimeError(f"{path} gave {answer.status}: {content[:300]!r}")
-    return content
-
-
 def command(*arguments: str) -> float:
     """Run `triptych`, and show what it says. Returns how long it took, in seconds."""
     began = time.monotonic()
@@ -158,51 +123,64 @@ def command(*arguments: str) -> float:
     return time.monotonic() - began
 
 
-def everything(cluster: Cluster, steps: int, vectors: int, rounds: int) -> Iterator[tuple[str, bytes]]:
-    """(what, the answer) of requests that together read all that the cluster has."""
-    for job in range(10):
-        for first in range(0, steps, CHUNK_STEPS):
-            end_s = (START_MS + (first + CHUNK_STEPS - 1) * STEP_MS) / 1000
-            query = f'm{{job="job-{job}"}}[{CHUNK_STEPS * STEP_MS // 1000}s]'
-            yield query, _whole(cluster.get("/api/v1/query", query=query, time=str(end_s)).body)
-    query, end_s = f"paced[{rounds + 1}s]", START_MS / 1000 + rounds
-    yield query, _whole(cluster.get("/api/v1/query", query=query, time=str(end_s)).body)
-    start = 0
-    while True:
-        answer = cluster.get("/api/v1/log/scan", prefix_base64="", start_seq=str(start), limit="10000")
-        content = answer.json()
-        if "warnings" in content or answer.status != 200:
-            raise RuntimeError(f"the log cannot be read: {answer.body[:300]!r}")
-        yield f"records from {start} on", json.dumps(content["records"]).encode()
-        if not content["records"]:
-            break
-        start = content["nextSequence"]
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A request for a part of the data, whose answer is the same in both clusters."""
+
+    what: str
+    path: str
+    body: bytes | None = None
+
+    def of(self, cluster: Cluster) -> bytes:
+        """The answer's data. Raises RuntimeError if the answer is not whole."""
+        method = "GET" if self.body is None else "POST"
+        answer = cluster.request(method, self.path, self.body, JSON)
+        if answer.status != 200 or b'"warnings"' in answer.body[-2000:] or b'"result":[]' in answer.body[:200]:
+            raise RuntimeError(f"{self.what}: the answer is not whole: {answer.status} {answer.body[:300]!r}")
+        data, found, _ = answer.body.rpartition(b'"nextSequence"')  # it tells the clusters apart
+        return data if found and self.path.startswith(SCAN) else answer.body
+
+
+def pages(first: Cluster, steps: int, vectors: int, rounds: int) -> Iterator[Page]:
+    """Pages that together read all that the first cluster has."""
+    for begin in range(0, steps, CHUNK_STEPS):  # all series of a time at once: blocks are decoded once
+        end_s = (START_MS + (begin + CHUNK_STEPS - 1) * STEP_MS) / 1000
+        yield _samples_page(f"m[{CHUNK_STEPS * STEP_MS // 1000}s]", end_s)
+    yield _samples_page(f"paced[{rounds + 1}s]", START_MS / 1000 + rounds)
+    end = first.get("/api/v1/log/frontier").json()["nextSequence"]
+    for begin in range(0, end, COMPARED_RECORDS):
+        limits = {"start_seq": begin, "end_seq": min(begin + COMPARED_RECORDS, end), "limit": COMPARED_RECORDS}
+        yield Page(f"records from {begin} on", f"{SCAN}?{urlencode({'prefix_base64': '', **limits})}")
+    yield Page("records after the last", f"{SCAN}?{urlencode({'prefix_base64': '', 'start_seq': end})}")
     ids = [*range(vectors), *range(10_000_000, 10_000_000 + 10 * rounds + 10)]
-    for first in range(0, len(ids), COMPARED_IDS):
-        wanted = [str(number) for number in ids[first : first + COMPARED_IDS]]
-        yield f"vectors from {wanted[0]} on", cluster.post_json("/api/v1/vector/get", {"ids": wanted}).body
+    for begin in range(0, len(ids), COMPARED_IDS):
+        wanted = [str(number) for number in ids[begin : begin + COMPARED_IDS]]
+        yield Page(f"vectors from {wanted[0]} on", "/api/v1/vector/get", json.dumps({"ids": wanted}).encode())
 
 
-def _whole(body: bytes) -> bytes:
-    if b'"warnings"' in body[-2000:] or not body.startswith(b'{"status":"success"'):
-        raise RuntimeError(f"the answer is not whole: {body[:300]!r}")
-    return body
+def _samples_page(query: str, end_s: float) -> Page:
+    return Page(query, f"/api/v1/query?{urlencode({'query': query, 'time': end_s})}")
 
 
 def compare(first: Cluster, second: Cluster, steps: int, vectors: int, rounds: int) -> int:
-    """Returns the number of bytes that were compared. Raises RuntimeError if the clusters differ."""
-    total = 0
-    asked = [everything(cluster, steps, vectors, rounds) for cluster in (first, second)]
-    for (what, one), (_, other) in zip(*asked, strict=True):
+    """Ask both clusters for everything, some pages at once. Returns the number of bytes that were compared. Raises
+    RuntimeError if the clusters differ."""
+
+    def compared(page: Page) -> int:
+        one, other = page.of(first), page.of(second)
         if one != other and _sorted(one) != _sorted(other):
-            raise RuntimeError(f"the restored cluster differs: {what}: {one[:200]!r} … {other[:200]!r}")
-        total += len(one)
-    return total
+            raise RuntimeError(f"the restored cluster differs: {page.what}: {one[:200]!r} … {other[:200]!r}")
+        return len(one)
+
+    with ThreadPoolExecutor(PAGES_AT_ONCE) as pool:
+        return sum(pool.map(compared, pages(first, steps, vectors, rounds)))
 
 
 def _sorted(body: bytes) -> object:
-    content = json.loads(body)
-    return sorted(content["data"]["result"], key=str) if isinstance(content, dict) and "data" in content else content
+    """The answer without the order of its series; as it is if it is no answer to a query."""
+    if b'"resultType"' not in body[:200]:
+        return body
+    return sorted(json.loads(body)["data"]["result"], key=str)
 
 
 def _p99_ms(latencies_s: list[float]) -> float:

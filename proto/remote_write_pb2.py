@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18proto/remote_write.proto\x12\x12triptych.remote.v1\"~\n\x0cWriteRequest\x12\x32\n\ntimeseries\x18\x01 \x03(\x0b\x32\x1e.triptych.remote.v1.TimeSeries\x12\x34\n\x08metadata\x18\x03 \x03(\x0b\x32\".triptych.remote.v1.MetricMetadataJ\x04\x08\x02\x10\x03\"\xa9\x01\n\nTimeSeries\x12)\n\x06labels\x18\x01 \x03(\x0b\x32\x19.triptych.remote.v1.Label\x12+\n\x07samples\x18\x02 \x03(\x0b\x32\x1a.triptych.remote.v1.Sample\x12/\n\texemplars\x18\x03 \x03(\x0b\x32\x1c.triptych.remote.v1.Exemplar\x12\x12\n\nhistograms\x18\x04 \x03(\x0c\"$\n\x05Label\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"*\n\x06Sample\x12\r\n\x05value\x18\x01 \x01(\x01\x12\x11\n\ttimestamp\x18\x02 \x01(\x03\"=\n\x0fRawWriteRequest\x12\x12\n\ntimeseries\x18\x01 \x03(\x0c\x12\x10\n\x08metadata\x18\x03 \x03(\x0cJ\x04\x08\x02\x10\x03\"\x91\x01\n\rRawTimeSeries\x12,\n\x06labels\x18\x01 \x03(\x0b\x32\x1c.triptych.remote.v1.RawLabel\x12+\n\x07samples\x18\x02 \x03(\x0b\x32\x1a.triptych.remote.v1.Sample\x12\x11\n\texemplars\x18\x03 \x03(\x0c\x12\x12\n\nhistograms\x18\x04 \x03(\x0c\"\'\n\x08RawLabel\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"W\n\x08\x45xemplar\x12)\n\x06labels\x18\x01 \x03(\x0b\x32\x19.triptych.remote.v1.Label\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x11\n\ttimestamp\x18\x03 \x01(\x03\"\x80\x02\n\x0eMetricMetadata\x12;\n\x04type\x18\x01 \x01(\x0e\x32-.triptych.remote.v1.MetricMetadata.MetricType\x12\x1a\n\x12metric_family_name\x18\x02 \x01(\t\x12\x0c\n\x04help\x18\x04 \x01(\t\x12\x0c\n\x04unit\x18\x05 \x01(\t\"y\n\nMetricType\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07\x43OUNTER\x10\x01\x12\t\n\x05GAUGE\x10\x02\x12\r\n\tHISTOGRAM\x10\x03\x12\x12\n\x0eGAUGEHISTOGRAM\x10\x04\x12\x0b\n\x07SUMMARY\x10\x05\x12\x08\n\x04INFO\x10\x06\x12\x0c\n\x08STATESET\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18proto/remote_write.proto\x12\x12triptych.remote.v1\"~\n\x0cWriteRequest\x12\x32\n\ntimeseries\x18\x01 \x03(\x0b\x32\x1e.triptych.remote.v1.TimeSeries\x12\x34\n\x08metadata\x18\x03 \x03(\x0b\x32\".triptych.remote.v1.MetricMetadataJ\x04\x08\x02\x10\x03\"\xa9\x01\n\nTimeSeries\x12)\n\x06labels\x18\x01 \x03(\x0b\x32\x19.triptych.remote.v1.Label\x12+\n\x07samples\x18\x02 \x03(\x0b\x32\x1a.triptych.remote.v1.Sample\x12/\n\texemplars\x18\x03 \x03(\x0b\x32\x1c.triptych.remote.v1.Exemplar\x12\x12\n\nhistograms\x18\x04 \x03(\x0c\"$\n\x05Label\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"C\n\x06Sample\x12\r\n\x05value\x18\x01 \x01(\x01\x12\x11\n\ttimestamp\x18\x02 \x01(\x03\x12\x17\n\x0fstart_timestamp\x18\x03 \x01(\x03\"=\n\x0fRawWriteRequest\x12\x12\n\ntimeseries\x18\x01 \x03(\x0c\x12\x10\n\x08metadata\x18\x03 \x03(\x0cJ\x04\x08\x02\x10\x03\"\x91\x01\n\rRawTimeSeries\x12,\n\x06labels\x18\x01 \x03(\x0b\x32\x1c.triptych.remote.v1.RawLabel\x12+\n\x07samples\x18\x02 \x03(\x0b\x32\x1a.triptych.remote.v1.Sample\x12\x11\n\texemplars\x18\x03 \x03(\x0c\x12\x12\n\nhistograms\x18\x04 \x03(\x0c\"\'\n\x08RawLabel\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"W\n\x08\x45xemplar\x12)\n\x06labels\x18\x01 \x03(\x0b\x32\x19.triptych.remote.v1.Label\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x11\n\ttimestamp\x18\x03 \x01(\x03\"\x80\x02\n\x0eMetricMetadata\x12;\n\x04type\x18\x01 \x01(\x0e\x32-.triptych.remote.v1.MetricMetadata.MetricType\x12\x1a\n\x12metric_family_name\x18\x02 \x01(\t\x12\x0c\n\x04help\x18\x04 \x01(\t\x12\x0c\n\x04unit\x18\x05 \x01(\t\"y\n\nMetricType\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07\x43OUNTER\x10\x01\x12\t\n\x05GAUGE\x10\x02\x12\r\n\tHISTOGRAM\x10\x03\x12\x12\n\x0eGAUGEHISTOGRAM\x10\x04\x12\x0b\n\x07SUMMARY\x10\x05\x12\x08\n\x04INFO\x10\x06\x12\x0c\n\x08STATESET\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,17 +38,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LABEL']._serialized_start=348
   _globals['_LABEL']._serialized_end=384
   _globals['_SAMPLE']._serialized_start=386
-  _globals['_SAMPLE']._serialized_end=428
-  _globals['_RAWWRITEREQUEST']._serialized_start=430
-  _globals['_RAWWRITEREQUEST']._serialized_end=491
-  _globals['_RAWTIMESERIES']._serialized_start=494
-  _globals['_RAWTIMESERIES']._serialized_end=639
-  _globals['_RAWLABEL']._serialized_start=641
-  _globals['_RAWLABEL']._serialized_end=680
-  _globals['_EXEMPLAR']._serialized_start=682
-  _globals['_EXEMPLAR']._serialized_end=769
-  _globals['_METRICMETADATA']._serialized_start=772
-  _globals['_METRICMETADATA']._serialized_end=1028
-  _globals['_METRICMETADATA_METRICTYPE']._serialized_start=907
-  _globals['_METRICMETADATA_METRICTYPE']._serialized_end=1028
+  _globals['_SAMPLE']._serialized_end=453
+  _globals['_RAWWRITEREQUEST']._serialized_start=455
+  _globals['_RAWWRITEREQUEST']._serialized_end=516
+  _globals['_RAWTIMESERIES']._serialized_start=519
+  _globals['_RAWTIMESERIES']._serialized_end=664
+  _globals['_RAWLABEL']._serialized_start=666
+  _globals['_RAWLABEL']._serialized_end=705
+  _globals['_EXEMPLAR']._serialized_start=707
+  _globals['_EXEMPLAR']._serialized_end=794
+  _globals['_METRICMETADATA']._serialized_start=797
+  _globals['_METRICMETADATA']._serialized_end=1053
+  _globals['_METRICMETADATA_METRICTYPE']._serialized_start=932
+  _globals['_METRICMETADATA_METRICTYPE']._serialized_end=1053
 # @@protoc_insertion_point(module_scope)

@@ -36,12 +36,14 @@ class Label(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class Sample(_message.Message):
-    __slots__ = ("value", "timestamp")
+    __slots__ = ("value", "timestamp", "start_timestamp")
     VALUE_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     value: float
     timestamp: int
-    def __init__(self, value: _Optional[float] = ..., timestamp: _Optional[int] = ...) -> None: ...
+    start_timestamp: int
+    def __init__(self, value: _Optional[float] = ..., timestamp: _Optional[int] = ..., start_timestamp: _Optional[int] = ...) -> None: ...
 
 class RawWriteRequest(_message.Message):
     __slots__ = ("timeseries", "metadata")

@@ -59,15 +59,23 @@ class Metadata(_message.Message):
     def __init__(self, type: _Optional[int] = ..., help_ref: _Optional[int] = ..., unit_ref: _Optional[int] = ...) -> None: ...
 
 class RawTimeSeries(_message.Message):
-    __slots__ = ("labels_refs", "samples", "histograms", "exemplars", "metadata")
+    __slots__ = ("labels_refs", "samples", "histograms", "exemplars", "metadata", "created_timestamp")
     LABELS_REFS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     EXEMPLARS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    CREATED_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     labels_refs: _containers.RepeatedScalarFieldContainer[int]
     samples: _containers.RepeatedCompositeFieldContainer[Sample]
     histograms: _containers.RepeatedScalarFieldContainer[bytes]
     exemplars: _containers.RepeatedScalarFieldContainer[bytes]
     metadata: Metadata
-    def __init__(self, labels_refs: _Optional[_Iterable[int]] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., histograms: _Optional[_Iterable[bytes]] = ..., exemplars: _Optional[_Iterable[bytes]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ...) -> None: ...
+    created_timestamp: int
+    def __init__(self, labels_refs: _Optional[_Iterable[int]] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., histograms: _Optional[_Iterable[bytes]] = ..., exemplars: _Optional[_Iterable[bytes]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., created_timestamp: _Optional[int] = ...) -> None: ...
+
+class HistogramStart(_message.Message):
+    __slots__ = ("start_timestamp",)
+    START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    start_timestamp: int
+    def __init__(self, start_timestamp: _Optional[int] = ...) -> None: ...

@@ -10,7 +10,6 @@ those of the exemplars, each padded with zeros to a whole word.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import Internal
-from shared.run_frames import Runs, joined_runs, read_runs, read_words
+from shared.run_frames import Runs, has_mark, joined_runs, read_runs, read_words
 from shared.wire import Frame
 
 MARK = int.from_bytes(b"exempla1", "little")
-_WORD = struct.Struct("=q")
 HEADER_WORDS = 5
 
 LABEL_CHARACTERS_MAX = 128
@@ -49,10 +47,7 @@ class ExemplarColumns(Runs):
 
 def is_exemplars(frame: Frame) -> bool:
     """Whether a frame of a write has exemplars, and not samples."""
-    try:
-        return _WORD.unpack_from(frame)[0] == MARK
-    except struct.error:  # it has no word
-        return False
+    return has_mark(frame, MARK)
 
 
 def parse(frame: Frame) -> ExemplarColumns:

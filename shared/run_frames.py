@@ -7,6 +7,7 @@ series' label bytes; n counts of entries; m times; m values; and what else its k
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from shared.errors import Internal
 from shared.wire import Frame
 
+_WORD = struct.Struct("=q")
 Words = NDArray[np.int64]
 RunArrays = tuple[NDArray[np.uint8], Words, Words, NDArray[np.uint64], Words, Words, NDArray[np.float64]]
 """The fields of `Runs`."""
@@ -37,6 +39,14 @@ class Runs:
     def __post_init__(self) -> None:
         assert len(self.starts) == len(self.ends) == len(self.hashes) == len(self.counts)
         assert len(self.times_ms) == len(self.values)
+
+
+def has_mark(frame: Frame, mark: int) -> bool:
+    """Whether a frame begins with this mark."""
+    try:
+        return bool(_WORD.unpack_from(frame)[0] == mark)
+    except struct.error:  # it has no word
+        return False
 
 
 def read_words(

@@ -5,13 +5,27 @@ reads the columns without parsing anything.
 
 A frame (`shared.run_frames`) begins with mark, series n, samples m, label bytes b. Behind the values come the label
 bytes of all series, padded with zeros to a whole word.
+
+A frame whose samples have start timestamps or are histograms is longer, and has another mark. What follows then are m
+start timestamps or none; the histograms that the values refer to (`shared.histograms.frames`); and two words that say
+how many start timestamps there are, and how many bytes the histograms take.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from shared.run_frames import Runs, joined_runs, read_runs, read_words
+import numpy as np
+from numpy.typing import NDArray
+
+from shared import start_timestamps
+from shared.errors import Internal
+from shared.histograms import frames, references
+from shared.histograms.batch import HistogramBatch
+from shared.run_frames import Runs, has_mark, joined_runs, read_runs, read_words
+from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
 
 TIME_MS_MIN = -62_135_596_800_000
@@ -19,8 +33,10 @@ TIME_MS_MIN = -62_135_596_800_000
 TIME_MS_MAX = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the latest."""
 
-MARK = int.from_bytes(b"arrival1", "little")
+MARK, EXTENDED_MARK = (int.from_bytes(text, "little") for text in (b"arrival1", b"arrival2"))
 HEADER_WORDS = 4
+_TAIL = struct.Struct("=qq")
+"""The numbers of start timestamps, and of bytes of histograms, at the end of a longer frame."""
 
 
 def frame_words(series: int, samples: int, label_bytes: int) -> int:
@@ -28,19 +44,67 @@ def frame_words(series: int, samples: int, label_bytes: int) -> int:
     return HEADER_WORDS + 3 * series + 1 + 2 * samples + (label_bytes + 7) // 8
 
 
-class SampleColumns(Runs):
-    """Runs of samples."""
+def sample_words(series: int, samples: int) -> tuple[slice, slice]:
+    """Where the times and the values are among the words of such a frame."""
+    times = HEADER_WORDS + 3 * series + 1
+    return slice(times, times + samples), slice(times + samples, times + 2 * samples)
 
-    __slots__ = ()
+
+@dataclass(frozen=True, slots=True)
+class SampleColumns(Runs):
+    """Runs of samples. A value may refer to a row of `histograms` (`shared.histograms.references`). Of
+    `start_timestamps_ms` int64[m], 0 is none."""
+
+    start_timestamps_ms: StartTimestamps = None
+    histograms: HistogramBatch | None = None
+
+
+def extended(frame: Frame, starts: NDArray[np.int64] | None, histograms: HistogramBatch | None) -> Frame:
+    """The frame, which has EXTENDED_MARK, with start timestamps and histograms behind it."""
+    start_bytes = b"" if starts is None else starts.tobytes()
+    histogram_bytes = b"" if histograms is None else frames.encode(histograms)
+    tail = _TAIL.pack(len(start_bytes) // 8, len(histogram_bytes))
+    return b"".join((frame, start_bytes, histogram_bytes, tail))
 
 
 def parse(frame: Frame) -> SampleColumns:
     """Parse a frame that was written for one shard. Raises Internal for anything else."""
-    words, (series, samples, label_bytes) = read_words(frame, MARK, HEADER_WORDS, frame_words, __name__)
+    return _parse_extended(frame) if has_mark(frame, EXTENDED_MARK) else _parse(frame, MARK)
+
+
+def _parse(frame: Frame, mark: int) -> SampleColumns:
+    words, (series, samples, label_bytes) = read_words(frame, mark, HEADER_WORDS, frame_words, __name__)
     labels = slice(frame_words(series, samples, 0), None)
     return SampleColumns(*read_runs(words, HEADER_WORDS, series, samples, labels, label_bytes, __name__))
 
 
+def _parse_extended(frame: Frame) -> SampleColumns:
+    octets = memoryview(frame).cast("B")
+    tail_at = octets.nbytes - _TAIL.size
+    start_count, histogram_bytes = _TAIL.unpack_from(octets, max(tail_at, 0))
+    histograms_at = tail_at - histogram_bytes
+    starts_at = histograms_at - 8 * start_count
+    if min(start_count, histogram_bytes, starts_at) < 0:
+        raise Internal(f"a frame of {octets.nbytes} bytes has no {start_count} starts, {histogram_bytes} of histograms")
+    columns = _parse(octets[:starts_at], EXTENDED_MARK)
+    starts = np.frombuffer(octets[starts_at:histograms_at], np.int64).copy() if start_count else None
+    try:
+        histograms = frames.decode(octets[histograms_at:tail_at]) if histogram_bytes else None
+    except ValueError as error:
+        raise Internal(f"a frame of {octets.nbytes} bytes for series.write: {error}") from error
+    samples = len(columns.values)
+    if start_count not in (0, samples) or not references.refer_into(columns.values, histograms):
+        raise Internal(
+            f"{samples} samples have {start_count} start timestamps, or refer to histograms that are not there"
+        )
+    return replace(columns, start_timestamps_ms=starts, histograms=histograms)
+
+
 def joined(parts: Sequence[SampleColumns]) -> SampleColumns:
     """The runs of all parts, one part after another."""
-    return parts[0] if len(parts) == 1 else SampleColumns(*joined_runs(parts))
+    if len(parts) == 1:
+        return parts[0]
+    starts = start_timestamps.joined([(len(part.times_ms), part.start_timestamps_ms) for part in parts])
+    values, histograms = references.stacked([(part.values, part.histograms) for part in parts])
+    runs = SampleColumns(*joined_runs(parts), starts, histograms)
+    return runs if histograms is None else replace(runs, values=np.concatenate(values))

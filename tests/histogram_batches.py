@@ -1,11 +1,13 @@
-"""Batches of native histograms from the oracle's objects, and back."""
+"""The oracle's native histograms as batches and back, and as messages of remote write."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from loadtest.harness.histogram_messages import histogram_message
 from shared.histograms.batch import HINT, NO_ZERO, HistogramBatch, HistogramColumns, sealed
 from shared.histograms.interning import collected, collection, intern
 from tests.oracle_native_histograms import CUSTOM, Hint, NativeHistogram
@@ -70,3 +72,28 @@ def _histogram(batch: HistogramBatch, row: int) -> NativeHistogram:
         bounds=tuple(bounds.tolist()),
         hint=Hint(int(rows.flags[row]) & HINT),
     )
+
+
+def message_of(h: NativeHistogram, time_ms: int, start_ms: int = 0) -> bytes:
+    """A message of remote write, with float counts."""
+    positive, negative = sorted(h.positive), sorted(h.negative)
+    zero: dict[str, Any] = {} if h.is_custom else {"zero_count_float": h.zero_count}
+    return histogram_message(
+        timestamp=time_ms, start_timestamp=start_ms, schema=h.schema, count_float=h.count, sum=h.sum,
+        zero_threshold=h.zero_threshold, **zero, custom_values=h.bounds, reset_hint=h.hint.value,
+        positive_spans=_spans(positive), positive_counts=[h.positive[i] for i in positive],
+        negative_spans=_spans(negative), negative_counts=[h.negative[i] for i in negative],
+    )  # fmt: skip
+
+
+def _spans(indexes: Sequence[int]) -> list[tuple[int, int]]:
+    """A span for each run of neighbours: (its distance from the one before, its length)."""
+    spans: list[tuple[int, int]] = []
+    end = 0
+    for index in indexes:
+        if spans and index == end:
+            spans[-1] = (spans[-1][0], spans[-1][1] + 1)
+        else:
+            spans.append((index - end, 1))
+        end = index + 1
+    return spans

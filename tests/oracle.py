@@ -1,35 +1,62 @@
 """A reference evaluator of PromQL: one step and one sample at a time, nothing shared with the engine but the AST.
 
-Written from https://prometheus.io/docs/prometheus/latest/querying/ (basics, operators, functions), to be compared with
-the engine. It is slow on purpose; it knows floats only and gives no annotations.
+Written from https://prometheus.io/docs/prometheus/latest/querying/ (basics, operators, functions),
+and, of native histograms, https://prometheus.io/docs/specs/native_histograms, to be compared with the engine. It
+is slow on purpose. Its remarks are those about native histograms only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from shared.labels import METRIC_NAME, Labels
 from shared.promql import ast
 from shared.promql.model import Grid
-from tests import oracle_functions, oracle_histograms, oracle_operators, oracle_windows
+from tests import (
+    oracle_aggregations,
+    oracle_functions,
+    oracle_histograms,
+    oracle_info,
+    oracle_operators,
+    oracle_windows,
+)
+from tests.oracle_counters import MixedSchemas, interpolated
+from tests.oracle_folds import MIXED_SCHEMAS
 from tests.oracle_functions import full_match
-from tests.oracle_values import METADATA, OracleError, Point, Sample, Series, Value, as_labels, is_stale
+from tests.oracle_native_histograms import Hint, NativeHistogram, is_reset, scaled
+from tests.oracle_values import (
+    METADATA,
+    Number,
+    OracleError,
+    Point,
+    Remarks,
+    Sample,
+    Series,
+    Value,
+    as_labels,
+    is_stale,
+    of_metric,
+)
 
 DEFAULT_STEP_MS = 60_000
 LOOKBACK_MS = 300_000
 
-Data = Mapping[Labels, Sequence[Point]]
-Result = dict[Labels, list[Point]]
+Data = Mapping[Labels, Sequence[tuple[int, Number] | tuple[int, Number, int]]]
+"""Label set → its samples, as `Point`s or as tuples of a Point's fields."""
+
+Result = dict[Labels, list[tuple[int, Number]]]
 
 
-def evaluate(expr: ast.Expr, data: Data, grid: Grid) -> Result:
+def evaluate(expr: ast.Expr, data: Data, grid: Grid, remarks: Remarks | None = None) -> Result:
     """The answer of a range query over `grid` (an instant one: a grid of one step). Durations must be resolved.
 
     Raises OracleError where the language says that the query fails.
     """
-    oracle = Oracle(data, grid)
+    oracle = Oracle(data, grid, remarks)
     result: Result = {}
     for time_ms in grid.times_ms().tolist():
         for labels, value in _finish(oracle.at(expr, time_ms)).items():
@@ -37,13 +64,13 @@ def evaluate(expr: ast.Expr, data: Data, grid: Grid) -> Result:
     return result
 
 
-def _finish(value: Value) -> dict[Labels, float]:
+def _finish(value: Value) -> dict[Labels, Number]:
     """Drop the names that are to be dropped; two samples with one label set are an error."""
     if isinstance(value, float):
         return {(): value}
     if isinstance(value, str):
         raise OracleError("a string has no steps")
-    finished: dict[Labels, float] = {}
+    finished: dict[Labels, Number] = {}
     for sample in value:
         assert isinstance(sample, Sample)
         labels = as_labels(sample.labels, without=METADATA if sample.drop_name else ())
@@ -53,12 +80,22 @@ def _finish(value: Value) -> dict[Labels, float]:
     return finished
 
 
+def _after(time_ms: int, step: int) -> int:
+    """The first multiple of the step after a time."""
+    return (time_ms // step + 1) * step
+
+
 class Oracle:
     """Evaluates expressions over `data`; `query_grid` is what `start()` and `end()` mean."""
 
-    def __init__(self, data: Data, query_grid: Grid) -> None:
-        self._data = {labels: sorted(points, key=lambda point: point[0]) for labels, points in data.items()}
-        self._query_grid = query_grid
+    def __init__(self, data: Data, query_grid: Grid, remarks: Remarks | None = None) -> None:
+        self._data = {
+            labels: sorted((Point(*point) for point in points), key=lambda point: point.time_ms)
+            for labels, points in data.items()
+        }
+        self._query_grid = self._grid = query_grid
+        self._remarks = remarks or Remarks()
+        self._detects_resets = False
 
     def at(self, expr: ast.Expr, time_ms: int) -> Value:
         """The value of `expr` at one instant."""
@@ -79,11 +116,11 @@ class Oracle:
                 return self._subquery(expr, time_ms)
             case ast.Binary():
                 lhs, rhs = self.at(expr.lhs, time_ms), self.at(expr.rhs, time_ms)
-                return oracle_operators.binary(expr, lhs, rhs)
+                return oracle_operators.binary(expr, lhs, rhs, self._remarks.at(expr.span[0]))
             case ast.Aggregate():
                 param = None if expr.param is None else self.at(expr.param, time_ms)
                 vector = self.at(expr.expr, time_ms)
-                return oracle_operators.aggregate(expr, _samples(vector), param)
+                return oracle_aggregations.aggregate(expr, _samples(vector), param, self._remarks)
             case ast.Call():
                 return self._call(expr, time_ms)
             case _:
@@ -100,7 +137,7 @@ class Oracle:
 
     def _matching(self, selector: ast.VectorSelector) -> list[tuple[dict[str, str], Sequence[Point]]]:
         return [
-            (dict(labels), points)
+            (dict(labels), with_detected_resets(points) if self._detects_resets else points)
             for labels, points in self._data.items()
             if all(_matches(matcher, dict(labels).get(matcher.name, "")) for matcher in selector.matchers)
         ]
@@ -110,15 +147,31 @@ class Oracle:
         reference = self._reference(selector, time_ms)
         found = []
         for labels, points in self._matching(selector):
-            recent = [point for point in points if reference - LOOKBACK_MS < point[0] <= reference]
+            recent = [point for point in points if reference - LOOKBACK_MS < point.time_ms <= reference]
             if selector.smoothed:
-                live = [point for point in points if not is_stale(point[1])]
-                value = oracle_windows.interpolated(live, reference, LOOKBACK_MS)
+                live = [point for point in points if not is_stale(point.value)]
+                value = self._smoothed(selector, labels, live, reference)
                 if value is not None:
                     found.append(Sample(labels, value, at_ms=time_ms))
-            elif recent and not is_stale(recent[-1][1]):
-                found.append(Sample(labels, recent[-1][1], at_ms=recent[-1][0]))
+            elif recent and not is_stale(recent[-1].value):
+                newest = recent[-1]
+                found.append(Sample(labels, newest.value, at_ms=newest.time_ms, start_ms=newest.start_ms))
         return found
+
+    def _smoothed(
+        self, selector: ast.VectorSelector, labels: dict[str, str], points: Sequence[Point], time_ms: int
+    ) -> Number | None:
+        remarks = self._remarks.at(selector.span[0])
+        metric = of_metric(labels.get(METRIC_NAME, ""))
+        around = [point for point in points if -LOOKBACK_MS < point.time_ms - time_ms <= LOOKBACK_MS]
+        if len({isinstance(point.value, NativeHistogram) for point in around}) > 1:
+            remarks.warn("encountered a mix of histograms and floats" + metric)
+            return None
+        try:
+            return interpolated(points, time_ms, LOOKBACK_MS, remarks)
+        except MixedSchemas:
+            remarks.warn(MIXED_SCHEMAS + metric)
+            return None
 
     def _window(self, node: ast.MatrixSelector, time_ms: int) -> list[Series]:
         """The samples of each series in (t - range, t]."""
@@ -127,30 +180,46 @@ class Oracle:
         start = end - node.range
         found = []
         for labels, points in self._matching(node.vector):
-            live = [point for point in points if not is_stale(point[1])]
-            inside = [point for point in live if start < point[0] <= end]
+            live = [point for point in points if not is_stale(point.value)]
+            inside = [point for point in live if start < point.time_ms <= end]
             series = Series(labels, inside, start, end)
             if node.vector.anchored or node.vector.smoothed:
-                series.before = [point for point in live if start - LOOKBACK_MS < point[0] <= start]
-                series.after = [point for point in live if end < point[0] < end + LOOKBACK_MS]
+                series.before = [point for point in live if start - LOOKBACK_MS < point.time_ms <= start]
+                series.after = [point for point in live if end < point.time_ms < end + LOOKBACK_MS]
                 series.mode = "anchored" if node.vector.anchored else "smoothed"
             found.append(series)
         return found
 
     def _subquery(self, node: ast.Subquery, time_ms: int) -> list[Series]:
-        """The inner expression at the multiples of the step in (t - range, t]."""
+        """The inner expression at the multiples of the step in (t - range, t]. Its values need not be neighbours, or
+        are one sample several times: hints say nothing about resets between them.
+
+        Between the windows it is evaluated for its remarks and errors: a range query evaluates it once, from the first
+        window to the last.
+        """
         assert isinstance(node.range, int)
         step = node.step if isinstance(node.step, int) else DEFAULT_STEP_MS
-        end = self._reference(node, time_ms)
+        end, grid, detects_resets = self._reference(node, time_ms), self._grid, self._detects_resets
         start = end - node.range
+        is_last = time_ms == grid.end_ms
+        next_start = start if is_last else self._reference(node, time_ms + grid.step_ms) - node.range
+        first_ms = _after(self._reference(node, grid.start_ms) - node.range, step)
+        last_ms = self._reference(node, grid.end_ms) // step * step
+        self._grid, self._detects_resets = Grid(first_ms, max(first_ms, last_ms), step), False
         found: dict[Labels, Series] = {}
-        for inner_ms in range((start // step + 1) * step, end + 1, step):
+        for inner_ms in range(_after(start, step), max(end, next_start) + 1, step):
             value = self.at(node.expr, inner_ms)
+            if inner_ms > end:
+                continue
             for sample in [Sample({}, value)] if isinstance(value, float) else _samples(value):
                 series = found.setdefault(
                     as_labels(sample.labels), Series(sample.labels, [], start, end, drop_name=sample.drop_name)
                 )
-                series.points.append((inner_ms, sample.value))
+                number = sample.value
+                if isinstance(number, NativeHistogram) and number.hint is not Hint.GAUGE:
+                    number = replace(number, hint=Hint.UNKNOWN)
+                series.points.append(Point(inner_ms, number))
+        self._grid, self._detects_resets = grid, detects_resets
         return list(found.values())
 
     # Functions
@@ -164,16 +233,36 @@ class Oracle:
             assert isinstance(value, list)
             there = any(not isinstance(one, Series) or one.points for one in value)
             return [] if there else [Sample(_absent_labels(call.args[0]), 1.0)]
+        if name == "info":
+            return self._info(call, time_ms)
         if name == "timestamp":
             return self._timestamps(call.args[0], time_ms)
-        args = [self.at(arg, time_ms) for arg in call.args]
-        if name in oracle_windows.FUNCTIONS:
-            return oracle_windows.call(name, args, time_ms)
+        if name == "start_timestamp" and not isinstance(_inner(call.args[0]), ast.VectorSelector):
+            return []
+        detects_resets = self._detects_resets
         if name in oracle_histograms.FUNCTIONS:
-            return oracle_histograms.FUNCTIONS[name](args)
+            self._detects_resets = name in ("histogram_count", "histogram_sum", "histogram_avg")
+        args = [self.at(arg, time_ms) for arg in call.args]
+        self._detects_resets = detects_resets
+        if name in oracle_windows.FUNCTIONS:
+            vector = next(arg for arg in call.args if isinstance(_inner(arg), (ast.MatrixSelector, ast.Subquery)))
+            return oracle_windows.call(name, args, time_ms, self._remarks.at(vector.span[0]))
+        if name in oracle_histograms.FUNCTIONS:
+            vectors = [arg for arg, value in zip(call.args, args, strict=True) if isinstance(value, list)]
+            return oracle_histograms.FUNCTIONS[name](args, self._remarks.at(vectors[0].span[0]))
         if not args:
             args = [[Sample({}, time_ms / 1000)]]
         return oracle_functions.FUNCTIONS[name](args)
+
+    def _info(self, call: ast.Call, time_ms: int) -> list[Sample]:
+        """The info series are those of the time that the first selector reads its samples at."""
+        base = _samples(self.at(call.args[0], time_ms))
+        labels = call.args[1] if len(call.args) > 1 else None
+        matchers = oracle_info.complete(labels.matchers if isinstance(labels, ast.VectorSelector) else ())
+        for node in oracle_info.path_to_selector(call.args[0]):
+            time_ms = self._reference(node, time_ms)
+        info = self._instant(ast.VectorSelector(None, matchers), time_ms)
+        return oracle_info.enriched(base, info, matchers, _matches)
 
     def _of_the_query(self, name: str, time_ms: int) -> float:
         grid = self._query_grid
@@ -189,14 +278,31 @@ class Oracle:
 
     def _timestamps(self, arg: ast.Expr, time_ms: int) -> list[Sample]:
         """Of a selector the samples' own times, of anything else the time of evaluation."""
-        inner = arg
-        while isinstance(inner, ast.Paren):
-            inner = inner.expr
-        own = isinstance(inner, ast.VectorSelector)
+        own = isinstance(_inner(arg), ast.VectorSelector)
         return [
             Sample(sample.labels, (sample.at_ms if own else time_ms) / 1000, drop_name=True)
             for sample in _samples(self.at(arg, time_ms))
         ]
+
+
+def _inner(expr: ast.Expr) -> ast.Expr:
+    return _inner(expr.expr) if isinstance(expr, ast.Paren) else expr
+
+
+def with_detected_resets(points: Sequence[Point]) -> list[Point]:
+    """Where only count and sum of histograms are read, each one's hint says what is found between it and the one before
+    (as the scripts show); otherwise it is what was stored."""
+    found = list(points[:1])
+    for before, after in pairwise(points):
+        if (
+            isinstance(before.value, NativeHistogram)
+            and isinstance(after.value, NativeHistogram)
+            and after.value.hint is not Hint.GAUGE
+        ):
+            hint = Hint.RESET if is_reset(before.value, after.value) else Hint.NOT_RESET
+            after = after._replace(value=replace(after.value, hint=hint))
+        found.append(after)
+    return found
 
 
 def _samples(value: Value) -> list[Sample]:
@@ -207,7 +313,10 @@ def _samples(value: Value) -> list[Sample]:
 def _negated(value: Value) -> Value:
     if isinstance(value, float):
         return -value
-    return [Sample(sample.labels, -sample.value, drop_name=True) for sample in _samples(value)]
+    return [
+        Sample(s.labels, scaled(s.value, -1.0) if isinstance(s.value, NativeHistogram) else -s.value, drop_name=True)
+        for s in _samples(value)
+    ]
 
 
 def _matches(matcher: ast.Matcher, value: str) -> bool:

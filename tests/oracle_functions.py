@@ -19,13 +19,17 @@ Function = Callable[[Sequence[Any]], Value]
 
 
 def each(function: Callable[..., float]) -> Function:
-    """Apply to every value; the other arguments are the function's own."""
+    """Apply to every float; histograms are left out. The other arguments are the function's own."""
 
     def call(args: Sequence[Any]) -> Value:
         with np.errstate(all="ignore"):
-            return [Sample(s.labels, float(function(s.value, *args[1:])), drop_name=True) for s in args[0]]
+            return [Sample(s.labels, float(function(v, *args[1:])), drop_name=True) for s, v in _floats(args[0])]
 
     return call
+
+
+def _floats(vector: Sequence[Sample]) -> list[tuple[Sample, float]]:
+    return [(sample, sample.value) for sample in vector if isinstance(sample.value, float)]
 
 
 def full_match(pattern: str, text: str) -> Any:
@@ -117,7 +121,12 @@ def _distinct(samples: list[Sample]) -> list[Sample]:
 
 
 def _scalar(args: Sequence[Any]) -> Value:
-    return float(args[0][0].value) if len(args[0]) == 1 else math.nan
+    floats = _floats(args[0])
+    return floats[0][1] if len(floats) == 1 else math.nan
+
+
+def _sorted(vector: Sequence[Sample], sign: int) -> list[Sample]:
+    return [s for s, _ in sorted(_floats(vector), key=lambda one: (math.isnan(one[1]), sign * one[1]))]
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -144,9 +153,10 @@ FUNCTIONS: dict[str, Function] = {
     "label_replace": _label_replace,
     "label_join": _label_join,
     "scalar": _scalar,
+    "start_timestamp": lambda args: [Sample(s.labels, s.start_ms / 1000, drop_name=True) for s in args[0]],
     "vector": lambda args: [Sample({}, args[0])],
-    "sort": lambda args: sorted(args[0], key=lambda s: (math.isnan(s.value), s.value)),
-    "sort_desc": lambda args: sorted(args[0], key=lambda s: (math.isnan(s.value), -s.value)),
+    "sort": lambda args: _sorted(args[0], 1),
+    "sort_desc": lambda args: _sorted(args[0], -1),
     "sort_by_label": lambda args: args[0],
     "sort_by_label_desc": lambda args: args[0],
     "min_of": lambda args: float(np.minimum(*args)),

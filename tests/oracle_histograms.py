@@ -1,4 +1,5 @@
-"""The oracle's functions of classic histograms: series with a cumulative count up to `le`."""
+"""The oracle's functions of histograms: classic ones, which are series with a cumulative count up to `le`, and native
+ones."""
 
 from __future__ import annotations
 
@@ -6,29 +7,46 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from shared.labels import Labels
-from tests.oracle_values import Sample, Value, as_labels
+import numpy as np
+
+from shared.labels import METRIC_NAME, Labels
+from tests.oracle_native_histograms import NativeHistogram, fraction, quantile, variance
+from tests.oracle_values import Remarks, Sample, Value, as_labels, of_metric
 
 BUCKET = "le"
 SMALL_DELTA = 1e-12
 """A count that falls by less than this, relatively, is floating-point noise."""
 
+Function = Callable[[Sequence[Any], Remarks], Value]
 Buckets = list[tuple[float, float]]
 """(upper bound, cumulative count), ascending."""
 
 
-def _histograms(vector: Sequence[Sample]) -> Iterator[tuple[Labels, Buckets]]:
-    """Series that differ in `le` only make one histogram; a series without a number there belongs to none."""
-    grouped: dict[Labels, dict[float, float]] = {}
+def _histograms(vector: Sequence[Sample], remarks: Remarks) -> Iterator[tuple[Labels, Buckets | NativeHistogram]]:
+    """Series that differ in `le` only make one histogram; a series without a number there belongs to none. A classic
+    and a native one with the same labels are both left out."""
+    classic: dict[Labels, dict[float, float]] = {}
+    native: dict[Labels, Sample] = {}
     for sample in vector:
+        if isinstance(sample.value, NativeHistogram):
+            native[as_labels(sample.labels)] = sample
+            continue
         try:
             bound = float(sample.labels.get(BUCKET, ""))
         except ValueError:
             continue
-        counts = grouped.setdefault(as_labels(sample.labels, without=(BUCKET,)), {})
+        counts = classic.setdefault(as_labels(sample.labels, without=(BUCKET,)), {})
         counts[bound] = counts.get(bound, 0.0) + sample.value
-    for labels, counts in grouped.items():
-        yield labels, sorted(counts.items())
+    for labels, counts in classic.items():
+        if labels in native:
+            remarks.warn(
+                "vector contains a mix of classic and native histograms" + of_metric(dict(labels).get(METRIC_NAME, ""))
+            )
+        else:
+            yield labels, sorted(counts.items())
+    for labels, sample in native.items():
+        if labels not in classic and isinstance(sample.value, NativeHistogram):
+            yield labels, sample.value
 
 
 def _monotonic(buckets: Buckets) -> Buckets:
@@ -91,25 +109,65 @@ def _rank(value: float, buckets: Buckets) -> float:
     return below
 
 
-def _quantile(args: Sequence[Any]) -> Value:
+def _quantile_of(q: float, labels: Labels, histogram: Buckets | NativeHistogram, remarks: Remarks) -> float:
+    if not isinstance(histogram, NativeHistogram):
+        return bucket_quantile(q, histogram)
+    value = quantile(q, histogram)
+    if 0 <= q <= 1 and math.isnan(histogram.sum) and histogram.count > histogram.total:
+        effect = "NaN" if math.isnan(value) else "skewed higher"
+        text = f"input to histogram_quantile has NaN observations, result is {effect}"
+        remarks.info(text + of_metric(dict(labels).get(METRIC_NAME, "")))
+    return value
+
+
+def _fraction_of(
+    lower: float, upper: float, labels: Labels, histogram: Buckets | NativeHistogram, remarks: Remarks
+) -> float:
+    if not isinstance(histogram, NativeHistogram):
+        return bucket_fraction(lower, upper, histogram)
+    if math.isnan(histogram.sum) and histogram.count > histogram.total:
+        text = "input to histogram_fraction has NaN observations, which are excluded from all fractions"
+        remarks.info(text + of_metric(dict(labels).get(METRIC_NAME, "")))
+    return fraction(lower, upper, histogram)
+
+
+def _quantile(args: Sequence[Any], remarks: Remarks) -> Value:
     q, vector = args
-    return [Sample(dict(labels), bucket_quantile(q, buckets), True) for labels, buckets in _histograms(vector)]
+    return [
+        Sample(dict(labels), _quantile_of(q, labels, histogram, remarks), True)
+        for labels, histogram in _histograms(vector, remarks)
+    ]
 
 
-def _fraction(args: Sequence[Any]) -> Value:
+def _fraction(args: Sequence[Any], remarks: Remarks) -> Value:
     lower, upper, vector = args
     return [
-        Sample(dict(labels), bucket_fraction(lower, upper, buckets), True) for labels, buckets in _histograms(vector)
+        Sample(dict(labels), _fraction_of(lower, upper, labels, histogram, remarks), True)
+        for labels, histogram in _histograms(vector, remarks)
     ]
 
 
-def _quantiles(args: Sequence[Any]) -> Value:
+def _quantiles(args: Sequence[Any], remarks: Remarks) -> Value:
     vector, target, *qs = args
     return [
-        Sample({**dict(labels), target: openmetrics_text(q)}, bucket_quantile(q, buckets), True)
-        for labels, buckets in _histograms(vector)
+        Sample({**dict(labels), target: openmetrics_text(q)}, _quantile_of(q, labels, histogram, remarks), True)
+        for labels, histogram in _histograms(vector, remarks)
         for q in qs
     ]
+
+
+def _read(value: Callable[[NativeHistogram], float]) -> Function:
+    """One number of each native histogram; floats are left out."""
+    return lambda args, remarks: [
+        Sample(sample.labels, value(sample.value), True)
+        for sample in args[0]
+        if isinstance(sample.value, NativeHistogram)
+    ]
+
+
+def _mean(histogram: NativeHistogram) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.float64(histogram.sum) / histogram.count)
 
 
 def openmetrics_text(value: float) -> str:
@@ -121,9 +179,13 @@ def openmetrics_text(value: float) -> str:
     return repr(value)
 
 
-FUNCTIONS: dict[str, Callable[[Sequence[Any]], Value]] = {
+FUNCTIONS: dict[str, Function] = {
     "histogram_quantile": _quantile,
     "histogram_fraction": _fraction,
     "histogram_quantiles": _quantiles,
-    **{f"histogram_{name}": lambda args: [] for name in ("avg", "count", "stddev", "stdvar", "sum")},
+    "histogram_count": _read(lambda histogram: histogram.count),
+    "histogram_sum": _read(lambda histogram: histogram.sum),
+    "histogram_avg": _read(_mean),
+    "histogram_stdvar": _read(variance),
+    "histogram_stddev": _read(lambda histogram: math.sqrt(variance(histogram))),
 }

@@ -224,13 +224,10 @@ def _equal(x: float, y: float) -> bool:
     return x == y or (math.isnan(x) and math.isnan(y))
 
 
-def is_reset(previous: NativeHistogram, current: NativeHistogram, *, trusts_hints: bool = True) -> bool:
+def is_reset(previous: NativeHistogram, current: NativeHistogram) -> bool:
     """Whether a counter was reset between two neighbouring histograms (the specification's procedure)."""
-    if trusts_hints:
-        if current.hint in (Hint.RESET, Hint.NOT_RESET):
-            return current.hint is Hint.RESET
-        if previous.hint is Hint.GAUGE and current.hint is not Hint.GAUGE:
-            return True
+    if current.hint in (Hint.RESET, Hint.NOT_RESET):
+        return current.hint is Hint.RESET
     if previous.is_custom != current.is_custom or current.count < previous.count:
         return True
     if current.is_custom:

@@ -1,18 +1,16 @@
-"""The oracle's binary operators and aggregations."""
+"""The oracle's binary operators."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from decimal import Decimal
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from shared.hashing import hash64
-from shared.labels import METRIC_NAME, Labels, encode
+from shared.labels import METRIC_NAME, Labels
 from shared.promql import ast
-from tests.oracle_values import METADATA, OracleError, Sample, Value, as_labels
-from tests.oracle_windows import highest, lowest, mean, quantile, total, variance
+from tests.oracle_native_histograms import Hint, NativeHistogram, divided, same, scaled, summed, trimmed
+from tests.oracle_values import METADATA, Number, OracleError, Remarks, Sample, Value, as_labels
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "==": lambda a, b: a == b,
@@ -34,8 +32,16 @@ ARITHMETIC: dict[str, Callable[[np.float64, np.float64], np.floating]] = {
 SET_OPERATORS = ("and", "or", "unless")
 
 
-def apply(op: str, lhs: float, rhs: float, return_bool: bool) -> float | None:
-    """None: a comparison that does not hold and only filters."""
+TRIMS = ("</", ">/")
+
+
+def apply(op: str, lhs: Number, rhs: Number, return_bool: bool, remarks: Remarks) -> Number | None:
+    """None: a comparison that does not hold and only filters, or operands that the operator does not take."""
+    if isinstance(lhs, NativeHistogram) or isinstance(rhs, NativeHistogram):
+        return _with_histograms(op, lhs, rhs, return_bool, remarks)
+    if op in TRIMS:
+        _refused(op, lhs, rhs, remarks)
+        return None
     if op in COMPARISONS:
         holds = COMPARISONS[op](lhs, rhs)
         return float(holds) if return_bool else lhs if holds else None
@@ -43,18 +49,63 @@ def apply(op: str, lhs: float, rhs: float, return_bool: bool) -> float | None:
         return float(ARITHMETIC[op](np.float64(lhs), np.float64(rhs)))
 
 
-def binary(node: ast.Binary, lhs: Value, rhs: Value) -> Value:
+def _with_histograms(op: str, lhs: Number, rhs: Number, return_bool: bool, remarks: Remarks) -> Number | None:
+    match lhs, rhs:
+        case NativeHistogram(), NativeHistogram():
+            if op in ("+", "-"):
+                return _added(op, lhs, rhs, remarks)
+            if op in ("==", "!="):
+                holds = same(lhs, rhs) == (op == "==")
+                return float(holds) if return_bool else lhs if holds else None
+        case NativeHistogram(), float():
+            if op == "*":
+                return scaled(lhs, rhs)
+            if op == "/":
+                return divided(lhs, rhs)
+            if op in TRIMS:
+                return trimmed(lhs, rhs, keeps_below=op == "</")
+        case float(), NativeHistogram() if op == "*":
+            return scaled(rhs, lhs)
+    _refused(op, lhs, rhs, remarks)
+    return None
+
+
+def _refused(op: str, lhs: Number, rhs: Number, remarks: Remarks) -> None:
+    left, right = ("float" if isinstance(side, float) else "histogram" for side in (lhs, rhs))
+    remarks.info(f'incompatible sample types encountered for binary operator "{op}": {left} {op} {right}')
+
+
+def _added(op: str, lhs: NativeHistogram, rhs: NativeHistogram, remarks: Remarks) -> NativeHistogram | None:
+    if lhs.is_custom != rhs.is_custom:
+        remarks.warn(f"incompatible bucket layout encountered for binary operator {op}")
+        return None
+    what = "addition" if op == "+" else "subtraction"
+    if {lhs.hint, rhs.hint} == {Hint.RESET, Hint.NOT_RESET}:
+        remarks.warn(f"conflicting counter resets during histogram {what}")
+    if lhs.bounds != rhs.bounds:
+        remarks.info(f"mismatched custom buckets were reconciled during {what}")
+    if op == "+":
+        return summed([lhs, rhs])
+    return replace(summed([lhs, rhs], [1.0, -1.0]), hint=Hint.GAUGE)
+
+
+def keeps_left(node: ast.Binary) -> bool:
+    """Whether the result is (what is left of) the left operand, with its name."""
+    return node.op in TRIMS or (node.op in COMPARISONS and not node.return_bool)
+
+
+def binary(node: ast.Binary, lhs: Value, rhs: Value, remarks: Remarks) -> Value:
     if isinstance(lhs, float) and isinstance(rhs, float):
-        value = apply(node.op, lhs, rhs, True)
-        assert value is not None
+        value = apply(node.op, lhs, rhs, True, remarks)
+        assert isinstance(value, float)
         return value
     if isinstance(lhs, float) or isinstance(rhs, float):
-        return _with_scalar(node, lhs, rhs)
+        return _with_scalar(node, lhs, rhs, remarks)
     assert node.matching is not None
     left, right = _all_samples(lhs), _all_samples(rhs)
     if node.op in SET_OPERATORS:
         return _set_operation(node.op, node.matching, left, right)
-    return _matched(node, node.matching, left, right)
+    return _matched(node, node.matching, left, right, remarks)
 
 
 def _all_samples(value: Value) -> list[Sample]:
@@ -62,16 +113,17 @@ def _all_samples(value: Value) -> list[Sample]:
     return [one for one in value if isinstance(one, Sample)]
 
 
-def _with_scalar(node: ast.Binary, lhs: Value, rhs: Value) -> list[Sample]:
+def _with_scalar(node: ast.Binary, lhs: Value, rhs: Value, remarks: Remarks) -> list[Sample]:
     found = []
     vector = _all_samples(rhs if isinstance(lhs, float) else lhs)
     for sample in vector:
         a = lhs if isinstance(lhs, float) else sample.value
         b = rhs if isinstance(rhs, float) else sample.value
-        value = apply(node.op, a, b, node.return_bool)
+        value = apply(node.op, a, b, node.return_bool, remarks)
         if value is not None:
             filters = node.op in COMPARISONS and not node.return_bool
-            found.append(Sample(sample.labels, sample.value if filters else value, sample.drop_name or not filters))
+            drop = sample.drop_name or not keeps_left(node)
+            found.append(Sample(sample.labels, sample.value if filters else value, drop))
     return found
 
 
@@ -91,7 +143,9 @@ def _set_operation(op: str, matching: ast.Matching, lhs: list[Sample], rhs: list
     return [*lhs, *(sample for sample in rhs if signature(matching, sample) not in left)]
 
 
-def _matched(node: ast.Binary, matching: ast.Matching, lhs: list[Sample], rhs: list[Sample]) -> list[Sample]:
+def _matched(
+    node: ast.Binary, matching: ast.Matching, lhs: list[Sample], rhs: list[Sample], remarks: Remarks
+) -> list[Sample]:
     """Vector matching: `many` is the side that may have several samples to a signature, `one` the other."""
     swapped = matching.card == "one-to-many"
     many, one = (rhs, lhs) if swapped else (lhs, rhs)
@@ -114,13 +168,16 @@ def _matched(node: ast.Binary, matching: ast.Matching, lhs: list[Sample], rhs: l
     if fill_many is not None:
         there = {signature(matching, sample) for sample in many}
         pairs += [(key, Sample(dict(key), fill_many), sample) for key, sample in single.items() if key not in there]
-    return _paired(node, matching, pairs, swapped)
+    return _paired(node, matching, pairs, swapped, remarks)
 
 
 def _paired(
-    node: ast.Binary, matching: ast.Matching, pairs: list[tuple[Labels, Sample, Sample]], swapped: bool
+    node: ast.Binary,
+    matching: ast.Matching,
+    pairs: list[tuple[Labels, Sample, Sample]],
+    swapped: bool,
+    remarks: Remarks,
 ) -> list[Sample]:
-    filters = node.op in COMPARISONS and not node.return_bool
     found: list[Sample] = []
     keys = set()
     results = set()
@@ -130,11 +187,11 @@ def _paired(
                 raise OracleError("many-to-one matching must be explicit (group_left/group_right)")
             keys.add(key)
         a, b = (one.value, many.value) if swapped else (many.value, one.value)
-        value = apply(node.op, a, b, node.return_bool)
+        value = apply(node.op, a, b, node.return_bool, remarks)
         if value is None:
             continue
         labels = _result_labels(node, matching, many, one)
-        drop = many.drop_name or not filters
+        drop = many.drop_name or not keeps_left(node)
         if matching.card != "one-to-one":
             identity = as_labels(labels)
             if identity in results:
@@ -146,101 +203,10 @@ def _paired(
 
 def _result_labels(node: ast.Binary, matching: ast.Matching, many: Sample, one: Sample) -> dict[str, str]:
     labels = dict(many.labels)
-    if node.op not in COMPARISONS:
+    if node.op not in (*COMPARISONS, *TRIMS):
         labels = {name: value for name, value in labels.items() if name not in METADATA}
     if matching.card == "one-to-one":
         labels = {name: value for name, value in labels.items() if (name in matching.labels) == matching.on}
     for name in matching.include:
         labels[name] = one.labels.get(name, "")
     return labels
-
-
-# Aggregations
-
-_OF_VALUES: dict[str, Callable[[Sequence[float]], float]] = {
-    "sum": total,
-    "avg": mean,
-    "min": lowest,
-    "max": highest,
-    "count": lambda values: float(len(values)),
-    "group": lambda values: 1.0,
-    "stdvar": variance,
-    "stddev": lambda values: math.sqrt(variance(values)),
-}
-
-
-def aggregate(node: ast.Aggregate, vector: list[Sample], param: Value | None) -> list[Sample]:
-    if node.op == "count_values":
-        assert isinstance(param, str)
-        if not param:
-            raise OracleError("invalid label name")
-        return _count_values(node, vector, param)
-    groups: dict[Labels, list[Sample]] = {}
-    for sample in vector:
-        groups.setdefault(_group(node, sample), []).append(sample)
-    if node.op in ("topk", "bottomk", "limitk", "limit_ratio"):
-        assert isinstance(param, float)
-        select = _sampled if node.op == "limit_ratio" else _selected
-        return [sample for members in groups.values() for sample in select(node.op, param, members)]
-    found = []
-    for labels, members in groups.items():
-        values = [sample.value for sample in members]
-        if node.op == "quantile":
-            assert isinstance(param, float)
-            value = quantile(param, values)
-        else:
-            value = _OF_VALUES[node.op](values)
-        found.append(Sample(dict(labels), value, any(sample.drop_name for sample in members)))
-    return found
-
-
-def _group(node: ast.Aggregate, sample: Sample, extra: tuple[str, ...] = ()) -> Labels:
-    if node.without:
-        return as_labels(sample.labels, without=(*node.grouping, METRIC_NAME))
-    return as_labels(sample.labels, only=(*node.grouping, *extra))
-
-
-def _selected(op: str, param: float, members: list[Sample]) -> list[Sample]:
-    """The k first: by value, NaN last, equal values by label set; `limitk` takes them by their hash alone."""
-    if math.isnan(param):
-        raise OracleError("Parameter value is NaN")
-    if abs(param) >= 2**63:
-        raise OracleError(f"Scalar value {param} overflows int64")
-    k = max(int(param), 0)
-    if op == "limitk":
-        return sorted(members, key=lambda s: hash64(encode(as_labels(s.labels))))[:k]
-    sign = -1 if op == "topk" else 1
-    ordered = sorted(members, key=lambda s: as_labels(s.labels))
-    return sorted(ordered, key=lambda s: (1, 0.0) if math.isnan(s.value) else (0, sign * s.value))[:k]
-
-
-def _sampled(op: str, ratio: float, members: list[Sample]) -> list[Sample]:
-    """Those whose hash, as a share of all hashes, is below the ratio; for a negative one, the others of 1 + ratio."""
-    if math.isnan(ratio):
-        raise OracleError("Ratio value is NaN")
-    ratio = min(max(ratio, -1.0), 1.0)
-    shares = [(hash64(encode(as_labels(sample.labels))) >> 11) * 2.0**-53 for sample in members]
-    if ratio >= 0:
-        return [sample for sample, share in zip(members, shares, strict=True) if share < ratio]
-    return [sample for sample, share in zip(members, shares, strict=True) if share >= 1 + ratio]
-
-
-def _count_values(node: ast.Aggregate, vector: list[Sample], name: str) -> list[Sample]:
-    counts: dict[Labels, list[Sample]] = {}
-    for sample in vector:
-        counted = Sample({**sample.labels, name: plain_text(sample.value)}, sample.value, sample.drop_name)
-        counts.setdefault(_group(node, counted, (name,)), []).append(counted)
-    return [
-        Sample(dict(labels), float(len(members)), any(s.drop_name for s in members))
-        for labels, members in counts.items()
-    ]
-
-
-def plain_text(value: float) -> str:
-    """The shortest decimal that reads back as the value, never with an exponent."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    text = format(Decimal(repr(value)), "f")
-    return text[:-2] if text.endswith(".0") else text

@@ -9,10 +9,12 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from coordinator.queries.merge import Merged, SeriesBecameEqual, Terms, evaluate_plan, message
+from coordinator.queries.joining import AskAgain
+from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
 from loadtest.harness.memory_source import MemorySource
 from shared.hashing import shard_of
+from shared.histograms.batch import HistogramBatch
 from shared.labels import Labels, Symbols, encode
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply
 from shared.promql.model import Grid, Source
@@ -22,12 +24,12 @@ from worker.queries.evaluation import answer
 Series = Mapping[Labels, Sequence[ArrayLike]]
 
 
-def split(series: Series, shards: int) -> list[MemorySource]:
-    """The series placed as the cluster places them."""
+def split(series: Series, shards: int, histograms: HistogramBatch | None = None) -> list[MemorySource]:
+    """The series placed as the cluster places them. Values may refer to rows of `histograms`."""
     placed: list[dict[Labels, Sequence[ArrayLike]]] = [{} for _ in range(shards)]
     for labels, samples in series.items():
         placed[shard_of(encode(labels), shards)][labels] = samples
-    return [MemorySource(part) for part in placed]
+    return [MemorySource(part, histograms) for part in placed]
 
 
 def evaluate_sharded(text: str, sources: Sequence[Source], grid: Grid, **terms: Any) -> Merged:
@@ -38,7 +40,7 @@ def evaluate_sharded(text: str, sources: Sequence[Source], grid: Grid, **terms: 
     )
     try:
         return _evaluate(plan(text, grid), sources, conditions)
-    except SeriesBecameEqual:
+    except AskAgain:
         return _evaluate(plan(text, grid, relabel=False), sources, replace(conditions, form="arrays"))
 
 

@@ -39,8 +39,7 @@ from coordinator.queries.evaluation import (
 )
 from coordinator.queries.explain import explain, stats
 from coordinator.queries.gate import LIGHT, Place
-from coordinator.queries.joining import Joined
-from coordinator.queries.merge import SeriesBecameEqual
+from coordinator.queries.joining import AskAgain, Joined
 from coordinator.queries.results import Chunk, Result, as_range, envelope, ordered, truncated
 from coordinator.queries.running import RunningQuery
 from coordinator.responses import success
@@ -158,7 +157,7 @@ async def _served(
     async def attempt(place: Place) -> tuple[Body, Account | None]:
         try:
             return await merged_and_rendered(await ask(query, query_plan, context.links, place))
-        except SeriesBecameEqual:
+        except AskAgain:
             careful_plan = await planned(query, relabel=False)
             running.enter("running")
             return await merged_and_rendered(await ask(query, careful_plan, context.links, place, careful=True))

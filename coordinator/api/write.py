@@ -43,7 +43,7 @@ class _Skipped:
         self._logged_at = -SKIPPED_LOG_INTERVAL_S
 
     def add(self, cut: Cut, metadata_left_out: int) -> None:
-        self._counts.update(exemplars=cut.exemplars_left_out, histograms=cut.histograms, metadata=metadata_left_out)
+        self._counts.update(exemplars=cut.exemplars_left_out, metadata=metadata_left_out)
         now = time.monotonic()
         if self._counts.total() and now - self._logged_at >= SKIPPED_LOG_INTERVAL_S:
             event(logging.WARNING, "remote write: skipped what is not stored", trace=False, **self._counts)
@@ -54,35 +54,38 @@ class _Skipped:
 _skipped = _Skipped()
 
 
-def _written(samples: int, exemplars: int) -> dict[str, str]:
+def _written(samples: int, histograms: int, exemplars: int) -> dict[str, str]:
     """The headers that tell a sender how much was stored."""
-    counts = {"Samples": samples, "Histograms": 0, "Exemplars": exemplars}
+    counts = {"Samples": samples, "Histograms": histograms, "Exemplars": exemplars}
     return {f"X-Prometheus-Remote-Write-{what}-Written": str(count) for what, count in counts.items()}
 
 
 async def write(request: web.Request) -> web.Response:
-    """204 when every sample and exemplar of the request is durable and visible, and its metadata is stored.
+    """204 when every sample, histogram and exemplar of the request is durable and visible, and its metadata is stored.
 
-    400 names the series, exemplars and metadata that are not valid; the others of the request are stored nevertheless.
-    In version 2.0, which may not be silent about it, so does a request with histograms or exemplars, which are not
-    stored. On 503 any part of the request may have been stored: sending it again changes nothing.
+    400 names the series, histograms, exemplars and metadata that are not valid; the others of the request are stored
+    nevertheless. In version 2.0, which may not be silent about it, so does a request with exemplars where they are
+    switched off. On 503 any part of the request may have been stored: sending it again changes nothing.
     """
     context = request.app[CONTEXT]
     is_second = _message(request) == remote_write_v2.MESSAGE
-    written = _written(0, 0)
+    written = _written(0, 0, 0)
     try:
         cut = await (_read_v2(request) if is_second else _read(request))
         if cut.parts:
             await context.samples.write(cut.parts)
-        written = _written(cut.samples, cut.exemplars)
-        context.telemetry.samples_in += cut.samples
+        written = _written(cut.samples, cut.histograms, cut.exemplars)
+        context.telemetry.samples_in += cut.samples + cut.histograms
+        context.telemetry.histograms_in += cut.histograms
+        context.telemetry.histograms_refused += cut.histograms_refused
         context.telemetry.exemplars_in += cut.exemplars
         context.telemetry.exemplars_refused += cut.exemplars_refused
         await _keep_metadata(context, cut)
         problem = _problem(cut, is_second)
         if problem:
             context.telemetry.series_refused += cut.refused_count
-            raise BadData(f"{cut.samples} samples stored, {problem}")
+            histograms = f" and {cut.histograms} histograms" if cut.histograms else ""
+            raise BadData(f"{cut.samples} samples{histograms} stored, {problem}")
     except TriptychError as error:
         if error.status < 500:  # above, nobody knows how much was stored
             error.headers = written
@@ -101,10 +104,8 @@ async def _keep_metadata(context: Context, cut: Cut) -> None:
 def _problem(cut: Cut, is_second: bool) -> str:
     """What of a request was not stored, and why; "" if nothing that its sender must know of."""
     problems = []
-    if is_second and (cut.histograms or cut.exemplars_left_out):
-        problems.append(
-            f"{cut.histograms} histograms and {cut.exemplars_left_out} exemplars not, which are not supported"
-        )
+    if is_second and cut.exemplars_left_out:
+        problems.append(f"{cut.exemplars_left_out} exemplars not, because TRIPTYCH_EXEMPLARS_BYTES is 0")
     if cut.refused_count:
         more = cut.refused_count - len(cut.refused)
         tail = f"; and {more} more" if more else ""
@@ -135,7 +136,7 @@ async def _read_v2(request: web.Request) -> Cut:
     survey = partial(_survey, raw, settings, known)
     surveyed = survey() if size <= INLINE_BYTES_MAX else await context.decodings.run(max(size, len(raw)), survey)
     del raw, survey
-    hold(request, surveyed.label_bytes)
+    hold(request, surveyed.resolved_bytes)
     cut = partial(remote_write_v2.cut, surveyed, settings.shards, Limits.of(settings))
     if surveyed.bytes_total <= INLINE_BYTES_MAX and surveyed.steps <= INLINE_STEPS_MAX:
         return cut()

@@ -4,20 +4,21 @@ The plan says how many steps each leaf is evaluated at, and which time range it 
 and how dense their samples are, is learned from what workers reply. So the same selection has an estimate in every
 later query, also with another function, range or step. A selection that nobody has asked for yet counts as light.
 
-The unit is a *touch*: a sample that is read, a value at one step of one series, or a move in a sorted window.
+The unit is a *touch*: a sample that is read, a value at one step of one series, or a move in a sorted window. A
+histogram counts as one and one more for each bucket.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple, Protocol
 
 from shared.errors import OverBudget
 from shared.labels import Symbols
-from shared.promql.ast import Call, Expr, MatrixSelector, Remote, Subquery, VectorSelector
+from shared.promql.ast import Call, Expr, MatrixSelector, Remote, Subquery, VectorSelector, children
 from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.scan import windows_of
 from shared.promql.engine.subquery import inner_grid
@@ -143,7 +144,7 @@ class _Walk:
                 self.visit(node.expr, inner, None)
             case _:
                 name = node.func if isinstance(node, Call) else None
-                for child in _children(node):
+                for child in children(node):
                     self.visit(child, grid, name)
 
     def _select(self, selector: VectorSelector, range_ms: int, grid: Grid) -> int:
@@ -153,14 +154,6 @@ class _Walk:
         self._read_ms += read_ms
         self._cells += grid.steps
         return read_ms
-
-
-def _children(node: Expr) -> Iterable[Expr]:
-    for field in fields(node):
-        if field.name in ("lhs", "rhs", "expr", "param", "args"):
-            value = getattr(node, field.name)
-            if value is not None:
-                yield from value if isinstance(value, tuple) else (value,)
 
 
 def require_fits(steps_most: int, bytes_max: int, where: str) -> None:
@@ -175,10 +168,12 @@ def require_fits(steps_most: int, bytes_max: int, where: str) -> None:
 
 
 class _Density(NamedTuple):
-    """Of a selection: its series, and their samples for each millisecond."""
+    """Of a selection: its series, their samples for each millisecond, and the touches for each sample: 1 if all are
+    floats."""
 
     series: int
     samples: float
+    width: float
 
 
 class Costs:
@@ -200,16 +195,17 @@ class Costs:
             read = density.samples * demand.read_ms
             series += density.series
             samples += read
-            touches += read + density.series * demand.cells
+            touches += read + density.series * demand.cells * density.width
             if demand.sorted_ms and density.series:
                 touches += density.samples * density.samples / density.series * demand.sorted_ms * SORTED_SHARE
         return Estimate(series, int(samples), int(touches), unknown)
 
-    def learn(self, demand: Demand, series: int, samples: int) -> None:
-        """A leaf with this demand had so many series and read so many samples, in all workers together."""
+    def learn(self, demand: Demand, series: int, samples: int, buckets: int = 0) -> None:
+        """A leaf with this demand had so many series and read so many samples, in all workers together. `buckets`: how
+        many of the samples were counted for buckets of histograms."""
         if not demand.read_ms or len(demand.selections) > SELECTION_CHARACTERS_MAX:
             return
-        density = _Density(series, samples / demand.read_ms)
+        density = _Density(series, samples / demand.read_ms, samples / max(samples - buckets, 1) if buckets else 1.0)
         with self._lock:
             self._known[demand.selections] = density
             self._known.move_to_end(demand.selections)

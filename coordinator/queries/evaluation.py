@@ -163,7 +163,7 @@ async def ask(query: Query, query_plan: Plan, links: Links, place: Place, *, car
 def merge(query: Query, replies: Replies) -> Conclusion:
     """Evaluate the plan over the workers' replies: work for a thread, see `in_thread`.
 
-    Raises NotExecutable, BadData, DeadlineExceeded; SeriesBecameEqual when the workers must be asked carefully, with a
+    Raises NotExecutable, BadData, DeadlineExceeded; AskAgain when the workers must be asked carefully, with a
     plan that does not relabel.
     """
     started_at = time.perf_counter()
@@ -195,7 +195,10 @@ def learn(costs: Costs, conclusion: Conclusion) -> None:
     """Note what the workers say of the selections of the query's leaves."""
     for index, demand in enumerate(conclusion.plan.demands):
         parts = [share.evaluated.answers[index] for share in conclusion.shares]
-        costs.learn(demand, sum(part.series_read for part in parts), sum(part.samples_read for part in parts))
+        series, samples, buckets = (
+            sum(getattr(part, name) for part in parts) for name in ("series_read", "samples_read", "buckets_read")
+        )
+        costs.learn(demand, series, samples, buckets)
 
 
 async def _ask(query: Query, query_plan: Plan, terms: Terms, links: Links) -> FanOut:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import fields
 from typing import Any
 
 from coordinator.queries.cost import Estimate
 from coordinator.queries.evaluation import Conclusion, Query, WorkerShare
 from coordinator.queries.planner import Leaf, Plan
 from shared.labels import Symbols
-from shared.promql.ast import Expr, Remote
+from shared.promql.ast import Expr, Remote, children
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import Grid
-
-CHILDREN = ("lhs", "rhs", "expr", "vector", "param", "args")
 
 
 def explain(query: Query, conclusion: Conclusion, estimate: Estimate) -> dict[str, Any]:
@@ -45,13 +42,9 @@ def _node(expr: Expr, plan: Plan, clock: EvalContext) -> dict[str, Any]:
     if sent:
         return node | _sent(sent[0], clock)
     node["where"] = "coordinator"
-    children = []
-    for field in fields(expr):
-        if field.name in CHILDREN:
-            value = getattr(expr, field.name)
-            children += [child for child in (value if isinstance(value, tuple) else (value,)) if child is not None]
-    if children:
-        node["children"] = [_node(child, plan, clock) for child in children]
+    inner = [_node(child, plan, clock) for child in children(expr)]
+    if inner:
+        node["children"] = inner
     return node
 
 

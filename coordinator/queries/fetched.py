@@ -60,4 +60,5 @@ class FetchedSelection:
             times[inside],
             values[inside],
             None if starts is None else starts[span][inside],
+            samples.histograms,
         )

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import psutil
@@ -31,7 +31,8 @@ and each that is heavy after all has had the time of a light one for nothing."""
 HEAVY_PLACES_MAX = 2
 """Each worker has as many threads for heavy queries."""
 LIGHT_PROCESSOR_S = 0.005
-"""Processor time of a light query, in each worker and in the coordinator."""
+"""Processor time of a light query, in each worker and in the coordinator, on a machine of usual speed
+(`coordinator.queries.calibration`)."""
 WAITING_MAX = 512
 """Queries that may wait for a place."""
 LIGHT_WAIT_MAX_S = 2.0
@@ -153,12 +154,17 @@ class Gate:
         self.trials = Places(TRIAL_PLACES)
         self.heavy = Places(heavy_places)
         self._heavy_places = heavy_places
+        self._light = LIGHT
         self._known: OrderedDict[Hashable, float] = OrderedDict()  # when it was last seen to be heavy
         self.restraint: Restraint | None = None
         self.waits = Waits()
         """Of queries for a light place."""
         self._sending: set[Account] = set()
         self._sent = asyncio.Event()
+
+    def calibrate(self, slowness: float) -> None:
+        """Give light queries so many times the processor time, because the same work takes so much longer here."""
+        self._light = replace(LIGHT, processor_s=LIGHT_PROCESSOR_S * slowness)
 
     def heavy_queries(self) -> int:
         """Queries that run in a heavy place or wait for one."""
@@ -189,7 +195,7 @@ class Gate:
                 places = self.light if is_light else self.trials
                 await self._take_light(places, client, deadline)
                 try:
-                    return await attempt(LIGHT)
+                    return await attempt(self._light)
                 except TooHeavy:
                     self._remember(query)
                 finally:
@@ -204,7 +210,7 @@ class Gate:
             return await attempt(HEAVY)
         finally:
             self.heavy.give()
-            if time.monotonic() - started_at < LIGHT_PROCESSOR_S:
+            if time.monotonic() - started_at < self._light.processor_s:
                 self._known.pop(query, None)
 
     async def _take_light(self, places: Places, client: Hashable, deadline: float) -> None:

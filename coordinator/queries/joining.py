@@ -16,12 +16,21 @@ from shared.kernels import kernel
 from shared.messages.exchange import Rendered
 from shared.messages.sub_queries import Form
 from shared.promql.model import Int
-from shared.promql.rendering.series import Bytes, SeriesWriter, Text
+from shared.promql.rendering.labels import Bytes
+from shared.promql.rendering.series import SeriesWriter, Text
 
 
-class SeriesBecameEqual(Exception):
+class AskAgain(Exception):
+    """The query must be asked again in a way that brings the workers' series together as arrays."""
+
+
+class SeriesBecameEqual(AskAgain):
     """Series of different workers have the same label set. Only a process that has both can say whether they may become
-    one, so the query must be asked again in a way that brings them together."""
+    one."""
+
+
+class SeriesTooLong(AskAgain):
+    """A worker rendered its series, and another one has a series whose text is too long to be in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from numba import types
 
 from shared.kernels import inlined, kernel
 from shared.promql.model import Int
-from shared.promql.rendering.series import Bytes
+from shared.promql.rendering.labels import Bytes
 
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _INTS = types.Array(types.int64, 1, "C", readonly=True)

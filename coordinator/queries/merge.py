@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.queries.fetched import Fetched
-from coordinator.queries.joining import Joined, SeriesBecameEqual, received, written
+from coordinator.queries.joining import Joined, SeriesBecameEqual, SeriesTooLong, received, written
 from coordinator.queries.planner import Leaf, Plan
 from shared.errors import OverBudget
 from shared.labels import Symbols
@@ -82,7 +82,7 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
     """The value of the whole query from what the workers answered, one pair a worker.
 
     Raises NotExecutable (OverBudget when all workers together are past the sample budget), DeadlineExceeded, TooHeavy,
-    SeriesBecameEqual.
+    AskAgain.
     """
     samples_read = sum(answer.samples_read for evaluated, _ in replies for answer in evaluated.answers)
     if samples_read > terms.samples_max:
@@ -112,6 +112,8 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
     _gather_remarks(plan, replies, context.annotations)
     context.remote = values
     value = finish(evaluate(plan.root, terms.grid, context))
+    if isinstance(value, Matrix | RangeVector):
+        context.reserve(exchange.shown(value))
     peak = cells + (exchange.cells(value) if isinstance(value, Matrix | RangeVector) else terms.grid.steps)
     return Merged(value, context.annotations, samples_read, peak)
 
@@ -169,8 +171,11 @@ def _joined(parts: Sequence[exchange.Shipped], terms: Terms, context: EvalContex
             value = finish(part)
             assert isinstance(value, Matrix | RangeVector)
             if value.labels.size:
-                rows = value.labels.sort_order()
-                joined_parts.append(written(SeriesWriter(value, rows, terms.grid, instant=terms.form == "vector")))
+                writer = SeriesWriter(value, value.labels.sort_order(), terms.grid, instant=terms.form == "vector")
+                context.reserve(writer.numbers)
+                if writer.has_long_series:
+                    raise SeriesTooLong
+                joined_parts.append(written(writer))
                 shown += exchange.cells(value)
     return Joined(joined_parts, terms.form), shown
 

@@ -7,6 +7,8 @@ plan evaluated over N shards gives what the engine gives over one source that ho
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -28,6 +30,7 @@ from shared.promql.ast import (
     ValueType,
 )
 from shared.promql.engine.context import LOOKBACK_MS, EvalContext, resolved
+from shared.promql.engine.evaluator import finds_resets
 from shared.promql.engine.functions.info import info_selector
 from shared.promql.engine.scan import windows_of
 from shared.promql.engine.subquery import inner_grid
@@ -48,7 +51,8 @@ class Leaf:
 
     `path` are the subqueries around it, outermost first: they decide its grid. `starts` are the positions in the query
     at which the sent text begins (or would, where words were put before it): a text that stands several times at the
-    same place of the time line is sent once. `aggregate` is the node whose partial forms are merged.
+    same place of the time line is sent once. `aggregate` is the node whose partial forms are merged; `finds_resets`
+    as in `EvalContext`.
     """
 
     mode: Mode
@@ -57,13 +61,14 @@ class Leaf:
     path: tuple[Subquery, ...]
     starts: tuple[int, ...]
     aggregate: Aggregate | None = None
+    finds_resets: bool = False
 
     def subquery(self, clock: EvalContext) -> SubQuery:
         """What is sent. `clock` knows the whole query's grid and the lookback."""
         grid = self.grid(clock)
         if self.mode == "samples":
             grid = _reach(self.expr, grid, clock)
-        return SubQuery(self.text, self.mode, grid.start_ms, grid.end_ms, grid.step_ms)
+        return SubQuery(self.text, self.mode, grid.start_ms, grid.end_ms, grid.step_ms, self.finds_resets)
 
     def grid(self, clock: EvalContext) -> Grid:
         """The times at which the coordinator's evaluator meets this leaf."""
@@ -126,7 +131,8 @@ class _Cut:
         self._relabel = relabel
         self._text = text
         self._localities = Localities()
-        self._known: dict[tuple[str, Mode, tuple[Subquery, ...]], int] = {}
+        self._known: dict[tuple[str, Mode, tuple[Subquery, ...], bool], int] = {}
+        self._finds_resets = False
 
     def root(self, expr: Expr) -> Expr:
         if self._is_local(expr):
@@ -153,7 +159,8 @@ class _Cut:
             case Binary():
                 return replace(expr, lhs=self._rewrite(expr.lhs, path), rhs=self._rewrite(expr.rhs, path))
             case Subquery():
-                return replace(expr, expr=self._rewrite(expr.expr, (*path, expr)))
+                with self._finding_resets(False):
+                    return replace(expr, expr=self._rewrite(expr.expr, (*path, expr)))
             case Aggregate():
                 return self._aggregate(expr, path)
             case Call():
@@ -179,13 +186,20 @@ class _Cut:
             return replace(node, func="absent", args=(self._presence(node.args[0], path),))
         if node.func == "info":
             return replace(node, args=(self._rewrite(node.args[0], path), self._info_series(node, path)))
-        return replace(node, args=tuple(self._rewrite(argument, path) for argument in node.args))
+        with self._finding_resets(finds_resets(node, self._finds_resets)):
+            return replace(node, args=tuple(self._rewrite(argument, path) for argument in node.args))
+
+    @contextmanager
+    def _finding_resets(self, finds: bool) -> Iterator[None]:
+        outer, self._finds_resets = self._finds_resets, finds
+        yield
+        self._finds_resets = outer
 
     def _info_series(self, node: Call, path: tuple[Subquery, ...]) -> Expr:
         """A leaf for the series `info` joins to its argument's: the timestamps of their samples."""
         selector = info_selector(node)
         times = Call("timestamp", (selector,), span=node.span)
-        return self._leaf("value", times, path, text=printer.to_text(times))
+        return self._leaf("info", times, path, text=printer.to_text(times))
 
     def _presence(self, expr: Expr, path: tuple[Subquery, ...]) -> Expr:
         """A leaf for `absent`, which asks only whether there is any series: one series without labels comes, if so."""
@@ -212,11 +226,11 @@ class _Cut:
         first, last = expr.span
         text = prefix + self._text[first:last] + suffix if text is None else text
         start = first - len(prefix)
-        index = self._known.setdefault((text, mode, path), len(self.leaves))
+        index = self._known.setdefault((text, mode, path, self._finds_resets), len(self.leaves))
         if index == len(self.leaves):
             if index == LEAVES_MAX:
                 raise NotExecutable(f"the query reads more than {LEAVES_MAX} different selections of series")
-            self.leaves.append(Leaf(mode, expr, text, path, (start,), aggregate))
+            self.leaves.append(Leaf(mode, expr, text, path, (start,), aggregate, self._finds_resets))
         else:
             known = self.leaves[index]
             self.leaves[index] = replace(known, starts=(*known.starts, start))

@@ -25,8 +25,8 @@ def _series_chunks(value: Matrix | RangeVector, grid: Grid, instant: bool) -> It
     """The elements of a JSON array, with the commas between them."""
     writer = SeriesWriter(value, np.arange(value.labels.size), grid, instant=instant)
     begun = False
-    for text in writer.texts():
-        yield text.data.data if begun else text.data.data[1:]
+    for piece in writer.pieces():
+        yield piece.data if begun else piece.data[1:]
         begun = True
 
 
@@ -93,12 +93,17 @@ def take(value: Matrix | RangeVector, rows: Int) -> Matrix | RangeVector:
     """Some series of a value, in the order given."""
     labels, drop_name = value.labels.take(rows), value.drop_name[rows]
     if isinstance(value, Matrix):
-        return Matrix(labels, value.values[rows], value.present[rows], drop_name)
+        return Matrix(labels, value.values[rows], value.present[rows], drop_name, value.histograms)
     starts, ends = value.samples.offsets[:-1][rows], value.samples.offsets[1:][rows]
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(ends - starts, out=offsets[1:])
     picks = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], ends - starts)
-    samples = Samples(offsets, value.samples.timestamps_ms[picks], value.samples.values[picks])
+    samples = Samples(
+        offsets,
+        value.samples.timestamps_ms[picks],
+        value.samples.values[picks],
+        histograms=value.samples.histograms,
+    )
     return RangeVector(labels, samples, drop_name)
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from coordinator.series.walk import END, FIELDS, LABELS, LABELS_END, SAMPLES, sample
+from coordinator.series.walk import CREATED, END, FIELDS, LABELS, LABELS_END, SAMPLES, sample
 from shared.kernels import kernel
 from shared.protobuf_fields import field_length
-from shared.sample_frames import MARK, frame_words
+from shared.sample_frames import EXTENDED_MARK, MARK, extended, frame_words
 from shared.wire import Frame
 from shared.xxh64 import Bytes, copy_bytes
 
@@ -26,21 +26,38 @@ _OUT = types.Array(types.uint8, 1, "C")
 
 
 @kernel(
-    types.int64(Bytes, types.int64, types.int64, _INTS, types.int64, _FLOATS, types.int64), first=True, allocates=False
+    types.int64(
+        Bytes, types.int64, types.int64, _INTS, types.int64, _FLOATS, types.int64, _INTS, types.int64, types.int64
+    ),
+    first=True,
+    allocates=False,
 )
 def _read_row(
-    body: np.ndarray, at: int, end: int, times: np.ndarray, time_at: int, values: np.ndarray, value_at: int
+    body: np.ndarray,
+    at: int,
+    end: int,
+    times: np.ndarray,
+    time_at: int,
+    values: np.ndarray,
+    value_at: int,
+    starts: np.ndarray,
+    start_at: int,
+    created: int,
 ) -> int:
     """Write the samples of a PLAIN series, which are among its fields body[at:end], to `times` (Unix ms) from
-    `time_at` and `values` from `value_at` on; returns how many."""
+    `time_at`, `values` from `value_at` and, unless that is empty, `starts` from `start_at` on; returns how many. The
+    start timestamp of one that has none of its own is `created`."""
     count = 0
+    has_starts = len(starts) > 0
     while at < end:
         tag = body[at]
         size, at = field_length(body, at + 1, end)
         if tag == 0x12:
-            _, time, value = sample(body, at, at + size)
+            _, time, value, start = sample(body, at, at + size)
             times[time_at + count] = time
             values[value_at + count] = value
+            if has_starts:
+                starts[start_at + count] = start if start != 0 else created
             count += 1
         at += size
     return count
@@ -66,7 +83,7 @@ def sort_by_place(
 
 
 @kernel(
-    types.void(Bytes, Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.int64, _INTS, _FLOATS, _OUT),
+    types.void(Bytes, Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.int64, _INTS, _FLOATS, _OUT, _INTS),
     first=True,
     allocates=False,
 )
@@ -81,10 +98,12 @@ def fill_columns(
     words: np.ndarray,
     floats: np.ndarray,
     octets: np.ndarray,
+    starts: np.ndarray,
 ) -> None:
     """Write the frame of each place (`shared.sample_frames`) one after another into `words`, of whose memory `floats`
-    and `octets` are views, given what `sort_by_place` found."""
-    first, at = 0, 0
+    and `octets` are views, given what `sort_by_place` found; and the start timestamps of all places into `starts`, if
+    there is room for them."""
+    first, at, start_at = 0, 0, 0
     for place in range(len(totals)):
         series, samples, label_bytes = totals[place, 0], totals[place, 1], totals[place, 2]
         if series == 0:
@@ -107,9 +126,13 @@ def fill_columns(
             words[offsets + i] = octet - 8 * labels
             words[counts + i] = table[source, SAMPLES]
             octet += end - start
-            more = _read_row(body, table[source, FIELDS], table[source, END], words, times, floats, values)
+            more = _read_row(
+                body, table[source, FIELDS], table[source, END], words, times, floats, values, starts, start_at,
+                table[source, CREATED],
+            )  # fmt: skip
             times += more
             values += more
+            start_at += more
         words[offsets + series] = octet - 8 * labels
         first += series
 
@@ -121,11 +144,34 @@ def divide(
     hashes: NDArray[np.uint64],
     rows: NDArray[np.int64],
     shards: int,
+    *,
+    has_starts: bool = False,
 ) -> Iterator[tuple[int, Frame]]:
     """(shard, frame) of every shard that has some of the `rows` (int64[n], PLAIN ones with samples) of a walk.
 
-    The samples are in `body`, the label bytes in `labels_data`.
+    The samples are in `body`, the label bytes in `labels_data`. `has_starts`: whether any sample has a start timestamp.
     """
+    starts = np.empty(int(table[rows, SAMPLES].sum()) if has_starts else 0, dtype=np.int64)
+    mark = EXTENDED_MARK if has_starts else MARK
+    at = 0
+    for shard, samples, words in frames(body, labels_data, table, hashes, rows, shards, mark, starts):
+        frame = memoryview(words.view(np.uint8).data)
+        yield shard, extended(frame, starts[at : at + samples], None) if has_starts else frame
+        at += samples
+
+
+def frames(
+    body: NDArray[np.uint8],
+    labels_data: NDArray[np.uint8],
+    table: NDArray[np.int64],
+    hashes: NDArray[np.uint64],
+    rows: NDArray[np.int64],
+    shards: int,
+    mark: int,
+    starts: NDArray[np.int64],
+) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """(shard, number of samples, frame as words) as in `divide`. Samples that are not among the fields of a series are
+    left for the caller to fill in."""
     places = (hashes[rows] % np.uint64(shards)).astype(np.int64)
     totals = np.zeros((shards, 3), dtype=np.int64)
     order = np.empty(len(rows), dtype=np.int64)
@@ -134,11 +180,20 @@ def divide(
     sizes = [frame_words(*total) if total[0] else 0 for total in totals.tolist()]
     words = np.empty(sum(sizes), dtype=np.int64)
     fill_columns(
-        body, labels_data, table, hashes, order, totals, MARK, words, words.view(np.float64), words.view(np.uint8)
+        body,
+        labels_data,
+        table,
+        hashes,
+        order,
+        totals,
+        mark,
+        words,
+        words.view(np.float64),
+        words.view(np.uint8),
+        starts,
     )
-    view = memoryview(words.view(np.uint8).data)
     at = 0
-    for shard, size in enumerate(sizes):
+    for shard, (size, samples) in enumerate(zip(sizes, totals[:, 1].tolist(), strict=True)):
         if size:
-            yield shard, view[8 * at : 8 * (at + size)]
+            yield shard, samples, words[at : at + size]
             at += size

@@ -17,6 +17,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from coordinator.series.walk import END, LABELS, LABELS_END, PLAIN, STATUS, ascends, is_utf8
+from shared.errors import TooLarge
 from shared.exemplar_frames import HEADER_WORDS, LABEL_CHARACTERS_MAX, MARK, frame_words
 from shared.kernels import kernel
 from shared.protobuf_fields import LENGTH_BYTES_MAX, field_length, integer, past_field, put_length
@@ -29,10 +30,10 @@ EXEMPLARS_MAX = 100_000
 NAME_SHOWN_MAX = 64
 
 # Columns of the table of exemplars: the row of the series, the message, the time, the bits of the value, the labels in
-# the array of canonical labels, and what is wrong with it, as a number and a slice of the body or a count.
+# the array of canonical labels, and what is wrong with it, as a number and a slice of the body or one or two counts.
 ROW, BEGIN, MESSAGE_END, TIME, VALUE, OWN, OWN_END, FAULT, DETAIL, DETAIL_END = range(10)
 COLUMNS = 10
-MALFORMED, BAD_TIME, NOT_UTF8, TOO_LONG, NAMELESS, TWICE = range(1, 7)
+MALFORMED, BAD_TIME, NOT_UTF8, TOO_LONG, NAMELESS, TWICE, UNPAIRED, PAST_TABLE = range(1, 9)
 
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS = types.Array(types.int64, 1, "C")
@@ -82,7 +83,7 @@ def _label(body: np.ndarray, at: int, end: int) -> tuple[int, int, int, int, int
 
 
 @kernel(types.int64(Bytes, types.int64, types.int64), first=True)
-def _characters(body: np.ndarray, at: int, end: int) -> int:
+def characters(body: np.ndarray, at: int, end: int) -> int:
     """The number of characters of body[at:end], which is UTF-8."""
     count = 0
     for i in range(at, end):
@@ -91,7 +92,7 @@ def _characters(body: np.ndarray, at: int, end: int) -> int:
 
 
 @kernel(types.int64(Bytes, _TABLE, _INTS, types.int64, _OUT, types.int64), first=True)
-def _put_labels(body: np.ndarray, spans: np.ndarray, order: np.ndarray, count: int, out: np.ndarray, at: int) -> int:
+def put_labels(body: np.ndarray, spans: np.ndarray, order: np.ndarray, count: int, out: np.ndarray, at: int) -> int:
     """Write the labels in the first `count` rows of `spans`, of this `order`, in canonical form
     (`shared.labels.encode`) to `out` from `at`. Returns where they end."""
     for i in order[:count]:
@@ -132,12 +133,45 @@ def _insert(body: np.ndarray, spans: np.ndarray, order: np.ndarray, count: int) 
     return 1
 
 
+@kernel(types.int64(Bytes, _INTS, _TABLE, _INTS, types.int64, *[types.int64] * 4), first=True)
+def add_label(
+    body: np.ndarray,
+    row: np.ndarray,
+    spans: np.ndarray,
+    order: np.ndarray,
+    count: int,
+    name: int,
+    name_end: int,
+    value: int,
+    value_end: int,
+) -> int:
+    """Add a label to the first `count` rows of `spans` and their ascending `order`; one with an empty value is the same
+    as none. Returns how many there are then, or -1 with the fault in `row` if its name is there already."""
+    if value == value_end:
+        return count
+    spans[count, 0], spans[count, 1], spans[count, 2], spans[count, 3] = name, name_end, value, value_end
+    if _insert(body, spans, order, count) == 0:
+        row[FAULT], row[DETAIL], row[DETAIL_END] = TWICE, name, name_end
+        return -1
+    return count + 1
+
+
+@kernel(types.void(_INTS, types.int64), first=True)
+def settle(row: np.ndarray, label_characters: int) -> None:
+    """Fill in FAULT of an exemplar that was read to its end, whose labels have so many characters."""
+    row[FAULT] = 0
+    if label_characters > LABEL_CHARACTERS_MAX:
+        row[FAULT], row[DETAIL] = TOO_LONG, label_characters
+    elif row[TIME] < TIME_MS_MIN or row[TIME] > TIME_MS_MAX:
+        row[FAULT] = BAD_TIME
+
+
 @kernel(types.int64(Bytes, _INTS, _TABLE, _INTS), first=True)
 def _read_one(body: np.ndarray, row: np.ndarray, spans: np.ndarray, order: np.ndarray) -> int:
     """Read the message of one exemplar into TIME, VALUE, FAULT and DETAIL of its row, and its labels into `spans`, with
-    their ascending `order`. Returns the number of labels. One with an empty value is the same as none."""
+    their ascending `order`. Returns the number of labels."""
     at, end = row[BEGIN], row[MESSAGE_END]
-    count, characters = 0, 0
+    count, label_characters = 0, 0
     row[FAULT] = MALFORMED
     while at < end:
         tag, at = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
@@ -157,13 +191,11 @@ def _read_one(body: np.ndarray, row: np.ndarray, spans: np.ndarray, order: np.nd
             if name == name_end:
                 row[FAULT] = NAMELESS
                 return 0
-            characters += _characters(body, name, name_end) + _characters(body, value, value_end)
-            if characters <= LABEL_CHARACTERS_MAX and value < value_end:
-                spans[count, 0], spans[count, 1], spans[count, 2], spans[count, 3] = name, name_end, value, value_end
-                if _insert(body, spans, order, count) == 0:
-                    row[FAULT], row[DETAIL], row[DETAIL_END] = TWICE, name, name_end
+            label_characters += characters(body, name, name_end) + characters(body, value, value_end)
+            if label_characters <= LABEL_CHARACTERS_MAX:
+                count = add_label(body, row, spans, order, count, name, name_end, value, value_end)
+                if count < 0:
                     return 0
-                count += 1
         elif tag == 0x11:
             if end - at < 8:
                 return 0
@@ -177,11 +209,7 @@ def _read_one(body: np.ndarray, row: np.ndarray, spans: np.ndarray, order: np.nd
             at = past_field(body, at, end, tag & 7)
             if at < 0:
                 return 0
-    row[FAULT] = 0
-    if characters > LABEL_CHARACTERS_MAX:
-        row[FAULT], row[DETAIL] = TOO_LONG, characters
-    elif row[TIME] < TIME_MS_MIN or row[TIME] > TIME_MS_MAX:
-        row[FAULT] = BAD_TIME
+    settle(row, label_characters)
     return count
 
 
@@ -195,7 +223,7 @@ def _read(body: np.ndarray, exemplars: np.ndarray, spans: np.ndarray, labels: np
         count = _read_one(body, row, spans, order)
         row[OWN] = at
         if row[FAULT] == 0:
-            at = _put_labels(body, spans, order, count, labels, at)
+            at = put_labels(body, spans, order, count, labels, at)
         row[OWN_END] = at
 
 
@@ -285,7 +313,15 @@ class Exemplars:
             TOO_LONG: f"the labels of an exemplar have {row[DETAIL]} characters; the limit is {LABEL_CHARACTERS_MAX}",
             NAMELESS: "a label name of an exemplar is empty",
             TWICE: f"label name {detail!r} appears twice in an exemplar",
+            UNPAIRED: f"an exemplar has {row[DETAIL]} label references; they must be pairs of name and value",
+            PAST_TABLE: f"a label reference of an exemplar is {row[DETAIL]}; "
+            f"the request has {row[DETAIL_END]} symbols, counted from 0",
         }[row[FAULT]]
+
+
+def check_count(count: int, most: int) -> None:
+    if count > most:
+        raise TooLarge(f"the request has {count} exemplars; the limit is {most}, send fewer at a time")
 
 
 def read(body: NDArray[np.uint8], series: NDArray[np.int64], count: int) -> Exemplars:

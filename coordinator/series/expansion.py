@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from coordinator.series.walk import LABELS, LABELS_END, PLAIN, SAMPLES, STATUS
+from coordinator.series.walk import LABELS, LABELS_END, PLAIN, STATUS
 from coordinator.series.walk_v2 import (
     AS_NAME,
     AS_VALUE,
@@ -74,12 +74,13 @@ def expand(
     out: np.ndarray,
     hashes: np.ndarray,
 ) -> bool:
-    """Write the canonical labels of all PLAIN series with samples to `out` (uint8[what `measure` said + SPARE_BYTES]),
-    and their hashes to `hashes` (uint64[series]). Returns whether each took the bytes that were measured."""
+    """Write the canonical labels of all PLAIN series with something to store to `out` (uint8[what `measure` said +
+    SPARE_BYTES]), and their hashes to `hashes` (uint64[series]). Returns whether each took the bytes that were
+    measured."""
     for i in range(len(table)):
-        if table[i, STATUS] != PLAIN or table[i, SAMPLES] == 0:
-            continue
         begin = table[i, LABELS]
+        if table[i, STATUS] != PLAIN or table[i, LABELS_END] == begin:
+            continue
         end = _expand_one(body, references[i, REFERENCES], references[i, REFERENCES_END], symbols, out, begin)
         if end != table[i, LABELS_END]:
             return False

@@ -15,25 +15,27 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from coordinator.series import division, exemplars, metadata
+from coordinator.series import division, exemplars, histograms, metadata
 from coordinator.series import walk as kernels
-from coordinator.series.exemplars import EXEMPLARS_MAX
+from coordinator.series.exemplars import Exemplars
+from coordinator.series.label_sets import Limits, problem_of, shown
 from coordinator.series.walk import (
     COLUMNS,
     COUNTS,
     END,
     EXEMPLARS,
+    HISTOGRAM_BYTES,
     HISTOGRAMS,
     LABELS,
     LABELS_END,
     METADATA,
     PLAIN,
     SAMPLES,
+    STARTS,
     STATUS,
 )
 from proto import remote_write_pb2, remote_write_v2_pb2
 from shared import labels
-from shared.config import Settings
 from shared.errors import BadData, TooLarge
 from shared.messages.series import FamilyMetadata
 from shared.protobuf_fields import delimited_head
@@ -54,8 +56,9 @@ ODD_BODY_BYTES_MAX = 16 << 20
 apart at 8 bytes a byte."""
 REFUSED_SHOWN_MAX = 5
 """How many refused series an error names; it gives the number of all."""
-LABELS_SHOWN_MAX = 200
 
+HISTOGRAM_BYTES_PER_STEP = 128
+"""Bytes of histograms whose decoding, of 25 ns each, takes as long as a series that is not plain."""
 ODD_LABELS_MIN = 100_000
 """Labels of a series that is not plain, up to which it is refused alone, and the others of the request are stored."""
 
@@ -63,31 +66,7 @@ _TIMESERIES_FIELD = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
 _METADATA_FIELD = remote_write_pb2.RawWriteRequest.METADATA_FIELD_NUMBER
 _LABELS_FIELD = remote_write_pb2.RawTimeSeries.LABELS_FIELD_NUMBER
 
-
 AnySample = remote_write_pb2.Sample | remote_write_v2_pb2.Sample
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one series may have: number of labels, bytes of a label name, bytes of a label value; and the exemplars of
-    one request, 0 if exemplars are not stored."""
-
-    labels: int
-    name_bytes: int
-    value_bytes: int
-    exemplars: int = EXEMPLARS_MAX
-
-    @classmethod
-    def of(cls, settings: Settings) -> Limits:
-        return cls(
-            settings.labels_per_series_max,
-            settings.label_name_bytes_max,
-            settings.label_value_bytes_max,
-            EXEMPLARS_MAX if settings.exemplars_bytes else 0,
-        )
-
-    def array(self) -> NDArray[np.int64]:
-        return np.array([self.labels, self.name_bytes, self.value_bytes], dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -107,16 +86,17 @@ class Walk:
     def name(self, row: int) -> str:
         """The series in this row, in the words of an error message."""
         number = row if self.numbers is None else self.numbers[row]
-        label_bytes = self.body[self.table[row, LABELS] : self.table[row, LABELS_END]].tobytes()
+        label_bytes = self.label_data[self.table[row, LABELS] : self.table[row, LABELS_END]].tobytes()
         return f"series {number} {shown([(n.encode(), v.encode()) for n, v in labels.decode(label_bytes)])}"
 
 
 @dataclass(slots=True)
 class Cut:
-    """A request ready to be sent: shard → its frames (`shared.sample_frames`, `shared.exemplar_frames`), the samples
-    and exemplars in them, metadata, and what was left out.
+    """A request ready to be sent: shard → its frames (`shared.sample_frames`, `shared.exemplar_frames`), the samples,
+    histograms and exemplars in them, metadata, and what was left out.
 
-    `refused` names the first `REFUSED_SHOWN_MAX` series, samples, exemplars or metadata not valid, of `refused_count`.
+    `refused` names the first `REFUSED_SHOWN_MAX` series, samples, histograms, exemplars or metadata not valid, of
+    `refused_count`.
     `metadata_keys`: hashes of the metadata that came with series, for `metadata.KnownMetadata`.
     """
 
@@ -130,6 +110,7 @@ class Cut:
     exemplars_refused: int = 0
     exemplars_left_out: int = 0
     histograms: int = 0
+    histograms_refused: int = 0
 
     def refuse(self, text: str) -> None:
         self.refused_count += 1
@@ -166,10 +147,16 @@ def cut(body: Frame, shards: int, limits: Limits) -> Cut:
 
 def steps(walked: Walk | None) -> float:
     """How many series and metadata messages of a walked request are read by interpreted code, one by one: all of a body
-    whose top level the kernel does not know."""
+    whose top level the kernel does not know. Histograms count by what their decoding takes."""
     if walked is None:
         return math.inf
-    return int(np.count_nonzero(walked.table[:, STATUS])) + int(walked.counts[METADATA])
+    read = int(np.count_nonzero(walked.table[:, STATUS])) + int(walked.counts[METADATA])
+    return read + decoding_steps(walked)
+
+
+def decoding_steps(walked: Walk) -> int:
+    """How many steps the decoding of the histograms of a walk takes."""
+    return int(walked.counts[HISTOGRAM_BYTES]) // HISTOGRAM_BYTES_PER_STEP
 
 
 def cut_walked(body: Frame, walked: Walk | None, shards: int, limits: Limits) -> Cut:
@@ -201,6 +188,8 @@ def cut_walked(body: Frame, walked: Walk | None, shards: int, limits: Limits) ->
     if len(rows):
         pieces.append(rewalked(_odd(data, rows, begins, ends, limits, answer), limits))
     per_shard = divide(pieces, shards, answer)
+    for piece in pieces:
+        add_histograms(piece, histograms_of(piece), shards, answer, per_shard)
     _divide_exemplars(pieces, shards, limits, answer, per_shard)
     answer.parts.update(per_shard)
     answer.metadata = metadata.read(metadata_messages, answer.refuse)
@@ -261,7 +250,6 @@ def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[F
     """Shard → the frames with the samples of the plain series of the walks. Raises TooLarge past SAMPLES_MAX."""
     per_shard: dict[int, list[Frame]] = {}
     for piece in pieces:
-        answer.histograms += int(piece.counts[HISTOGRAMS])
         rows = np.flatnonzero((piece.table[:, STATUS] == PLAIN) & (piece.table[:, SAMPLES] > 0))
         if not len(rows):
             continue
@@ -270,9 +258,43 @@ def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[F
             raise TooLarge(
                 f"the request has {answer.samples} samples; the limit is {SAMPLES_MAX}, send fewer at a time"
             )
-        for shard, frame in division.divide(piece.body, piece.label_data, piece.table, piece.hashes, rows, shards):
+        has_starts = bool(piece.counts[STARTS])
+        for shard, frame in division.divide(
+            piece.body, piece.label_data, piece.table, piece.hashes, rows, shards, has_starts=has_starts
+        ):
             per_shard.setdefault(shard, []).append(frame)
     return per_shard
+
+
+def histograms_of(piece: Walk) -> NDArray[np.int64] | None:
+    """The histograms of the plain series of a walk of version 1.0, if there are any. Raises TooLarge past the limit."""
+    count = int(piece.counts[HISTOGRAMS])
+    if not count:
+        return None
+    rows = np.flatnonzero(piece.table[:, STATUS] == PLAIN)
+    begins, ends = piece.table[rows, LABELS_END], piece.table[rows, END]
+    return histograms.locate(piece.body, histograms.TAG, rows, begins, ends, count)
+
+
+def add_histograms(
+    piece: Walk,
+    located: NDArray[np.int64] | None,
+    shards: int,
+    answer: Cut,
+    per_shard: dict[int, list[Frame]],
+) -> None:
+    """Add the frames with these histograms of a walk. Those that are not valid go to `answer`. Raises TooLarge past the
+    limit."""
+    if located is None:
+        return
+    divided = histograms.divide(piece.body, located, piece.label_data, piece.table, piece.hashes, shards)
+    for row, fault in divided.faults:
+        answer.refuse(f"{piece.name(row)}: {fault}")
+    answer.refused_count += divided.refused - len(divided.faults)
+    answer.histograms_refused += divided.refused
+    answer.histograms += divided.stored
+    for shard, frame in divided.frames:
+        per_shard.setdefault(shard, []).append(frame)
 
 
 def _divide_exemplars(
@@ -285,21 +307,23 @@ def _divide_exemplars(
     if not limits.exemplars:
         answer.exemplars_left_out += total
         return
-    if total > limits.exemplars:
-        raise TooLarge(f"the request has {total} exemplars; the limit is {limits.exemplars}, send fewer at a time")
+    exemplars.check_count(total, limits.exemplars)
     for piece in pieces:
         count = int(piece.counts[EXEMPLARS])
-        if not count:
-            continue
-        found = exemplars.read(piece.body, piece.table, count)
-        faults, valid = found.faults(), found.valid()
-        for fault in faults[:REFUSED_SHOWN_MAX].tolist():
-            answer.refuse(f"{piece.name(found.series(fault))}: {found.fault(fault)}")
-        answer.refused_count += max(0, len(faults) - REFUSED_SHOWN_MAX)
-        answer.exemplars_refused += len(faults)
-        answer.exemplars += len(valid)
-        for shard, frame in exemplars.divide(found, piece.body, piece.table, piece.hashes, valid, shards):
-            per_shard.setdefault(shard, []).append(frame)
+        if count:
+            add_exemplars(exemplars.read(piece.body, piece.table, count), piece, shards, answer, per_shard)
+
+
+def add_exemplars(found: Exemplars, piece: Walk, shards: int, answer: Cut, per_shard: dict[int, list[Frame]]) -> None:
+    """Add the frames with these exemplars of the plain series of a walk. Those with a fault go to `answer`."""
+    faults, valid = found.faults(), found.valid()
+    for fault in faults[:REFUSED_SHOWN_MAX].tolist():
+        answer.refuse(f"{piece.name(found.series(fault))}: {found.fault(fault)}")
+    answer.refused_count += max(0, len(faults) - REFUSED_SHOWN_MAX)
+    answer.exemplars_refused += len(faults)
+    answer.exemplars += len(valid)
+    for shard, frame in exemplars.divide(found, piece.label_data, piece.table, piece.hashes, valid, shards):
+        per_shard.setdefault(shard, []).append(frame)
 
 
 def rewalked(series: Iterable[tuple[int, bytes]], limits: Limits) -> Walk:
@@ -318,11 +342,11 @@ def _exact(number: int, data: bytes, limits: Limits, answer: Cut) -> bytes:
         series = remote_write_pb2.RawTimeSeries.FromString(data)
     except DecodeError as error:
         raise BadData(f"the body is not a protobuf WriteRequest: series {number}: {error}") from error
-    answer.histograms += len(series.histograms)
     pairs = [(label.name, label.value) for label in series.labels]
-    written = canonical(number, pairs, series.samples, limits, answer, series.exemplars)
+    written = canonical(number, pairs, series.samples, limits, answer, series.exemplars, series.histograms)
     if written is None:
         answer.exemplars_refused += len(series.exemplars)
+        answer.histograms_refused += len(series.histograms)
     return written or b""
 
 
@@ -333,64 +357,35 @@ def canonical(
     limits: Limits,
     answer: Cut,
     exemplars: Sequence[bytes] = (),
+    histograms: Sequence[bytes] = (),
+    *,
+    created_ms: int = 0,
+    is_kept: bool = False,
 ) -> bytes | None:
-    """The `timeseries` field in canonical form of a series with these labels, samples and encoded exemplars: b"" where
-    it has neither exemplars nor valid samples, None where its labels are not valid. Refusals go to `answer`."""
-    problem = _label_problem(pairs, limits)
+    """The `timeseries` field in canonical form of a series with these labels, samples, encoded exemplars and encoded
+    histograms: b"" where it has none of them, unless `is_kept`; None where its labels are not valid. Samples without a
+    start timestamp get `created_ms`. Refusals go to `answer`."""
+    problem = problem_of(pairs, limits)
     if problem:
         answer.refuse(f"series {number} {shown(pairs)}: {problem}")
         return None
     valid_samples = []
     for sample in samples:
-        if TIME_MS_MIN <= sample.timestamp <= TIME_MS_MAX:
-            valid_samples.append(remote_write_pb2.Sample(value=sample.value, timestamp=sample.timestamp))
+        start_ms = sample.start_timestamp or created_ms
+        is_in_range = [TIME_MS_MIN <= time_ms <= TIME_MS_MAX for time_ms in (sample.timestamp, start_ms)]
+        if all(is_in_range):
+            valid_samples.append(
+                remote_write_pb2.Sample(value=sample.value, timestamp=sample.timestamp, start_timestamp=start_ms)
+            )
         else:
+            what, seen = ("start timestamp", start_ms) if is_in_range[0] else ("timestamp", sample.timestamp)
             answer.refuse(
-                f"series {number} {shown(pairs)}: a sample's timestamp is {sample.timestamp} ms; "
+                f"series {number} {shown(pairs)}: a sample's {what} is {seen} ms; "
                 "it must lie within the years 1 to 9999"
             )
-    if not valid_samples and not exemplars:
+    if not valid_samples and not exemplars and not histograms and not is_kept:
         return b""
     label_bytes = labels.encode(tuple((name.decode(), value.decode()) for name, value in pairs if value))
-    kept = remote_write_pb2.RawTimeSeries(samples=valid_samples, exemplars=exemplars)
+    kept = remote_write_pb2.RawTimeSeries(samples=valid_samples, exemplars=exemplars, histograms=histograms)
     message = label_bytes + kept.SerializeToString()
     return delimited_head(_TIMESERIES_FIELD, len(message)) + message
-
-
-def _label_problem(pairs: Sequence[tuple[bytes, bytes]], limits: Limits) -> str:
-    """Why a label set cannot be accepted; "" if it can. A label with an empty value is the same as no label."""
-    if len(pairs) > limits.labels:
-        return f"it has {len(pairs)} labels; the limit is {limits.labels}"
-    seen = set()
-    for name, value in pairs:
-        shown = name[:LABELS_SHOWN_MAX].decode(errors="replace")
-        if not name:
-            return "a label name is empty"
-        if len(name) > limits.name_bytes:
-            return f"a label name has {len(name)} bytes; the limit is {limits.name_bytes}"
-        if len(value) > limits.value_bytes:
-            return f"the value of label {shown!r} has {len(value)} bytes; the limit is {limits.value_bytes}"
-        if name in seen:
-            return f"label name {shown!r} appears twice"
-        seen.add(name)
-        for text, what in ((name, f"label name {shown!r}"), (value, f"the value of label {shown!r}")):
-            try:
-                text.decode()
-            except UnicodeDecodeError as error:
-                return f"{what} is not UTF-8 at byte {error.start}"
-    if not any(name == b"__name__" and value for name, value in pairs):
-        return "it has no label __name__"
-    return ""
-
-
-def shown(pairs: Sequence[tuple[bytes, bytes]]) -> str:
-    """The label set as PromQL text, cut where it gets long."""
-    texts, size = [], 0
-    for name, value in pairs:
-        text = f"{name[:64].decode(errors='replace')}={value[:64].decode(errors='replace')!r}"
-        size += len(text)
-        if size > LABELS_SHOWN_MAX:
-            texts.append("…")
-            break
-        texts.append(text.replace("'", '"'))
-    return "{" + ", ".join(texts) + "}"

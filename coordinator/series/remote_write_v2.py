@@ -8,18 +8,28 @@ limits hold here too.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from coordinator.series import expansion, metadata, remote_write
+from coordinator.series import exemplars_v2, expansion, histograms, metadata, remote_write
 from coordinator.series import walk_v2 as kernels
-from coordinator.series.remote_write import ODD_BODY_BYTES_MAX, Cut, Limits, Walk
-from coordinator.series.walk import COLUMNS, COUNTS, END, EXEMPLARS, LABELS, METADATA, ODD, STATUS
-from coordinator.series.walk_v2 import BEGIN, METADATA_COLUMNS, SYMBOL_COLUMNS, SYMBOL_END
+from coordinator.series.exemplars import ROW
+from coordinator.series.exemplars_v2 import Located
+from coordinator.series.remote_write import ODD_BODY_BYTES_MAX, Cut, Limits, Walk, histograms_of
+from coordinator.series.walk import COLUMNS, COUNTS, END, EXEMPLARS, HISTOGRAMS, LABELS, METADATA, ODD, PLAIN, STATUS
+from coordinator.series.walk_v2 import (
+    BEGIN,
+    HISTOGRAMS_BEGIN,
+    HISTOGRAMS_END,
+    METADATA_COLUMNS,
+    REFERENCE_COLUMNS,
+    SYMBOL_COLUMNS,
+    SYMBOL_END,
+)
 from proto import remote_write_v2_pb2
 from shared.errors import BadData, TooLarge
 from shared.wire import Frame
@@ -37,9 +47,9 @@ _METADATA_MIN = 2
 @dataclass(slots=True)
 class Survey:
     """A body with the table of its symbols and its series checked: `symbols` int64[symbols, SYMBOL_COLUMNS],
-    `references` int64[series, 2], `said` int64[n, METADATA_COLUMNS] and the hashes of its
-    rows, `keys` uint64[n] (columns of `coordinator.series.walk_v2`). The
-    labels of the walk, of `label_bytes`, are not written yet."""
+    `references` int64[series, REFERENCE_COLUMNS], `said` int64[n, METADATA_COLUMNS] and the hashes of its
+    rows, `keys` uint64[n] (columns of `coordinator.series.walk_v2`). The labels of the walk, of `label_bytes`, are not
+    written yet, and neither are those of the exemplars."""
 
     walk: Walk
     symbols: NDArray[np.int64]
@@ -49,16 +59,22 @@ class Survey:
     label_bytes: int
     odd: NDArray[np.int64]
     """Series that are not plain."""
+    exemplars: Located
+
+    @property
+    def resolved_bytes(self) -> int:
+        """What the labels of series and exemplars take at most when they are written."""
+        return self.label_bytes + self.exemplars.label_bytes
 
     @property
     def bytes_total(self) -> int:
         """Of the body with the labels written out, which is what the same request takes in version 1.0."""
-        return len(self.walk.body) + self.label_bytes
+        return len(self.walk.body) + self.resolved_bytes
 
     @property
     def steps(self) -> int:
-        """How many series and metadata are read by interpreted code, one by one."""
-        return len(self.odd) + len(self.said)
+        """How many series and metadata are read by interpreted code, one by one; histograms as in version 1.0."""
+        return len(self.odd) + len(self.said) + remote_write.decoding_steps(self.walk)
 
     def text(self, symbol: int) -> bytes:
         return self.walk.body[self.symbols.item(symbol, BEGIN) : self.symbols.item(symbol, SYMBOL_END)].tobytes()
@@ -84,7 +100,7 @@ def survey(body: Frame, limits: Limits, bytes_max: int, known: Container[int] = 
     table = np.zeros((series, COLUMNS), dtype=np.int64)
     kernels.index(data, symbols, table, limits.array())
     _check_symbols(symbols, len(data))
-    references = np.empty((series, 2), dtype=np.int64)
+    references = np.empty((series, REFERENCE_COLUMNS), dtype=np.int64)
     said = np.empty((_METADATA_MIN + min(series, metadata.METADATA_MAX), METADATA_COLUMNS), dtype=np.int64)
     counts = np.zeros(COUNTS, dtype=np.int64)
     most = bytes_max - len(data)
@@ -101,10 +117,7 @@ def survey(body: Frame, limits: Limits, bytes_max: int, known: Container[int] = 
         np.full(symbols_count, -1, dtype=np.int32),
     )
     if label_bytes < 0:
-        raise TooLarge(
-            f"the body has {len(data)} bytes, and with the labels that its series refer to more than {bytes_max}, "
-            "which is the limit (TRIPTYCH_DECOMPRESSED_BYTES_MAX); send it in smaller ones"
-        )
+        raise _too_large("series", len(data), bytes_max)
     odd = np.flatnonzero(table[:, STATUS] == ODD)
     remote_write.check_odd_count(len(odd))
     walk = Walk(data, data[:0], table, np.empty(series, dtype=np.uint64), counts)
@@ -114,7 +127,19 @@ def survey(body: Frame, limits: Limits, bytes_max: int, known: Container[int] = 
     keys = np.empty(len(said), dtype=np.uint64)
     expansion.hash_metadata(data, symbols, said, keys)
     is_new = np.array([key not in known for key in keys.tolist()], dtype=np.bool_)
-    return Survey(walk, symbols, references, said[is_new], keys[is_new], label_bytes, odd)
+    located = exemplars_v2.NONE
+    if counts[EXEMPLARS] or len(odd):
+        located = exemplars_v2.locate(data, symbols, table, references, odd, limits.exemplars)
+        if label_bytes + located.label_bytes > most:
+            raise _too_large("exemplars", len(data), bytes_max)
+    return Survey(walk, symbols, references, said[is_new], keys[is_new], label_bytes, odd, located)
+
+
+def _too_large(what: str, body_bytes: int, bytes_max: int) -> TooLarge:
+    return TooLarge(
+        f"the body has {body_bytes} bytes, and with the labels that its {what} refer to more than {bytes_max}, "
+        "which is the limit (TRIPTYCH_DECOMPRESSED_BYTES_MAX); send it in smaller ones"
+    )
 
 
 def _check_symbols(symbols: NDArray[np.int64], body_bytes: int) -> None:
@@ -142,10 +167,44 @@ def cut(surveyed: Survey, shards: int, limits: Limits) -> Cut:
     pieces = [walk]
     if len(surveyed.odd):
         pieces.append(remote_write.rewalked(_odd(surveyed, limits, answer, entries), limits))
-    answer.parts.update(remote_write.divide(pieces, shards, answer))
-    answer.exemplars_left_out += int(walk.counts[EXEMPLARS])
+    per_shard = remote_write.divide(pieces, shards, answer)
+    for piece, located in zip(pieces, [_histograms_of(surveyed), *map(histograms_of, pieces[1:])], strict=True):
+        remote_write.add_histograms(piece, located, shards, answer, per_shard)
+    if len(surveyed.exemplars.table):
+        _divide_exemplars(surveyed, pieces, shards, answer, per_shard)
+    answer.exemplars_left_out += surveyed.exemplars.left_out
+    answer.parts.update(per_shard)
     answer.metadata = list(entries.entries)
     return answer
+
+
+def _histograms_of(surveyed: Survey) -> NDArray[np.int64] | None:
+    """The histograms of the plain series, if there are any. Raises TooLarge past the limit."""
+    count = int(surveyed.walk.counts[HISTOGRAMS])
+    if not count:
+        return None
+    table, spans = surveyed.walk.table, surveyed.references
+    rows = np.flatnonzero((table[:, STATUS] == PLAIN) & (spans[:, HISTOGRAMS_END] > 0))
+    begins, ends = spans[rows, HISTOGRAMS_BEGIN], spans[rows, HISTOGRAMS_END]
+    return histograms.locate(surveyed.walk.body, histograms.TAG_V2, rows, begins, ends, count)
+
+
+def _divide_exemplars(
+    surveyed: Survey, pieces: Sequence[Walk], shards: int, answer: Cut, per_shard: dict[int, list[Frame]]
+) -> None:
+    """Add the frames with the exemplars of the plain series and of those that were rewritten, whose walk is the second
+    of `pieces`. The others are refused with their series."""
+    read = surveyed.exemplars.read(surveyed.walk.body, surveyed.symbols)
+    plain, odd = np.split(read.table, [surveyed.exemplars.plain])
+    if len(plain):
+        remote_write.add_exemplars(replace(read, table=plain), pieces[0], shards, answer, per_shard)
+    if len(odd):
+        numbers = np.array(pieces[1].numbers, dtype=np.int64)  # ascending, as the series of a request are
+        rows = np.searchsorted(numbers, odd[:, ROW])
+        is_kept = np.append(numbers, -1)[rows] == odd[:, ROW]
+        answer.exemplars_refused += len(odd) - int(is_kept.sum())
+        odd[:, ROW] = rows
+        remote_write.add_exemplars(replace(read, table=odd[is_kept]), pieces[1], shards, answer, per_shard)
 
 
 def _odd(surveyed: Survey, limits: Limits, answer: Cut, entries: _Entries) -> Iterator[tuple[int, bytes]]:
@@ -161,22 +220,26 @@ def _odd(surveyed: Survey, limits: Limits, answer: Cut, entries: _Entries) -> It
         answer.refuse(f"series {number}: it has {count} labels; the limit is {limits.labels}")
     # Flat lists, of which no element is an object that the garbage collector must visit.
     spans = surveyed.odd[is_read].tolist(), begins[is_read].tolist(), ends[is_read].tolist()
+    exemplar_counts = surveyed.exemplars.odd_counts[is_read].tolist()
     fields = np.cumsum(counts[is_read, 1]).tolist()
     for number, begin, end, fields_before in zip(*spans, fields, strict=True):
         remote_write.check_odd_size(number, end - begin, fields_before)
     text_bytes = 0
-    for number, begin, end in zip(*spans, strict=True):
+    for number, begin, end, exemplars in zip(*spans, exemplar_counts, strict=True):
         try:
             series = remote_write_v2_pb2.RawTimeSeries.FromString(body[begin:end].tobytes())
         except DecodeError as error:
             answer.refuse(f"series {number} is not a protobuf TimeSeries: {error}")
             continue
-        answer.exemplars_left_out += len(series.exemplars)
-        answer.histograms += len(series.histograms)
+        unread = len(series.exemplars) - exemplars
+        if limits.exemplars and unread:
+            answer.exemplars_refused += unread
+            answer.refuse(f"series {number}: {unread} exemplars come after a group, a kind of field that is not read")
         references = list(series.labels_refs)
         problem = _reference_problem(references, len(symbols))
         if problem:
             answer.refuse(f"series {number}: {problem}")
+            answer.histograms_refused += len(series.histograms)
             continue
         sizes = [symbols.item(reference, SYMBOL_END) - symbols.item(reference, BEGIN) for reference in references]
         text_bytes += sum(sizes)
@@ -187,8 +250,15 @@ def _odd(surveyed: Survey, limits: Limits, answer: Cut, entries: _Entries) -> It
             )
         texts = [surveyed.text(reference) for reference in references]
         pairs = list(zip(texts[::2], texts[1::2], strict=True))
-        written = remote_write.canonical(number, pairs, series.samples, limits, answer)
-        if written is not None:
+        created_ms = series.created_timestamp
+        own_histograms = [histograms.with_start(message, created_ms) for message in series.histograms]
+        written = remote_write.canonical(
+            number, pairs, series.samples, limits, answer, histograms=own_histograms, created_ms=created_ms,
+            is_kept=exemplars > 0,
+        )  # fmt: skip
+        if written is None:
+            answer.histograms_refused += len(series.histograms)
+        else:
             said = series.metadata
             entries.add(number, dict(pairs)[b"__name__"].decode(), said.type, said.help_ref, said.unit_ref)
             yield number, written

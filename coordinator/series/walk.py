@@ -13,22 +13,25 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from shared.histograms.references import refers
 from shared.kernels import kernel
 from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, field_length, integer, past_field
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import Bytes, load64, xxh64
 
 # Columns of a walk's table: where the labels begin and end, where the fields with the samples begin and end, how many
-# samples there are. Of an odd series: where all of it begins (LABELS) and ends.
-LABELS, LABELS_END, FIELDS, END, SAMPLES, STATUS = range(6)
-COLUMNS = 6
+# samples there are, and the start timestamp of those that have none of their own. Of an odd series: where all of it
+# begins (LABELS) and ends.
+LABELS, LABELS_END, FIELDS, END, SAMPLES, STATUS, CREATED = range(7)
+COLUMNS = 7
 PLAIN, ODD = 0, 1
 
-# What a walk counts beside the series.
-METADATA, EXEMPLARS, HISTOGRAMS = range(3)
-COUNTS = 3
+# What a walk counts beside the series; STARTS: samples with a start timestamp.
+METADATA, EXEMPLARS, HISTOGRAMS, HISTOGRAM_BYTES, STARTS = range(5)
+COUNTS = 5
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
+_NAN = np.uint64(0x7FF8000000000000)
 _NAME = np.frombuffer(b"__name__", dtype=np.uint64)[0]
 
 _PAIR = types.UniTuple(types.int64, 2)
@@ -150,36 +153,41 @@ def _labels(body: np.ndarray, at: int, end: int, limits: np.ndarray) -> tuple[in
 
 
 @kernel(
-    types.Tuple((types.int64, types.int64, types.float64))(Bytes, types.int64, types.int64), first=True, allocates=False
+    types.Tuple((types.int64, types.int64, types.float64, types.int64))(Bytes, types.int64, types.int64),
+    first=True,
+    allocates=False,
 )
-def sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float]:
-    """One Sample message: (1, timestamp, value), or (0, …) if it is none or its time is out of range.
+def sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float, int]:
+    """One Sample message: (1, timestamp, value, start timestamp or 0), or (0, …) if it is none or a time is out of
+    range.
 
-    The value is carried over bit for bit: a NaN's payload is what marks a series as stale. The start timestamp that
-    version 2.0 has beside is not stored.
+    The value is carried over bit for bit: a NaN's payload is what marks a series as stale. Only what would be taken for
+    a reference to a histogram becomes an ordinary NaN.
     """
-    time = 0
+    time, start = 0, 0
     bits = np.uint64(0)
     while at < end:
         tag = body[at]
         at += 1
         if tag == 0x09:
             if at + 8 > end:
-                return 0, 0, 0.0
+                return 0, 0, 0.0, 0
             bits = load64(body, at)
             at += 8
         elif tag == 0x10:
             time, at = integer(body, at, end)
             if at < 0:
-                return 0, 0, 0.0
+                return 0, 0, 0.0, 0
         elif tag == 0x18:
-            _, at = integer(body, at, end)
+            start, at = integer(body, at, end)
             if at < 0:
-                return 0, 0, 0.0
+                return 0, 0, 0.0, 0
         else:
-            return 0, 0, 0.0
-    ok = TIME_MS_MIN <= time <= TIME_MS_MAX
-    return np.int64(ok), time, np.uint64(bits).view(np.float64)
+            return 0, 0, 0.0, 0
+    ok = TIME_MS_MIN <= time <= TIME_MS_MAX and TIME_MS_MIN <= start <= TIME_MS_MAX
+    if refers(np.int64(bits)):
+        bits = _NAN
+    return np.int64(ok), time, np.uint64(bits).view(np.float64), start
 
 
 @kernel(types.void(Bytes, _INTS, _INTS, _INTS), first=True, allocates=False)
@@ -191,21 +199,23 @@ def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.nd
     if ok == 0:
         return
     row[LABELS_END], row[FIELDS] = at, at
-    samples, exemplars, histograms = 0, 0, 0
+    samples, starts, exemplars, histograms, histogram_bytes = 0, 0, 0, 0, 0
     while at < end:
         tag = body[at]
         size, at = field_length(body, at + 1, end)
         if size < 0 or at + size > end:
             return
         if tag == 0x12:
-            ok, _, _ = sample(body, at, at + size)
+            ok, _, _, start = sample(body, at, at + size)
             if ok == 0:
                 return
             samples += 1
+            starts += np.int64(start != 0)
         elif tag == 0x1A:
             exemplars += 1
         elif tag == 0x22:
             histograms += 1
+            histogram_bytes += size
         else:
             return
         at += size
@@ -213,6 +223,8 @@ def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.nd
     row[STATUS] = PLAIN
     counts[EXEMPLARS] += exemplars
     counts[HISTOGRAMS] += histograms
+    counts[HISTOGRAM_BYTES] += histogram_bytes
+    counts[STARTS] += starts
 
 
 @kernel(types.void(Bytes, types.int64, types.int64, types.int64, _INTS), first=True, allocates=False)

@@ -15,9 +15,11 @@ import numpy as np
 from numba import types
 
 from coordinator.series.walk import (
+    CREATED,
     END,
     EXEMPLARS,
     FIELDS,
+    HISTOGRAM_BYTES,
     HISTOGRAMS,
     LABELS,
     LABELS_END,
@@ -25,6 +27,7 @@ from coordinator.series.walk import (
     ODD,
     PLAIN,
     SAMPLES,
+    STARTS,
     STATUS,
     ascends,
     is_utf8,
@@ -32,6 +35,7 @@ from coordinator.series.walk import (
 )
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, integer, past_field
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import Bytes, load64
 
 # Columns of the table of symbols: where the text begins and ends in the body, and how many bytes it has with its length
@@ -39,8 +43,10 @@ from shared.xxh64 import Bytes, load64
 BEGIN, SYMBOL_END, AS_NAME, AS_VALUE = range(4)
 SYMBOL_COLUMNS = 4
 
-# Columns of the references table: where the references of a series begin and end in the body.
-REFERENCES, REFERENCES_END = range(2)
+# Columns of the references table: where the references of a series begin and end in the body, and where its exemplars
+# do, among which other fields may be; zeros if it has none.
+REFERENCES, REFERENCES_END, EXEMPLARS_BEGIN, EXEMPLARS_END, HISTOGRAMS_BEGIN, HISTOGRAMS_END = range(6)
+REFERENCE_COLUMNS = 6
 
 # Columns of the metadata table: symbols of the metric's name, of help and unit, and the number of the type.
 METRIC, TYPE, HELP, UNIT = range(4)
@@ -61,8 +67,8 @@ _PLACES = types.Array(types.int32, 1, "C")
 
 
 @kernel(_TRIPLE(Bytes, types.int64, types.int64), first=True, allocates=False)
-def _any_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
-    """What `_field` gives."""
+def any_field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
+    """What `_field` gives, for a field of any form."""
     tag, content = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
     if content < 0 or tag < 8 or tag >> _TAG_BITS:
         return -1, at, at
@@ -86,7 +92,7 @@ def _field(body: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
         and at + 2 + body[at + 1] <= end
     ):
         return np.int64(body[at]), at + 2, at + 2 + np.int64(body[at + 1])
-    return _any_field(body, at, end)
+    return any_field(body, at, end)
 
 
 @kernel(_TRIPLE(Bytes), first=True, allocates=False)
@@ -231,28 +237,43 @@ def _series(
     table[i, STATUS] = ODD
     at, end, own = table[i, LABELS], table[i, END], counts[METADATA]
     first, last, references_end = at, at, np.int64(-1)
-    samples, exemplars, histograms = 0, 0, 0
+    samples, starts, exemplars, histograms, histogram_bytes = 0, 0, 0, 0, 0
+    created = np.int64(0)
     said[own, TYPE], said[own, HELP], said[own, UNIT] = 0, 0, 0
+    references[i, EXEMPLARS_BEGIN], references[i, EXEMPLARS_END] = 0, 0
+    references[i, HISTOGRAMS_BEGIN], references[i, HISTOGRAMS_END] = 0, 0
     while at < end:
         tag, content, following = _field(body, at, end)
         if tag == 0x0A and references_end < 0:
             references[i, REFERENCES], references_end = content, following
         elif tag == 0x12:
-            ok, _, _ = sample(body, content, following)
+            ok, _, _, start = sample(body, content, following)
             if ok == 0 or (samples > 0 and at != last):
                 return 0
             if samples == 0:
                 first = at
             last = following
             samples += 1
+            starts += np.int64(start != 0)
         elif tag == 0x1A:
+            if histograms == 0:
+                references[i, HISTOGRAMS_BEGIN] = at
+            references[i, HISTOGRAMS_END] = following
             histograms += 1
+            histogram_bytes += following - content
         elif tag == 0x22:
+            if exemplars == 0:
+                references[i, EXEMPLARS_BEGIN] = at
+            references[i, EXEMPLARS_END] = following
             exemplars += 1
         elif tag == 0x2A:  # protobuf merges several of them
             if not _metadata(body, content, following, said, own):
                 return 0
-        elif tag != 0x30:  # created_timestamp, of earlier drafts
+        elif tag == 0x30:  # created_timestamp, of earlier drafts
+            created, _ = integer(body, content, following)
+            if not TIME_MS_MIN <= created <= TIME_MS_MAX:
+                return 0
+        else:
             return 0
         at = following
     if references_end < 0:
@@ -262,9 +283,11 @@ def _series(
     if metric >= 0:
         said[own, METRIC] = metric
         table[i, FIELDS], table[i, END] = first, last
-        table[i, SAMPLES], table[i, STATUS] = samples, PLAIN
+        table[i, SAMPLES], table[i, STATUS], table[i, CREATED] = samples, PLAIN, created
         counts[EXEMPLARS] += exemplars
         counts[HISTOGRAMS] += histograms
+        counts[HISTOGRAM_BYTES] += histogram_bytes
+        counts[STARTS] += starts if created == 0 else samples
     return size
 
 
@@ -306,9 +329,10 @@ def measure(
     """Check all series that `index` found. Returns how many bytes `expand` will write, or -1 if the labels of the
     request have more than `most` bytes in canonical form: as many as are read, however often a symbol is referred to.
 
-    Of PLAIN rows of `table`, all columns are filled in; LABELS and LABELS_END are where `expand` will write the labels.
-    `references`: int64[series, 2]. `said` (int64[at least 2, METADATA_COLUMNS]) gets the metadata of PLAIN series, each
-    once for neighbouring series of one metric, and `counts` how many there are, up to one less than there is room for.
+    Of PLAIN rows of `table`, all columns are filled in; LABELS and LABELS_END are where `expand` will write the labels,
+    of which a series with nothing to store has none. `references`: int64[series, REFERENCE_COLUMNS]. `said`
+    (int64[at least 2, METADATA_COLUMNS]) gets the metadata of PLAIN series, each once for neighbouring series of one
+    metric, and `counts` how many there are, up to one less than there is room for.
     """
     total, read = 0, 0
     for i in range(len(table)):
@@ -318,7 +342,8 @@ def measure(
             return -1
         if table[i, STATUS] == PLAIN:
             table[i, LABELS] = total
-            total += size if table[i, SAMPLES] > 0 else 0
+            if table[i, SAMPLES] > 0 or references[i, EXEMPLARS_END] > 0 or references[i, HISTOGRAMS_END] > 0:
+                total += size
             table[i, LABELS_END] = total
             _keep_metadata(said, counts, latest)
     return total

@@ -60,8 +60,14 @@ REQUESTS = (
         "queries_waiting, client_share and requests_in_flight are bounds to raise or clients to slow down; unavailable "
         "is a missing shard or a failed disk; deadline is too much work; the others are mistakes of clients",
     ),
-    _counter("triptych_samples_in_total", "", "Samples acknowledged by remote write"),
+    _counter("triptych_samples_in_total", "", "Samples acknowledged by remote write, native histograms included"),
     _counter("triptych_series_refused_total", "", "Series of remote write requests that were not valid"),
+    _counter("triptych_histograms_in_total", "", "Native histograms acknowledged by remote write"),
+    _counter(
+        "triptych_histograms_refused_total",
+        "",
+        "Native histograms that were not valid, or of series that were not valid",
+    ),
     _counter("triptych_exemplars_in_total", "", "Exemplars acknowledged by remote write"),
     _counter("triptych_exemplars_refused_total", "", "Exemplars that were not valid, or of series that were not valid"),
     _counter("triptych_log_records_in_total", "", "Log records acknowledged"),

@@ -47,6 +47,8 @@ class Telemetry:
     def __init__(self) -> None:
         self.samples_in = 0
         self.series_refused = 0
+        self.histograms_in = 0
+        self.histograms_refused = 0
         self.exemplars_in = 0
         self.exemplars_refused = 0
         self.records_in = 0
@@ -105,6 +107,8 @@ class Telemetry:
             values.put("triptych_requests_refused_total", count, reason)
         values.put("triptych_samples_in_total", self.samples_in)
         values.put("triptych_series_refused_total", self.series_refused)
+        values.put("triptych_histograms_in_total", self.histograms_in)
+        values.put("triptych_histograms_refused_total", self.histograms_refused)
         values.put("triptych_exemplars_in_total", self.exemplars_in)
         values.put("triptych_exemplars_refused_total", self.exemplars_refused)
         values.put("triptych_log_records_in_total", self.records_in)

@@ -34,14 +34,15 @@ def becomes_quiet(cluster: Cluster) -> bool:
     they do not within QUIET_WITHIN_S."""
     give_up = time.monotonic() + QUIET_WITHIN_S
     while time.monotonic() < give_up:
-        before = _processor_s(cluster)
+        before = processor_s(cluster)
         time.sleep(1)
-        if _processor_s(cluster) - before < QUIET_SHARE:
+        if processor_s(cluster) - before < QUIET_SHARE:
             return True
     return False
 
 
-def _processor_s(cluster: Cluster) -> float:
+def processor_s(cluster: Cluster) -> float:
+    """Processor time of all its processes, in seconds; nothing of those that have ended."""
     total = 0.0
     for process in family(cluster):
         try:

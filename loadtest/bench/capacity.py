@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest import backup_drill as load
-from loadtest.attacks.watching import MB, becomes_quiet, family, proportional_mb
+from loadtest.attacks.watching import MB, becomes_quiet, processor_s, proportional_mb
+from loadtest.bench import filling
 from loadtest.harness.cluster import MEASURED, Cluster
 
 STEPS, RECORDS, VECTORS = 1_000, 1_000_000, 100_000
@@ -37,11 +37,7 @@ class State:
     def of(cls, cluster: Cluster) -> State:
         files = [path.stat() for path in (cluster.directory / "data").rglob("*") if path.is_file()]
         disk = sum(status.st_blocks * 512 for status in {status.st_ino: status for status in files}.values())
-        return cls(_processor_s(cluster), disk, proportional_mb(cluster) * MB)
-
-
-def _processor_s(cluster: Cluster) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in family(cluster))
+        return cls(processor_s(cluster), disk, proportional_mb(cluster) * MB)
 
 
 def _settled(cluster: Cluster) -> State:
@@ -56,7 +52,7 @@ def measure(cluster: Cluster, what: str, count: int, write: Callable[[], None]) 
     began = time.perf_counter()
     write()
     seconds = time.perf_counter() - began
-    answered_s = _processor_s(cluster) - before.processor_s
+    answered_s = processor_s(cluster) - before.processor_s
     after = _settled(cluster)
     total_s = after.processor_s - before.processor_s
     return (
@@ -70,7 +66,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="of all amounts")
     parser.add_argument("--directory", type=Path, help="for the data (default: a temporary directory)")
     options = parser.parse_args()
-    steps = max(1, round(STEPS * options.scale / load.CHUNK_STEPS)) * load.CHUNK_STEPS
+    steps = max(1, round(STEPS * options.scale / filling.CHUNK_STEPS)) * filling.CHUNK_STEPS
     records, vectors = (round(count * options.scale) for count in (RECORDS, VECTORS))
     rows = []
     with tempfile.TemporaryDirectory(prefix="capacity-", dir=options.directory) as directory:
@@ -79,13 +75,13 @@ def main() -> int:
             cluster.start()
             empty = _settled(cluster)
             # The first of each series is dearer than those that follow.
-            load.write_samples(cluster, load.CHUNK_STEPS)
-            samples = steps * load.SERIES
+            filling.write_samples(cluster, filling.CHUNK_STEPS)
+            samples = steps * filling.SERIES
             rows.append(
-                measure(cluster, "sample", samples, lambda: load.write_samples(cluster, steps, load.CHUNK_STEPS))
+                measure(cluster, "sample", samples, lambda: filling.write_samples(cluster, steps, filling.CHUNK_STEPS))
             )
-            rows.append(measure(cluster, "record", records, lambda: load.write_records(cluster, records)))
-            rows.append(measure(cluster, "vector", vectors, lambda: load.write_vectors(cluster, vectors)))
+            rows.append(measure(cluster, "record", records, lambda: filling.write_records(cluster, records)))
+            rows.append(measure(cluster, "vector", vectors, lambda: filling.write_vectors(cluster, vectors)))
         finally:
             cluster.kill()
     sys.stdout.write(

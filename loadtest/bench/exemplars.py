@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.series import remote_write
+from coordinator.series import remote_write, remote_write_v2
 from coordinator.series.remote_write import Cut
 from loadtest.bench.ingest import RUNS, START_MS, show
-from loadtest.harness.remote_write_bodies import UNLIMITED, body
-from proto import remote_write_pb2
+from loadtest.harness.remote_write_bodies import UNLIMITED, Symbols, body
+from proto import remote_write_pb2, remote_write_v2_pb2
 from shared import exemplar_frames
 from shared.config import Settings
 from shared.promql.rendering import exemplars as rendering
@@ -52,17 +52,38 @@ def processor_ns(work: Callable[[], object], items: int) -> float:
     return statistics.median(took) / items * 1e9
 
 
+def _labelled(i: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Labels of a series, and of its exemplar."""
+    series = {"__name__": "request_seconds_bucket", "job": "api", "pod": f"api-{i:07d}-x2k4q"}
+    return series, {"trace_id": f"{i:032x}", "span_id": f"{i:016x}"}
+
+
 def request(at: int) -> bytes:
     """A request of Prometheus with one exemplar of each series: it sends them apart from samples."""
     message = remote_write_pb2.WriteRequest()
     for i in range(SERIES):
+        own_labels, exemplar_labels = _labelled(i)
         entry = message.timeseries.add()
-        for name, value in (("__name__", "request_seconds_bucket"), ("job", "api"), ("pod", f"api-{i:07d}-x2k4q")):
-            entry.labels.add(name=name, value=value)
         exemplar = entry.exemplars.add(value=0.25 * i, timestamp=START_MS + at)
-        exemplar.labels.add(name="trace_id", value=f"{i:032x}")
-        exemplar.labels.add(name="span_id", value=f"{i:016x}")
+        for target, pairs in ((entry.labels, own_labels), (exemplar.labels, exemplar_labels)):
+            for name, value in pairs.items():
+                target.add(name=name, value=value)
     return message.SerializeToString()
+
+
+def request_v2(at: int) -> bytes:
+    """The same by version 2.0."""
+    symbols, message = Symbols(), remote_write_v2_pb2.Request()
+    for i in range(SERIES):
+        own, of_exemplar = ([symbols.place(t) for pair in pairs.items() for t in pair] for pairs in _labelled(i))
+        entry = message.timeseries.add(labels_refs=own)
+        entry.exemplars.add(labels_refs=of_exemplar, value=0.25 * i, timestamp=START_MS + at)
+    message.symbols.extend(symbols.places)
+    return message.SerializeToString()
+
+
+def _cut_v2(raw: bytes) -> Cut:
+    return remote_write_v2.cut(remote_write_v2.survey(raw, UNLIMITED, len(raw) * 100), 8, UNLIMITED)
 
 
 def coordinator() -> None:
@@ -72,9 +93,10 @@ def coordinator() -> None:
     none = processor_ns(lambda: remote_write._divide_exemplars([walked], 8, UNLIMITED, Cut(), {}), 1)
     show("a request without exemplars, more than before", none, "request")
     raw = request(0)
-    show(
-        "walk, check and cut by 8 shards", processor_ns(lambda: remote_write.cut(raw, 8, UNLIMITED), SERIES), "exemplar"
-    )
+    second = request_v2(0)
+    assert _cut_v2(second).exemplars == remote_write.cut(raw, 8, UNLIMITED).exemplars == SERIES
+    for version, work in (("1.0", lambda: remote_write.cut(raw, 8, UNLIMITED)), ("2.0", lambda: _cut_v2(second))):
+        show(f"walk, check and cut by 8 shards, {version}", processor_ns(work, SERIES), "exemplar")
 
 
 def worker() -> None:

@@ -1,8 +1,10 @@
-"""`python -m loadtest.bench.histograms`: nanoseconds a bucket of what is done with native histograms in arrays.
+"""`python -m loadtest.bench.histograms`: nanoseconds a bucket of what is done with native histograms in arrays, and of
+queries over them.
 
 1,000 series of 40 buckets with 200 histograms each, once with one layout for all of them and once with a layout for
-each series, as series have that saw different values. Times are processor time, which other work on the machine changes
-least.
+each series, as series have that saw different values. Queries read 240 histograms of each series, 15 s apart, over 200
+steps of 15 s, and are evaluated in one thread without workers. Times are processor time, which other work on the
+machine changes least.
 """
 
 from __future__ import annotations
@@ -14,9 +16,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from loadtest.harness.histogram_messages import body_of, histogram_message
+from loadtest.harness.local_queries import range_query
+from loadtest.harness.memory_source import MemorySource, label_set
 from shared.histograms import buckets, merging, operators, readouts, resets, trimming
-from shared.histograms.batch import HistogramBatch
+from shared.histograms.batch import HistogramBatch, sealed
 from shared.histograms.decoding import decoded
+from shared.histograms.references import references
+from shared.labels import LabelFrame, Symbols
+from shared.promql.model import Grid, Matrix
+from shared.promql.rendering.series import SeriesWriter
 
 SERIES, STEPS, BUCKETS, JOBS, ROUNDS = 1000, 200, 40, 10, 5
 
@@ -67,6 +75,48 @@ def operations(batch: HistogramBatch) -> Iterator[tuple[str, Callable[[], object
     yield "compare", lambda: operators.equal(batch, batch)
     yield "compact", lambda: buckets.compacted(batch)
     yield "take", lambda: batch.take(members)
+    yield "write as JSON", lambda: written(batch)
+
+
+def written(batch: HistogramBatch) -> int:
+    """The bytes of a range answer that shows all of the batch."""
+    labels = LabelFrame.of([{"series": str(i)} for i in range(SERIES)], Symbols())
+    values = references(np.arange(SERIES * STEPS)).reshape(SERIES, STEPS)
+    value = Matrix(labels, values, np.ones(values.shape, np.bool_), np.zeros(SERIES, np.bool_), batch)
+    writer = SeriesWriter(value, np.arange(SERIES), Grid(0, (STEPS - 1) * 15_000, 15_000), instant=False)
+    return sum(len(writer.write(*span).data) for span in writer.spans())
+
+
+QUERIES = (
+    "h", "histogram_count(h)", "histogram_quantile(0.9, h)", "rate(h[5m])", "histogram_quantile(0.9, rate(h[5m]))",
+    "sum(rate(h[5m]))", "resets(h[5m])", "last_over_time(h[5m])", "avg_over_time(h[1m])", "sum_over_time(h[5m])",
+)  # fmt: skip
+SAMPLES, INTERVAL_MS = 240, 15_000
+
+
+def counters(series: HistogramBatch) -> MemorySource:
+    """Series whose every histogram has what the one of its series has more than the one before."""
+    batch = series.take(np.repeat(np.arange(SERIES), SAMPLES))
+    columns, age = batch.columns, np.tile(np.arange(1.0, SAMPLES + 1), SERIES)
+    grown = columns._replace(
+        observations=columns.observations * age,
+        sum=columns.sum * age,
+        counts=columns.counts * np.repeat(age, np.diff(columns.start)),
+    )
+    times = INTERVAL_MS * np.arange(SAMPLES)
+    values = references(np.arange(len(batch))).reshape(SERIES, SAMPLES)
+    labels = [label_set({"__name__": "h", "i": str(i), "job": str(i % JOBS)}) for i in range(SERIES)]
+    return MemorySource(
+        {labels[i]: (times, values[i]) for i in range(SERIES)}, HistogramBatch(batch.layouts, sealed(grown))
+    )
+
+
+def queries(series: HistogramBatch) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What is measured over counters of these histograms, one for each series."""
+    source = counters(series)
+    grid = Grid((SAMPLES - STEPS) * INTERVAL_MS, (SAMPLES - 1) * INTERVAL_MS, INTERVAL_MS)
+    for text in QUERIES:
+        yield f"`{text}`", lambda text=text: range_query(text, source, grid)  # type: ignore[misc]
 
 
 def best_s(work: Callable[[], object]) -> float:
@@ -90,6 +140,8 @@ def main() -> None:
         results = {"decode": best_s(lambda body=body: decoded(*body)) / (SERIES * BUCKETS)}  # type: ignore[misc]
         batch = decoded(*body).batch.take(np.repeat(np.arange(SERIES), STEPS))
         for name, work in operations(batch):
+            results[name] = best_s(work) / (SERIES * STEPS * BUCKETS)
+        for name, work in queries(decoded(*body).batch):
             results[name] = best_s(work) / (SERIES * STEPS * BUCKETS)
         columns.append(results)
         size = sum(map(len, encoded)) / SERIES / BUCKETS

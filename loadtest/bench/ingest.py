@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -20,15 +21,20 @@ import snappy
 
 from coordinator.series import decompression, remote_write, remote_write_v2
 from coordinator.series.remote_write import Cut
+from loadtest.bench import histograms as bench_histograms
+from loadtest.harness.histogram_messages import body_of
 from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body, request_v2
-from shared import allocator
+from proto import remote_write_pb2
+from shared import allocator, wire
 from shared.config import Settings
+from shared.histograms.decoding import decoded
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from shared.sample_frames import parse
 from worker.queries.source import ShardSource
 from worker.series.head import Head
 from worker.series.index.texts import TextTable
+from worker.series.journal import Written, encode
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
 from worker.storage.objects import LocalObjects
@@ -142,6 +148,49 @@ def versions() -> None:
         )
 
 
+def histograms() -> None:
+    """The same of a histogram of 40 buckets a series, once with one layout for all series and once with 1,000;
+    and what a worker does with them: read the frame, journal them, append them to the head and read them there.
+    Processor time, which other work on the machine changes least."""
+    for name, own_layouts in (("one layout", False), ("own layouts", True)):
+        messages = [*bench_histograms.messages(own_layouts=own_layouts)] * (REQUEST_SERIES // bench_histograms.SERIES)
+        series = list(series_of(0, REQUEST_SERIES, 0, 0))
+        second = request_v2(series)
+        first = remote_write_pb2.WriteRequest.FromString(body(series))
+        entries: Any = zip(first.timeseries, second.timeseries, messages, strict=True)
+        for of_first, of_second, message in entries:
+            of_first.histograms.append(message)
+            of_second.histograms.append(message)
+        sent = [snappy.compress(request.SerializeToString()) for request in (first, second)]
+        arrays = body_of(messages)
+        cut = remote_write.cut(first.SerializeToString(), 1, UNLIMITED)
+        (frame,) = cut.parts[0]
+        columns = parse(frame)
+        written = Written.of_columns(columns, np.arange(REQUEST_SERIES))
+        own = Head()
+        own.extend(REQUEST_SERIES)
+
+        def append(written: Written = written, own: Head = own) -> None:
+            own.append(written.rows(), written.times_ms, written.values, None, written.histograms)
+
+        works: dict[str, Callable[[], object]] = {
+            "1.0, body to the frames of 8 shards": partial(_cut_v1, sent[0]),
+            "2.0, body to the frames of 8 shards": partial(_cut_v2, sent[1], set()),
+            "of which decoding": partial(decoded, *arrays),
+            "read in the worker": partial(parse, frame),
+            "record for the journal": partial(encode, written, 1),
+            "append to the head": append,
+            "read from the head": partial(own.read, np.arange(REQUEST_SERIES), 0, 1 << 60),
+        }
+        took = zip(
+            *([_seconds(work, time.thread_time) for work in works.values()] for _ in range(TURNS // 4)), strict=True
+        )
+        for stage, times in zip(works, took, strict=True):
+            nanoseconds = min(times) / (REQUEST_SERIES * bench_histograms.BUCKETS) * 1e9
+            show(f"{name}: {stage}", nanoseconds, "bucket")
+        print(f"{name}: {len(sent[0])} and {len(sent[1])} bytes sent, {wire.size_of(frame)} in a frame")
+
+
 def _cut_v1(sent: bytes) -> Cut:
     return remote_write.cut(decompression.decompress(sent, 1 << 30), 8, UNLIMITED)
 
@@ -151,10 +200,10 @@ def _cut_v2(sent: bytes, known: set[int]) -> Cut:
     return remote_write_v2.cut(surveyed, 8, UNLIMITED)
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
+def _seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    started = clock()
     work()
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def head(series: int, rounds: int) -> None:
@@ -234,5 +283,6 @@ def queries(part: SeriesPart) -> None:
 
 if __name__ == "__main__":
     stages()
+    histograms()
     head(10_000, 240)
     shard(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)

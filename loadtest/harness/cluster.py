@@ -73,9 +73,13 @@ class Cluster:
         return {**inherited, **own, "PYTHONPATH": str(self.tree)}
 
     def start(self) -> Cluster:
-        self.start_workers()
-        self.start_coordinator()
-        self.wait_ready()
+        try:
+            self.start_workers()
+            self.start_coordinator()
+            self.wait_ready()
+        except BaseException:
+            self.kill()  # nobody would end what has started
+            raise
         return self
 
     def start_coordinator(self) -> None:

@@ -9,6 +9,8 @@ import re2
 from numpy.typing import ArrayLike, NDArray
 
 from shared.errors import BadData
+from shared.histograms.batch import HistogramBatch
+from shared.histograms.references import used_only
 from shared.labels import LabelFrame, Labels, Symbols
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
@@ -33,9 +35,10 @@ def matches(matcher: Matcher, value: str) -> bool:
 
 
 class MemorySource:
-    """{label set: (timestamps_ms, values) or (timestamps_ms, values, start_timestamps_ms)}; timestamps ascend."""
+    """{label set: (timestamps_ms, values) or (timestamps_ms, values, start_timestamps_ms)}; timestamps ascend.
+    Values may refer to rows of `histograms`."""
 
-    def __init__(self, series: Mapping[Labels, Sequence[ArrayLike]]) -> None:
+    def __init__(self, series: Mapping[Labels, Sequence[ArrayLike]], histograms: HistogramBatch | None = None) -> None:
         self.labels = list(series)
         columns = [tuple(np.asarray(column) for column in samples) for samples in series.values()]
         lengths = [len(samples[0]) for samples in columns]
@@ -47,6 +50,7 @@ class MemorySource:
             nothing = [np.zeros(n, dtype=np.int64) for n in lengths]
             rows = [c[2] if len(c) > 2 else zeros for c, zeros in zip(columns, nothing, strict=True)]
             self._starts = _joined(rows, np.int64)
+        self._histograms = histograms
         self._frames: dict[int, tuple[Symbols, LabelFrame]] = {}
 
     @classmethod
@@ -105,7 +109,8 @@ class MemorySelection:
             offsets = np.concatenate([[0], np.cumsum(inside)]).astype(np.int64)[offsets]
             timestamps, values = timestamps[inside], values[inside]
             starts = None if starts is None else starts[inside]
-        return Samples(offsets, timestamps, values, starts)
+        values, histograms = used_only(values, source._histograms)
+        return Samples(offsets, timestamps, values, starts, histograms)
 
 
 def _joined(columns: Sequence[NDArray], dtype: type) -> NDArray:

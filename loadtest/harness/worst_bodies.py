@@ -6,11 +6,13 @@ Each function makes one body of about `size_bytes`. `WORST` lists them by endpoi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import snappy
 
 from coordinator.negotiation import FORM, JSON, PROTOBUF, PROTOBUF_JSON, REMOTE_WRITE
 from coordinator.series.metadata import METADATA_MAX
+from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import HEADERS_V2
 from shared.protobuf_fields import delimited_head, varint
 
@@ -89,11 +91,36 @@ def _within_series(inner: Make) -> Make:
     return lambda size_bytes: _SYMBOLS + within(5)(inner)(size_bytes - len(_SYMBOLS))
 
 
+def _exemplars(then: bytes) -> Make:
+    """A request with one series, of exemplars with labels as long as they may be."""
+    series = within(5)(repeated(b"\x22\x04\x0a\x02\x02\x03", b"\x0a\x02\x01\x02", then))
+    table = _table("𝄞".encode() * 127)
+    return lambda size_bytes: table + series(size_bytes - len(table))
+
+
 def _families(size_bytes: int) -> bytes:
     """Series of as many metrics as may have metadata, and then some of one metric with other metadata each."""
     names = _table(*(b"m%04d" % i for i in range(METADATA_MAX - 1)))
     metadata = [_series(1, 3 + i, then=b"\x2a\x02\x08\x01") for i in range(METADATA_MAX - 1)]
     return repeated(_series(1, 2), names + b"".join(metadata))(size_bytes)
+
+
+_WIDE = histogram_message(schema=8, positive_spans=[(0, 10_000)], positive_deltas=[0] * 10_000)
+"""As many buckets as a histogram may have, of one byte each."""
+
+
+def _histograms(message: bytes, field: int) -> bytes:
+    """The field of a TimeSeries that has this histogram."""
+    return delimited_head(field, len(message)) + message
+
+
+def _layouts(field: int, before: bytes, size_bytes: int) -> bytes:
+    """A TimeSeries of histograms with one bucket, each with an index of its own."""
+    messages = (
+        _histograms(histogram_message(schema=8, count_int=1, positive_spans=[(i, 1)], positive_deltas=[1]), field)
+        for i in range(min(20_000, size_bytes // 24))
+    )
+    return before + b"".join(messages)
 
 
 _LONG_NAMES = [b"n" * 1000 + b"%03d" % i for i in range(255)]
@@ -187,6 +214,28 @@ WORST: dict[str, tuple[str, str, Make]] = {
     "write, empty labels": (WRITE, REMOTE_WRITE, compressed(within(1)(repeated(b"\x0a\x00")))),
     "write, exemplars": (WRITE, REMOTE_WRITE, compressed(within(1)(repeated(b"\x1a\x00")))),
     "write, odd samples": (WRITE, REMOTE_WRITE, compressed(within(1)(repeated(b"\x12\x00", b"\x0a\x00" + _COUNTER)))),
+    "write, empty histograms": (WRITE, REMOTE_WRITE, compressed(within(1)(repeated(b"\x22\x00", _COUNTER)))),
+    "write, few empty histograms": (
+        WRITE,
+        REMOTE_WRITE,
+        compressed(at_most(500_000, within(1)(repeated(b"\x22\x00", _COUNTER)))),
+    ),
+    "write, faulty histograms": (
+        WRITE,
+        REMOTE_WRITE,
+        compressed(at_most(1_000_000, within(1)(repeated(b"\x22\x02\x10\x01", _COUNTER)))),
+    ),
+    "write, wide histograms": (
+        WRITE,
+        REMOTE_WRITE,
+        compressed(at_most(4_100_000, within(1)(repeated(_histograms(_WIDE, 4), _COUNTER)))),
+    ),
+    "write, too wide histograms": (
+        WRITE,
+        REMOTE_WRITE,
+        compressed(within(1)(repeated(_histograms(_WIDE, 4), _COUNTER))),
+    ),
+    "write, histograms of many layouts": (WRITE, REMOTE_WRITE, compressed(within(1)(partial(_layouts, 4, _COUNTER)))),
     "write, empty metadata": (WRITE, REMOTE_WRITE, compressed(repeated(b"\x1a\x00"))),
     "write, one metadata": (WRITE, REMOTE_WRITE, compressed(within(3)(repeated(b"\x08\x00")))),
     "write, unknown fields": (WRITE, REMOTE_WRITE, compressed(repeated(b"\x7a\x00"))),
@@ -211,6 +260,23 @@ WORST: dict[str, tuple[str, str, Make]] = {
     "write 2.0, small series": (WRITE, WRITE_V2, compressed(at_most(4 << 20, repeated(_series(1, 2), _SYMBOLS)))),
     "write 2.0, empty samples": (WRITE, WRITE_V2, compressed(_within_series(repeated(_SAMPLE, b"\x0a\x02\x01\x02")))),
     "write 2.0, exemplars": (WRITE, WRITE_V2, compressed(_within_series(repeated(b"\x22\x00", b"\x0a\x02\x01\x02")))),
+    "write 2.0, long exemplars": (WRITE, WRITE_V2, compressed(at_most(400_000, _exemplars(b"")))),
+    "write 2.0, long exemplars, odd": (WRITE, WRITE_V2, compressed(at_most(400_000, _exemplars(b"\x78\x00")))),
+    "write 2.0, few empty histograms": (
+        WRITE,
+        WRITE_V2,
+        compressed(at_most(500_000, _within_series(repeated(b"\x1a\x00", b"\x0a\x02\x01\x02")))),
+    ),
+    "write 2.0, wide histograms, odd": (
+        WRITE,
+        WRITE_V2,
+        compressed(at_most(4_100_000, _within_series(repeated(_histograms(_WIDE, 3), b"\x0a\x02\x01\x02\x78\x00")))),
+    ),
+    "write 2.0, histograms of many layouts": (
+        WRITE,
+        WRITE_V2,
+        compressed(_within_series(partial(_layouts, 3, b"\x0a\x02\x01\x02"))),
+    ),
     "write 2.0, references": (WRITE, WRITE_V2, compressed(_within_series(within(1)(repeated(b"\x01"))))),
     "write 2.0, single references": (WRITE, WRITE_V2, compressed(_within_series(repeated(b"\x08\x01")))),
     "write 2.0, long labels": (WRITE, WRITE_V2, compressed(at_most(4 << 20, repeated(_series(1, 3), _LONG_VALUE)))),

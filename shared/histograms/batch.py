@@ -128,6 +128,11 @@ class HistogramBatch:
         return len(self.columns.layout)
 
     @property
+    def buckets(self) -> int:
+        """How many buckets all rows have together."""
+        return len(self.columns.counts)
+
+    @property
     def nbytes(self) -> int:
         """The bytes of all arrays, of the layouts too."""
         return self.layouts.nbytes + sum(array.nbytes for array in self.columns)

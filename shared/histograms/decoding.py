@@ -112,6 +112,7 @@ def decoded(body: NDArray[np.uint8], begins: Ints, ends: Ints) -> Decoded:
 @kernel(
     types.int64(Bytes, _READ, _READ, types.int64, _MESSAGE, COLLECTION, _OUTPUT, types.float64[::1]),
     first=True,
+    allocates=False,
     error_model="numpy",
 )
 def _decode(
@@ -154,6 +155,8 @@ def _decode(
 @kernel(
     types.Tuple((types.int64, types.float64, types.float64, types.int64))(_MESSAGE, COLLECTION, types.float64[::1]),
     first=True,
+    forceinline=True,
+    allocates=False,
     error_model="numpy",
 )
 def _validate(message: Message, layouts: LayoutCollection, counts: Floats) -> tuple[int, float, float, int]:
@@ -201,7 +204,8 @@ def _validate(message: Message, layouts: LayoutCollection, counts: Floats) -> tu
         layouts.indexes[at + i], layouts.indexes[other] = layouts.indexes[other], layouts.indexes[at + i]
     if not is_custom:
         counts[negatives], layouts.indexes[at + negatives] = zero_count, 0
-    counts[begin : begin + positives] = message.positive_counts[:positives]
+    for i in range(positives):
+        counts[begin + i] = message.positive_counts[i]
     size = begin + positives
     fault, seen, wanted = _check_counts(counts[:size], message.floats[2], message.floats[0], is_float != 0)
     if fault != 0:
@@ -214,6 +218,8 @@ def _validate(message: Message, layouts: LayoutCollection, counts: Floats) -> tu
         types.int64[:, ::1], types.int64, types.int64, types.int64, types.int64, types.int32[::1]
     ),
     first=True,
+    forceinline=True,
+    allocates=False,
     error_model="numpy",
 )
 def _place(
@@ -246,6 +252,8 @@ def _place(
         types.float64[::1], types.float64, types.float64, types.boolean
     ),
     first=True,
+    forceinline=True,
+    allocates=False,
     error_model="numpy",
 )
 def _check_counts(counts: Floats, observations: float, total: float, is_float: bool) -> tuple[int, float, float]:

@@ -120,7 +120,9 @@ def _double(body: Any, at: Any) -> Any:
     return body[at : at + 8].view(np.float64)[0]
 
 
-@kernel(_FAULT(Bytes, types.int64, types.int64, MESSAGE), first=True, error_model="numpy")
+@kernel(
+    _FAULT(Bytes, types.int64, types.int64, MESSAGE), first=True, forceinline=True, allocates=False, error_model="numpy"
+)
 def read_message(body: NDArray[np.uint8], at: int, end: int, message: Message) -> tuple[int, float, float]:
     """Read body[at:end] into the buffers. Lists of numbers may be packed or not. Returns (fault or 0, the number seen,
     the one wanted)."""
@@ -201,6 +203,8 @@ def read_message(body: NDArray[np.uint8], at: int, end: int, message: Message) -
 @kernel(
     types.boolean(Bytes, types.int64, types.int64, types.int64, types.int64, _INT64, _FLOAT64),
     first=True,
+    forceinline=True,
+    allocates=False,
     error_model="numpy",
 )
 def _read_number(
@@ -232,7 +236,7 @@ def _read_number(
     return True
 
 
-@kernel(types.boolean(Bytes, types.int64, types.int64, _INT64), first=True)
+@kernel(types.boolean(Bytes, types.int64, types.int64, _INT64), first=True, forceinline=True, allocates=False)
 def _read_span(body: NDArray[np.uint8], at: int, end: int, span: Ints) -> bool:
     """Read a span's offset and length; False if the message is malformed."""
     span[:] = 0
@@ -264,6 +268,7 @@ def _read_span(body: NDArray[np.uint8], at: int, end: int, span: Ints) -> bool:
         Bytes, types.int64, types.int64, _FLOAT64, types.int64, types.int64, types.int64
     ),
     first=True,
+    forceinline=True, allocates=False,
     error_model="numpy",
 )  # fmt: skip
 def _read_deltas(

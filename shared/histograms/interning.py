@@ -6,14 +6,14 @@ without a slot, so that layouts that were chosen to collide cost no more than ot
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from shared.histograms.batch import Floats, Ints, LayoutColumns, Layouts, sealed
-from shared.kernels import kernel
+from shared.histograms.batch import LAYOUTS, Floats, HistogramBatch, Ints, LayoutColumns, Layouts, sealed
+from shared.kernels import inlined, kernel
 
 
 class LayoutCollection(NamedTuple):
@@ -65,37 +65,62 @@ def with_more_bounds(layouts: LayoutCollection) -> LayoutCollection:
     return layouts._replace(bound=np.concatenate((layouts.bound, np.empty(len(layouts.bound) + 1))))
 
 
-def collected(layouts: LayoutCollection) -> Layouts:
-    """The distinct layouts, in arrays of their size."""
+def with_room(layouts: LayoutCollection, more: LayoutColumns) -> LayoutCollection:
+    """The same collection, or a larger copy that has room for these layouts too, and one more without buckets."""
+    used = int(layouts.used[0])
+    rooms = (
+        (len(layouts.schema), used + len(more.schema) + 1),
+        (len(layouts.indexes), int(layouts.start[used]) + len(more.indexes) + 1),
+        (len(layouts.bound), int(layouts.bound_start[used]) + len(more.bound) + 1),
+    )
+    if all(has >= need for has, need in rooms):
+        return layouts
+    larger = collection(*(max(has, need + need // 2) for has, need in rooms))
+    columns: Any = zip(larger, views(layouts).columns, strict=False)
+    for new, old in columns:
+        new[: len(old)] = old
+    larger.used[0] = used
+    _fill_slots(larger)
+    return larger
+
+
+def interned(layouts: LayoutCollection, more: LayoutColumns) -> NDArray[np.int32]:
+    """int32[n]: the number in the collection, which has room for them, of each of n layouts. Those that it does not
+    have are added."""
+    numbers = np.empty(len(more.schema), np.int32)
+    _intern_used(more, np.ones(len(numbers), np.bool_), layouts, numbers)
+    return numbers
+
+
+def views(layouts: LayoutCollection) -> Layouts:
+    """The layouts collected so far. What is added later does not change them."""
     used = int(layouts.used[0])
     return Layouts(
         sealed(
             LayoutColumns(
-                layouts.schema[:used].copy(),
-                layouts.zero_threshold[:used].copy(),
-                layouts.zero_at[:used].copy(),
-                layouts.start[: used + 1].copy(),
-                layouts.indexes[: layouts.start[used]].copy(),
-                layouts.bound_start[: used + 1].copy(),
-                layouts.bound[: layouts.bound_start[used]].copy(),
+                layouts.schema[:used],
+                layouts.zero_threshold[:used],
+                layouts.zero_at[:used],
+                layouts.start[: used + 1],
+                layouts.indexes[: layouts.start[used]],
+                layouts.bound_start[: used + 1],
+                layouts.bound[: layouts.bound_start[used]],
             )
         )
     )
 
 
-@kernel(
-    types.int64(COLLECTION, types.int64, types.float64, types.int64, types.int64, types.int64),
-    first=True,
-    error_model="numpy",
-)
-def intern(
-    layouts: LayoutCollection, schema: int, zero_threshold: float, zero_at: int, buckets: int, bounds: int
-) -> int:
-    """The number of the layout whose bucket indexes and custom boundaries were written behind the last one, at
-    indexes[start[used]:] and bound[bound_start[used]:]: a new one, or that of the same layout."""
-    used = layouts.used[0]
-    begin, bound_begin = layouts.start[used], layouts.bound_start[used]
-    threshold = np.float64(zero_threshold) + 0.0  # -0.0 becomes 0.0
+def collected(layouts: LayoutCollection) -> Layouts:
+    """The distinct layouts, in arrays of their size."""
+    columns: Any = (column.copy() for column in views(layouts).columns)
+    return Layouts(sealed(LayoutColumns(*columns)))
+
+
+@inlined
+def _digest(
+    layouts: Any, begin: Any, buckets: Any, bound_begin: Any, bounds: Any, schema: Any, threshold: Any, zero_at: Any
+) -> Any:
+    """The hash of the layout whose bucket indexes and custom boundaries begin at these places."""
     digest = (
         (np.uint64(schema) ^ np.uint64(buckets) << _HALF) * _FACTOR
         ^ np.uint64(np.float64(threshold).view(np.int64))
@@ -113,8 +138,26 @@ def intern(
     for i in range(bound_begin, bound_begin + bounds):
         digest = (digest ^ np.uint64(layouts.bound[i : i + 1].view(np.int64)[0])) * _FACTOR
         digest ^= digest >> _HALF
+    return digest
+
+
+@kernel(
+    types.int64(COLLECTION, types.int64, types.float64, types.int64, types.int64, types.int64),
+    first=True,
+    forceinline=True,
+    allocates=False,
+    error_model="numpy",
+)
+def intern(
+    layouts: LayoutCollection, schema: int, zero_threshold: float, zero_at: int, buckets: int, bounds: int
+) -> int:
+    """The number of the layout whose bucket indexes and custom boundaries were written behind the last one, at
+    indexes[start[used]:] and bound[bound_start[used]:]: a new one, or that of the same layout."""
+    used = layouts.used[0]
+    begin, bound_begin = layouts.start[used], layouts.bound_start[used]
+    threshold = np.float64(zero_threshold) + 0.0  # -0.0 becomes 0.0
     mask = layouts.slots.size - 1
-    slot = np.int64(digest & np.uint64(mask))
+    slot = np.int64(_digest(layouts, begin, buckets, bound_begin, bounds, schema, threshold, zero_at) & np.uint64(mask))
     for _ in range(PROBES_MAX):
         other = layouts.slots[slot] - 1
         if other < 0:
@@ -133,6 +176,8 @@ def intern(
 @kernel(
     types.boolean(COLLECTION, types.int64, types.int64, types.float64, types.int64, types.int64, types.int64),
     first=True,
+    forceinline=True,
+    allocates=False,
     error_model="numpy",
 )
 def _is_candidate(
@@ -156,3 +201,63 @@ def _is_candidate(
     for i in range(bounds):
         differences |= layouts.bound[other_bound + i] != layouts.bound[bound_begin + i]
     return differences == 0
+
+
+@kernel(types.void(COLLECTION), first=True, allocates=False, error_model="numpy")
+def _fill_slots(layouts: LayoutCollection) -> None:
+    """Make the hash table, empty before, of a collection whose layouts are all distinct."""
+    mask = layouts.slots.size - 1
+    for layout in range(layouts.used[0]):
+        begin, bound_begin = layouts.start[layout], layouts.bound_start[layout]
+        buckets, bounds = layouts.start[layout + 1] - begin, layouts.bound_start[layout + 1] - bound_begin
+        schema, threshold, zero_at = layouts.schema[layout], layouts.zero_threshold[layout], layouts.zero_at[layout]
+        digest = _digest(layouts, begin, buckets, bound_begin, bounds, schema, threshold, zero_at)
+        slot = np.int64(digest & np.uint64(mask))
+        for _ in range(PROBES_MAX):
+            if layouts.slots[slot] == 0:
+                layouts.slots[slot] = layout + 1
+                break
+            slot = (slot + 1) & mask
+
+
+def with_distinct_layouts(batch: HistogramBatch) -> HistogramBatch:
+    """The same rows, with each layout that some row has once, in the order of the old ones."""
+    columns, table = batch.columns, batch.layouts.columns
+    is_used = np.zeros(len(batch.layouts), np.bool_)
+    is_used[columns.layout] = True
+    if len(batch.layouts) == 1 == np.count_nonzero(is_used):
+        return batch
+    layouts = int(np.count_nonzero(is_used))
+    distinct = collection(
+        layouts + 1,
+        int(np.diff(table.start)[is_used].sum()) + 1,
+        int(np.diff(table.bound_start)[is_used].sum()) + 1,
+    )
+    numbers = np.zeros(len(batch.layouts), np.int32)
+    _intern_used(table, is_used, distinct, numbers)
+    return HistogramBatch(collected(distinct), sealed(columns._replace(layout=numbers[columns.layout])))
+
+
+@kernel(
+    types.void(LAYOUTS, types.boolean[::1], COLLECTION, types.int32[::1]),
+    first=True,
+    allocates=False,
+    error_model="numpy",
+)
+def _intern_used(
+    table: LayoutColumns, is_used: NDArray[np.bool_], distinct: LayoutCollection, numbers: NDArray[np.int32]
+) -> None:
+    """Collect the layouts that are used; numbers[layout] becomes the new number of each."""
+    for layout in range(is_used.size):
+        if not is_used[layout]:
+            continue
+        begin, bound_begin = table.start[layout], table.bound_start[layout]
+        buckets, bounds = table.start[layout + 1] - begin, table.bound_start[layout + 1] - bound_begin
+        at, bound_at = distinct.start[distinct.used[0]], distinct.bound_start[distinct.used[0]]
+        for i in range(buckets):
+            distinct.indexes[at + i] = table.indexes[begin + i]
+        for i in range(bounds):
+            distinct.bound[bound_at + i] = table.bound[bound_begin + i]
+        numbers[layout] = intern(
+            distinct, table.schema[layout], table.zero_threshold[layout], table.zero_at[layout], buckets, bounds
+        )

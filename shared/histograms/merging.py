@@ -66,6 +66,28 @@ def summed(
 
     A result is a gauge if a row is one; otherwise its reset hint is the one that all rows have, or unknown.
     """
+    sums, _, notes = _summed(batch, members, group_start, weights, keeps_losses=False)
+    return Merged(sums, notes)
+
+
+def summed_in_parts(
+    batch: HistogramBatch, members: Ints, group_start: Ints, weights: NDArray[np.float64] | None = None
+) -> tuple[HistogramBatch, HistogramBatch, NDArray[np.uint8]]:
+    """(sums, what rounding lost of them, notes): `summed` for sums that are to be added up with others. Added up
+    together with its losses, a sum is as exact as one of all rows at once. Both have a row of the same layout for each
+    group."""
+    return _summed(batch, members, group_start, weights, keeps_losses=True)
+
+
+def _summed(
+    batch: HistogramBatch,
+    members: Ints,
+    group_start: Ints,
+    weights: NDArray[np.float64] | None,
+    *,
+    keeps_losses: bool,
+) -> tuple[HistogramBatch, HistogramBatch, NDArray[np.uint8]]:
+    """(sums, losses, notes). Without `keeps_losses`, the losses are in the sums, and their rows mean nothing."""
     groups = len(group_start) - 1
     members, group_start = read_only(members, np.int64), read_only(group_start, np.int64)
     if groups and np.diff(group_start).min() < 1:
@@ -81,13 +103,19 @@ def summed(
         np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes))),
         np.zeros(int(sizes.sum())),
     )
-    room = max(1, int(sizes.max(initial=0)), int(np.diff(batch.columns.start).max(initial=0)))
+    room = max(1, int(sizes.max(initial=0)), int(np.diff(batch.layouts.columns.start).max(initial=0)))
+    lost = rows._replace(
+        observations=np.zeros(groups), sum=np.zeros(groups), counts=np.zeros(len(rows.counts) if keeps_losses else room)
+    )
+    table = batch.layouts.columns
+    places = np.empty(0 if layouts is batch.layouts else len(table.indexes), np.int32)
     _add_up(
         layouts.columns, layouts.edges, batch.columns, members, group_start, weights, read_only(targets, np.int32),
-        notes, rows.flags, rows.observations, rows.sum, read_only(rows.start, np.int64), rows.counts, np.empty(room),
-        np.empty(room, np.int64), np.empty(room, np.int64),
+        notes, rows.flags, rows.observations, rows.sum, read_only(rows.start, np.int64), rows.counts, lost.observations,
+        lost.sum, lost.counts, keeps_losses, np.empty(room, np.int64), np.empty(room, np.int64),
+        places, np.full(len(table.schema), -1, np.int32),
     )  # fmt: skip
-    return Merged(HistogramBatch(layouts, sealed(rows)), notes)
+    return HistogramBatch(layouts, sealed(rows)), HistogramBatch(layouts, sealed(lost)), notes
 
 
 def _common_layouts(batch: HistogramBatch, members: Ints, group_start: Ints) -> tuple[Layouts, Any, Any]:
@@ -247,7 +275,8 @@ def _add(total: Any, compensation: Any, x: Any) -> Any:
 @kernel(
     types.void(
         LAYOUTS, EDGES, ROWS, INTS, INTS, FLOATS, types.Array(types.int32, 1, "C", readonly=True), _BYTES, _BYTES,
-        WRITABLE_FLOATS, WRITABLE_FLOATS, INTS, WRITABLE_FLOATS, WRITABLE_FLOATS, WRITABLE_INTS, WRITABLE_INTS,
+        WRITABLE_FLOATS, WRITABLE_FLOATS, INTS, WRITABLE_FLOATS, WRITABLE_FLOATS, WRITABLE_FLOATS, WRITABLE_FLOATS,
+        types.boolean, WRITABLE_INTS, WRITABLE_INTS, _TARGETS, _TARGETS,
     ),
     error_model="numpy",
 )  # fmt: skip
@@ -265,12 +294,21 @@ def _add_up(
     total: Floats,
     start: Ints,
     counts: Floats,
-    compensations: Floats,
+    lost_observations: Floats,
+    lost_total: Floats,
+    lost_counts: Floats,
+    keeps_losses: bool,
     keys: Ints,
     mapped: Ints,
+    places: Any,
+    placed_in: Any,
 ) -> None:
-    """Add the rows of each group in its layout targets[g]; `counts` is 0 before. `compensations`, `keys` and `mapped`
-    are buffers."""
+    """Add the rows of each group in its layout targets[g]. Sums and losses are 0 before. Unless the losses are to be
+    kept, they are added to the sums, and `lost_counts` is a buffer like `keys` and `mapped`.
+
+    `places`: for each bucket of a layout, its place in the layout placed_in[layout] (-1 before); groups with the same
+    result follow each other, as the steps of the same series do."""
+    keys_of = -1
     for g in range(targets.size):
         begin, end = group_start[g], group_start[g + 1]
         if notes[g] & MIXED:
@@ -280,9 +318,10 @@ def _add_up(
         sums, buckets = counts[start[g] : start[g + 1]], width(layouts, target)
         schema, threshold = layouts.schema[target], layouts.zero_threshold[target]
         bounds = layouts.bound[layouts.bound_start[target] : layouts.bound_start[target + 1]]
-        compensations[:buckets] = 0.0
+        lost = lost_counts[start[g] : start[g + 1]] if keeps_losses else lost_counts[:buckets]
+        lost[:] = 0.0
         count_lost = total_lost = 0.0
-        previous, has_keys, hints = -1, False, 0
+        hints = 0
         for m in range(begin, end):
             row, weight = members[m], weights[m]
             layout, row_counts = rows.layout[row], rows.counts[rows.start[row] : rows.start[row + 1]]
@@ -291,23 +330,30 @@ def _add_up(
             hints |= 1 << (rows.flags[row] & HINT)
             if layout == target:
                 for i in range(buckets):
-                    sums[i], compensations[i] = _add(sums[i], compensations[i], weight * row_counts[i])
+                    sums[i], lost[i] = _add(sums[i], lost[i], weight * row_counts[i])
                 continue
-            if not has_keys:
-                map_buckets(layouts, edges, target, schema, threshold, bounds, keys)
-                has_keys = True
-            if layout != previous:
+            place = places[layouts.start[layout] : layouts.start[layout + 1]]
+            if placed_in[layout] != target:
+                if keys_of != target:
+                    map_buckets(layouts, edges, target, schema, threshold, bounds, keys)
+                    keys_of = target
                 map_buckets(layouts, edges, layout, schema, threshold, bounds, mapped)
-                previous = layout
-            at = 0
-            for i in range(width(layouts, layout)):
-                while keys[at] < mapped[i]:
-                    at += 1
-                sums[at], compensations[at] = _add(sums[at], compensations[at], weight * row_counts[i])
-        for i in range(buckets):
-            sums[i] += compensations[i]
-        observations[g] += count_lost
-        total[g] += total_lost
+                at = 0
+                for i in range(place.size):
+                    while keys[at] < mapped[i]:
+                        at += 1
+                    place[i] = at
+                placed_in[layout] = target
+            for i in range(place.size):
+                at = place[i]
+                sums[at], lost[at] = _add(sums[at], lost[at], weight * row_counts[i])
+        if keeps_losses:
+            lost_observations[g], lost_total[g] = count_lost, total_lost
+        else:
+            for i in range(buckets):
+                sums[i] += lost[i]
+            observations[g] += count_lost
+            total[g] += total_lost
         flags[g] = IS_FLOAT | _hint_of(hints)
         if hints & (1 << HINT_RESET) and hints & (1 << HINT_NOT_RESET):
             notes[g] |= CONFLICTING

@@ -14,6 +14,7 @@ from shared.histograms.batch import (
     FLOATS,
     HINT,
     HINT_GAUGE,
+    INTS,
     LAYOUTS,
     NO_ZERO,
     ROWS,
@@ -32,23 +33,35 @@ from shared.kernels import kernel
 
 def added(left: HistogramBatch, right: HistogramBatch) -> Merged:
     """Row by row, left + right. Expects as many rows on both sides, and no stale markers."""
-    return _combined(left, right, 1.0)
+    return added_rows(*_in_one_batch(left, right))
 
 
 def subtracted(left: HistogramBatch, right: HistogramBatch) -> Merged:
     """Row by row, left - right, which is a gauge. Expects as many rows on both sides, and no stale markers."""
-    merged = _combined(left, right, -1.0)
+    return subtracted_rows(*_in_one_batch(left, right))
+
+
+def added_rows(batch: HistogramBatch, left: Ints, right: Ints) -> Merged:
+    """Row left[i] + row right[i] for each i. Expects no stale markers."""
+    return _combined(batch, left, right, 1.0)
+
+
+def subtracted_rows(batch: HistogramBatch, left: Ints, right: Ints) -> Merged:
+    """Row left[i] - row right[i] for each i, which is a gauge. Expects no stale markers."""
+    merged = _combined(batch, left, right, -1.0)
     return merged._replace(batch=_as_gauges(merged.batch, np.ones(len(merged.batch), np.bool_)))
 
 
-def _combined(left: HistogramBatch, right: HistogramBatch, weight: float) -> Merged:
+def _in_one_batch(left: HistogramBatch, right: HistogramBatch) -> tuple[HistogramBatch, Ints, Ints]:
     rows = len(left)
     if rows != len(right):
         raise ValueError(f"{rows} histograms cannot be combined with {len(right)}")
-    members = np.arange(2 * rows, dtype=np.int64).reshape(2, rows).T.ravel()
-    return summed(
-        concatenated([left, right]), members, np.arange(0, 2 * rows + 1, 2), np.tile(np.array([1.0, weight]), rows)
-    )
+    return concatenated([left, right]), np.arange(rows), np.arange(rows, 2 * rows)
+
+
+def _combined(batch: HistogramBatch, left: Ints, right: Ints, weight: float) -> Merged:
+    members = np.stack((left, right), axis=1).ravel()
+    return summed(batch, members, np.arange(0, len(members) + 1, 2), np.tile(np.array([1.0, weight]), len(left)))
 
 
 def averaged(batch: HistogramBatch, members: Ints, group_start: Ints) -> Merged:
@@ -57,14 +70,12 @@ def averaged(batch: HistogramBatch, members: Ints, group_start: Ints) -> Merged:
     sizes = np.diff(group_start).astype(np.float64)
     sums, notes = summed(batch, members, group_start)
     means = scaled_by_rows(sums, 1.0, sizes)
-    columns = means.columns
-    finite = np.isfinite(columns.observations) & np.isfinite(columns.sum)
-    finite &= _all_by_row(np.isfinite(columns.counts), columns.start)
-    if finite.all():
+    overflows = infinite_rows(means)
+    if not overflows.any():
         return Merged(means, notes)
-    weights = np.repeat(np.where(finite, 1.0, 1.0 / sizes), np.diff(group_start))
+    weights = np.repeat(np.where(overflows, 1.0 / sizes, 1.0), np.diff(group_start))
     sums, notes = summed(batch, members, group_start, weights)
-    return Merged(scaled_by_rows(sums, 1.0, np.where(finite, sizes, 1.0)), notes)
+    return Merged(scaled_by_rows(sums, 1.0, np.where(overflows, 1.0, sizes)), notes)
 
 
 def scaled(batch: HistogramBatch, factors: Floats) -> HistogramBatch:
@@ -89,8 +100,13 @@ def scaled_by_rows(batch: HistogramBatch, factors: Floats | float, divisors: Flo
         with np.errstate(all="ignore"):
             return values * factor if isinstance(divisor, float) else values / divisor
 
+    is_even = len(sizes) > 0 and sizes.min() == sizes.max()
+    counts = columns.counts.reshape(len(sizes), -1) if is_even else columns.counts
+
     def by_bucket(numbers: Floats | float) -> Floats | float:
-        return numbers if isinstance(numbers, float) else np.repeat(numbers, sizes)
+        if isinstance(numbers, float):
+            return numbers
+        return numbers.reshape(-1, 1) if is_even else np.repeat(numbers, sizes)
 
     return HistogramBatch(
         batch.layouts,
@@ -98,7 +114,7 @@ def scaled_by_rows(batch: HistogramBatch, factors: Floats | float, divisors: Flo
             columns._replace(
                 observations=scale(columns.observations, factors, divisors),
                 sum=scale(columns.sum, factors, divisors),
-                counts=scale(columns.counts, by_bucket(factors), by_bucket(divisors)),
+                counts=scale(counts, by_bucket(factors), by_bucket(divisors)).reshape(-1),
             )
         ),
     )
@@ -109,10 +125,33 @@ def _as_gauges(batch: HistogramBatch, which: NDArray[np.bool_]) -> HistogramBatc
     return HistogramBatch(batch.layouts, sealed(batch.columns._replace(flags=flags)))
 
 
-def _all_by_row(values: NDArray[np.bool_], start: Ints) -> NDArray[np.bool_]:
+def infinite_rows(batch: HistogramBatch) -> NDArray[np.bool_]:
+    """bool[rows]: whether count, sum or a bucket is infinite, as after an overflow."""
+    columns = batch.columns
+    are_infinite = np.isinf(columns.observations) | np.isinf(columns.sum)
+    return are_infinite | ~all_by_row(~np.isinf(columns.counts), columns.start)
+
+
+def zero_rows(batch: HistogramBatch) -> NDArray[np.bool_]:
+    """bool[rows]: whether count, sum and all buckets are 0."""
+    columns = batch.columns
+    are_zero = (columns.observations == 0) & (columns.sum == 0)
+    return are_zero & all_by_row(columns.counts == 0, columns.start)
+
+
+def all_by_row(values: NDArray[np.bool_], start: Ints) -> NDArray[np.bool_]:
     """bool[rows]: whether all values of a row are true; so it is for a row without values."""
-    false_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(~values)))
-    return np.asarray(false_before[start[1:]] == false_before[start[:-1]])
+    result = np.ones(len(start) - 1, np.bool_)
+    if not values.all():
+        _unmark_false(values, start, result)
+    return result
+
+
+@kernel(types.void(types.boolean[::1], INTS, types.boolean[::1]), error_model="numpy")
+def _unmark_false(values: NDArray[np.bool_], start: Ints, result: NDArray[np.bool_]) -> None:
+    for row in range(result.size):
+        for i in range(start[row], start[row + 1]):
+            result[row] &= values[i]
 
 
 def equal(left: HistogramBatch, right: HistogramBatch) -> NDArray[np.bool_]:

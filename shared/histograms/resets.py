@@ -14,7 +14,6 @@ from shared.histograms.alignment import WRITABLE_FLOATS, WRITABLE_INTS, map_buck
 from shared.histograms.batch import (
     EDGES,
     HINT,
-    HINT_GAUGE,
     HINT_NOT_RESET,
     HINT_RESET,
     INTS,
@@ -31,19 +30,17 @@ from shared.histograms.schemas import CUSTOM
 from shared.kernels import inlined, kernel
 
 
-def resets(batch: HistogramBatch, previous: Ints, current: Ints, *, trusts_hints: bool = True) -> NDArray[np.bool_]:
-    """Whether the counter was reset between row previous[i] and row current[i] (bool[…]).
-
-    `trusts_hints`: the reset hint of the current row, where it knows, decides, and a counter after a gauge is a reset.
-    Without it (rows of subqueries, which need not be neighbours in storage) only the numbers do. A gauge is looked at
-    as if it were a counter. No row is a stale marker.
+def resets(batch: HistogramBatch, previous: Ints, current: Ints) -> NDArray[np.bool_]:
+    """Whether the counter was reset between row previous[i] and row current[i] (bool[…]): the reset hint of the current
+    row decides where it knows, otherwise the numbers do. A gauge is looked at as if it were a counter. No row is a
+    stale marker.
     """
     result = np.empty(len(current), np.bool_)
     table = batch.layouts.columns
     widest = int(np.diff(table.start).max(initial=0)) + 1
     _detect(
         table, batch.layouts.edges, batch.columns, read_only(previous, np.int64), read_only(current, np.int64),
-        trusts_hints, np.empty(widest, np.int64), np.empty(widest, np.int64),
+        np.empty(widest, np.int64), np.empty(widest, np.int64),
         np.empty(int(np.diff(table.bound_start).max(initial=0))), result,
     )  # fmt: skip
     return result
@@ -51,7 +48,7 @@ def resets(batch: HistogramBatch, previous: Ints, current: Ints, *, trusts_hints
 
 @kernel(
     types.void(
-        LAYOUTS, EDGES, ROWS, INTS, INTS, types.boolean, WRITABLE_INTS, WRITABLE_INTS, WRITABLE_FLOATS,
+        LAYOUTS, EDGES, ROWS, INTS, INTS, WRITABLE_INTS, WRITABLE_INTS, WRITABLE_FLOATS,
         types.boolean[::1],
     ),
     error_model="numpy",
@@ -62,7 +59,6 @@ def _detect(
     rows: HistogramColumns,
     previous: Ints,
     current: Ints,
-    trusts_hints: bool,
     old_keys: Ints,
     new_keys: Ints,
     common: Floats,
@@ -71,12 +67,10 @@ def _detect(
     """Fill `result`. `old_keys`, `new_keys` and `common` are buffers."""
     for i in range(current.size):
         old, new = previous[i], current[i]
-        hint, old_hint = rows.flags[new] & HINT, rows.flags[old] & HINT
-        if trusts_hints and hint in (HINT_RESET, HINT_NOT_RESET):
+        hint = rows.flags[new] & HINT
+        if hint in (HINT_RESET, HINT_NOT_RESET):
             result[i] = hint == HINT_RESET
-        elif rows.observations[new] < rows.observations[old] or (
-            trusts_hints and old_hint == HINT_GAUGE and hint != HINT_GAUGE
-        ):
+        elif rows.observations[new] < rows.observations[old]:
             result[i] = True
         elif rows.layout[old] == rows.layout[new]:
             result[i] = _any_falls(rows, old, new)

@@ -1,19 +1,24 @@
 """Encodes values that workers send to the coordinator: a small `Shape`, and arrays as raw frames without conversion.
 
 Presence and dropped names travel as bits; a matrix without gaps sends none. Decoded arrays are views of the received
-frames. A value may also travel as the text that the answer will contain (`shared.promql.rendering`).
+frames. Histograms are one frame more (`shared.histograms.frames`). A value may also travel as the text that the answer
+will contain (`shared.promql.rendering`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.hashing import hash64
+from shared.histograms import frames as histogram_frames
+from shared.histograms import references
+from shared.histograms.batch import HistogramBatch
 from shared.labels import LabelFrame, Symbols, concat, distinct
 from shared.messages.sub_queries import Remark, Shape
 from shared.promql.engine.partial import Partial
@@ -33,12 +38,43 @@ class Rendered:
 
 
 Shipped = Matrix | RangeVector | Partial | Rendered
+Vector = TypeVar("Vector", Matrix, RangeVector, Partial, Matrix | RangeVector, Matrix | RangeVector | Partial)
 
 
 def encode(value: Shipped) -> tuple[Shape, list[Frame]]:
-    """(the value's shape, its frames)."""
+    """(the value's shape, its frames). Of its histograms, those are sent that a present value is."""
     if isinstance(value, Rendered):
         return _encode_text(value)
+    value = without_unused(value)
+    histograms = value.samples.histograms if isinstance(value, RangeVector) else value.histograms
+    shape, frames = _encode_numbers(value)
+    if histograms is None:
+        return shape, frames
+    shape = msgspec.structs.replace(shape, frames=shape.frames + 1, histograms=True)
+    return shape, [*frames, histogram_frames.encode(histograms)]
+
+
+def without_unused(value: Vector) -> Vector:
+    """The value with the histograms that some present value is, each once."""
+    if isinstance(value, RangeVector):
+        samples = value.samples
+        if samples.histograms is None:
+            return value
+        values, histograms = references.used_only(samples.values, samples.histograms)
+        return replace(value, samples=replace(samples, values=values, histograms=histograms))
+    if value.histograms is None:
+        return value
+    if isinstance(value, Matrix):
+        # Where nothing is present, the value may be anything, also bits that refer to no row.
+        values, histograms = references.used_only(np.where(value.present, value.values, 0.0), value.histograms)
+        return replace(value, values=values, histograms=histograms)
+    planes = np.stack(list(value.planes.values()))
+    planes[references.is_reference(planes) & ~value.present] = 0.0  # others are neutral elements there
+    planes, histograms = references.used_only(planes, value.histograms)
+    return replace(value, planes=dict(zip(value.planes, planes, strict=True)), histograms=histograms)
+
+
+def _encode_numbers(value: Matrix | RangeVector | Partial) -> tuple[Shape, list[Frame]]:
     if isinstance(value, Matrix):
         return _encode_matrix(value)
     if isinstance(value, RangeVector):
@@ -95,37 +131,66 @@ def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:
     if shape.kind == "text":
         return _decode_text(shape, frames)
     frames = frames[:-1] if shape.hashed else frames
+    histograms = None
+    if shape.histograms:
+        frames, histograms = frames[:-1], histogram_frames.decode(frames[-1])
     labels = LabelFrame.from_frames([bytes(frames[0]), memoryview(frames[1])], symbols)
     series = labels.size
     drop_name = _from_bits(frames[-1], (series,))
     if shape.kind == "range":
         starts = _array(frames[5], np.int64) if len(frames[5]) else None
         samples = Samples(
-            _array(frames[2], np.int64), _array(frames[3], np.int64), _array(frames[4], np.float64), starts
+            _array(frames[2], np.int64), _array(frames[3], np.int64), _array(frames[4], np.float64), starts, histograms
         )
+        _assert_rows(samples.values, histograms)
         assert len(samples.offsets) == series + 1
         assert samples.offsets[-1] == len(samples.timestamps_ms) == len(samples.values)
         return RangeVector(labels, samples, drop_name)
     cells = (series, shape.steps)
     present = _from_bits(frames[-2], cells)
     if shape.kind == "matrix":
-        return Matrix(labels, _array(frames[2], np.float64).reshape(cells), present, drop_name)
+        values = _array(frames[2], np.float64).reshape(cells)
+        _assert_rows(values, histograms)
+        return Matrix(labels, values, present, drop_name, histograms)
     assert len(frames) == 2 + len(shape.planes) + 2, "labels, planes, presence and dropped names"
     planes = {
         name: _array(frame, np.float64).reshape(cells) for name, frame in zip(shape.planes, frames[2:], strict=False)
     }
-    return Partial(labels, planes, present, drop_name)
+    for plane in planes.values():
+        _assert_rows(plane, histograms)
+    return Partial(labels, planes, present, drop_name, histograms)
 
 
 def cells(value: Shipped) -> int:
-    """How many numbers a value holds."""
+    """How many numbers a value holds; a histogram has one for each bucket, and one more."""
     if isinstance(value, Matrix):
-        return value.values.size
+        return value.values.size + _buckets(value.histograms)
     if isinstance(value, RangeVector):
-        return len(value.samples.values)
+        return len(value.samples.values) + value.samples.buckets
     if isinstance(value, Rendered):
         return value.cells
-    return value.present.size * len(value.planes)
+    return value.present.size * len(value.planes) + _buckets(value.histograms)
+
+
+def shown(value: Matrix | RangeVector) -> int:
+    """How many numbers an answer with this value has: the buckets of a histogram count as often as it is shown."""
+    samples = value.samples if isinstance(value, RangeVector) else value
+    if samples.histograms is None:
+        return samples.values.size
+    values = value.values[value.present] if isinstance(value, Matrix) else value.samples.values
+    rows = references.rows_of(values[references.is_reference(values)])
+    return len(values) + int(np.diff(samples.histograms.columns.start)[rows].sum())
+
+
+def _buckets(histograms: HistogramBatch | None) -> int:
+    return 0 if histograms is None else histograms.buckets
+
+
+def _assert_rows(values: Float, histograms: HistogramBatch | None) -> None:
+    """Kernels read the rows that values refer to without a look at their number."""
+    if histograms is not None:
+        rows = references.rows_of(values[references.is_reference(values)])
+        assert rows.max(initial=-1) < len(histograms), "a value refers to a histogram that was not sent"
 
 
 def label_hashes(labels: LabelFrame) -> NDArray[np.uint64]:
@@ -158,12 +223,14 @@ def joined(values: Sequence[Matrix | RangeVector]) -> Matrix | RangeVector:
     matrices = [value for value in values if isinstance(value, Matrix)]
     if matrices:
         assert len(matrices) == len(values)
-        stacked = np.concatenate([m.values for m in matrices])
-        return Matrix(labels, stacked, np.concatenate([m.present for m in matrices]), drop_name)
-    return RangeVector(labels, _joined_samples([v.samples for v in values if isinstance(v, RangeVector)]), drop_name)
+        present = np.concatenate([m.present for m in matrices])
+        parts, histograms = references.stacked([(m.values, m.histograms) for m in matrices])
+        return Matrix(labels, np.concatenate(parts), present, drop_name, histograms)
+    return RangeVector(labels, joined_samples([v.samples for v in values if isinstance(v, RangeVector)]), drop_name)
 
 
-def _joined_samples(parts: Sequence[Samples]) -> Samples:
+def joined_samples(parts: Sequence[Samples]) -> Samples:
+    """The samples of the series of the first part, then those of the others."""
     offsets, total = [np.zeros(1, dtype=np.int64)], 0
     for part in parts:
         offsets.append(part.offsets[1:] + total)
@@ -178,8 +245,9 @@ def _joined_samples(parts: Sequence[Samples]) -> Samples:
                 for part in parts
             ]
         )
-    times = np.concatenate([part.timestamps_ms for part in parts])
-    return Samples(np.concatenate(offsets), times, np.concatenate([part.values for part in parts]), starts)
+    times = np.concatenate([np.zeros(0, dtype=np.int64), *(part.timestamps_ms for part in parts)])
+    values, histograms = references.stacked([(part.values, part.histograms) for part in parts])
+    return Samples(np.concatenate(offsets), times, np.concatenate([np.zeros(0), *values]), starts, histograms)
 
 
 def remarks(annotations: Annotations) -> tuple[Remark, ...]:

@@ -6,10 +6,11 @@ from typing import Literal
 
 import msgspec
 
-Mode = Literal["value", "partial", "relabelled", "samples"]
+Mode = Literal["value", "partial", "relabelled", "samples", "info"]
 """What a sub-query returns: its value; the partial form of its top aggregation; the same with the hashes of the label
-sets that were aggregated, if a label function made them; or, for a range selector whose function cannot run in the
-workers, the samples of its series between the ends of the grid."""
+sets that were aggregated, if a label function made them; for a range selector whose function cannot run in the workers,
+the samples of its series between the ends of the grid; or, for `timestamp` of the info series of `info`, its value, but
+NaN where a sample is a histogram."""
 
 
 Form = Literal["arrays", "vector", "matrix"]
@@ -18,13 +19,15 @@ answer's series as an instant vector or a matrix. If text is allowed, a worker m
 
 
 class SubQuery(msgspec.Struct, array_like=True, frozen=True):
-    """PromQL `text` over its own grid, which differs from the query's inside a PromQL subquery."""
+    """PromQL `text` over its own grid, which differs from the query's inside a PromQL subquery. `finds_resets` as in
+    `EvalContext`."""
 
     text: str
     mode: Mode
     start_ms: int
     end_ms: int
     step_ms: int
+    finds_resets: bool = False
 
 
 class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
@@ -43,7 +46,8 @@ class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
 
 class Shape(msgspec.Struct, array_like=True, frozen=True):
     """How a value is laid out in its frames (`shared.messages.exchange`). `planes`: names of a partial's planes.
-    `hashed`: one more frame has the hashes of label sets. For a text, `series` has the number of series in each of its
+    `histograms`: one more frame has those that values refer to; `hashed`: the last frame has the hashes of label sets.
+    For a text, `series` has the number of series in each of its
     frames; `cells` and `shown`: how many numbers the value held before and after names were dropped and empty series
     left out."""
 
@@ -55,6 +59,7 @@ class Shape(msgspec.Struct, array_like=True, frozen=True):
     series: tuple[int, ...] = ()
     cells: int = 0
     shown: int = 0
+    histograms: bool = False
 
 
 class Remark(msgspec.Struct, array_like=True, frozen=True):
@@ -66,13 +71,15 @@ class Remark(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SubQueryReply(msgspec.Struct, array_like=True, frozen=True):
-    """One sub-query's answer; its frames follow those of the sub-queries before it."""
+    """One sub-query's answer; its frames follow those of the sub-queries before it. In `samples_read`, a histogram
+    counts as one and one more for each bucket; `buckets_read` says how many of them were for buckets."""
 
     shape: Shape
     remarks: tuple[Remark, ...]
     samples_read: int
     elapsed_ms: float
     series_read: int = 0
+    buckets_read: int = 0
 
 
 class EvaluateReply(msgspec.Struct, array_like=True, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 Span = tuple[int, int]
@@ -210,23 +210,23 @@ Expr = (
 )
 
 
+def children(expr: Expr) -> Iterator[Expr]:
+    """The expressions that this one is made of."""
+    for part in fields(expr):
+        if part.name in ("lhs", "rhs", "expr", "vector", "param", "args"):
+            value = getattr(expr, part.name)
+            if value is not None:
+                yield from value if isinstance(value, tuple) else (value,)
+
+
 def selectors(expr: Expr) -> Iterator[VectorSelector]:
-    """Every selector in the expression, in the order of the text."""
+    """Every selector in the expression."""
     pending: list[Expr] = [expr]
     while pending:
-        match node := pending.pop():
-            case VectorSelector():
-                yield node
-            case MatrixSelector():
-                yield node.vector
-            case Subquery() | Paren() | Unary() | Remote():
-                pending.append(node.expr)
-            case Binary():
-                pending += (node.rhs, node.lhs)
-            case Call():
-                pending += reversed(node.args)
-            case Aggregate():
-                pending += (node.expr, *(() if node.param is None else (node.param,)))
+        node = pending.pop()
+        if isinstance(node, VectorSelector):
+            yield node
+        pending.extend(children(node))
 
 
 def without_parens(expr: Expr) -> Expr:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.histograms.batch import HistogramBatch
 from shared.labels import LabelFrame, Symbols
 from shared.promql.ast import Matcher
 
@@ -52,12 +53,21 @@ class Samples:
 
     `offsets`: int64[n+1], `timestamps_ms`: int64[m], `values`: float64[m]. Timestamps of a series are unique.
     `start_timestamps_ms` (int64[m], 0 = none) is None where no sample has a start timestamp.
+
+    A sample that is a histogram has as its value a reference to a row of `histograms`
+    (`shared.histograms.references`), which is None where all samples are floats. Staleness markers are floats.
     """
 
     offsets: Int
     timestamps_ms: Int
     values: Float
     start_timestamps_ms: Int | None = None
+    histograms: HistogramBatch | None = None
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets the histograms have, all together."""
+        return 0 if self.histograms is None else self.histograms.buckets
 
 
 class SeriesSelection(Protocol):
@@ -100,13 +110,15 @@ class Matrix:
 
     `values`: float64[n, steps]; `present`: bool[n, steps] (a NaN is a value, absence is the mask);
     `drop_name`: bool[n], series whose metric name is to be dropped at the end of the evaluation.
-    Where `present` is false the value is unspecified.
+    Where `present` is false the value is unspecified. A value that is a histogram is a reference to a row of
+    `histograms`, which is None where all are floats; several values may refer to one row.
     """
 
     labels: LabelFrame
     values: Float
     present: Bool
     drop_name: Bool
+    histograms: HistogramBatch | None = None
 
 
 @dataclass(slots=True)

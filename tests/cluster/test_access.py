@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 import socket
 import ssl
 import subprocess
@@ -23,6 +22,7 @@ import trustme
 
 from coordinator import cli
 from loadtest.harness.cluster import Cluster
+from tests.cluster.prometheus import needs_prometheus, prometheus, scraping
 from tests.cluster.secured import ALICE, HEAD_TIMEOUT_S, PASSWORD, Files, bearer, hashed
 
 TOKENS = {
@@ -257,7 +257,7 @@ def test_the_doctor_asks_a_secured_cluster(
     assert "cannot be read" in findings("--token-file", str(tmp_path / "none"))["coordinator"]["seen"]
 
 
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+@needs_prometheus
 def test_prometheus_writes_with_a_password_and_with_a_token(server: Cluster, files: Files, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -266,7 +266,6 @@ def test_prometheus_writes_with_a_password_and_with_a_token(server: Cluster, fil
         {
             "url": f"{server.url}/api/v1/write",
             "tls_config": {"ca_file": str(files.ca_file)},
-            "queue_config": {"batch_send_deadline": "200ms"},
             "write_relabel_configs": [{"target_label": "via", "replacement": via}],
             **credentials,
         }
@@ -276,28 +275,15 @@ def test_prometheus_writes_with_a_password_and_with_a_token(server: Cluster, fil
             ("reader", {"authorization": {"credentials": bearer("reader").split()[1]}}),
         )
     ]
-    config = {
-        "global": {"scrape_interval": "1s"},
-        "scrape_configs": [{"job_name": "self", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}],
-        "remote_write": writes,
-    }
-    (tmp_path / "prometheus.yml").write_text(json.dumps(config))
-    command = ["prometheus", "--enable-feature=agent", f"--config.file={tmp_path / 'prometheus.yml'}"]
-    command += [f"--storage.agent.path={tmp_path / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
-    with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def ways() -> set[str]:
         body = ask(server, "/api/v1/query?query=count%20by%20(via)%20(up)", ALICE).json()
         return {one["metric"]["via"] for one in body["data"]["result"]}
 
-    try:
-        wait_until(lambda: {"basic", "bearer"} <= ways(), 30)
-    finally:
-        process.terminate()
-        process.wait(10)
+    with prometheus(tmp_path, scraping(f"127.0.0.1:{port}", *writes), port=port) as sender:
+        sender.wait_for(lambda: {"basic", "bearer"} <= ways())
     assert ways() == {"basic", "bearer"}
-    assert b"the token reader has not the role write" in (tmp_path / "log").read_bytes()
+    assert b"the token reader has not the role write" in sender.log.read_bytes()
 
 
 def test_files_change_under_load(server: Cluster, files: Files) -> None:

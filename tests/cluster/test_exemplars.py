@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import http.server
 import itertools
-import shutil
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -16,8 +14,9 @@ import pytest
 import snappy
 
 from loadtest.harness.cluster import Cluster, Response
-from loadtest.harness.remote_write_bodies import HEADERS
-from tests.unit.exemplar_requests import Exemplar, body
+from loadtest.harness.remote_write_bodies import HEADERS, HEADERS_V2
+from tests.cluster.prometheus import needs_prometheus, prometheus, scraping
+from tests.unit.exemplar_requests import Exemplar, body, body_v2, request_v2
 
 T0_S = 1_700_000_000
 ALL_TIME = {"start": str(T0_S), "end": str(T0_S + 1000)}
@@ -28,6 +27,10 @@ Sent = tuple[dict[str, str], list[tuple[int, float]], list[Exemplar]]
 
 def send(cluster: Cluster, *series: Sent) -> Response:
     return cluster.request("POST", "/api/v1/write", snappy.compress(body(series)), HEADERS)
+
+
+def send_v2(cluster: Cluster, raw: bytes) -> Response:
+    return cluster.request("POST", "/api/v1/write", snappy.compress(raw), HEADERS_V2)
 
 
 def at(second: float, trace: str = "abc", value: float = 6.0) -> Exemplar:
@@ -112,6 +115,35 @@ def test_bad_exemplars_are_named_and_the_rest_is_stored(cluster: Cluster, name: 
     assert found(cluster, name)["data"] == [{"seriesLabels": series, "exemplars": [shown(1), shown(2)]}]
 
 
+def test_version_2_stores_the_same_and_names_what_is_wrong(cluster: Cluster, name: str) -> None:
+    own: list[Sent] = [({"__name__": name, "i": str(i)}, [(T0_S * 1000, 1.0)] * (i % 2), [at(i)]) for i in range(8)]
+    answer = send_v2(cluster, body_v2(own))
+    assert (answer.status, answer.headers["x-prometheus-remote-write-exemplars-written"]) == (204, "8")
+    assert send(cluster, *own).status == 204  # the same ones, which are there already
+    request = request_v2([({"__name__": name, "i": "0"}, [(T0_S * 1000, 2.0)], [at(9), at(10)])])
+    request.timeseries[0].exemplars[0].labels_refs[1] = 99
+    answer = send_v2(cluster, request.SerializeToString())
+    assert (answer.status, answer.headers["x-prometheus-remote-write-exemplars-written"]) == (400, "1")
+    assert f'series 0 {{__name__="{name}", i="0"}}: a label reference of an exemplar is 99' in answer.json()["error"]
+    exemplars = {str(i): [shown(i)] for i in range(8)}
+    exemplars["0"].append(shown(10))
+    assert {own["seriesLabels"]["i"]: own["exemplars"] for own in found(cluster, name)["data"]} == exemplars
+
+
+@pytest.mark.parametrize("sent_body", [body, body_v2])
+def test_exemplars_that_are_switched_off_are_not_acknowledged_by_version_2(new_cluster, sent_body) -> None:
+    cluster = new_cluster(shards=2, workers=1, settings={"TRIPTYCH_EXEMPLARS_BYTES": "0"}).start()
+    raw = sent_body([({"__name__": "m"}, [(T0_S * 1000, 1.0)], [at(1)])])
+    headers = HEADERS if sent_body is body else HEADERS_V2
+    answer = cluster.request("POST", "/api/v1/write", snappy.compress(raw), headers)
+    assert answer.headers["x-prometheus-remote-write-exemplars-written"] == "0"
+    if sent_body is body:
+        assert answer.status == 204
+    else:
+        assert answer.status == 400
+        assert answer.json()["error"] == "1 samples stored, 1 exemplars not, because TRIPTYCH_EXEMPLARS_BYTES is 0"
+
+
 def test_a_deletion_takes_exemplars_too(new_cluster) -> None:
     cluster = new_cluster(shards=2, workers=1, settings={"TRIPTYCH_ADMIN_API": "true"}).start()
     assert (
@@ -172,41 +204,16 @@ class _Target(http.server.BaseHTTPRequestHandler):
         """Nobody reads it."""
 
 
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Debian's prometheus is not installed")
+@needs_prometheus
 def test_prometheus_sends_the_exemplars_of_its_targets(cluster: Cluster, tmp_path: Path) -> None:
     target = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Target)
     threading.Thread(target=target.serve_forever, daemon=True).start()
-    (tmp_path / "prometheus.yml").write_text(
-        f"""
-global: {{scrape_interval: 1s}}
-scrape_configs: [{{job_name: hits, static_configs: [{{targets: ["127.0.0.1:{target.server_port}"]}}]}}]
-remote_write:
-  - url: "http://127.0.0.1:{cluster.port}/api/v1/write"
-    send_exemplars: true
-    queue_config: {{batch_send_deadline: 100ms}}
-"""
-    )
-    with open(tmp_path / "prometheus.log", "wb") as log:
-        sender = subprocess.Popen(
-            [
-                "prometheus",
-                "--enable-feature=exemplar-storage",
-                f"--config.file={tmp_path}/prometheus.yml",
-                f"--storage.tsdb.path={tmp_path}/tsdb",
-                "--web.listen-address=127.0.0.1:0",
-            ],
-            stdout=log,
-            stderr=log,
-        )
+    config = scraping(f"127.0.0.1:{target.server_port}", {"url": f"{cluster.url}/api/v1/write", "send_exemplars": True})
     try:
-        give_up = time.monotonic() + 40
-        while not (data := found(cluster, "hits_total")["data"]):
-            assert sender.poll() is None and time.monotonic() < give_up, (tmp_path / "prometheus.log").read_text()
-            time.sleep(0.2)
-        assert [own["seriesLabels"]["job"] for own in data] == ["hits"]
-        own_labels = {"trace_id": "abc", "span_id": "def"}
-        assert data[0]["exemplars"] == [{"labels": own_labels, "value": "1.5", "timestamp": 1700000000.25}]
+        with prometheus(tmp_path, config, feature="exemplar-storage") as sender:
+            data = sender.wait_for(lambda: found(cluster, "hits_total")["data"])
     finally:
-        sender.kill()
-        sender.wait()
         target.shutdown()
+    assert [own["seriesLabels"]["job"] for own in data] == ["scraped"]
+    own_labels = {"trace_id": "abc", "span_id": "def"}
+    assert data[0]["exemplars"] == [{"labels": own_labels, "value": "1.5", "timestamp": 1700000000.25}]

@@ -81,7 +81,7 @@ FORMS = {"percent sign without digits": b"query=%zz", "escapes that are not UTF-
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     running = ForkedCluster(tmp_path_factory.mktemp("malformed"), shards=1, workers=1).start()
     give_up = time.monotonic() + 30
-    while "kernels compiled" not in running.log("coordinator") and time.monotonic() < give_up:
+    while "speed measured" not in running.log("coordinator") and time.monotonic() < give_up:
         time.sleep(0.05)
     yield running
     running.stop()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import snappy
 from loadtest.harness.cluster import Cluster, Response
 from loadtest.harness.remote_write_bodies import HEADERS, body
 from proto import remote_write_pb2
+from tests.cluster.prometheus import needs_prometheus, prometheus, scraping
 
 COUNTER, GAUGE = 1, 2
 COUNTED = "triptych_samples_in"
@@ -101,34 +100,13 @@ def test_metadata_survives_the_death_of_every_process_and_is_partial_without_a_w
     cluster.supervisor.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Debian's prometheus is not installed")
+@needs_prometheus
 def test_prometheus_sends_its_metadata(new_cluster, tmp_path: Path) -> None:
     cluster = new_cluster(shards=2, workers=1).start()
-    port = cluster.port
-    (tmp_path / "prometheus.yml").write_text(
-        f"""
-global: {{scrape_interval: 1s}}
-scrape_configs: [{{job_name: triptych, static_configs: [{{targets: ["127.0.0.1:{port}"]}}]}}]
-remote_write: [{{url: "http://127.0.0.1:{port}/api/v1/write", metadata_config: {{send: true, send_interval: 1s}}}}]
-"""
+    every_second = {"send": True, "send_interval": "1s"}
+    config = scraping(
+        f"127.0.0.1:{cluster.port}", {"url": f"{cluster.url}/api/v1/write", "metadata_config": every_second}
     )
-    with open(tmp_path / "prometheus.log", "wb") as log:
-        sender = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={tmp_path}/prometheus.yml",
-                f"--storage.tsdb.path={tmp_path}/tsdb",
-                "--web.listen-address=127.0.0.1:0",
-            ],
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        give_up = time.monotonic() + 40
-        while not (found := cluster.get("/api/v1/metadata", metric=COUNTED).json()["data"]):
-            assert sender.poll() is None and time.monotonic() < give_up, (tmp_path / "prometheus.log").read_text()
-            time.sleep(0.2)
-        assert [entry["type"] for entry in found[COUNTED]] == ["counter"]
-    finally:
-        sender.kill()
-        sender.wait()
+    with prometheus(tmp_path, config) as sender:
+        found = sender.wait_for(lambda: cluster.get("/api/v1/metadata", metric=COUNTED).json()["data"])
+    assert [entry["type"] for entry in found[COUNTED]] == ["counter"]

@@ -12,6 +12,7 @@ import pytest
 import snappy
 
 from loadtest.harness.cluster import Cluster, Response
+from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import HEADERS, HEADERS_V2, body, body_v2, request_v2
 from proto import remote_write_v2_pb2
 
@@ -107,15 +108,16 @@ def test_a_request_that_is_refused_as_a_whole_says_that_nothing_was_written(
     assert written(answer) == ("0", "0", "0")
 
 
-def test_histograms_and_exemplars_are_refused_and_the_rest_is_stored(cluster: Cluster, name: str) -> None:
+def test_a_histogram_that_is_not_valid_is_refused_and_the_rest_is_stored(cluster: Cluster, name: str) -> None:
     request = request_v2([({"__name__": name, "i": "0"}, [(T, 1.0)]), ({"__name__": name, "i": "1"}, [])])
-    request.timeseries[0].exemplars.add(labels_refs=[1, 2], value=1, timestamp=T)
-    request.timeseries[1].histograms.append(b"\x10\x01")
+    one = histogram_message(timestamp=T, count_int=1, positive_spans=[(0, 1)], positive_deltas=[1])
+    request.timeseries[1].histograms.extend([histogram_message(timestamp=T - 1, schema=9), one])
     answer = send(cluster, request.SerializeToString())
     assert answer.status == 400
-    assert answer.json()["error"] == ("1 samples stored, 1 histograms and 1 exemplars not, which are not supported")
-    assert written(answer) == ("1", "0", "0")
-    assert values(cluster, name) == {"0": "1"}
+    text = answer.json()["error"]
+    assert text.startswith("1 samples and 1 histograms stored, these refused: series 1 {")
+    assert f'i="1"}}: the histogram at {T - 1} ms is not valid: schema 9 is unknown' in text
+    assert written(answer) == ("1", "1", "0")
 
 
 def test_metadata_comes_with_the_series_and_stays(new_cluster) -> None:

@@ -1,20 +1,25 @@
-"""Back end (b): a cluster over HTTP, filled by remote write and emptied by deleting every series."""
+"""Back end (b): a cluster over HTTP, filled by remote write 2.0 and emptied by deleting every series."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import re
 import urllib.parse
+from operator import itemgetter
 from typing import Any
 
 import snappy
 
 from loadtest.harness.memory_source import label_set
-from proto.remote_write_pb2 import Label, Sample, TimeSeries, WriteRequest
-from shared.labels import METRIC_NAME, Labels
-from tests.conformance.answer import Answer, Pairs
+from loadtest.harness.remote_write_bodies import HEADERS_V2, request_v2
+from proto.remote_write_v2_pb2 import Request
+from shared.labels import METRIC_NAME
+from tests.conformance.answer import Answer, Pairs, Shown
 from tests.conformance.data import Data
 from tests.conformance.script import Times
+from tests.histogram_batches import message_of
+from tests.oracle_native_histograms import NativeHistogram
 
 REQUEST_TIMEOUT_S = 60.0
 EVERY_SERIES = f'{{{METRIC_NAME}=~".+"}}'
@@ -23,8 +28,9 @@ SERIES_PER_WRITE = 500
 
 class ClusterBackend:
     name = "cluster"
-    start_timestamps = False
-    annotates = True
+    start_timestamps = True
+    histograms = True
+    known_remarks: re.Pattern[str] | None = None
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_TIMEOUT_S)
@@ -32,10 +38,10 @@ class ClusterBackend:
     def replace(self, data: Data) -> None:
         """Hold exactly `data`."""
         self._expect(204, "/api/v1/admin/tsdb/delete_series", _form({"match[]": EVERY_SERIES}), _FORM)
-        series = [_time_series(labels, data[labels].floats) for labels in data]
-        for first in range(0, len(series), SERIES_PER_WRITE):
-            body = WriteRequest(timeseries=series[first : first + SERIES_PER_WRITE]).SerializeToString()
-            self._expect(204, "/api/v1/write", snappy.compress(body), _REMOTE_WRITE)
+        label_sets = list(data)
+        for first in range(0, len(label_sets), SERIES_PER_WRITE):
+            part = {labels: data[labels] for labels in label_sets[first : first + SERIES_PER_WRITE]}
+            self._expect(204, "/api/v1/write", snappy.compress(_request(part).SerializeToString()), HEADERS_V2)
 
     def instant(self, text: str, time_ms: int) -> Answer:
         return self._ask("/api/v1/query", {"query": text, "time": _seconds(time_ms)})
@@ -65,7 +71,6 @@ class ClusterBackend:
 
 
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-_REMOTE_WRITE = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
 
 
 def _form(parameters: dict[str, str]) -> bytes:
@@ -76,11 +81,15 @@ def _seconds(ms: int) -> str:
     return f"{ms / 1000:.3f}"
 
 
-def _time_series(labels: Labels, floats: dict[int, tuple[float, int]]) -> TimeSeries:
-    return TimeSeries(
-        labels=[Label(name=name, value=value) for name, value in labels],
-        samples=[Sample(value=floats[time][0], timestamp=time) for time in sorted(floats)],
-    )
+def _request(data: Data) -> Request:
+    request = request_v2([(labels, []) for labels in data])
+    for series, samples in zip(request.timeseries, data.values(), strict=True):
+        for time_ms, value, start_ms in samples.in_order():
+            if isinstance(value, NativeHistogram):
+                series.histograms.append(message_of(value, time_ms, start_ms))
+            else:
+                series.samples.add(timestamp=time_ms, value=value, start_timestamp=start_ms)
+    return request
 
 
 def _answer(document: dict[str, Any]) -> Answer:
@@ -91,9 +100,24 @@ def _answer(document: dict[str, Any]) -> Answer:
     elif kind == "scalar":
         answer.series = [((), _pairs([result]))]
     else:
-        answer.series = [(label_set(one["metric"]), _pairs(one.get("values") or [one["value"]])) for one in result]
+        answer.series = [(label_set(one["metric"]), _points(one)) for one in result]
     return answer
+
+
+def _points(series: dict[str, Any]) -> Pairs:
+    """The floats and histograms of a series, ascending in time."""
+    floats = series.get("values") or ([series["value"]] if "value" in series else [])
+    histograms = series.get("histograms") or ([series["histogram"]] if "histogram" in series else [])
+    return sorted(_pairs(floats) + [(round(time * 1000), _shown(one)) for time, one in histograms], key=itemgetter(0))
 
 
 def _pairs(pairs: list[tuple[float, str]]) -> Pairs:
     return [(round(time * 1000), float(value)) for time, value in pairs]
+
+
+def _shown(histogram: dict[str, Any]) -> Shown:
+    buckets = tuple(
+        (int(rule), float(left), float(right), float(count))
+        for rule, left, right, count in histogram.get("buckets", ())
+    )
+    return Shown(float(histogram["count"]), float(histogram["sum"]), buckets)

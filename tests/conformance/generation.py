@@ -1,4 +1,4 @@
-"""Random data and random queries over it, for comparing evaluators.
+"""Random queries over random data, for comparing evaluators.
 
 A query is text; beside it stands whether its values are exact in floating point whatever the order of additions.
 What is not continuous (comparisons, selections by rank, floor, division …) is only applied to exact values, so that two
@@ -7,35 +7,21 @@ evaluators that differ in the last bit of a mean still agree.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from hypothesis import strategies as st
 
-from loadtest.harness.memory_source import label_set
-from shared.labels import Labels
-from tests.conformance.series_text import STALE
+from tests.conformance.generated_data import METRICS, DataSet, Draw, data_sets
 
 COMPARISON_CASES = int(os.environ.get("TRIPTYCH_COMPARISON_CASES", "600"))
 COMPARISON_SEED = int(os.environ.get("TRIPTYCH_COMPARISON_SEED", "20241"))
 
-Draw = Callable[..., Any]
-Points = list[tuple[int, float]]
-
-INTERVALS_MS = (10_000, 15_000, 30_000, 60_000)
 STEPS_MS = (7_000, 15_000, 30_000, 60_000, 150_000)
-SAMPLES_MIN = 8
-SAMPLES_MAX = 24
-SERIES_MIN = 5
-SERIES_MAX = 12
 DEPTH_MAX = 4
-METRICS = ("gauge", "up_total", "req_total")
-TARGETS = (("a", "1", ""), ("a", "2", "x"), ("b", "1", ""), ("b", "3", "y"), ("a", "3", ""))
-BOUNDS = ("0.5", "1", "2", "+Inf")
-SPECIAL = (math.nan, math.inf, -math.inf, math.nan, -0.0, 0.5)
+QUERIES_MAX = 6
+"""Queries on one data set: hypothesis varies the data more eagerly than the queries."""
 
 
 @dataclass(frozen=True)
@@ -44,57 +30,6 @@ class Text:
 
     text: str
     exact: bool = True
-
-
-# Data
-
-
-@st.composite
-def series_points(draw: Draw, counter: bool) -> Points:
-    """Some samples from about t=0 on, with gaps, stale markers, resets and special values."""
-    interval = draw(st.sampled_from(INTERVALS_MS))
-    start = draw(st.sampled_from((0, 0, 0, 1, 5_000, 120_000)))
-    events = draw(st.lists(st.integers(0, 31), min_size=SAMPLES_MIN, max_size=SAMPLES_MAX))
-    special = 16 if draw(st.integers(0, 2)) == 0 else 27
-    points: Points = []
-    value = float(draw(st.integers(0, 9)))
-    for i, event in enumerate(events):
-        time_ms = start + i * interval
-        if event == 31:
-            points.append((time_ms, STALE))
-        elif event >= 28:
-            continue
-        elif event >= special and not counter:
-            points.append((time_ms, SPECIAL[i % len(SPECIAL)]))
-        else:
-            if counter:
-                value = 0.0 if event == 26 else value + event // 4
-            else:
-                value = event - 12.0 if event % 3 else event / 2
-            points.append((time_ms, value))
-    return points
-
-
-@st.composite
-def data_sets(draw: Draw) -> dict[Labels, Points]:
-    """A few series of the metrics above, and mostly some info series and a classic histogram."""
-    data: dict[Labels, Points] = {}
-    for i in range(draw(st.integers(SERIES_MIN, SERIES_MAX))):
-        metric = METRICS[i % len(METRICS)]
-        job, instance, zone = draw(st.sampled_from(TARGETS))
-        labels = {"__name__": metric, "job": job, "instance": instance, "zone": zone}
-        data[label_set(labels)] = draw(series_points(metric != "gauge"))
-    if draw(st.integers(0, 3)):
-        for job, instance, _ in TARGETS[draw(st.integers(0, 2)) :]:
-            version = draw(st.sampled_from(("v1", "v2")))
-            labels = {"__name__": "target_info", "job": job, "instance": instance, "version": version}
-            data[label_set(labels)] = draw(series_points(False))
-    if draw(st.integers(0, 3)):
-        for instance in draw(st.sampled_from(("1", "12"))):
-            for bound in BOUNDS[draw(st.integers(0, 1)) :]:
-                labels = {"__name__": "lat_bucket", "job": "a", "instance": instance, "le": bound}
-                data[label_set(labels)] = draw(series_points(True))
-    return data
 
 
 # Queries
@@ -273,6 +208,41 @@ def histograms(draw: Draw, depth: int) -> Text:
     return Text(str(several if draw(st.integers(0, 4)) == 0 else call), False)
 
 
+EXACT_READOUTS = (
+    "histogram_count({})",
+    "histogram_sum({})",
+)
+READOUTS = (
+    "histogram_avg({})",
+    "histogram_stddev({})",
+    "histogram_stdvar({})",
+    "histogram_quantile(0.9, {})",
+    "histogram_quantile(0.5, {})",
+    "histogram_quantile(0.01, {})",
+    "histogram_quantile(1.5, {})",
+    "histogram_fraction(0, 1.5, {})",
+    "histogram_fraction(-Inf, 0.3, {})",
+    'histogram_quantiles({}, "q", 0.25, 1)',
+)
+"""A count that is zero but for the last bit, and another that is zero, make them differ by much."""
+
+
+@st.composite
+def readouts(draw: Draw, depth: int) -> Text:
+    """What is read from native histograms."""
+    kind = draw(st.integers(0, 3))
+    if kind == 0:
+        func = draw(st.sampled_from(("rate", "increase", "irate", "delta", "sum_over_time", "avg_over_time")))
+        ranged = f"{func}({draw(selectors())}[{draw(st.sampled_from(('1m', '150s', '5m')))}])"
+        grouping = draw(st.sampled_from(GROUPINGS))
+        inner = Text(str(draw(st.sampled_from((ranged, f"sum{grouping}({ranged})")))))
+    else:
+        inner = draw(vectors(depth - 1))
+    if inner.exact and kind != 1:
+        return Text(str(draw(st.sampled_from(READOUTS))).format(inner.text), False)
+    return Text(str(draw(st.sampled_from(EXACT_READOUTS))).format(inner.text), inner.exact and kind != 0)
+
+
 @st.composite
 def enriched(draw: Draw, depth: int) -> Text:
     vector: Text = draw(vectors(depth - 1))
@@ -346,6 +316,18 @@ def operations(draw: Draw, depth: int) -> Text:
     return Text(f"({lhs.text}) {op}{flag}{matching} ({rhs.text})", exact)
 
 
+@st.composite
+def trims(draw: Draw, depth: int) -> Text:
+    lhs: Text = draw(vectors(depth - 1))
+    op = draw(st.sampled_from(("</", ">/")))
+    limit = draw(
+        st.sampled_from(("1", "0", "1.5", "-1.2", "0.3", "5", "Inf", "-Inf", "NaN", "on(job) max by (job) (gauge)"))
+    )
+    if not lhs.exact:
+        return lhs
+    return Text(f"({lhs.text}) {op} {limit}", False)
+
+
 def vectors(depth: int) -> st.SearchStrategy[Text]:
     """Queries whose answer is an instant vector."""
     return _vectors(depth) if depth > 0 else _leaves()
@@ -375,3 +357,21 @@ def queries(draw: Draw) -> str:
     depth = draw(st.sampled_from((1, 2, 2, 3, DEPTH_MAX)))
     found: Text = draw(_vectors(depth))
     return found.text
+
+
+@st.composite
+def native_queries(draw: Draw) -> str:
+    """Half of them read numbers from histograms or trim them at last."""
+    if draw(st.booleans()):
+        return str(draw(queries()))
+    found: Text = draw(draw(st.sampled_from((readouts, readouts, trims)))(draw(st.sampled_from((1, 2, 2, 3)))))
+    return found.text
+
+
+@st.composite
+def cases(draw: Draw) -> tuple[DataSet, list[str]]:
+    """A data set and queries over it. A third of the cases is about native histograms."""
+    histograms = draw(st.integers(0, 9)) >= 6
+    queries_ = native_queries() if histograms else queries()
+    texts: list[str] = draw(st.lists(queries_, min_size=1, max_size=QUERIES_MAX))
+    return draw(data_sets(histograms)), texts

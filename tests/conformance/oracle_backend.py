@@ -1,28 +1,35 @@
-"""The oracle as a back end: it judges the values that the project's own scripts expect. It gives no annotations."""
+"""The oracle as a back end: it judges the values that the project's own scripts expect. Of remarks it
+gives those about native histograms."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
 
 from shared.errors import TriptychError
 from shared.labels import Labels
 from shared.promql import ast, parser, types
 from shared.promql.model import Grid
 from tests import oracle
-from tests.conformance.answer import Answer
+from tests.conformance.answer import Answer, Pairs
 from tests.conformance.data import Data
 from tests.conformance.script import Times
-from tests.oracle_values import OracleError, Point, as_labels
+from tests.conformance.series_text import Histogram
+from tests.oracle_values import KNOWN_REMARKS, METADATA, Number, OracleError, Point, Remarks, Series, as_labels
 
 
 class OracleBackend:
     name = "oracle"
-    start_timestamps = False
-    annotates = False
+    start_timestamps = True
+    histograms = True
+    known_remarks: re.Pattern[str] | None = KNOWN_REMARKS
 
     def __init__(self) -> None:
         self._data: dict[Labels, list[Point]] = {}
 
     def replace(self, data: Data) -> None:
-        self._data = {labels: [(t, v) for t, (v, _) in samples.floats.items()] for labels, samples in data.items()}
+        self._data = {labels: [Point(*row) for row in samples.in_order()] for labels, samples in data.items()}
 
     def instant(self, text: str, time_ms: int) -> Answer:
         return self._ask(text, Grid(time_ms, time_ms), ranged=False)
@@ -41,16 +48,32 @@ class OracleBackend:
                 return Answer("error", error="invalid expression type for range query")
             if kind in (ast.ValueType.STRING, ast.ValueType.MATRIX):
                 return self._other(expr, grid)
-            result = oracle.evaluate(expr, self._data, grid)
+            remarks = Remarks()
+            result = oracle.evaluate(expr, self._data, grid, remarks)
         except (TriptychError, OracleError) as error:
             return Answer("error", error=str(error))
-        shape = "matrix" if ranged else "scalar" if kind is ast.ValueType.SCALAR else "vector"
-        return Answer(shape, list(result.items()))  # type: ignore[arg-type]
+        shape: Literal["matrix", "scalar", "vector"] = (
+            "matrix" if ranged else "scalar" if kind is ast.ValueType.SCALAR else "vector"
+        )
+        answer = Answer(shape, [(labels, shown(points)) for labels, points in result.items()])
+        for level, place in remarks.places(text):
+            (answer.warnings if level == "warning" else answer.infos).append(place)
+        return answer
 
     def _other(self, expr: ast.Expr, grid: Grid) -> Answer:
         value = oracle.Oracle(self._data, grid).at(expr, grid.start_ms)
         if isinstance(value, str):
             return Answer("string", string=value)
         assert isinstance(value, list)
-        series = [(as_labels(s.labels, without=("__name__",) if s.drop_name else ()), s.points) for s in value]
-        return Answer("matrix", [one for one in series if one[1]])
+        series = [one for one in value if isinstance(one, Series) and one.points]
+        return Answer(
+            "matrix", [(as_labels(s.labels, METADATA if s.drop_name else ()), shown(s.points)) for s in series]
+        )
+
+
+def shown(points: Sequence[tuple[int, Number] | Point]) -> Pairs:
+    """Points as answers have them."""
+    return [
+        (time_ms, value if isinstance(value, float) else Histogram(value, names_hint=True))
+        for time_ms, value, *_ in points
+    ]

@@ -26,8 +26,11 @@ class Backend(Protocol):
     name: str
     start_timestamps: bool
     """Whether samples can be given start timestamps."""
-    annotates: bool
-    """Whether answers have warnings, infos, texts of errors and an order."""
+    known_remarks: re.Pattern[str] | None
+    """The texts of the warnings and infos that answers may have, which then have no texts of errors and no order; None:
+    they have everything."""
+    histograms: bool
+    """Whether samples can be native histograms."""
 
     def replace(self, data: Data) -> None: ...
     def instant(self, text: str, time_ms: int) -> Answer: ...
@@ -75,10 +78,10 @@ def run_script(path: Path, backend: Backend) -> Iterator[Outcome]:
 
 def _faults(case: Eval, backend: Backend) -> Iterator[str]:
     if case.times is not None:
-        yield from differences(case, backend.range(case.query, case.times), annotates=backend.annotates)
+        yield from differences(case, backend.range(case.query, case.times), backend.known_remarks)
         return
     answer = backend.instant(case.query, case.time_ms)
-    faults = list(differences(case, answer, annotates=backend.annotates))
+    faults = list(differences(case, answer, backend.known_remarks))
     yield from faults
     if not faults and _holds_in_ranges(case, answer):
         yield from _range_faults(case, backend)
@@ -107,17 +110,18 @@ def _range_faults(case: Eval, backend: Backend) -> Iterator[str]:
 
 
 def _unsupported(case: Eval, holdings: Holdings, backend: Backend) -> str:
-    """Why the evaluation cannot be judged: it needs native histograms, or start timestamps where there are none."""
-    if case.holds_histograms:
+    """Why the evaluation cannot be judged: it needs native histograms or start timestamps where there are none."""
+    if case.holds_histograms and not backend.histograms:
         return "expects native histograms"
     starts = set() if backend.start_timestamps else {n for n, samples in holdings.data.items() if samples.has_start}
-    if not holdings.histograms and not starts:
+    histograms = set() if backend.histograms else {n for n, samples in holdings.data.items() if samples.has_histogram}
+    if not histograms and not starts:
         return ""
     try:
         selectors = list(_selectors(parser.parse(case.query)))
     except TriptychError:
         return ""
-    if any(_matches(matchers, labels) for matchers in selectors for labels in holdings.histograms):
+    if any(_matches(matchers, labels) for matchers in selectors for labels in histograms):
         return "selects native histograms"
     if any(_matches(matchers, labels) for matchers in selectors for labels in starts):
         return "selects samples with start timestamps"

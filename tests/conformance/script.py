@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from shared.labels import METRIC_NAME, Labels
+from shared.labels import Labels
+from tests.conformance.custom_buckets import with_custom_buckets
 from tests.conformance.series_text import (
     Histogram,
     Point,
@@ -35,8 +36,6 @@ class Load:
     line: int
     interval_ms: int
     series: dict[Labels, LoadedSeries] = field(default_factory=dict)
-    custom_bucket_histograms: set[Labels] = field(default_factory=set)
-    """Native histograms that `load_with_nhcb` would add beside the classic series."""
 
 
 @dataclass(slots=True)
@@ -153,19 +152,12 @@ def _load(load: Load, body: list[str], with_nhcb: bool) -> Load:
             continue
         labels = parse_labels(metric)
         load.series[labels] = LoadedSeries(parse_points(points), offsets.pop(metric, None))
-        if with_nhcb:
-            load.custom_bucket_histograms.update(_custom_bucket_histogram(labels))
     if offsets:
         raise ValueError(f"start timestamps without a series: {', '.join(offsets)}")
+    if with_nhcb:
+        found = with_custom_buckets({labels: series.points for labels, series in load.series.items()})
+        load.series |= {labels: LoadedSeries(points) for labels, points in found.items()}
     return load
-
-
-def _custom_bucket_histogram(labels: Labels) -> Iterator[Labels]:
-    """The native histogram that a classic histogram's series becomes part of, if it is one."""
-    pairs = dict(labels)
-    base = re.sub(r"_(bucket|sum|count)$", "", pairs.get(METRIC_NAME, ""))
-    if base != pairs.get(METRIC_NAME):
-        yield tuple(sorted((n, base if n == METRIC_NAME else v) for n, v in labels if n != "le"))
 
 
 def _expectations(case: Eval, old_form: str | None, body: list[str]) -> Eval:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from loadtest.harness.memory_source import label_set
 from shared.labels import METRIC_NAME, Labels
 from shared.promql.model import STALE_NAN_BITS
+from tests.conformance.histogram_notation import parse_histograms
+from tests.oracle_native_histograms import NativeHistogram
 
 STALE: float = struct.unpack("<d", struct.pack("<Q", STALE_NAN_BITS))[0]
 
@@ -26,9 +28,10 @@ _LABEL = re.compile(rf"\s*(?:([A-Za-z_]\w*)|{_QUOTED})\s*(?:=\s*{_QUOTED})?\s*,?
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A native histogram's place in a list of points; the project does not hold them yet."""
+    """`names_hint`: whether the script says what the counter reset hint is."""
 
-    text: str
+    value: NativeHistogram
+    names_hint: bool = False
 
 
 Point = float | Histogram | None
@@ -112,8 +115,7 @@ def parse_points(text: str) -> list[Point]:
         elif word == "stale":
             points.append(STALE)
         elif word.startswith("{{"):
-            times = re.search(r"\}\}x([0-9]+)$", word)
-            points.extend([Histogram(word)] * (1 + int(times[1]) if times else 1))
+            points.extend(Histogram(one, "counter_reset_hint" in word) for one in parse_histograms(word))
         elif match:
             value, step = float(match[1]), float(match[2] or 0)
             for _ in range(1 + int(match[3] or 0)):

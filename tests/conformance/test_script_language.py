@@ -12,6 +12,7 @@ from tests.conformance.answer import Answer, differences, same_value
 from tests.conformance.data import Holdings
 from tests.conformance.script import Clear, Eval, Load, Remark, ScriptError, parse_script
 from tests.conformance.series_text import STALE, Histogram, parse_labels, parse_points, parse_start_offsets_ms
+from tests.oracle_native_histograms import NativeHistogram
 
 NAN = math.nan
 
@@ -33,7 +34,13 @@ def case(tmp_path: Path, text: str) -> Eval:
         ("1-0.5x2", [1, 0.5, 0]),
         ("0x2", [0, 0, 0]),
         ("1e3+1e1x1", [1000, 1010]),
-        ("{{count:1}} {{sum:1 count:2}}x1", [Histogram("{{count:1}}"), *[Histogram("{{sum:1 count:2}}x1")] * 2]),
+        (
+            "{{count:1}} {{sum:1 count:2 counter_reset_hint:unknown}}x1",
+            [
+                Histogram(NativeHistogram(count=1.0)),
+                *[Histogram(NativeHistogram(count=2.0, sum=1.0), names_hint=True)] * 2,
+            ],
+        ),
     ],
 )
 def test_points_expand(text: str, points: list[object]) -> None:
@@ -100,7 +107,7 @@ def test_loads_add_up_and_replace_at_equal_times(tmp_path: Path) -> None:
         holdings.load(command)
 
     (samples,) = holdings.data.values()
-    assert samples.values().tolist() == [1, 5, 6]
+    assert [value for _, value, _ in samples.in_order()] == [1, 5, 6]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from proto import remote_write_pb2
+from loadtest.harness.remote_write_bodies import Symbols
+from proto import remote_write_pb2, remote_write_v2_pb2
 from shared import labels
 from shared.labels import Labels
 from shared.promql.ast import Matcher
@@ -18,7 +19,11 @@ Exemplar = tuple[Pairs, float, int]
 ALL_TIME = (-(1 << 60), 1 << 60)
 
 
-def body(series: Iterable[tuple[Pairs, Sequence[tuple[int, float]], Sequence[Exemplar]]]) -> bytes:
+Series = tuple[Pairs, Sequence[tuple[int, float]], Sequence[Exemplar]]
+"""Labels, samples, exemplars."""
+
+
+def body(series: Iterable[Series]) -> bytes:
     """A request with these (labels, samples, exemplars); a mapping is sent sorted by name, pairs in their order."""
     request = remote_write_pb2.WriteRequest()
     for own_labels, samples, exemplars in series:
@@ -34,6 +39,29 @@ def body(series: Iterable[tuple[Pairs, Sequence[tuple[int, float]], Sequence[Exe
 def _add(target, pairs: Pairs) -> None:  # type: ignore[no-untyped-def]
     for name, value in sorted(pairs.items()) if isinstance(pairs, Mapping) else pairs:
         target.add(name=name, value=value)
+
+
+def request_v2(series: Iterable[Series]) -> remote_write_v2_pb2.Request:
+    """What `body` sends by version 1.0, by version 2.0."""
+    symbols, request = Symbols(), remote_write_v2_pb2.Request()
+    for own_labels, samples, exemplars in series:
+        entry = request.timeseries.add(labels_refs=_references(symbols, own_labels))
+        for timestamp, value in samples:
+            entry.samples.add(timestamp=timestamp, value=value)
+        for exemplar_labels, value, timestamp in exemplars:
+            references = _references(symbols, exemplar_labels)
+            entry.exemplars.add(labels_refs=references, value=value, timestamp=timestamp)
+    request.symbols.extend(symbols.places)
+    return request
+
+
+def body_v2(series: Iterable[Series]) -> bytes:
+    return request_v2(series).SerializeToString()
+
+
+def _references(symbols: Symbols, pairs: Pairs) -> list[int]:
+    ordered = sorted(pairs.items()) if isinstance(pairs, Mapping) else pairs
+    return [symbols.place(text) for pair in ordered for text in pair]
 
 
 def listed(record: ExemplarRecord) -> list[tuple[int, Labels, float, int]]:

@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from shared.histograms.references import is_reference, references, rows_of
 from shared.labels import LabelFrame, Symbols
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import Grid, Matrix, Scalar
+from tests.histogram_batches import batch_of, histograms_of
+from tests.oracle_native_histograms import NativeHistogram, compact
 
-Row = tuple[Mapping[str, str], Sequence[float | None]]
+Cell = float | NativeHistogram | None
+Row = tuple[Mapping[str, str], Sequence[Cell]]
 """A label set and its values, None where there is no sample."""
 
 STEP_MS = 60_000
@@ -26,13 +30,22 @@ class Bench:
     def matrix(self, *rows: Row, drop_name: bool = False) -> Matrix:
         labels = LabelFrame.of([row[0] for row in rows], self.context.symbols)
         shape = (len(rows), self.grid.steps)
-        cells = [[np.nan if value is None else value for value in row[1]] for row in rows]
+        found = [value for row in rows for value in row[1] if isinstance(value, NativeHistogram)]
+        numbers = iter(references(np.arange(len(found))))
+        cells = [
+            [
+                np.nan if value is None else next(numbers) if isinstance(value, NativeHistogram) else value
+                for value in row[1]
+            ]
+            for row in rows
+        ]
         present = [[value is not None for value in row[1]] for row in rows]
         return Matrix(
             labels,
             np.array(cells, dtype=np.float64).reshape(shape),
             np.array(present, dtype=np.bool_).reshape(shape),
             np.full(len(rows), drop_name),
+            batch_of(found) if found else None,
         )
 
     def scalar(self, *values: float) -> Scalar:
@@ -43,19 +56,24 @@ class Bench:
         return [annotation.text for annotation in self.context.annotations.items.values()]
 
 
-def rows(matrix: Matrix) -> list[tuple[dict[str, str], list[float | None]]]:
-    """What `matrix` holds, in its order."""
+def rows(matrix: Matrix) -> list[tuple[dict[str, str], list[Cell]]]:
+    """What `matrix` holds, in its order; histograms without their empty buckets."""
+    found = [] if matrix.histograms is None else histograms_of(matrix.histograms)
+
+    def cell(value: np.ndarray) -> Cell:
+        return compact(found[int(rows_of(value))]) if is_reference(value) else float(value)
+
     return [
         (
             dict(matrix.labels.labels(row)),
             [
-                float(value) if there else None
-                for value, there in zip(matrix.values[row], matrix.present[row], strict=True)
+                cell(matrix.values[row, step : step + 1].reshape(())) if matrix.present[row, step] else None
+                for step in range(matrix.present.shape[1])
             ],
         )
         for row in range(matrix.labels.size)
     ]
 
 
-def by_labels(matrix: Matrix) -> dict[tuple[tuple[str, str], ...], list[float | None]]:
+def by_labels(matrix: Matrix) -> dict[tuple[tuple[str, str], ...], list[Cell]]:
     return {tuple(sorted(labels.items())): values for labels, values in rows(matrix)}

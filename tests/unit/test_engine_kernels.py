@@ -12,9 +12,9 @@ from loadtest.harness.memory_source import MemorySource
 from shared.labels import LabelFrame, Symbols
 from shared.processor_time import ProcessorTime
 from shared.promql.ast import Matcher, VectorSelector
-from shared.promql.engine import range_functions, scan
+from shared.promql.engine import range_functions, readings, scan
 from shared.promql.engine.invariance import step_invariant
-from shared.promql.engine.kernels.counters import extrapolated
+from shared.promql.engine.kernels.counters import extrapolation
 from shared.promql.model import Grid, RangeVector, Samples
 from shared.promql.parser import parse
 from tests.unit.engine_answers import at, remarks, rows, source
@@ -48,7 +48,7 @@ def test_an_increase_goes_on_to_the_windows_ends_or_half_a_gap_where_they_are_fa
 ) -> None:
     """An increase of 10 over 10 ms, before and after whose samples the window has so much room."""
     for counter, first_value in ((False, 0.0), (False, 2.0), (True, 1000.0)):
-        got = extrapolated(
+        got = 10.0 * extrapolation(
             10.0,
             first_value,
             FIRST_T,
@@ -78,18 +78,18 @@ def test_an_increase_goes_on_to_the_windows_ends_or_half_a_gap_where_they_are_fa
 def test_a_counter_is_not_continued_to_below_zero(
     result: float, first_value: float, counter: bool, expected: float
 ) -> None:
-    got = extrapolated(result, first_value, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T, FIRST_T - 10, counter)
+    got = result * extrapolation(result, first_value, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T, FIRST_T - 10, counter)
     assert got == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("zero_t", "expected"), [(95, 10.0), (91, 10.0), (90, 12.0), (89, 12.0)])
 def test_a_counter_known_to_have_been_zero_within_the_window_counts_from_there(zero_t: int, expected: float) -> None:
-    got = extrapolated(10.0, 2.0, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T, zero_t, True)
+    got = 10.0 * extrapolation(10.0, 2.0, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T, zero_t, True)
     assert got == pytest.approx(expected)
 
 
 def test_an_increase_from_a_known_zero_goes_on_to_the_windows_end() -> None:
-    got = extrapolated(10.0, 0.0, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T + 3, FIRST_T - 5, True)
+    got = 10.0 * extrapolation(10.0, 0.0, FIRST_T, LAST_T, 2, FIRST_T - 10, LAST_T + 3, FIRST_T - 5, True)
     assert got == pytest.approx(10.0 * 18 / 15)
 
 
@@ -130,7 +130,7 @@ def test_overlapping_start_times_are_remarked_on_however_much_is_read_at_once(mo
     expected = remarks("increase(m_total[1m])", overlapping, 20)
     assert len(expected) == 1 and "overlaps" in expected[0][0]
     assert remarks("increase(m_total[1m])", apart, 20) == []
-    monkeypatch.setattr(range_functions, "KERNEL_WORK", 1)
+    monkeypatch.setattr(readings, "KERNEL_WORK", 1)
     assert remarks("increase(m_total[1m])", overlapping, 20) == expected
     assert remarks("increase(m_total[1m])", apart, 20) == []
 
@@ -208,16 +208,16 @@ def test_a_smoothed_value_lies_between_samples_that_are_no_further_than_the_look
 def test_a_kernel_is_called_with_so_many_samples_and_steps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     data = source({"m": [1.0, 2.0, 3.0]})
     expected = rows("sum_over_time(m[30s])", data, 0, 40, 10)
-    monkeypatch.setattr(range_functions, "KERNEL_WORK", 6)
+    monkeypatch.setattr(readings, "KERNEL_WORK", 6)
     steps: list[int] = []
-    parts = range_functions._parts
+    parts = readings.parts
 
-    def noted(reading: range_functions.Reading, work_max: int) -> Iterator[range_functions.Reading]:
+    def noted(reading: readings.Reading, work_max: int) -> Iterator[readings.Reading]:
         for part in parts(reading, work_max):
             steps.append(part.windows.steps)
             yield part
 
-    monkeypatch.setattr(range_functions, "_parts", noted)
+    monkeypatch.setattr(readings, "parts", noted)
     assert rows("sum_over_time(m[30s])", data, 0, 40, 10) == expected
     assert steps == [2, 2, 1]
     steps.clear()
@@ -231,12 +231,12 @@ def test_a_light_query_calls_kernels_with_less_at_once(monkeypatch: pytest.Monke
     calls: list[int] = []
     kernel = range_functions.RANGE_FUNCTIONS["sum_over_time"]
 
-    def noted(reading: range_functions.Reading) -> None:
+    def noted(reading: readings.Reading) -> None:
         calls.append(reading.windows.steps)
         kernel(reading)
 
     monkeypatch.setitem(range_functions.RANGE_FUNCTIONS, "sum_over_time", noted)
-    monkeypatch.setattr(range_functions, "LIGHT_KERNEL_WORK", 6)
+    monkeypatch.setattr(readings, "LIGHT_KERNEL_WORK", 6)
     assert rows("sum_over_time(m[30s])", data, 0, 40, 10) == expected
     assert calls == [5]
     calls.clear()

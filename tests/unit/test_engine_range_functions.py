@@ -10,11 +10,12 @@ import pytest
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import NotExecutable
 from shared.kernels import Kernel, compile_all
-from shared.promql.engine import range_functions
+from shared.promql.engine import readings
 from shared.promql.engine.kernels import (
     counters,
     extended,
     extremes,
+    histogram_windows,
     moments,
     order_statistics,
     tallies,
@@ -213,7 +214,7 @@ def test_work_cut_into_bounded_calls_of_a_kernel_changes_no_answer(text: str, mo
     rng = np.random.default_rng(3)
     data = source({"q": [0.2, 0.4, 0.9] * 9, **{f'm{{i="{i}"}}': rng.normal(size=20).tolist() for i in range(3)}})
     whole = rows(text, data, 0, 250, 5)
-    monkeypatch.setattr(range_functions, "KERNEL_WORK", 45)
+    monkeypatch.setattr(readings, "KERNEL_WORK", 45)
     assert rows(text, data, 0, 250, 5) == whole
 
 
@@ -246,7 +247,7 @@ def test_every_step_of_a_range_query_is_the_instant_query_at_its_time(text: str,
 
 def test_warming_up_compiles_every_kernel_for_one_signature() -> None:
     compile_all()
-    modules = (windows, counters, tallies, extremes, extended, moments, trends, order_statistics)
+    modules = (windows, counters, tallies, extremes, extended, moments, trends, order_statistics, histogram_windows)
     compiled = [item for module in modules for item in vars(module).values() if isinstance(item, Kernel)]
     alone("rate(m[1m])", source({"m": [1, 2]}), 10)
     at("sum(quantile_over_time(0.5, m[1m:1s]))", source({"m": [1, 2]}), 10)

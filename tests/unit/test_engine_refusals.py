@@ -30,7 +30,7 @@ from shared.promql.ast import (
     ValueType,
     VectorSelector,
 )
-from shared.promql.engine import aggregation_parameters, batches, evaluator, range_functions, scan
+from shared.promql.engine import aggregation_parameters, batches, evaluator, range_functions, smoothed
 from shared.promql.engine.context import resolved
 from shared.promql.engine.finishing import finish
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
@@ -273,7 +273,7 @@ def test_the_times_of_a_smoothed_selector_are_the_evaluations() -> None:
     bench = Bench()
     bench.context.source = data
     node = replace(M, smoothed=True)
-    assert scan.sample_times("start_timestamp", node, Grid(5000, 10_000, 5000), bench.context).values.tolist() == [
+    assert smoothed.sample_times("start_timestamp", node, Grid(5000, 10_000, 5000), bench.context).values.tolist() == [
         [0.0, 0.0]
     ]
 

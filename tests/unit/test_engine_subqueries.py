@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from loadtest.harness.local_queries import instant, range_query
+from loadtest.harness.memory_source import MemorySource
+from shared.histograms.references import references
 from shared.labels import Symbols
 from shared.promql import parser
 from shared.promql.ast import Aggregate, Subquery
@@ -12,6 +17,10 @@ from shared.promql.engine import batches, evaluator, partial, subquery
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.finishing import finish
 from shared.promql.model import Grid, Matrix, RangeVector
+from tests.conformance.answer import Answer, series_differences
+from tests.conformance.memory_backend import answer_of
+from tests.histogram_batches import batch_of
+from tests.oracle_native_histograms import NativeHistogram
 from tests.unit.engine_answers import at, named, rows, source
 
 
@@ -96,6 +105,36 @@ def test_batches_of_series_change_no_answer(text: str, monkeypatch: pytest.Monke
     value = finish(partial.merge(node, [part], param, grid, context))
     assert isinstance(value, Matrix)
     assert {named(value, i) for i in range(value.labels.size)} == set(whole)
+
+
+@pytest.mark.parametrize("text", ["sum by (a) (h)", "avg(rate(h[30s]))", "sum(h </ 1.5)", "max(histogram_count(h))"])
+def test_batches_of_histograms_are_bounded_by_their_buckets(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    series, width, steps = 300, 4, 7
+    histograms = [
+        NativeHistogram(count=4.0 * i, sum=4.0 * i, positive=dict.fromkeys((1, 2, 5, 9), float(i)))
+        for i in range(1, 1 + series * steps)
+    ]
+    times, values = np.arange(steps) * 10_000, references(np.arange(len(histograms))).reshape(series, steps)
+    labels = [(("__name__", "h"), ("a", str(i % 3)), ("b", str(i))) for i in range(series)]
+    data = MemorySource(dict(zip(labels, ((times, row) for row in values), strict=True)), batch_of(histograms))
+
+    def answer() -> Answer:
+        grid = Grid(0, 60_000, 10_000)
+        result = range_query(text, data, grid)
+        return answer_of(text, result.value, result.annotations, grid, ranged=True)
+
+    whole, sizes = answer(), []
+    evaluate = partial.partial
+
+    def recorded(*arguments: Any) -> partial.Partial:
+        sizes.append(arguments[1].labels.size)
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(partial, "partial", recorded)
+    monkeypatch.setattr(batches, "BATCH_BUCKETS", 20 * steps * (width + 1))
+    in_batches = answer()
+    assert sizes == [20] * (series // 20)
+    assert not list(series_differences(whole.series, in_batches.series))
 
 
 def test_expressions_that_join_series_are_not_batched() -> None:

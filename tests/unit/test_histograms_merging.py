@@ -155,12 +155,17 @@ def test_compacting_leaves_the_buckets_with_observations(rows: list[NativeHistog
 close = st.one_of(exponential(WHOLE, reach=2), exponential(WHOLE, reach=2), custom(WHOLE))
 
 
+def has_same_digits(threshold: float, *parts: NativeHistogram) -> bool:
+    """Whether a sum's zero threshold is the same in the oracle and here: it is that of a part, or a boundary at a power
+    of two. Other boundaries have other last digits than Prometheus's, which are used here."""
+    return threshold in {part.zero_threshold for part in parts} or math.frexp(threshold)[0] == 0.5
+
+
 @EXAMPLES
-@given(st.lists(st.tuples(close, close)), st.booleans())
-def test_counter_resets_are_seen(pairs: list[tuple[NativeHistogram, NativeHistogram]], trusts_hints: bool) -> None:
-    pairs += [
-        (a, replace(oracle.compact(oracle.summed([a, b])), hint=b.hint)) for a, b in pairs if a.is_custom == b.is_custom
-    ]
+@given(st.lists(st.tuples(close, close)))
+def test_counter_resets_are_seen(pairs: list[tuple[NativeHistogram, NativeHistogram]]) -> None:
+    sums = [(a, b, oracle.compact(oracle.summed([a, b]))) for a, b in pairs if a.is_custom == b.is_custom]
+    pairs += [(a, replace(h, hint=b.hint)) for a, b, h in sums if has_same_digits(h.zero_threshold, a, b)]
     # Pairs of which the second differs from the first in one respect only.
     for h, _ in pairs[:5]:
         if h.is_custom:
@@ -172,8 +177,8 @@ def test_counter_resets_are_seen(pairs: list[tuple[NativeHistogram, NativeHistog
         pairs += [(h, oracle.wider_zero(h, h.zero_threshold + t)) for t in (0.25, 1.0)]
     batch = batch_of([h for pair in pairs for h in pair])
     rows = np.arange(0, 2 * len(pairs), 2)
-    got = resets.resets(batch, rows, rows + 1, trusts_hints=trusts_hints)
-    assert got.tolist() == [oracle.is_reset(a, b, trusts_hints=trusts_hints) for a, b in pairs]
+    got = resets.resets(batch, rows, rows + 1)
+    assert got.tolist() == [oracle.is_reset(a, b) for a, b in pairs]
 
 
 @EXAMPLES

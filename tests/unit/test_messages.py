@@ -18,11 +18,14 @@ ANSWER = SubQueryReply(Shape("matrix", 4, 5), (Remark("info", "text", 6),), 7, 0
 @pytest.mark.parametrize(
     ("message", "columns"),
     [
-        (SUBQUERY, ["up", "value", 1, 2, 3]),
-        (EvaluateBody(1, 2, 3, 4, 5, (SUBQUERY,)), [1, 2, 3, 4, 5, [["up", "value", 1, 2, 3]], "arrays", 0]),
-        (Shape("matrix", 1, 2), ["matrix", 1, 2, [], False, [], 0, 0]),
+        (SUBQUERY, ["up", "value", 1, 2, 3, False]),
+        (EvaluateBody(1, 2, 3, 4, 5, (SUBQUERY,)), [1, 2, 3, 4, 5, [["up", "value", 1, 2, 3, False]], "arrays", 0]),
+        (Shape("matrix", 1, 2), ["matrix", 1, 2, [], False, [], 0, 0, False]),
         (Remark("info", "text", None), ["info", "text", None]),
-        (EvaluateReply((ANSWER,)), [[[["matrix", 4, 5, [], False, [], 0, 0], [["info", "text", 6]], 7, 0.5, 8]]]),
+        (
+            EvaluateReply((ANSWER,)),
+            [[[["matrix", 4, 5, [], False, [], 0, 0, False], [["info", "text", 6]], 7, 0.5, 8, 0]]],
+        ),
     ],
 )
 def test_a_query_and_its_answer_are_values_without_names_that_nobody_changes(

@@ -11,7 +11,8 @@ import pytest
 from shared.errors import NotExecutable
 from shared.promql.ast import Binary, Matching, VectorSelector
 from shared.promql.engine import rows as engine_rows
-from shared.promql.engine.binary import ARITHMETIC_UFUNCS, COMPARISON_UFUNCS, evaluate_binary
+from shared.promql.engine.binary import evaluate_binary
+from shared.promql.engine.operations import ARITHMETIC_UFUNCS, COMPARISON_UFUNCS
 from shared.promql.model import Matrix, Scalar
 from shared.promql.operators import ARITHMETIC, COMPARISONS
 from tests.unit.operators_setup import Bench, by_labels, rows

@@ -10,8 +10,8 @@ from shared.promql import parser
 from shared.promql.model import Grid
 from tests import oracle
 from tests.conformance.series_text import STALE
+from tests.oracle_aggregations import plain_text
 from tests.oracle_histograms import bucket_fraction, bucket_quantile
-from tests.oracle_operators import plain_text
 from tests.oracle_values import OracleError
 
 DATA = {

@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from tests import oracle_windows
-from tests.oracle_values import OracleError, Series
+from tests import oracle_folds, oracle_windows
+from tests.oracle_values import OracleError, Point, Series
 
 
 def series(*points: tuple[int, float], window: tuple[int, int] = (0, 60_000)) -> Series:
     """Points as (seconds, value)."""
-    return Series({"l": "1"}, [(t * 1000, float(v)) for t, v in points], *window)
+    return Series({"l": "1"}, [Point(t * 1000, float(v)) for t, v in points], *window)
 
 
 def value(name: str, of: Series, *params: float, time_ms: int = 60_000) -> float | None:
@@ -62,7 +62,7 @@ def test_deviation_is_of_the_population() -> None:
 
 
 def test_quantile_interpolates_and_takes_nan_as_smallest() -> None:
-    assert oracle_windows.quantile(0.75, [4, math.nan, 2]) == 3
+    assert oracle_folds.quantile(0.75, [4, math.nan, 2]) == 3
 
 
 def test_prediction_goes_on_from_the_time_of_evaluation() -> None:
@@ -80,14 +80,14 @@ def test_smoothing_factors_are_between_zero_and_one() -> None:
 
 def test_anchored_window_starts_from_the_sample_before_it() -> None:
     window = series((70, 30), (100, 45), window=(60_000, 120_000))
-    window.mode, window.before = "anchored", [(40_000, 20.0), (55_000, 25.0)]
+    window.mode, window.before = "anchored", [Point(40_000, 20.0), Point(55_000, 25.0)]
 
     assert value("increase", window) == 20
 
 
 def test_smoothed_window_interpolates_at_both_edges() -> None:
     window = series((70, 30), (110, 50), window=(60_000, 120_000))
-    window.mode, window.before, window.after = "smoothed", [(50_000, 20.0)], [(130_000, 70.0)]
+    window.mode, window.before, window.after = "smoothed", [Point(50_000, 20.0)], [Point(130_000, 70.0)]
 
     assert value("delta", window) == pytest.approx(60 - 25)
 

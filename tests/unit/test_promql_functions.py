@@ -39,9 +39,8 @@ def test_every_function_is_classified_by_the_series_it_must_see(signature: Signa
         (Scope.RELABELLED, "label_join label_replace"),
         (
             Scope.ARGUMENT,
-            "absent absent_over_time histogram_avg histogram_count histogram_fraction histogram_quantile "
-            "histogram_quantiles histogram_stddev histogram_stdvar histogram_sum scalar sort sort_by_label "
-            "sort_by_label_desc sort_desc",
+            "absent absent_over_time histogram_fraction histogram_quantile histogram_quantiles scalar sort "
+            "sort_by_label sort_by_label_desc sort_desc",
         ),
         (Scope.BEYOND_ARGUMENT, "info"),
     ],

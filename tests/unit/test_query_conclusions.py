@@ -30,7 +30,7 @@ from coordinator.queries.evaluation import (
 )
 from coordinator.queries.explain import explain, stats
 from coordinator.queries.gate import HEAVY, Place
-from coordinator.queries.merge import SeriesBecameEqual
+from coordinator.queries.joining import SeriesBecameEqual
 from coordinator.queries.planner import plan
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, Unavailable

@@ -127,6 +127,7 @@ def test_what_the_cache_of_blocks_keeps_is_not_counted(monkeypatch: pytest.Monke
     from worker.series.blocks import block as block_module
     from worker.series.blocks.block import Block
     from worker.series.blocks.cache import DecodedCache
+    from worker.series.blocks.sections import Chunk
 
     kept = SimpleNamespace(size_bytes=MEGABYTE)
 
@@ -138,7 +139,7 @@ def test_what_the_cache_of_blocks_keeps_is_not_counted(monkeypatch: pytest.Monke
     monkeypatch.setattr(Block, "_read", lambda self, *_: b"")
     monkeypatch.setattr(Block, "_chunk_bytes", lambda self, *_: b"")
     monkeypatch.setattr(
-        block_module.chunks, "decode", lambda *_: (np.zeros(MEGABYTE, dtype=np.int64), np.zeros(MEGABYTE))
+        block_module.sections, "decode", lambda *_: Chunk(np.zeros(MEGABYTE, dtype=np.int64), np.zeros(MEGABYTE))
     )
     row = SimpleNamespace(name="b", samples=1, directory_at=0, size_bytes=0, directory_hash=0)
     opened = Block(cast(Any, row), cast(Any, None), DecodedCache(64 * MEGABYTE))
@@ -151,5 +152,5 @@ def test_what_the_cache_of_blocks_keeps_is_not_counted(monkeypatch: pytest.Monke
     )
     with account.open():
         assert opened.directory() is kept  # type: ignore[comparison-overlap]
-        assert len(opened.chunk(cast(Any, directory), 0)[0]) == MEGABYTE
+        assert len(opened.chunk(cast(Any, directory), 0).times_ms) == MEGABYTE
     assert account.used_bytes == 0

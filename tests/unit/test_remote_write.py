@@ -180,17 +180,6 @@ def test_many_refused_series_are_counted_and_a_few_named() -> None:
     assert len(answer.refused) == remote_write.REFUSED_SHOWN_MAX
 
 
-def test_histograms_are_counted_and_skipped() -> None:
-    request = remote_write_pb2.WriteRequest()
-    entry = request.timeseries.add()
-    entry.labels.add(name="__name__", value="m")
-    entry.samples.add(value=1, timestamp=1)
-    entry.exemplars.add(value=1, timestamp=1)
-    entry.histograms.append(b"\x10\x01")
-    answer = cut(request.SerializeToString(), 1, LIMITS)
-    assert (answer.exemplars, answer.histograms, answer.samples) == (1, 1, 1)
-
-
 @pytest.mark.parametrize("unknown_field", [b"", b"\x7a\x01x"])
 def test_metadata_is_read_between_series(unknown_field: bytes) -> None:
     said = remote_write_pb2.WriteRequest()

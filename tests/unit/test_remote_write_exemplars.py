@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.series import remote_write
+from coordinator.series.exemplars import EXEMPLARS_MAX
 from coordinator.series.remote_write import Cut, Limits, cut
 from loadtest.harness.remote_write_bodies import UNLIMITED
 from proto import remote_write_pb2
@@ -151,7 +152,7 @@ def test_a_refused_exemplar_of_a_series_not_in_canonical_form_is_named_by_its_pl
 
 
 def test_exemplars_without_end_are_refused() -> None:
-    count = remote_write.EXEMPLARS_MAX + 1
+    count = EXEMPLARS_MAX + 1
     with pytest.raises(TooLarge, match="the request has 100001 exemplars; the limit is 100000"):
         cut(body([(M, [], [({}, 1.0, 1)] * count)]), 1, LIMITS)
 

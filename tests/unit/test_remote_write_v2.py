@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from coordinator.series import metadata, remote_write, remote_write_v2
 from coordinator.series.remote_write import Cut, Limits
 from coordinator.series.walk import PLAIN, STATUS
+from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import UNLIMITED, body, body_v2, request_v2
 from proto import remote_write_v2_pb2
+from shared import exemplar_frames, sample_frames
 from shared.errors import BadData, TooLarge
 from shared.messages.series import FamilyMetadata
 from shared.protobuf_fields import delimited_head, varint
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.unit.test_remote_write import LIMITS, SHARDS, any_times, parts_of, series, texts
 
 BYTES_MAX = 1 << 30
@@ -76,16 +79,22 @@ def test_names_in_the_order_of_an_earlier_series_are_not_taken_for_those_of_the_
     assert is_plain.tolist() == [list(names) == sorted(names) for names in shapes]
 
 
-@given(st.lists(st.tuples(any_times, st.floats(width=64), any_times), min_size=1, max_size=4), st.booleans())
-def test_start_timestamps_are_read_and_change_nothing(samples: list[tuple[int, float, int]], is_odd: bool) -> None:
+@given(st.lists(st.tuples(any_times, st.floats(width=64), st.just(0) | any_times), max_size=4), st.booleans())
+def test_start_timestamps_are_stored_beside_the_samples(samples: list[tuple[int, float, int]], is_odd: bool) -> None:
     labels = [("a", "x"), ("__name__", "m")] if is_odd else [("__name__", "m"), ("a", "x")]
     request = request_v2([(labels, [])])
     for timestamp, value, start in samples:
         request.timeseries[0].samples.add(timestamp=timestamp, value=value, start_timestamp=start)
-    first = remote_write.cut(body([(labels, [sample[:2] for sample in samples])]), 1, LIMITS)
+    is_valid = [all(TIME_MS_MIN <= t <= TIME_MS_MAX for t in (time, start)) for time, _, start in samples]
+    kept = [sample for sample, valid in zip(samples, is_valid, strict=True) if valid]
+    first = remote_write.cut(body([(labels, [sample[:2] for sample in kept])]), 1, LIMITS)
     second = cut(request.SerializeToString())
-    assert frames_of(second) == frames_of(first)
-    assert second.refused == first.refused
+    assert parts_of(second) == parts_of(first) or any(np.isnan(value) for _, value, _ in samples)
+    assert second.refused_count == len(samples) - len(kept)
+    for frame in second.parts.get(0, []):
+        starts = sample_frames.parse(bytes(frame)).start_timestamps_ms
+        assert (starts is None) == (not any(start for _, _, start in kept))
+        assert starts is None or starts.tolist() == [start for _, _, start in kept]
 
 
 @pytest.mark.parametrize("is_odd", [False, True])
@@ -97,6 +106,34 @@ def test_created_timestamps_of_earlier_drafts_and_stale_markers_are_taken(is_odd
     assert (answer.samples, answer.refused) == (1, [])
     [frame] = answer.parts[0]
     assert struct.pack("<Q", 0x7FF0000000000002) in bytes(frame)
+    starts = sample_frames.parse(bytes(frame)).start_timestamps_ms
+    assert starts is not None
+    assert starts.tolist() == [1_700_000_000_000]
+
+
+@pytest.mark.parametrize("is_odd", [False, True])
+def test_a_created_timestamp_is_that_of_samples_without_one_of_their_own(is_odd: bool) -> None:
+    message = remote_write_v2_pb2.RawTimeSeries(labels_refs=[1, 2], created_timestamp=7)
+    for time, start in ((10, 0), (20, 9)):
+        message.samples.add(timestamp=time, start_timestamp=start)
+        message.histograms.append(histogram_message(timestamp=time + 1, start_timestamp=start))
+    raw = message.SerializeToString() + (b"\x78\x01" if is_odd else b"")
+    answer = cut(b"\x22\x00\x22\x08__name__\x22\x01m" + delimited_head(5, len(raw)) + raw)
+    columns = sample_frames.joined([sample_frames.parse(bytes(frame)) for frame in answer.parts[0]])
+    assert columns.times_ms.tolist() == [10, 20, 11, 21]
+    assert columns.start_timestamps_ms is not None
+    assert columns.start_timestamps_ms.tolist() == [7, 9, 7, 9]
+
+
+def test_a_created_timestamp_out_of_range_refuses_the_samples_that_need_it() -> None:
+    message = remote_write_v2_pb2.RawTimeSeries(labels_refs=[1, 2], created_timestamp=1 << 62)
+    for time, start in ((10, 0), (20, 9)):
+        message.samples.add(timestamp=time, start_timestamp=start)
+        message.histograms.append(histogram_message(timestamp=time, start_timestamp=start))
+    raw = message.SerializeToString()
+    answer = cut(b"\x22\x00\x22\x08__name__\x22\x01m" + delimited_head(5, len(raw)) + raw)
+    assert (answer.samples, answer.histograms, answer.refused_count) == (1, 1, 2)
+    assert [f"start timestamp is {1 << 62} ms" in text for text in answer.refused] == [True, True]
 
 
 def test_fields_between_samples_are_passed_over() -> None:
@@ -106,7 +143,12 @@ def test_fields_between_samples_are_passed_over() -> None:
     first, second = (message.SerializeToString() for message in samples)
     raw = b"\x0a\x02\x01\x02" + first + b"\x30\x0b" + second + b"\x22\x00" + first
     answer = cut(b"\x22\x00\x22\x08__name__\x22\x04good" + delimited_head(5, len(raw)) + raw)
-    assert frames_of(answer) == frames_of(remote_write.cut(body([(GOOD[0], [(1, 1), (2, 2), (1, 1)])]), 1, LIMITS))
+    samples_frame, exemplars_frame = frames_of(answer)[0]
+    columns = sample_frames.parse(samples_frame)
+    assert (columns.times_ms.tolist(), columns.values.tolist()) == ([1, 2, 1], [1.0, 2.0, 1.0])
+    assert columns.start_timestamps_ms is not None
+    assert columns.start_timestamps_ms.tolist() == [11, 11, 11]
+    assert exemplar_frames.parse(exemplars_frame).times_ms.tolist() == [0]
 
 
 def test_what_follows_an_odd_number_of_references_is_not_one() -> None:
@@ -218,14 +260,14 @@ def test_a_series_that_is_cut_off_within_is_named_and_the_others_are_kept(damage
     assert answer.refused[0].startswith("series 1 is not a protobuf TimeSeries")
 
 
-def test_exemplars_and_histograms_are_counted_in_plain_series_and_odd_ones() -> None:
+def test_exemplars_and_histograms_are_stored_of_plain_series_and_odd_ones() -> None:
     request = request_v2([GOOD, ([("b", "c"), ("__name__", "odd")], [(1, 1.0)])])
     for entry in request.timeseries:
         entry.exemplars.add(labels_refs=[1, 2], value=1, timestamp=1)
-        entry.histograms.append(b"\x10\x01")
-        entry.histograms.append(b"\x10\x01")
+        entry.histograms.append(histogram_message(timestamp=5))
+        entry.histograms.append(histogram_message(timestamp=6))
     answer = cut(request.SerializeToString())
-    assert (answer.exemplars, answer.exemplars_left_out, answer.histograms, answer.samples) == (0, 2, 4, 2)
+    assert (answer.exemplars, answer.exemplars_left_out, answer.histograms, answer.samples) == (2, 0, 4, 2)
 
 
 def test_metadata_is_that_of_version_1_by_family_each_once() -> None:

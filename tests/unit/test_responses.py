@@ -18,6 +18,7 @@ from coordinator import responses
 from coordinator.calls import Waits
 from coordinator.context import CONTEXT, Context
 from coordinator.dispatch import Dispatcher
+from coordinator.pressure import CROWD
 from coordinator.queries.gate import Gate
 from coordinator.watching.telemetry import Telemetry
 from shared import errors
@@ -201,6 +202,56 @@ async def test_a_request_that_is_turned_away_under_overload_holds_no_place(
     assert b" 403 " in await reader.readuntil(b"\r\n")
     assert served.context.admission.announced == 0
     assert turns == [0]
+    writer.close()
+
+
+async def test_a_request_waits_in_the_room_when_a_crowd_waits_for_each_other(served: SimpleNamespace) -> None:
+    """Before the next look at the state, ten times a second: a crowd is bounded by the request that joins it."""
+    context = served.context
+    context.links.waits.add(1000)
+    answer = asyncio.create_task(served.ask("GET /text HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    context.admission.requests = CROWD
+    async with asyncio.timeout(5):
+        while not len(context.waiting_room):
+            await asyncio.sleep(0.001)
+    assert context.pressure.is_on
+    assert not answer.done()
+    context.admission.requests = 0
+    context.waiting_room.admit()
+    assert (await answer).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(("requests", "wait_ms"), [(CROWD - 1, 1000), (CROWD, 1)])
+async def test_a_request_does_not_wait_without_a_crowd_or_where_a_crowd_is_served_in_time(
+    served: SimpleNamespace, requests: int, wait_ms: float
+) -> None:
+    served.context.links.waits.add(wait_ms)
+    served.context.admission.requests = requests
+    assert (await served.ask("GET /text HTTP/1.1\r\nHost: localhost\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    assert not served.context.pressure.is_on
+
+
+async def test_a_request_is_announced_once_however_many_pieces_it_comes_in(
+    served: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admission, announced = served.context.admission, []
+    announce = admission.announce
+
+    def note(holder: Any) -> None:
+        announce(holder)
+        announced.append(admission.announced)
+
+    monkeypatch.setattr(admission, "announce", note)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    for piece in ("POST /body HTTP/1.1\r\nHost: local", "host\r\nContent-Length: 4\r\n\r\n", "ab", "cd"):
+        writer.write(piece.encode())
+        await asyncio.sleep(0.02)
+    assert (await reader.readuntil(b"abcd")).startswith(b"HTTP/1.1 200 ")
+    assert (announced, admission.announced) == ([1], 0)
+    writer.write(b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
+    for _ in range(2):
+        assert b" 204 " in await reader.readuntil(b"\r\n\r\n")
+    assert (announced, admission.announced) == ([1, 1, 1], 0)
     writer.close()
 
 

@@ -217,7 +217,7 @@ def garbage(path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> Block:
         if what == "directory":
             patch.setattr(blocks_module, "encode_directory", lambda columns: b"x" * 60)
         else:
-            patch.setattr(blocks_module.chunks, "encode", lambda *_: b"\1\1" + bytes(60))
+            patch.setattr(blocks_module.sections, "encode", lambda *_: b"\1\1" + bytes(60))
         writer = BlockWriter(LocalObjects(path), 1)
         writer.add(np.array([0]), np.array([3]), np.array([1, 5, 9]), np.zeros(3))
         return Block(writer.finish(), LocalObjects(path), DecodedCache(1 << 20))

@@ -114,7 +114,7 @@ def test_samples_since_a_time_keep_their_series() -> None:
     assert (found.rows().tolist(), found.times_ms.tolist(), found.values.tolist()) == ([4, 4, 6], [5, 9, 5], [1, 2, 4])
     assert record.since(1) is record
     assert (record.latest_ms, Deletion(np.array([1]), 0, 9).latest_ms) == (9, BEFORE)
-    payload = b"".join(bytes(frame) for frame in record.frames(77))
+    payload = b"".join(map(bytes, journal.encode(record, 77)))
     sequence, again = journal.decode(payload)
     assert (sequence, isinstance(again, Written) and again.rows().tolist()) == (77, [4, 4, 4, 6, 6])
 

@@ -98,7 +98,7 @@ def test_rows_of_blocks_that_make_no_sense_are_said_and_the_others_are_read(shar
 
 
 def payload(record: Written | Deletion, sequence: int) -> memoryview:
-    return memoryview(b"".join(bytes(frame) for frame in record.frames(sequence)))
+    return memoryview(b"".join(map(bytes, journal.encode(record, sequence))))
 
 
 def written(series: list[int], counts: list[int]) -> Written:

@@ -13,8 +13,8 @@ from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, SubQuery, SubQueryReply
 from shared.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql import parser
-from shared.promql.ast import Aggregate, Expr, MatrixSelector, without_parens
-from shared.promql.engine import partial
+from shared.promql.ast import Aggregate, Call, Expr, MatrixSelector, VectorSelector, without_parens
+from shared.promql.engine import partial, scan
 from shared.promql.engine.context import EvalContext, uncounted
 from shared.promql.engine.evaluator import evaluate, evaluate_partial, evaluate_vector
 from shared.promql.engine.finishing import finish
@@ -82,13 +82,15 @@ def _answers(
             cancelled=cancelled,
             processor=processor,
             counted=counted,
+            finds_resets=subquery.finds_resets,
         )
         started = time.perf_counter()
         shape, answer_frames = _answer(subquery, message.form, context)
         left = context.samples_left
         elapsed_ms = (time.perf_counter() - started) * 1000
         remarks = exchange.remarks(context.annotations)
-        answers.append(SubQueryReply(shape, remarks, context.samples_read, elapsed_ms, context.series_read))
+        read = context.samples_read, elapsed_ms, context.series_read, context.buckets_read
+        answers.append(SubQueryReply(shape, remarks, *read))
         frames += answer_frames
     return EvaluateReply(tuple(answers)), frames
 
@@ -98,10 +100,13 @@ def _answer(subquery: SubQuery, form: Form, context: EvalContext) -> tuple[Shape
     expr = without_parens(parser.resolve_durations(parser.parse(subquery.text), context.query_grid))
     if subquery.mode == "samples":
         return exchange.encode(_samples(expr, grid, context))
+    if subquery.mode == "info":
+        return exchange.encode(_info_times(expr, grid, context))
     if subquery.mode == "value":
-        value = evaluate(expr, grid, context)
-        if not isinstance(value, Matrix | RangeVector):
+        evaluated = evaluate(expr, grid, context)
+        if not isinstance(evaluated, Matrix | RangeVector):
             raise Internal(f"{subquery.text!r} is no vector, so it is no sub-query of a shard")
+        value = exchange.without_unused(evaluated)
         return exchange.encode(_rendered(value, form, grid, context) or value)
     if not isinstance(expr, Aggregate):
         raise Internal(f"{subquery.text!r} is no aggregation, so it has no partial form")
@@ -120,7 +125,7 @@ def _rendered(value: Matrix | RangeVector, form: Form, grid: Grid, context: Eval
     finished = finish(value)
     assert isinstance(finished, Matrix | RangeVector)
     writer = SeriesWriter(finished, finished.labels.sort_order(), grid, instant=form == "vector")
-    if writer.bytes_max > TEXT_BYTES_MAX:
+    if writer.bytes_max > TEXT_BYTES_MAX or writer.has_long_series:
         return None
     texts = []
     for text in writer.texts():
@@ -138,6 +143,14 @@ def _relabelled(node: Aggregate, grid: Grid, context: EvalContext) -> tuple[Shap
     return exchange.with_hashes(*exchange.encode(part), exchange.label_hashes(value.labels))
 
 
+def _info_times(expr: Expr, grid: Grid, context: EvalContext) -> Matrix:
+    """The times of the samples of info series, NaN for histograms."""
+    selector = expr.args[0] if isinstance(expr, Call) else None
+    if not isinstance(selector, VectorSelector):
+        raise Internal("the times of info series are asked for by `timestamp` of their selector")
+    return scan.sample_times(scan.INFO_TIMES, selector, grid, context)
+
+
 def _samples(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:
     """All samples of a range selector's series between the ends of the grid, staleness markers included."""
     if not isinstance(expr, MatrixSelector):
@@ -150,7 +163,7 @@ def _samples(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:
         context.check()
         last = min(first + SERIES_PER_READ, labels.size)
         samples = selection.read(first, last)
-        context.charge(len(samples.values))
+        context.charge(len(samples.values), samples.buckets)
         batch = labels.take(slice(first, last))
         parts.append(RangeVector(batch, samples, np.zeros(batch.size, dtype=np.bool_)))
     joined = exchange.joined(parts)

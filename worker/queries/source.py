@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from shared.labels import LabelFrame, Symbols, concat
+from shared.messages.exchange import joined_samples
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
 from shared.promql.regex import unchecked
@@ -37,7 +38,7 @@ class ShardSelection:
             wanted = ids[max(first - at, 0) : max(last - at, 0)]
             if len(wanted):
                 pieces.append(part.read(wanted, self._start_ms, self._end_ms))
-        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+        return pieces[0] if len(pieces) == 1 else joined_samples(pieces)
 
 
 class ShardSource:
@@ -69,13 +70,3 @@ class ShardSource:
                 ids.append(part_ids)
         labels = LabelFrame(symbols, 0) if not frames else frames[0] if len(frames) == 1 else concat(frames)
         return ShardSelection(labels, parts, ids, start_ms, end_ms)
-
-
-def _joined(pieces: Sequence[Samples]) -> Samples:
-    """Samples of some series and then of others."""
-    lengths = [np.diff(piece.offsets) for piece in pieces]
-    return Samples(
-        np.concatenate(([0], np.cumsum(np.concatenate(lengths)))) if pieces else np.zeros(1, dtype=np.int64),
-        np.concatenate([piece.timestamps_ms for piece in pieces]) if pieces else np.zeros(0, dtype=np.int64),
-        np.concatenate([piece.values for piece in pieces]) if pieces else np.zeros(0),
-    )

@@ -22,59 +22,22 @@ from numpy.typing import NDArray
 from shared.telemetry import event
 from shared.wire import Frame
 from worker.damage import DamageReport
-from worker.series import exemplar_record
+from worker.series import exemplar_record, sample_record
+from worker.series.arena import BEFORE
 from worker.series.exemplar_record import ExemplarRecord
-from worker.series.head import BEFORE
+from worker.series.sample_record import Written
 from worker.storage.faces import JournalStream, RowBatch, Rows
 
 _HEADER = struct.Struct("<BBHIQQ")
 """Kind, version, unused, number of runs, ids or exemplars, number of samples or bytes of the exemplars' labels,
 sequence: 24 bytes, so that the columns are aligned."""
 _RANGE = struct.Struct("<qq")
-_SAMPLES, _DELETION, _EXEMPLARS = 1, 2, 3
+_SAMPLES, _DELETION, _EXEMPLARS, _EXTENDED_SAMPLES = 1, 2, 3, 4
+"""Kinds. Samples are extended where they have start timestamps or are histograms."""
 _VERSION = 1
 _KEY = struct.Struct(">Q")
 SEALED = b"series/sealed"
 _NEXT = b"series/sequence"
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Samples in order of arrival, as runs: run i is counts[i] samples of series[i]. `series` and `counts` int64[runs],
-    `times_ms` int64[n], `values` float64[n]."""
-
-    series: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    times_ms: NDArray[np.int64]
-    values: NDArray[np.float64]
-
-    def rows(self) -> NDArray[np.int64]:
-        """int64[n]: the series of each sample."""
-        if len(self.series) == len(self.times_ms):
-            return self.series  # every run has a sample, so one each
-        return np.repeat(self.series, self.counts)
-
-    def of(self, series: NDArray[np.int64]) -> Written:
-        """The same samples with other ids of their series: int64[runs]."""
-        return Written(series, self.counts, self.times_ms, self.values)
-
-    @property
-    def latest_ms(self) -> int:
-        return int(self.times_ms.max(initial=BEFORE))
-
-    def since(self, start_ms: int) -> Written:
-        """The samples with t ≥ start."""
-        is_since = self.times_ms >= start_ms
-        if is_since.all():
-            return self
-        series = self.rows()[is_since]
-        return Written(series, np.ones(len(series), dtype=np.int64), self.times_ms[is_since], self.values[is_since])
-
-    def frames(self, sequence: int) -> list[Frame]:
-        """The record."""
-        header = _HEADER.pack(_SAMPLES, _VERSION, 0, len(self.series), len(self.times_ms), sequence)
-        runs = (self.series.astype(np.int32).data, self.counts.astype(np.int32).data)
-        return [header, self.times_ms.data, self.values.data, *runs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +53,6 @@ class Deletion:
         """BEFORE: a deletion is needed only as long as earlier records are needed."""
         return BEFORE
 
-    def frames(self, sequence: int) -> list[Frame]:
-        """The record."""
-        header = _HEADER.pack(_DELETION, _VERSION, 0, len(self.series), 0, sequence)
-        return [header, _RANGE.pack(self.start_ms, self.end_ms), self.series.astype(np.int32).data]
-
 
 Record = Written | Deletion | ExemplarRecord
 
@@ -104,7 +62,11 @@ def encode(record: Record, sequence: int) -> list[Frame]:
     if isinstance(record, ExemplarRecord):
         header = _HEADER.pack(_EXEMPLARS, _VERSION, 0, len(record), len(record.labels), sequence)
         return [header, *record.frames()]
-    return record.frames(sequence)
+    if isinstance(record, Deletion):
+        header = _HEADER.pack(_DELETION, _VERSION, 0, len(record.series), 0, sequence)
+        return [header, _RANGE.pack(record.start_ms, record.end_ms), record.series.astype(np.int32).data]
+    kind = _EXTENDED_SAMPLES if record.is_extended else _SAMPLES
+    return [_HEADER.pack(kind, _VERSION, 0, len(record.series), len(record.times_ms), sequence), *record.frames()]
 
 
 def decode(data: Frame) -> tuple[int, Record]:
@@ -112,26 +74,19 @@ def decode(data: Frame) -> tuple[int, Record]:
     kind, version, _, runs, samples, sequence = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise ValueError(f"version {version} is not known to this release")
-    at = _HEADER.size
+    columns = memoryview(data)[_HEADER.size :]
     if kind == _EXEMPLARS:
-        return sequence, exemplar_record.decode(memoryview(data)[at:], runs, samples)
-    size = at + (_RANGE.size + 4 * runs if kind == _DELETION else 16 * samples + 8 * runs)
-    if size != memoryview(data).nbytes:
-        raise ValueError(f"it has {memoryview(data).nbytes} bytes; {runs} runs of {samples} samples have {size}")
-    if kind == _DELETION:
-        start_ms, end_ms = _RANGE.unpack_from(data, at)
-        series = np.frombuffer(data, dtype=np.int32, count=runs, offset=at + _RANGE.size)
-        return sequence, Deletion(series.astype(np.int64), start_ms, end_ms)
-    if kind != _SAMPLES:
+        return sequence, exemplar_record.decode(columns, runs, samples)
+    if kind in (_SAMPLES, _EXTENDED_SAMPLES):
+        return sequence, sample_record.decode(columns, runs, samples, is_extended=kind == _EXTENDED_SAMPLES)
+    if kind != _DELETION:
         raise ValueError(f"kind {kind} is not known to this release")
-    times = np.frombuffer(data, dtype=np.int64, count=samples, offset=at)
-    values = np.frombuffer(data, dtype=np.float64, count=samples, offset=at + 8 * samples)
-    at += 16 * samples
-    series = np.frombuffer(data, dtype=np.int32, count=runs, offset=at)
-    counts = np.frombuffer(data, dtype=np.int32, count=runs, offset=at + 4 * runs)
-    if counts.min(initial=0) < 0 or counts.sum(dtype=np.int64) != samples:
-        raise ValueError(f"its runs have {counts.sum(dtype=np.int64)} samples together; it has {samples}")
-    return sequence, Written(series.astype(np.int64), counts.astype(np.int64), times, values)
+    size = _RANGE.size + 4 * runs
+    if size != columns.nbytes:
+        raise ValueError(f"it has {columns.nbytes} bytes; a deletion of {runs} series has {size}")
+    start_ms, end_ms = _RANGE.unpack_from(columns)
+    series = np.frombuffer(columns, dtype=np.int32, count=runs, offset=_RANGE.size)
+    return sequence, Deletion(series.astype(np.int64), start_ms, end_ms)
 
 
 class Sealed(msgspec.Struct, frozen=True):

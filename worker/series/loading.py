@@ -74,12 +74,14 @@ def replay(journal: Journal, head: Head, exemplars: Exemplars, known: NDArray[np
                 replayed.deletions.append(Tombstone.of(sequence, record.series, record.start_ms, record.end_ms))
                 head.delete(numbers[is_known], record.start_ms, record.end_ms)
                 continue
-            rows, times_ms, values = np.repeat(numbers, record.counts), record.times_ms, record.values
+            written = record.of(numbers)
             if not is_known.all():
-                has_series = rows >= 0
-                replayed.unknown_samples += len(rows) - int(np.count_nonzero(has_series))
-                rows, times_ms, values = rows[has_series], times_ms[has_series], values[has_series]
-            head.append(rows, times_ms, values)
+                has_series = written.rows() >= 0
+                replayed.unknown_samples += len(has_series) - int(np.count_nonzero(has_series))
+                written = written.only(has_series)
+            head.append(
+                written.rows(), written.times_ms, written.values, written.start_timestamps_ms, written.histograms
+            )
     return replayed
 
 

@@ -330,7 +330,7 @@ class SeriesPart:
         records = []
         written = exemplar_record = None
         if samples is not None:
-            written = Written(ids, samples.counts, samples.times_ms, samples.values)
+            written = Written.of_columns(samples, ids)
             records.append(self.journal.entry(written.of(permanent[ids])))
         if exemplars is not None:
             exemplar_record = ExemplarRecord.of_columns(exemplars, ids=exemplar_ids)
@@ -362,7 +362,9 @@ class SeriesPart:
             return
         rows = written.rows()
         with contents.lock:
-            contents.head.append(rows, written.times_ms, written.values)
+            contents.head.append(
+                rows, written.times_ms, written.values, written.start_timestamps_ms, written.histograms
+            )
         self._samples_in += len(rows)
         if contents.head.size_bytes > self._head_bytes_max:
             self._upkeep.wake()

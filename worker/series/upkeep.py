@@ -31,7 +31,7 @@ from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import Block, BlockRow, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.layers import Layers, reading_order
-from worker.series.blocks.seal import Ids, Stopped, slab_of, write_blocks
+from worker.series.blocks.seal import Ids, Stopped, even_shares, slab_of, slices, write_blocks
 from worker.series.contents import Contents
 from worker.series.exemplars import Exemplars
 from worker.series.head import BEFORE, NEVER
@@ -220,13 +220,18 @@ class Upkeep:
         assert layers.frozen is not None
         generation = layers.frozen_generation
         ids, permanent = self._contents.in_block_order(np.arange(layers.frozen.series))
-        sample_count = layers.frozen.samples + (0 if layers.slab is None else len(layers.slab.samples.values))
+        slab_samples, slab_bytes = (
+            (0, 0) if layers.slab is None else (len(layers.slab.samples.values), layers.slab.size_bytes)
+        )
+        parts = slices(
+            even_shares(len(ids), layers.frozen.samples + slab_samples, layers.frozen.size_bytes + slab_bytes)
+        )
 
         def read(part: slice) -> Samples:
             pieces = layers.unsealed(ids[part], permanent[part], _TIME_MIN, _TIME_MAX)
             return join(pieces, part.stop - part.start)
 
-        rows, young = self._write(generation, read, permanent, sample_count, self._window_ms, before_ms)
+        rows, young = self._write(generation, read, permanent, parts, self._window_ms, before_ms)
         slab = slab_of(young, ids, layers.frozen.series)
         batch = self._store.batch()
         self._archive.put(batch, rows)
@@ -271,7 +276,8 @@ class Upkeep:
                 return join(source.pieces(ids[part], permanent[part], _TIME_MIN, _TIME_MAX), part.stop - part.start)
 
             generation = max(block.row.generation for block in chosen)
-            rows, _ = self._write(generation, read, permanent, source.samples, None, NEVER, cleaned)
+            shares = np.sum([block.directory().chunk_shares(permanent) for block in source.blocks], axis=0)
+            rows, _ = self._write(generation, read, permanent, slices(shares), None, NEVER, cleaned)
         except CorruptBlock as error:
             [served_block] = [block for block in chosen if block.row.name == error.block.row.name]
             raise CorruptBlock(served_block, error.reason) from error
@@ -338,7 +344,7 @@ class Upkeep:
         generation: int,
         read: Callable[[slice], Samples],
         permanent: Ids,
-        samples: int,
+        parts: Sequence[slice],
         window_ms: int | None,
         before_ms: int,
         cleaned: int = 0,
@@ -356,7 +362,7 @@ class Upkeep:
                 generation,
                 read,
                 permanent,
-                samples,
+                parts,
                 window_ms=window_ms,
                 before_ms=before_ms,
                 cleaned=cleaned,

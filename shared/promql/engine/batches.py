@@ -21,15 +21,18 @@ from shared.promql.ast import (
     VectorSelector,
 )
 from shared.promql.engine import partial
-from shared.promql.engine.context import EvalContext, SeriesBatch
+from shared.promql.engine.context import BatchTooLarge, EvalContext, SeriesBatch
 from shared.promql.engine.partial import Partial
 from shared.promql.engine.range_functions import range_argument
 from shared.promql.functions import FUNCTIONS, Scope
 from shared.promql.model import Grid, Matrix, Scalar, String
-from shared.promql.operators import SCALAR_OPERATORS
+from shared.promql.operators import SCALAR_OPERATORS, TRIMS
 
 BATCH_CELLS = 1 << 18
 """Series × steps of a batch: 2 MB of values, which stay in the processor's cache from one operator to the next."""
+
+BATCH_BUCKETS = 1 << 21
+"""Buckets of a batch's histograms: 16 MB of counts, of which there are a few copies at a time."""
 
 BATCH_SERIES = 1 << 14
 """Series of a batch, at most; their samples are read in several parts."""
@@ -61,12 +64,15 @@ def partials(
         return
     steps = max(grid.steps, 1)
     cells = 0
-    batch = SeriesBatch(selector, size=max(1, min(BATCH_SERIES, BATCH_CELLS // steps)))
+    batch = SeriesBatch(selector, max(1, min(BATCH_SERIES, BATCH_CELLS // steps)), steps, BATCH_BUCKETS)
     while batch.first == 0 or batch.first < batch.total:
-        with _restricted(batch, context):
-            value = evaluate_vector(node.expr, grid, context)
+        try:
+            with _restricted(batch, context):
+                value = evaluate_vector(node.expr, grid, context)
+        except BatchTooLarge:
+            continue
         part = partial.partial(node, value, param, grid, context)
-        cells += part.present.size
+        cells += part.present.size + (0 if part.histograms is None else part.histograms.buckets)
         context.reserve(cells)
         yield part
         batch.first += batch.size
@@ -75,11 +81,12 @@ def partials(
 
 @contextmanager
 def _restricted(batch: SeriesBatch, context: EvalContext) -> Iterator[None]:
-    outer, context.batch = context.batch, batch
+    outer, finds_resets = context.batch, context.finds_resets
+    context.batch = batch
     try:
         yield
     finally:
-        context.batch = outer
+        context.batch, context.finds_resets = outer, finds_resets
 
 
 def leaf(expr: Expr) -> VectorSelector | None:
@@ -91,7 +98,7 @@ def leaf(expr: Expr) -> VectorSelector | None:
             return leaf(expr.expr)
         case Call() if FUNCTIONS[expr.func].scope is Scope.ONE and expr.args:
             return _leaf_of_call(expr)
-        case Binary() if expr.op in SCALAR_OPERATORS:
+        case Binary() if expr.op in SCALAR_OPERATORS | TRIMS:
             for scalar, other in ((expr.lhs, expr.rhs), (expr.rhs, expr.lhs)):
                 if types.type_of(scalar) is ValueType.SCALAR and constant(scalar):
                     return leaf(other)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from shared.errors import DeadlineExceeded, Internal, OverBudget, TooHeavy
+from shared.histograms.batch import HistogramBatch
 from shared.labels import Symbols
 from shared.processor_time import UNBOUNDED, ProcessorTime
 from shared.promql.ast import At, Duration, Expr, VectorSelector
@@ -37,15 +38,23 @@ def resolved(duration: Duration) -> int:
     return duration
 
 
+class BatchTooLarge(Exception):
+    """The histograms of the batch being evaluated have more buckets than a batch may have. Its size has been reduced,
+    and its evaluation begins again."""
+
+
 @dataclass(slots=True)
 class SeriesBatch:
     """Restricts one selector to the series [first, first + size) while a batch of series is evaluated.
 
     The first scan of that selector sets `selection`, and each read sets `read_size`, the number of series to read next.
+    A series has `steps` values, which together have `buckets_max` buckets at most if they are histograms.
     """
 
     selector: VectorSelector
     size: int
+    steps: int
+    buckets_max: int
     first: int = 0
     selection: SeriesSelection | None = None
     read_size: int = 0
@@ -54,6 +63,15 @@ class SeriesBatch:
     def total(self) -> int:
         return self.selection.labels.size if self.selection is not None else 0
 
+    def fit(self, histograms: HistogramBatch) -> None:
+        """Raises BatchTooLarge, with a smaller size, if the values are like these histograms and have too many
+        buckets."""
+        width = max(1, histograms.buckets // max(1, len(histograms)))
+        size = max(1, self.buckets_max // (self.steps * width))
+        if size < self.size:
+            self.size = size
+            raise BatchTooLarge
+
 
 @dataclass
 class EvalContext:
@@ -61,7 +79,8 @@ class EvalContext:
 
     `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
     `processor` is bounded for a light query; `counted` is told of samples as they are read. `remote[i]` is the value of
-    the leaf `Remote(i)`; `samples_left` counts down, `samples_read` and `series_read` up.
+    the leaf `Remote(i)`; `samples_left` counts down, `samples_read` and `series_read` up. A histogram counts as one
+    sample and one more for each bucket; `buckets_read` are those among `samples_read`.
     """
 
     source: Source | None
@@ -76,8 +95,12 @@ class EvalContext:
     processor: ProcessorTime = UNBOUNDED
     counted: Callable[[int], None] = uncounted
     samples_read: int = 0
+    buckets_read: int = 0
     series_read: int = 0
     batch: SeriesBatch | None = None
+    finds_resets: bool = False
+    """Whether selectors say of histograms with an unknown reset hint what the sample before shows. Prometheus does so
+    where only counts and sums are asked for, and warns if hints contradict each other."""
     invariant: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     """The memo of `invariance.step_invariant`: id of a node → (the node, so that no other node gets its id; the
     result)."""
@@ -96,11 +119,13 @@ class EvalContext:
         if self.processor.is_over():
             raise TooHeavy("the query has had the processor time of a light one")
 
-    def charge(self, samples: int) -> None:
-        """Count samples read from the source. Raises OverBudget when the query's budget is spent."""
-        self.samples_left -= samples
-        self.samples_read += samples
-        self.counted(samples)
+    def charge(self, samples: int, buckets: int = 0) -> None:
+        """Count samples read from the source, and the buckets of those that are histograms. Raises OverBudget when the
+        query's budget is spent."""
+        self.samples_left -= samples + buckets
+        self.samples_read += samples + buckets
+        self.buckets_read += buckets
+        self.counted(samples + buckets)
         self.reserve(0)
 
     def reserve(self, cells: int) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from shared.errors import BadData, Internal, NotExecutable
+from shared.histograms import operators
+from shared.histograms.references import is_reference
 from shared.promql.ast import (
     Aggregate,
     Binary,
@@ -23,12 +25,14 @@ from shared.promql.ast import (
     Subquery,
     Unary,
     VectorSelector,
+    children,
     without_parens,
 )
-from shared.promql.engine import batches, binary, partial, range_vectors, scan
+from shared.promql.engine import batches, binary, partial, range_vectors, scan, smoothed
 from shared.promql.engine.aggregate import evaluate_aggregate
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions import INSTANT_FUNCTIONS
+from shared.promql.engine.histogram_ranges import SUMS
 from shared.promql.engine.invariance import broadcast, step_invariant
 from shared.promql.engine.partial import Partial
 from shared.promql.engine.range_functions import evaluate_range_function, range_argument
@@ -36,6 +40,9 @@ from shared.promql.engine.range_vectors import RangeSeries
 from shared.promql.engine.subquery import inner_grid
 from shared.promql.functions import FUNCTIONS
 from shared.promql.model import Grid, Matrix, RangeVector, Scalar, String, Value
+
+OF_STATISTICS = frozenset({"histogram_avg", "histogram_count", "histogram_sum"})
+OF_BUCKETS = frozenset({"histogram_fraction", "histogram_quantile", "histogram_quantiles"})
 
 
 def evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
@@ -60,7 +67,7 @@ def _evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
         case Paren():
             return evaluate(expr.expr, grid, context)
         case VectorSelector():
-            return scan.instant_vector(expr, grid, context)
+            return (smoothed if expr.smoothed else scan).instant_vector(expr, grid, context)
         case MatrixSelector() | Subquery():
             return _range_vector(expr, grid, context)
         case Unary():
@@ -129,7 +136,10 @@ def _range_series(node: MatrixSelector | Subquery, grid: Grid, context: EvalCont
         return range_vectors.of_selector(node, grid, context)
     inner = inner_grid(node, grid, context)
     context.reserve(inner.steps)
-    return range_vectors.of_subquery(node, evaluate(node.expr, inner, context), inner, grid, context)
+    outer, context.finds_resets = context.finds_resets, False
+    value = evaluate(node.expr, inner, context)
+    context.finds_resets = outer
+    return range_vectors.of_subquery(node, value, inner, grid, context)
 
 
 def _unary(node: Unary, value: Value) -> Value:
@@ -138,8 +148,17 @@ def _unary(node: Unary, value: Value) -> Value:
     if isinstance(value, Scalar):
         return Scalar(-value.values)
     if isinstance(value, Matrix):
-        return Matrix(value.labels, -value.values, value.present, np.ones_like(value.drop_name))
+        return _negated(value)
     raise NotExecutable(f"unary minus is defined on scalars and instant vectors, not on a {type(value).__name__}")
+
+
+def _negated(value: Matrix) -> Matrix:
+    dropped = np.ones_like(value.drop_name)
+    if value.histograms is None:
+        return Matrix(value.labels, -value.values, value.present, dropped)
+    values = np.where(is_reference(value.values), value.values, -value.values)
+    histograms = operators.scaled(value.histograms, np.full(len(value.histograms), -1.0))
+    return Matrix(value.labels, values, value.present, dropped, histograms)
 
 
 def _call(node: Call, grid: Grid, context: EvalContext) -> Value:
@@ -149,11 +168,29 @@ def _call(node: Call, grid: Grid, context: EvalContext) -> Value:
     if signature.of_samples and node.args:
         selector = without_parens(node.args[0])
         if isinstance(selector, VectorSelector):
-            return scan.sample_times(node.func, selector, grid, context)
+            return (smoothed if selector.smoothed else scan).sample_times(node.func, selector, grid, context)
+    outer, context.finds_resets = context.finds_resets, finds_resets(node, context.finds_resets)
     if signature.takes_range:
         return _range_call(node, grid, context)
     arguments = [evaluate(argument, grid, context) for argument in node.args[: signature.unevaluated_from]]
+    context.finds_resets = outer
     return INSTANT_FUNCTIONS[node.func](node, arguments, grid, context)
+
+
+def finds_resets(node: Call, outer: bool) -> bool:
+    """`EvalContext.finds_resets` for the arguments of a call, which has it as `outer`."""
+    if node.func in OF_STATISTICS:
+        return _adds_up(node)
+    return outer and node.func not in OF_BUCKETS
+
+
+def _adds_up(expr: Expr) -> bool:
+    """Whether histograms are added up in the expression, and so may have reset hints that contradict each other."""
+    return (
+        isinstance(expr, Aggregate)
+        or (isinstance(expr, Call) and expr.func in SUMS)
+        or any(map(_adds_up, children(expr)))
+    )
 
 
 def _range_call(node: Call, grid: Grid, context: EvalContext) -> Matrix:

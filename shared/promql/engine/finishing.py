@@ -43,4 +43,6 @@ def without_dropped_names(labels: LabelFrame, drop_name: Bool) -> LabelFrame:
 def _finish_matrix(matrix: Matrix) -> Matrix:
     matrix = rows.without_empty(matrix)
     labels = without_dropped_names(matrix.labels, matrix.drop_name)
-    return rows.united(Matrix(labels, matrix.values, matrix.present, np.zeros(labels.size, dtype=np.bool_)))
+    return rows.united(
+        Matrix(labels, matrix.values, matrix.present, np.zeros(labels.size, dtype=np.bool_), matrix.histograms)
+    )

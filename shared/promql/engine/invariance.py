@@ -71,5 +71,5 @@ def broadcast(value: Value, steps: int, context: EvalContext) -> Value:
     if isinstance(value, Matrix):
         context.reserve(value.labels.size * steps)
         values, present = np.repeat(value.values, steps, axis=1), np.repeat(value.present, steps, axis=1)
-        return Matrix(value.labels, values, present, value.drop_name)
+        return Matrix(value.labels, values, present, value.drop_name, value.histograms)
     return value

@@ -7,21 +7,20 @@ from the label sets. Whether a pair is ambiguous depends on which series are pre
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shared.errors import NotExecutable
+from shared.histograms.references import stacked
 from shared.labels import METRIC_NAME, LabelFrame, Rows, row_ids
 from shared.promql.ast import Binary, Matching
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.kernels.aggregation import count_groups
+from shared.promql.engine.operations import Outcome, operate
 from shared.promql.engine.rows import layers, name_dropped, no_series, stack, take, united, without_empty
 from shared.promql.model import Bool, Float, Int, Matrix
-
-Operation = Callable[[Float, Float], tuple[Float, Bool | None]]
-"""(left values, right values) → (result, which results are kept; None: all)."""
+from shared.promql.operators import ARITHMETIC
 
 MANY_TO_ONE = "multiple matches for labels: many-to-one matching must be explicit (group_left/group_right)"
 GROUPING_LABELS = "multiple matches for labels: grouping labels must ensure unique matches"
@@ -50,7 +49,8 @@ def presence_counts(present: Bool, ids: Rows, groups: int) -> Int:
 class _Sides:
     """The operands in the roles of matching: `one` must be unique in its match group at every step, `many` need not be.
 
-    `many_ids`, `one_ids`: the match group of every series; `fill_many`, `fill_one`: the values for absent sides.
+    `many_ids`, `one_ids`: the match group of every series; `fill_many`, `fill_one`: the values for absent sides. Both
+    sides refer to the same histograms.
     """
 
     node: Binary
@@ -63,34 +63,41 @@ class _Sides:
     groups: int
     fill_many: float | None
     fill_one: float | None
-    operation: Operation
-    arithmetic: bool
+    context: EvalContext
 
-    def apply(self, many: Float, one: Float) -> tuple[Float, Bool | None]:
-        """The operation on values of `many` and `one`, in the order of the query."""
-        return self.operation(one, many) if self.swapped else self.operation(many, one)
+    def apply(self, many: Float, one: Float, matched: Bool) -> Outcome:
+        """The operation on values of `many` and `one` where they match, in the order of the query."""
+        left, right = (one, many) if self.swapped else (many, one)
+        return operate(self.node, left, right, matched, self.many.histograms, self.context)
 
 
-def evaluate_pairs(
-    node: Binary, lhs: Matrix, rhs: Matrix, operation: Operation, *, arithmetic: bool, context: EvalContext
-) -> Matrix:
-    """`lhs op rhs` for arithmetic and comparison operators.
+def evaluate_pairs(node: Binary, lhs: Matrix, rhs: Matrix, context: EvalContext) -> Matrix:
+    """`lhs op rhs` for all operators but the set operators.
 
     Raises NotExecutable for ambiguous matches at any step.
     """
     matching = node.matching or Matching()
     swapped = matching.card == "one-to-many"
-    many, one = (rhs, lhs) if swapped else (lhs, rhs)
+    many, one = _with_shared_histograms(*((rhs, lhs) if swapped else (lhs, rhs)))
     # Under group_right, too, Prometheus's fill_left is for the "many" side and fill_right for the "one" side.
     fill_many, fill_one = matching.fill_left, matching.fill_right
     many_ids, one_ids, groups = match_groups(many.labels, one.labels, matching)
-    sides = _Sides(
-        node, matching, swapped, many, one, many_ids, one_ids, groups, fill_many, fill_one, operation, arithmetic
+    return _evaluate(
+        _Sides(node, matching, swapped, many, one, many_ids, one_ids, groups, fill_many, fill_one, context)
     )
-    return _evaluate(sides, context)
 
 
-def _evaluate(sides: _Sides, context: EvalContext) -> Matrix:
+def _with_shared_histograms(many: Matrix, one: Matrix) -> tuple[Matrix, Matrix]:
+    """The two matrices, of which both refer to one batch of histograms."""
+    if many.histograms is one.histograms:
+        return many, one
+    (many_values, one_values), histograms = stacked([(many.values, many.histograms), (one.values, one.histograms)])
+    return replace(many, values=many_values, histograms=histograms), replace(
+        one, values=one_values, histograms=histograms
+    )
+
+
+def _evaluate(sides: _Sides) -> Matrix:
     many, one = sides.many, sides.one
     steps = many.present.shape[1]
     one_counts = presence_counts(one.present, sides.one_ids, sides.groups)
@@ -101,7 +108,7 @@ def _evaluate(sides: _Sides, context: EvalContext) -> Matrix:
     parts = []
     layer = layers(sides.one_ids)
     for k in range(int(layer.max()) + 1 if len(layer) else 0):
-        context.check()
+        sides.context.check()
         row_of = np.full(sides.groups, -1, dtype=np.int64)
         members = np.flatnonzero(layer == k)
         row_of[sides.one_ids[members]] = members
@@ -155,19 +162,20 @@ def _matched(sides: _Sides, row_of: Rows) -> Matrix:
     # The common case of two vectors in the same order needs no copy.
     same = len(partner) == sides.one.labels.size and bool((np.diff(partner, prepend=-1) == 1).all())
     one = sides.one if same else take(sides.one, partner)
-    values, is_kept = sides.apply(many.values, one.values)
+    matched = many.present & one.present
+    outcome = sides.apply(many.values, one.values, matched)
     include = {name: one.labels.column(name) for name in sides.matching.include}
-    return _result(sides, many.labels, many.drop_name, values, many.present & one.present, is_kept, include)
+    return _result(sides, many.labels, many.drop_name, outcome, matched, include)
 
 
 def _filled_one(sides: _Sides, one_present: Bool) -> Matrix:
     """The "many" series at the steps at which their group has no series on the other side."""
     many = sides.many
-    values, is_kept = sides.apply(many.values, np.full_like(many.values, sides.fill_one))
     matched = many.present & ~one_present[sides.many_ids]
+    outcome = sides.apply(many.values, np.full_like(many.values, sides.fill_one), matched)
     one_labels = _match_labels(many.labels, sides.matching)
     include = {name: one_labels.column(name) for name in sides.matching.include}
-    return without_empty(_result(sides, many.labels, many.drop_name, values, matched, is_kept, include))
+    return without_empty(_result(sides, many.labels, many.drop_name, outcome, matched, include))
 
 
 def _filled_many(sides: _Sides) -> Matrix:
@@ -175,20 +183,19 @@ def _filled_many(sides: _Sides) -> Matrix:
     group."""
     one = sides.one
     many_present = presence_counts(sides.many.present, sides.many_ids, sides.groups) > 0
-    values, is_kept = sides.apply(np.full_like(one.values, sides.fill_many), one.values)
     matched = one.present & ~many_present[sides.one_ids]
+    outcome = sides.apply(np.full_like(one.values, sides.fill_many), one.values, matched)
     labels = _match_labels(one.labels, sides.matching)
     include = {name: one.labels.column(name) for name in sides.matching.include}
-    return without_empty(_result(sides, labels, np.zeros_like(one.drop_name), values, matched, is_kept, include))
+    return without_empty(_result(sides, labels, np.zeros_like(one.drop_name), outcome, matched, include))
 
 
 def _result(
     sides: _Sides,
     labels: LabelFrame,
     drop_name: Bool,
-    values: Float,
+    outcome: Outcome,
     matched: Bool,
-    is_kept: Bool | None,
     include: dict[str, np.ndarray],
 ) -> Matrix:
     """The result of pairs: label sets from the "many" side and, for `include`, from the "one" side.
@@ -196,7 +203,7 @@ def _result(
     Arithmetic removes the name at once, so that `group_left(__name__)` can give the result another one.
     """
     matching = sides.matching
-    if sides.arithmetic:
+    if sides.node.op in ARITHMETIC:
         labels, drop_name = name_dropped(labels), np.zeros_like(drop_name)
     if matching.card == "one-to-one":
         labels = labels.only(matching.labels) if matching.on else labels.without(matching.labels)
@@ -204,9 +211,10 @@ def _result(
         labels = labels.with_column(name, codes)
     if sides.node.return_bool:
         drop_name = np.ones_like(drop_name)
-    present = matched if is_kept is None else matched & is_kept
+    present = matched if outcome.is_kept is None else matched & outcome.is_kept
     message = MANY_TO_ONE if matching.card == "one-to-one" else GROUPING_LABELS
-    return united(Matrix(labels, values, present, drop_name), message=message, occupied=matched)
+    result = Matrix(labels, outcome.values, present, drop_name, outcome.histograms)
+    return united(result, message=message, occupied=matched)
 
 
 def _match_labels(labels: LabelFrame, matching: Matching) -> LabelFrame:

@@ -6,19 +6,22 @@ neutral elements, which change nothing when merged. For operators that need valu
 topk, …), a partial has series instead of groups, and one plane `value`. An aggregation that is evaluated in one place
 is the merge of one partial.
 
-Merging: compensated sums by Neumaier's addition, moments by Chan, Golub and LeVeque's formula (1979).
+Merging: compensated sums by Neumaier's addition, moments by Chan, Golub and LeVeque's formula (1979). Sums of
+histograms are planes that refer to a batch (`histogram_sums`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shared.histograms.batch import HistogramBatch
+from shared.histograms.references import is_reference
 from shared.labels import LabelFrame, Rows, concat, row_ids
 from shared.promql.ast import Aggregate
-from shared.promql.engine import aggregation_parameters, selection
+from shared.promql.engine import aggregation_parameters, histogram_sums, selection
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.kernels import aggregation
 from shared.promql.engine.rows import in_order, stack, united, without_empty
@@ -31,12 +34,14 @@ Planes = dict[str, Float]
 @dataclass(slots=True)
 class Partial:
     """`groups`: label sets; `planes`: name → float64[groups, steps]; `present`: bool[groups, steps];
-    `drop_name`: bool[groups], groups whose metric name is to be dropped at the end."""
+    `drop_name`: bool[groups], groups whose metric name is to be dropped at the end; `histograms`: those that values of
+    planes refer to."""
 
     groups: LabelFrame
     planes: Planes
     present: Bool
     drop_name: Bool
+    histograms: HistogramBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,15 @@ class _Reduction:
 SERIES_OPERATORS = frozenset({"topk", "bottomk", "limitk", "limit_ratio", "quantile"})
 """Operators whose partial has series instead of groups (`groups` has the label sets of series)."""
 
+_SUMS = frozenset({"sum", "avg"})
+_TAKING_ANY = frozenset({"count", "group", "limitk", "limit_ratio", "count_values"})
+"""Operators to which histograms are values like floats. All but these and sums ignore them."""
+
 
 def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, context: EvalContext) -> Partial:
     """The contribution of the series `value`. Raises NotExecutable for an invalid parameter."""
     if node.op in SERIES_OPERATORS:
-        matrix = _candidates(node, value, param, context)
-        return Partial(matrix.labels, {"value": matrix.values}, matrix.present, matrix.drop_name)
+        return _of_series(_candidates(node, value, param, context))
     value = without_empty(value)
     if node.op == "count_values":
         groups, counts, drop_name = selection.value_counts(
@@ -69,9 +77,15 @@ def partial(node: Aggregate, value: Matrix, param: Value | None, grid: Grid, con
     ids, groups = selection.grouped(value.labels, node)
     shape = (groups.size, value.present.shape[1])
     planes = {name: np.full(shape, neutral) for name, neutral in reduction.neutral.items()}
-    values, present = np.ascontiguousarray(value.values), np.ascontiguousarray(value.present)
-    seen = reduction.reduce(values, present, ids, planes)
-    return Partial(groups, planes, seen > 0, _any_of(value.drop_name, ids, groups.size))
+    drop_name = _any_of(value.drop_name, ids, groups.size)
+    floats = _without_histograms(node, value, context)
+    values, present = np.ascontiguousarray(floats.values), np.ascontiguousarray(floats.present)
+    seen = reduction.reduce(values, present, ids, planes) > 0
+    if floats is value or node.op not in _SUMS:
+        return Partial(groups, planes, seen, drop_name)
+    assert value.histograms is not None
+    members = histogram_sums.of_series(value.values, value.present & ~present, ids, value.histograms)
+    return _with_histograms(Partial(groups, planes, seen, drop_name), members)
 
 
 def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, context: EvalContext) -> Partial:
@@ -80,25 +94,29 @@ def combine(node: Aggregate, partials: Sequence[Partial], param: Value | None, c
     if len(partials) == 1:
         return partials[0]
     if node.op in SERIES_OPERATORS:
-        matrix = _candidates(node, united(stack([_series(part) for part in partials])), param, context)
-        return Partial(matrix.labels, {"value": matrix.values}, matrix.present, matrix.drop_name)
+        return _of_series(_candidates(node, united(stack([_series(part) for part in partials])), param, context))
     frame = concat([part.groups for part in partials])
     ids, first = in_order(*row_ids(list(frame.columns.values()), frame.size))
     reduction = _REDUCTIONS["count" if node.op == "count_values" else node.op]
     shape = (len(first), partials[0].present.shape[1])
     planes = {name: np.full(shape, neutral) for name, neutral in reduction.neutral.items()}
     present = np.zeros(shape, dtype=np.bool_)
-    at = 0
+    group_ids = np.split(ids, np.cumsum([part.groups.size for part in partials])[:-1])
     with np.errstate(all="ignore"):
-        for part in partials:
-            rows = ids[at : at + part.groups.size]
-            at += part.groups.size
+        for part, rows in zip(partials, group_ids, strict=True):
             merged = reduction.merge({name: plane[rows] for name, plane in planes.items()}, part.planes)
             for name, plane in merged.items():
                 planes[name][rows] = plane
             present[rows] |= part.present
     drop_name = _any_of(np.concatenate([part.drop_name for part in partials]), ids, len(first))
-    return Partial(frame.take(first), planes, present, drop_name)
+    histograms = None
+    if any("kinds" in part.planes for part in partials):
+        parts = [
+            histogram_sums.Contribution(part.planes, part.present, part.histograms, rows)
+            for part, rows in zip(partials, group_ids, strict=True)
+        ]
+        histograms = histogram_sums.merge_planes(parts, planes)
+    return Partial(frame.take(first), planes, present, drop_name, histograms)
 
 
 def merge(
@@ -118,15 +136,55 @@ def merge(
         return without_empty(_series(whole))
     with np.errstate(all="ignore"):
         values = _REDUCTIONS["count" if node.op == "count_values" else node.op].answer(whole.planes)
-    return without_empty(Matrix(whole.groups, values, whole.present, whole.drop_name))
+    present, histograms = whole.present, None
+    if "kinds" in whole.planes:
+        values, present, histograms = histogram_sums.answer(
+            node, whole.planes, present, values, whole.histograms, context
+        )
+    return without_empty(Matrix(whole.groups, values, present, whole.drop_name, histograms))
 
 
 def _series(part: Partial) -> Matrix:
-    return Matrix(part.groups, part.planes["value"], part.present, part.drop_name)
+    return Matrix(part.groups, part.planes["value"], part.present, part.drop_name, part.histograms)
+
+
+def _of_series(matrix: Matrix) -> Partial:
+    return Partial(matrix.labels, {"value": matrix.values}, matrix.present, matrix.drop_name, matrix.histograms)
+
+
+def _without_histograms(node: Aggregate, value: Matrix, context: EvalContext) -> Matrix:
+    """The values that the operator computes with as floats, with a remark if it ignores others."""
+    if value.histograms is None or node.op in _TAKING_ANY:
+        return value
+    is_histogram = value.present & is_reference(value.values)
+    if not is_histogram.any():
+        return value
+    if node.op not in _SUMS:
+        offset = node.span[0] if node.op in ORDERING_AGGREGATORS else node.expr.span[0]
+        context.annotations.info(f"ignored histogram in {node.op} aggregation", offset)
+    return replace(
+        value,
+        values=np.where(is_histogram, np.nan, value.values),
+        present=value.present & ~is_histogram,
+        histograms=None,
+    )
+
+
+def _with_histograms(part: Partial, members: histogram_sums.Members) -> Partial:
+    """The partial of floats, with the sums of histograms in addition."""
+    planes = dict(part.planes)
+    if "count" in planes:
+        planes["count"] = planes["count"] + np.bincount(members.cells, minlength=part.present.size).reshape(
+            part.present.shape
+        )
+    histograms = histogram_sums.add_up(members, planes)
+    planes["kinds"] = planes["kinds"] + np.where(part.present, float(histogram_sums.FLOATS), 0.0)
+    return Partial(part.groups, planes, part.present | (planes["kinds"] > 0), part.drop_name, histograms)
 
 
 def _candidates(node: Aggregate, value: Matrix, param: Value | None, context: EvalContext) -> Matrix:
     """The series that may be in the answer once others are merged with these."""
+    value = _without_histograms(node, value, context)
     if node.op == "quantile":
         aggregation_parameters.warn_of_quantiles(
             aggregation_parameters.scalar_of(param), _parameter_offset(node), context

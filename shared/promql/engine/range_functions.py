@@ -6,60 +6,28 @@ decides which kernel computes which function, and adds the annotations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 
 import numpy as np
 
 from shared.errors import NotExecutable
-from shared.labels import METRIC_NAME, LabelFrame
+from shared.labels import LabelFrame
 from shared.promql import types
 from shared.promql.ast import Call, Expr, MatrixSelector, Subquery, without_parens
-from shared.promql.engine import scan
+from shared.promql.engine import histogram_notes, histogram_ranges, readings, scan
 from shared.promql.engine.aggregation_parameters import quantile_remark
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.functions.vectors import absent_labels
+from shared.promql.engine.gathering import GatheredHistograms
+from shared.promql.engine.histogram_notes import names, quoted
 from shared.promql.engine.kernels import counters, extended, extremes, moments, order_statistics, tallies, trends
 from shared.promql.engine.range_vectors import RangeSeries
-from shared.promql.engine.scan import NO_FLAGS, Windows
+from shared.promql.engine.readings import Reading
+from shared.promql.engine.scan import Windows
 from shared.promql.functions import FUNCTIONS
-from shared.promql.model import Bool, Float, Grid, Int, Matrix, Samples
-
-KERNEL_WORK = 1 << 25
-"""Samples that all windows of one call of a kernel have together, each counted in every window: the worst case takes
-about an eighth of a second, after which the deadline is checked."""
-LIGHT_KERNEL_WORK = 1 << 21
-"""The same for a light query, which is to stop soon after its processor time has been used up."""
+from shared.promql.model import Bool, Float, Grid, Matrix, Samples
 
 COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
-
-
-@dataclass(slots=True)
-class Reading:
-    """One call of a kernel: the samples of some series, their windows, and the arrays for the answers.
-
-    `out`: float64[n, steps], `present`: bool[n, steps]; `parameters`: float64[steps] each, the scalar arguments in
-    order; `now`, `now_step`: the evaluation times in ms, which `@` and `offset` do not change.
-    """
-
-    samples: Samples
-    windows: Windows
-    out: Float
-    present: Bool
-    parameters: list[Float]
-    now: int
-    now_step: int
-    smoothed: bool
-    lookback_ms: int
-    overlapping_starts: bool = False
-
-    @property
-    def series(self) -> tuple[Int, Int, Float]:
-        return self.samples.offsets, self.samples.timestamps_ms, self.samples.values
-
-    @property
-    def edges(self) -> tuple[int, int, int]:
-        return self.windows.first, self.windows.step, self.windows.range_ms
 
 
 def _counter(op: int) -> Callable[[Reading], None]:
@@ -69,8 +37,9 @@ def _counter(op: int) -> Callable[[Reading], None]:
             reading.overlapping_starts = bool(overlaps.any())
         if reading.windows.before_ms:
             extended.increases(
-                op, reading.smoothed, *reading.series, *reading.edges, reading.lookback_ms, reading.out, reading.present
-            )
+                op, reading.smoothed, *reading.series, began, *reading.edges, reading.lookback_ms, reading.out,
+                reading.present,
+            )  # fmt: skip
             return
         counters.counters(op, *reading.series, began, starts, *reading.edges, reading.out, reading.present)
 
@@ -79,9 +48,11 @@ def _counter(op: int) -> Callable[[Reading], None]:
 
 def _tally(op: int) -> Callable[[Reading], None]:
     def run(reading: Reading) -> None:
-        began = scan.counter_starts(reading.samples)[1] if op == tallies.RESETS else NO_FLAGS
+        events = reading.events
+        if op == tallies.RESETS and not events.size:
+            events = scan.counter_starts(reading.samples)[1]
         tallies.tallies(
-            op, *reading.series, began, *reading.edges, reading.windows.before_ms, reading.out, reading.present
+            op, *reading.series, events, *reading.edges, reading.windows.before_ms, reading.out, reading.present
         )
 
     return run
@@ -166,12 +137,22 @@ def evaluate_range_function(
     labels, drop_name = series.labels, series.drop_name
     values, present = scan.empty(labels.size, grid.steps, context)
     overlapping = np.zeros(labels.size, dtype=np.bool_)
+    function, gathered = RANGE_FUNCTIONS[node.func], GatheredHistograms()
+    notes = None
     for rows, samples in series.reads:
         reading = _reading(ranged, samples, series.windows, values[rows], present[rows], parameters, grid, context)
-        overlapping[rows] = _run(RANGE_FUNCTIONS[node.func], reading, context)
+        if samples.histograms is None:
+            overlapping[rows] = readings.run(function, reading, context)
+        else:
+            notes = np.zeros(labels.size, dtype=np.uint8) if notes is None else notes
+            reading.notes = notes[rows]
+            overlapping[rows] = histogram_ranges.evaluate(node.func, function, reading, gathered, context)
     if not FUNCTIONS[node.func].keeps_name:
         drop_name = np.ones_like(drop_name)
-    matrix = scan.seen_only(labels, values, present, drop_name)
+    matrix = scan.seen_only(labels, values, present, drop_name, gathered.batch())
+    if notes is not None:
+        operation = "aggregation" if node.func in histogram_ranges.SUMS else "subtraction"
+        histogram_notes.remark(notes, labels, operation, node.args[index].span[0], context.annotations)
     _remark(node, node.args[index], matrix, parameters, labels.take(overlapping), context)
     return matrix
 
@@ -192,79 +173,6 @@ def _reading(
     )
 
 
-def _run(function: Callable[[Reading], None], reading: Reading, context: EvalContext) -> bool:
-    """Run a kernel in bounded calls. Returns whether start timestamps overlap somewhere."""
-    work_max = LIGHT_KERNEL_WORK if context.is_light else KERNEL_WORK
-    if _work(reading) <= work_max:
-        function(reading)
-        return reading.overlapping_starts
-    overlapping = False
-    for part in _parts(reading, work_max):
-        context.check()
-        function(part)
-        overlapping |= part.overlapping_starts
-    return overlapping
-
-
-def _work(reading: Reading) -> int:
-    """How many samples all windows have together, at most."""
-    return len(reading.samples.values) * _windows_of_sample(reading.windows) + reading.out.size
-
-
-def _windows_of_sample(windows: Windows) -> int:
-    """In how many windows a sample can be."""
-    if not windows.step:
-        return windows.steps
-    return min(windows.steps, (windows.range_ms + windows.before_ms + windows.after_ms) // windows.step + 1)
-
-
-def _parts(reading: Reading, work_max: int) -> Iterator[Reading]:
-    """The reading cut into series whose windows have few samples together, and a single series of many into runs of
-    steps."""
-    offsets, windows = reading.samples.offsets, reading.windows
-    work = offsets * _windows_of_sample(windows) + np.arange(len(offsets)) * windows.steps
-    first = 0
-    while first < len(offsets) - 1:
-        last = max(first + 1, int(np.searchsorted(work, work[first] + work_max, side="right")) - 1)
-        series = _of_series(reading, first, last)
-        if last - first == 1 and work[last] - work[first] > work_max:
-            samples = max(int(offsets[last] - offsets[first]), 1)
-            yield from _runs_of_steps(series, max(1, work_max // samples))
-        else:
-            yield series
-        first = last
-
-
-def _of_series(reading: Reading, first: int, last: int) -> Reading:
-    samples = reading.samples
-    begin, end = int(samples.offsets[first]), int(samples.offsets[last])
-    starts = samples.start_timestamps_ms
-    return replace(
-        reading,
-        samples=Samples(
-            samples.offsets[first : last + 1] - begin,
-            samples.timestamps_ms[begin:end],
-            samples.values[begin:end],
-            None if starts is None else starts[begin:end],
-        ),
-        out=reading.out[first:last],
-        present=reading.present[first:last],
-    )
-
-
-def _runs_of_steps(reading: Reading, length: int) -> Iterator[Reading]:
-    for k in range(0, reading.windows.steps, length):
-        last = min(k + length, reading.windows.steps)
-        yield replace(
-            reading,
-            windows=replace(reading.windows, first=reading.windows.first + k * reading.windows.step, steps=last - k),
-            out=reading.out[:, k:last],
-            present=reading.present[:, k:last],
-            parameters=[parameter[k:last] for parameter in reading.parameters],
-            now=reading.now + k * reading.now_step,
-        )
-
-
 def _absent(ranged: MatrixSelector | Subquery, series: RangeSeries, grid: Grid, context: EvalContext) -> Matrix:
     """1 at the steps where no series has a sample."""
     seen = np.zeros(grid.steps, dtype=np.bool_)
@@ -273,7 +181,7 @@ def _absent(ranged: MatrixSelector | Subquery, series: RangeSeries, grid: Grid, 
         context.reserve(shape[0] * shape[1])
         present = np.zeros(shape, dtype=np.bool_)
         reading = _reading(ranged, samples, series.windows, np.empty(shape), present, [], grid, context)
-        _run(RANGE_FUNCTIONS["present_over_time"], reading, context)
+        readings.run(RANGE_FUNCTIONS["present_over_time"], reading, context)
         seen |= present.any(axis=0)
     labels = LabelFrame.of([absent_labels(ranged)], context.symbols)
     return scan.seen_only(labels, np.ones((1, grid.steps)), ~seen.reshape(1, -1), np.zeros(1, dtype=np.bool_))
@@ -292,15 +200,15 @@ def _remark(
     refuses."""
     annotations = context.annotations
     if node.func in ("rate", "increase"):
-        for name in _names(matrix.labels):
+        for name in names(matrix.labels):
             if name and not name.endswith(COUNTER_SUFFIXES):
                 annotations.info(
-                    "metric might not be a counter, name does not end in _total/_sum/_count/_bucket: " + _quoted(name),
+                    "metric might not be a counter, name does not end in _total/_sum/_count/_bucket: " + quoted(name),
                     ranged.span[0],
                 )
-    for name in _names(overlapping):
+    for name in names(overlapping):
         annotations.warn(
-            f"sample has start time that overlaps with previous sample timestamp for metric {_quoted(name)}",
+            f"sample has start time that overlaps with previous sample timestamp for metric {quoted(name)}",
             ranged.span[0],
         )
     if not parameters or not matrix.labels.size:
@@ -315,11 +223,3 @@ def _remark(
             if len(bad):
                 symbol = "sf" if kind == "smoothing" else "tf"
                 raise NotExecutable(f"invalid {kind} factor. Expected: 0 < {symbol} < 1, got: {bad[0]:f}")
-
-
-def _names(labels: LabelFrame) -> list[str]:
-    return labels.symbols.texts(np.unique(labels.column(METRIC_NAME)))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

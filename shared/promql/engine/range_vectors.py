@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.errors import NotExecutable
+from shared.histograms.references import stacked, used_only
 from shared.labels import LabelFrame
 from shared.promql.ast import MatrixSelector, Subquery
 from shared.promql.engine import scan, subquery
@@ -58,11 +59,13 @@ def first_windows(series: RangeSeries) -> RangeVector:
     seen = counts > 0
     offsets = np.concatenate([[0], np.cumsum(counts[seen])]).astype(np.int64)
     times = np.concatenate([part.timestamps_ms for part in parts] or [np.zeros(0, dtype=np.int64)])
-    values = np.concatenate([part.values for part in parts] or [np.zeros(0)])
-    return RangeVector(series.labels.take(seen), Samples(offsets, times, values), series.drop_name[seen])
+    columns, histograms = stacked([(part.values, part.histograms) for part in parts])
+    values, histograms = used_only(np.concatenate(columns or [np.zeros(0)]), histograms)
+    samples = Samples(offsets, times, values, histograms=histograms)
+    return RangeVector(series.labels.take(seen), samples, series.drop_name[seen])
 
 
 def _cut(samples: Samples, windows: Windows) -> Samples:
     inside = (samples.timestamps_ms > windows.first - windows.range_ms) & (samples.timestamps_ms <= windows.first)
     offsets = np.concatenate([[0], np.cumsum(inside)])[samples.offsets]
-    return Samples(offsets, samples.timestamps_ms[inside], samples.values[inside])
+    return Samples(offsets, samples.timestamps_ms[inside], samples.values[inside], histograms=samples.histograms)

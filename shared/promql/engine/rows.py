@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shared.errors import NotExecutable
+from shared.histograms.references import is_reference, stacked
 from shared.labels import LabelFrame, Rows, Symbols, concat
 from shared.promql.model import METADATA_LABELS, Bool, Matrix
 
@@ -19,19 +20,37 @@ def no_series(symbols: Symbols, steps: int) -> Matrix:
 
 def take(matrix: Matrix, rows: Rows) -> Matrix:
     """The series of `rows` (int64 indices), in that order."""
-    return Matrix(matrix.labels.take(rows), matrix.values[rows], matrix.present[rows], matrix.drop_name[rows])
+    return Matrix(
+        matrix.labels.take(rows), matrix.values[rows], matrix.present[rows], matrix.drop_name[rows], matrix.histograms
+    )
 
 
 def stack(parts: list[Matrix]) -> Matrix:
     """The series of several matrices over one grid and with one symbol table, one matrix after another."""
     if len(parts) == 1:
         return parts[0]
+    values, histograms = stacked([(part.values, part.histograms) for part in parts])
     return Matrix(
         concat([part.labels for part in parts]),
-        np.concatenate([part.values for part in parts]),
+        np.concatenate(values),
         np.concatenate([part.present for part in parts]),
         np.concatenate([part.drop_name for part in parts]),
+        histograms,
     )
+
+
+def floats_only(matrix: Matrix) -> Matrix:
+    """The matrix without the values that are histograms, and without the series that have no others."""
+    if matrix.histograms is None:
+        return matrix
+    present = matrix.present & ~is_reference(matrix.values)
+    return without_empty(Matrix(matrix.labels, matrix.values, present, matrix.drop_name))
+
+
+def histograms_only(matrix: Matrix) -> Matrix:
+    """The matrix without the values that are floats, and without the series that have no others."""
+    present = matrix.present & is_reference(matrix.values)
+    return without_empty(Matrix(matrix.labels, matrix.values, present, matrix.drop_name, matrix.histograms))
 
 
 def without_empty(matrix: Matrix) -> Matrix:
@@ -85,4 +104,4 @@ def united(matrix: Matrix, *, message: str = SAME_LABELS, occupied: Bool | None 
     values[ids[rows], columns] = matrix.values[rows, columns]
     present[ids[rows], columns] = True
     drop_name = np.bincount(ids, weights=matrix.drop_name, minlength=len(first)) > 0
-    return Matrix(matrix.labels.take(first), values, present, drop_name)
+    return Matrix(matrix.labels.take(first), values, present, drop_name, matrix.histograms)

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.errors import Internal
+from shared.histograms.batch import HistogramBatch
+from shared.histograms.references import is_reference
 from shared.labels import LabelFrame
 from shared.promql.ast import VectorSelector
 from shared.promql.engine.context import EvalContext, resolved
-from shared.promql.engine.kernels.extended import smoothed_at
+from shared.promql.engine.gathering import GatheredHistograms
+from shared.promql.engine.histogram_neighbours import with_hints
 from shared.promql.engine.kernels.windows import last_in_window
 from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, SeriesSelection
 
@@ -25,6 +28,8 @@ time, since it is to stop soon after its processor time has been used up."""
 
 READ_SAMPLES, LIGHT_READ_SAMPLES = 1 << 19, 1 << 16
 """The number of samples that a read aims at: 8 MB of timestamps and values stay near the processor's cache."""
+
+INFO_TIMES = "times of info samples"
 
 NO_STARTS = np.zeros(0, dtype=np.int64)
 NO_FLAGS = np.zeros(0, dtype=np.bool_)
@@ -93,21 +98,25 @@ def reads(selected: Scan, context: EvalContext, *, keep_stale: bool = False) -> 
     """The samples of a scan, some series at a time, with the rows they belong to.
 
     Staleness markers are left out unless `keep_stale`. Counts the samples against the query's budget, and checks its
-    deadline before every read.
+    deadline before every read. Raises BatchTooLarge.
     """
     batch = context.batch if context.batch is not None and context.batch.selection is selected.selection else None
     first_size, samples_aim = (
         (LIGHT_READ_SERIES, LIGHT_READ_SAMPLES) if context.is_light else (READ_SERIES, READ_SAMPLES)
     )
-    context.series_read += selected.labels.size
     row, size = 0, first_size if batch is None or not batch.read_size else batch.read_size
     while row < selected.labels.size:
         context.check()
         last = min(row + size, selected.labels.size)
         samples = selected.selection.read(selected.first + row, selected.first + last)
-        context.charge(len(samples.values))
+        if batch is not None and samples.histograms is not None:
+            batch.fit(samples.histograms)
+        context.series_read += last - row
+        context.charge(len(samples.values), samples.buckets)
+        if context.finds_resets:
+            samples = with_hints(samples, context)
         yield slice(row, last), samples if keep_stale else without_stale(samples)
-        size = max(1, samples_aim * (last - row) // max(len(samples.values), 1))
+        size = max(1, samples_aim * (last - row) // max(len(samples.values) + samples.buckets, 1))
         if batch is not None:
             batch.read_size = size
         row = last
@@ -125,6 +134,7 @@ def without_stale(samples: Samples) -> Samples:
         samples.timestamps_ms[is_kept],
         samples.values[is_kept],
         None if starts is None else starts[is_kept],
+        samples.histograms,
     )
 
 
@@ -137,7 +147,7 @@ def sample_times(func: str, node: VectorSelector, grid: Grid, context: EvalConte
     """`timestamp(selector)` and `start_timestamp(selector)`: the time, in seconds, of the sample that the selector
     chooses.
 
-    The start timestamp of a sample that has none is 0.
+    The start timestamp of a sample that has none is 0. `INFO_TIMES`: as `timestamp`, but NaN for histograms.
     """
     matrix = _instant(node, grid, context, func)
     return Matrix(matrix.labels, matrix.values, matrix.present, np.ones_like(matrix.drop_name))
@@ -148,21 +158,17 @@ def _instant(node: VectorSelector, grid: Grid, context: EvalContext, func: str |
     windows = windows_of(node, lookback_ms, grid, context)
     selected = scan(node, windows, context)
     values, present = empty(selected.labels.size, grid.steps, context)
-    for rows, samples in reads(selected, context, keep_stale=not node.smoothed):
+    gathered = GatheredHistograms()
+    for rows, samples in reads(selected, context, keep_stale=True):
         s = samples
-        if node.smoothed:
-            smoothed_at(
-                s.offsets, s.timestamps_ms, s.values, windows.first, windows.step, lookback_ms, values[rows],
-                present[rows],
-            )  # fmt: skip
-            continue
         last_in_window(
             s.offsets, s.timestamps_ms, s.values.view(np.int64), _column(func, s), STALE_NAN_BITS, windows.first,
             windows.step, lookback_ms, values[rows], present[rows],
         )  # fmt: skip
-    if node.smoothed and func is not None:
-        values[:] = (windows.first + windows.step * np.arange(grid.steps)) / 1000.0 if func == "timestamp" else 0.0
-    return seen_only(selected.labels, values, present, np.zeros(selected.labels.size, dtype=np.bool_))
+        if func is None and samples.histograms is not None:
+            gathered.adopt(values[rows], present[rows], samples.histograms)
+    no_names_dropped = np.zeros(selected.labels.size, dtype=np.bool_)
+    return seen_only(selected.labels, values, present, no_names_dropped, gathered.batch())
 
 
 def _column(func: str | None, samples: Samples) -> Float:
@@ -170,6 +176,8 @@ def _column(func: str | None, samples: Samples) -> Float:
         return samples.values
     if func == "timestamp":
         return samples.timestamps_ms / 1000.0
+    if func == INFO_TIMES:
+        return np.where(is_reference(samples.values), np.nan, samples.timestamps_ms / 1000.0)
     starts = samples.start_timestamps_ms
     return np.zeros(len(samples.values)) if starts is None else starts / 1000.0
 
@@ -181,12 +189,17 @@ def empty(series: int, steps: int, context: EvalContext) -> tuple[Float, Bool]:
     return np.empty((series, steps)), np.empty((series, steps), dtype=np.bool_)
 
 
-def seen_only(labels: LabelFrame, values: Float, present: Bool, drop_name: Bool) -> Matrix:
-    """The matrix of the series that have a sample at some step."""
+def seen_only(
+    labels: LabelFrame, values: Float, present: Bool, drop_name: Bool, histograms: HistogramBatch | None = None
+) -> Matrix:
+    """The matrix of the series that have a sample at some step. If there are histograms, absent values become NaN, so
+    that no value that was never written looks like a reference to one."""
+    if histograms is not None:
+        values[~present] = np.nan
     seen: Bool = np.asarray(present.any(axis=1))
     if seen.all():
-        return Matrix(labels, values, present, drop_name)
-    return Matrix(labels.take(seen), values[seen], present[seen], drop_name[seen])
+        return Matrix(labels, values, present, drop_name, histograms)
+    return Matrix(labels.take(seen), values[seen], present[seen], drop_name[seen], histograms)
 
 
 def counter_starts(samples: Samples) -> tuple[Int, Bool, Bool]:

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from shared import labels as label_sets
 from shared.hashing import hash64
+from shared.histograms.batch import HistogramBatch
+from shared.histograms.references import is_reference, rows_of
+from shared.histograms.text import plain_text
 from shared.labels import METRIC_NAME, Codes, LabelFrame, Rows, Symbols
 from shared.promql.ast import Aggregate
 from shared.promql.engine.context import EvalContext
@@ -22,6 +25,12 @@ from shared.promql.model import Bool, Float, Int, Matrix
 
 TEXTS_AT_ONCE = 1 << 13
 """Values written as texts, and label sets hashed, between two checks of the deadline: some 10 ms."""
+
+HISTOGRAM_TEXTS_AT_ONCE = 1 << 7
+"""Histograms written as texts between two checks: some 10 ms for 40 buckets."""
+
+_CHARACTERS_PER_CELL = 8
+"""The texts of histograms are counted against a query's budget of cells, by the bytes of both."""
 
 
 def grouped(labels: LabelFrame, node: Aggregate) -> tuple[Rows, LabelFrame]:
@@ -67,7 +76,7 @@ def extremes(node: Aggregate, matrix: Matrix, k: Int) -> Matrix:
         ranks[matrix.labels.sort_order()] = np.arange(len(ids), dtype=np.int64)
         chosen[:] = False
         select_groups(values, present, ids, ranks, k, capacities, greatest, chosen)
-    return without_empty(Matrix(matrix.labels, matrix.values, chosen, matrix.drop_name))
+    return without_empty(Matrix(matrix.labels, matrix.values, chosen, matrix.drop_name, matrix.histograms))
 
 
 def by_value(node: Aggregate, matrix: Matrix) -> Matrix:
@@ -91,7 +100,7 @@ def first_by_hash(node: Aggregate, matrix: Matrix, k: Int, context: EvalContext)
     before[1:] = rank[starts[1:] - 1]
     chosen = np.empty_like(matrix.present)
     chosen[order] = matrix.present[order] & (rank - before[ids[order]] <= k)
-    return without_empty(Matrix(matrix.labels, matrix.values, chosen, matrix.drop_name))
+    return without_empty(Matrix(matrix.labels, matrix.values, chosen, matrix.drop_name, matrix.histograms))
 
 
 def sampled_by_hash(matrix: Matrix, ratio: Float, context: EvalContext) -> Matrix:
@@ -100,7 +109,8 @@ def sampled_by_hash(matrix: Matrix, ratio: Float, context: EvalContext) -> Matri
     fraction = (hashes(matrix.labels, context) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     position = fraction[:, np.newaxis]
     chosen = np.where(ratio >= 0.0, position < ratio, position >= 1.0 + ratio)
-    return without_empty(Matrix(matrix.labels, matrix.values, matrix.present & chosen, matrix.drop_name))
+    present = matrix.present & chosen
+    return without_empty(Matrix(matrix.labels, matrix.values, present, matrix.drop_name, matrix.histograms))
 
 
 def quantiles(node: Aggregate, matrix: Matrix, q: Float) -> tuple[LabelFrame, Rows, Float, Bool]:
@@ -127,9 +137,16 @@ def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalConte
     rows, columns = np.nonzero(matrix.present)
     # Equal texts are equal values: one NaN, but two zeros.
     bits = matrix.values[rows, columns]
-    bits[np.isnan(bits)] = np.nan
+    is_nan = np.isnan(bits) if matrix.histograms is None else np.isnan(bits) & ~is_reference(bits)
+    bits[is_nan] = np.nan
     distinct, value_index = np.unique(bits.view(np.int64), return_inverse=True)
-    value_count = max(len(distinct), 1)
+    codes = None
+    if matrix.histograms is not None:
+        # Equal histograms may be several rows, so they are told apart by their texts.
+        texts = _text_codes(distinct.view(np.float64), matrix.histograms, matrix.labels.symbols, context)
+        codes, text_index = np.unique(texts, return_inverse=True)
+        value_index = text_index[value_index]
+    value_count = max(len(distinct) if codes is None else len(codes), 1)
     cells, cell_index = np.unique(
         ids[rows] * value_count + (value_index if has_value_label else 0), return_inverse=True
     )
@@ -140,17 +157,29 @@ def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalConte
     named = groups.take(origin)
     dropped = np.bincount(ids, weights=matrix.drop_name, minlength=groups.size) > 0
     if has_value_label:
-        codes = _text_codes(distinct.view(np.float64), matrix.labels.symbols, context)
+        if codes is None:
+            codes = _text_codes(distinct.view(np.float64), None, matrix.labels.symbols, context)
         named = named.with_column(label, codes[cells % value_count])
     drop_name = dropped[origin] & (label != METRIC_NAME)
     return named, counts.reshape(len(cells), steps), drop_name
 
 
-def _text_codes(values: Float, symbols: Symbols, context: EvalContext) -> Codes:
-    """The codes int32[n] of the values' texts."""
+def _text_codes(values: Float, histograms: HistogramBatch | None, symbols: Symbols, context: EvalContext) -> Codes:
+    """The codes int32[n] of the values' texts. Raises OverBudget if those of histograms take too much room."""
     codes = np.empty(len(values), dtype=np.int32)
     for start in range(0, len(values), TEXTS_AT_ONCE):
         context.check()
         end = start + TEXTS_AT_ONCE
         codes[start:end] = [symbols.code(plain(value)) for value in values[start:end].tolist()]
+    if histograms is None:
+        return codes
+    characters = 0
+    places = np.flatnonzero(is_reference(values))
+    for start in range(0, len(places), HISTOGRAM_TEXTS_AT_ONCE):
+        context.check()
+        taken = places[start : start + HISTOGRAM_TEXTS_AT_ONCE]
+        texts = [plain_text(histograms, row) for row in rows_of(values[taken]).tolist()]
+        characters += sum(map(len, texts))
+        context.reserve(characters // _CHARACTERS_PER_CELL)
+        codes[taken] = list(map(symbols.code, texts))
     return codes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from shared.histograms.batch import HINT, HINT_GAUGE, HistogramBatch, sealed
 from shared.promql.ast import Subquery
 from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.scan import Windows
@@ -37,4 +38,15 @@ def ragged(matrix: Matrix, grid: Grid) -> Samples:
     counts = np.count_nonzero(matrix.present, axis=1)
     times = np.broadcast_to(grid.times_ms(), matrix.present.shape)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Samples(offsets, times[matrix.present], matrix.values[matrix.present])
+    return Samples(
+        offsets, times[matrix.present], matrix.values[matrix.present], histograms=_without_resets(matrix.histograms)
+    )
+
+
+def _without_resets(histograms: HistogramBatch | None) -> HistogramBatch | None:
+    """The histograms without their reset hints, which speak of the samples before them in storage. Gauges stay."""
+    if histograms is None:
+        return None
+    columns = histograms.columns
+    flags = np.where(histograms.hints == HINT_GAUGE, columns.flags, columns.flags & ~np.uint8(HINT))
+    return HistogramBatch(histograms.layouts, sealed(columns._replace(flags=flags)))

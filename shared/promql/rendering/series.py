@@ -2,6 +2,7 @@
 
 The shape of a series is that of the Prometheus HTTP API's range and instant vectors. Every series begins with a comma,
 so that the texts of several writers can be put into one array in any order; an answer leaves out its first comma.
+`histograms.py` beside this module writes series of which some samples are histograms.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-import orjson
 from numba import types
 from numpy.typing import NDArray
 
 from shared.ahead import mapped
-from shared.kernels import inlined, kernel
-from shared.labels import LabelFrame, distinct
+from shared.kernels import kernel
 from shared.promql.model import Grid, Int, Matrix, RangeVector
 from shared.promql.rendering.floats import FLOAT_BYTES_MAX, POWERS, TIME_BYTES_MAX, write_float, write_time
+from shared.promql.rendering.histograms import ALL, HistogramSeries, present_samples
+from shared.promql.rendering.labels import OFFSETS, PIECES, POOL, Bytes, copy, label_texts, write_labels
 
 TEXT_SAMPLES = 1 << 15
-"""Samples that are written at a time: about 1 MB of text, a few milliseconds of work."""
+"""Samples, or numbers of histograms, that are written at a time: about 1 MB of text, a few milliseconds of work."""
+SERIES_BYTES_MAX = 8 << 20
+"""A series whose text may be longer than this is written in parts. Only histograms are ever that long: one of 10,000
+buckets that is shown at 11,000 steps has 5 GB of text."""
 SAMPLE_BYTES_MAX = FLOAT_BYTES_MAX + TIME_BYTES_MAX + 6
 ROW_BYTES = 64
 """Bytes of the text of one series besides its labels and samples, at most."""
@@ -36,16 +41,11 @@ SLOT_BYTES = 32
 
 _WRITERS = ThreadPoolExecutor(WRITERS, thread_name_prefix="json")
 
-_METRIC = np.frombuffer(b',{"metric":{', dtype=np.uint8)
 _VALUES = np.frombuffer(b'},"values":[', dtype=np.uint8)
 _VALUE = np.frombuffer(b'},"value":', dtype=np.uint8)
 _COMMA, _QUOTE, _OPEN, _CLOSE, _BRACE = (np.uint8(ord(c)) for c in ',"[]}')
 
-Bytes = NDArray[np.uint8]
-
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _INTS = types.Array(types.int64, 1, "C", readonly=True)
-_PIECES = types.Array(types.int32, 2, "C", readonly=True)
 _POWERS = types.Array(types.uint64, 2, "C", readonly=True)
 _OUT, _ENDS = types.uint8[::1], types.int64[::1]
 
@@ -71,39 +71,6 @@ class Text:
         return np.concatenate(([0], self.ends[:-1])) if self.series else self.ends
 
 
-@dataclass(frozen=True, slots=True)
-class _LabelTexts:
-    """`"name":"value"` of every series as references into one pool of bytes.
-
-    `pool`: uint8[m]; piece i is pool[offsets[i]:offsets[i+1]]; `pieces`: int32[names, series], -1 where a series lacks
-    the label, names in ascending order.
-    """
-
-    pool: Bytes
-    offsets: Int
-    pieces: NDArray[np.int32]
-
-    def row_bytes(self) -> Int:
-        """int64[series]: an upper bound of the length of each series' labels."""
-        lengths = np.append(np.diff(self.offsets), 0) + 1  # piece -1 takes the appended 0
-        return lengths[self.pieces].sum(axis=0, dtype=np.int64)
-
-
-def _label_texts(labels: LabelFrame) -> _LabelTexts:
-    texts: list[bytes] = []
-    pieces = np.full((len(labels.columns), labels.size), -1, dtype=np.int32)
-    for row, name in enumerate(sorted(labels.columns)):
-        used, local = distinct(labels.columns[name])
-        start = orjson.dumps(name) + b":"
-        ids = np.arange(len(texts), len(texts) + len(used), dtype=np.int32)
-        texts.extend([start + orjson.dumps(text) for text in labels.symbols.texts(used)])
-        ids[used == 0] = -1
-        pieces[row] = ids[local]
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum([len(text) for text in texts], out=offsets[1:])
-    return _LabelTexts(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets, pieces)
-
-
 class SeriesWriter:
     """Writes the series `rows` (int64 indices) of a value, in that order, some at a time. Safe to use from several
     threads.
@@ -115,29 +82,46 @@ class SeriesWriter:
         self._size = value.labels.size
         self._rows = rows
         self._instant = instant
-        self._labels = _label_texts(value.labels)
+        self._labels = label_texts(value.labels)
         self._row_bytes = self._labels.row_bytes()[rows] + ROW_BYTES
-        if isinstance(value, Matrix):
+        self._histograms = self._of_histograms(value, grid)
+        if self._histograms is not None:
+            self._counts, sample_bytes = self._histograms.numbers[rows], self._histograms.bytes_max[rows]
+            self._write: Callable[..., int] = self._histograms.write
+        elif isinstance(value, Matrix):
             self._counts = np.full(len(rows), grid.steps, dtype=np.int64)
+            sample_bytes = SAMPLE_BYTES_MAX * self._counts
             self._write = self._of_matrix(value, grid)
         else:
             samples = value.samples
             self._counts = np.diff(samples.offsets)[rows]
+            sample_bytes = SAMPLE_BYTES_MAX * self._counts
             self._write = self._of_samples(
                 np.ascontiguousarray(samples.offsets[:-1]),
                 np.ascontiguousarray(samples.offsets[1:]),
                 np.ascontiguousarray(samples.timestamps_ms),
                 np.ascontiguousarray(samples.values),
             )
+        self._bytes_max: Int = self._row_bytes + sample_bytes
 
     @property
     def series(self) -> int:
         return len(self._rows)
 
     @property
+    def numbers(self) -> int:
+        """How many numbers the whole text has at most: a histogram has one for each of its buckets, and one more."""
+        return int(self._counts.sum())
+
+    @property
     def bytes_max(self) -> int:
         """An upper bound of the length of the whole text."""
-        return int(self._row_bytes.sum()) + SAMPLE_BYTES_MAX * int(self._counts.sum())
+        return int(self._bytes_max.sum())
+
+    @property
+    def has_long_series(self) -> bool:
+        """Whether the text of some series may be longer than SERIES_BYTES_MAX."""
+        return self._histograms is not None and int(self._bytes_max.max(initial=0)) > SERIES_BYTES_MAX
 
     def spans(self, samples: int = TEXT_SAMPLES) -> list[tuple[int, int]]:
         """(first, last) of each part if the series are cut so that a part has about this many samples, and at least one
@@ -160,10 +144,39 @@ class SeriesWriter:
             return
         yield from mapped(_WRITERS, self.write, spans, TEXTS_AHEAD)
 
+    def pieces(self) -> Iterator[Bytes]:
+        """The bytes of `texts`, but long series in several pieces."""
+        if not self.has_long_series:
+            yield from (text.data for text in self.texts())
+            return
+        yield from mapped(_WRITERS, self._piece, self._cuts(), TEXTS_AHEAD)
+
+    def _cuts(self) -> Iterator[tuple[int, int, int, int]]:
+        """(first, last, begin, end) of each piece: series first ≤ i < last, and of a long series, which has pieces of
+        its own, the samples begin ≤ j < end."""
+        assert self._histograms is not None
+        is_long = self._bytes_max > SERIES_BYTES_MAX
+        for first, last in self.spans():
+            for series in np.flatnonzero(is_long[first:last]) + first:
+                if first < series:
+                    yield first, int(series), 0, int(ALL)
+                for begin, end in self._histograms.cuts(self._rows[series], TEXT_SAMPLES):
+                    yield int(series), int(series) + 1, begin, end
+                first = int(series) + 1
+            if first < last:
+                yield first, last, 0, int(ALL)
+
+    def _piece(self, first: int, last: int, begin: int, end: int) -> Bytes:
+        if end == ALL:
+            return self.write(first, last).data
+        assert self._histograms is not None and last == first + 1
+        bound = int(self._row_bytes[first]) + self._histograms.part_bytes_max(self._rows[first], begin, end)
+        write = partial(self._histograms.write, begin=begin, end=end)
+        return self._written(write, first, last, bound).data
+
     def write(self, first: int, last: int) -> Text:
         """The text of the series first ≤ i < last of `rows`."""
-        bound = int(self._row_bytes[first:last].sum()) + SAMPLE_BYTES_MAX * int(self._counts[first:last].sum())
-        return self._written(self._write, first, last, bound)
+        return self._written(self._write, first, last, int(self._bytes_max[first:last].sum()))
 
     def heads(self) -> Text:
         """All series as if they had no samples."""
@@ -179,6 +192,14 @@ class SeriesWriter:
         assert size <= bound
         # A copy, so that the memory that was reserved for the longest numbers is freed.
         return Text(out[:size].copy(), ends, label_ends)
+
+    def _of_histograms(self, value: Matrix | RangeVector, grid: Grid) -> HistogramSeries | None:
+        """None if all samples are floats."""
+        batch = value.samples.histograms if isinstance(value, RangeVector) else value.histograms
+        if batch is None:
+            return None
+        samples = value.samples if isinstance(value, RangeVector) else present_samples(value, grid)
+        return HistogramSeries(self._labels, samples, batch, instant=self._instant)
 
     def _of_matrix(self, value: Matrix, grid: Grid) -> Callable[..., int]:
         values = np.ascontiguousarray(value.values)
@@ -209,30 +230,6 @@ class SeriesWriter:
         return write
 
 
-@inlined
-def _copy(out: Any, at: Any, source: Any, start: Any, end: Any) -> Any:
-    # Unsigned indices: with signed ones, every byte would be preceded by a check whether its index is negative.
-    begin, to = np.uint64(start), np.uint64(at)
-    for i in range(np.uint64(end - start)):
-        out[to + i] = source[begin + i]
-    return at + (end - start)
-
-
-@inlined
-def _write_labels(out: Any, at: Any, pool: Any, pool_offsets: Any, pieces: Any, series: Any) -> Any:
-    at = _copy(out, at, _METRIC, 0, len(_METRIC))
-    begun = False
-    for name in range(pieces.shape[0]):
-        piece = pieces[name, series]
-        if piece >= 0:
-            if begun:
-                out[at] = _COMMA
-                at += 1
-            begun = True
-            at = _copy(out, at, pool, pool_offsets[piece], pool_offsets[piece + 1])
-    return at
-
-
 @kernel(types.void(_INTS, types.uint8[:, ::1], _ENDS))
 def _write_times(times: Any, slots: Any, lengths: Any) -> None:
     """Write `,[time,"` of every step into a slot of its own, and its length into `lengths`."""
@@ -248,7 +245,7 @@ def _write_times(times: Any, slots: Any, lengths: Any) -> None:
 
 @kernel(
     types.int64(
-        _BYTES, _INTS, _PIECES, types.Array(types.float64, 2, "C", readonly=True), _POWERS,
+        POOL, OFFSETS, PIECES, types.Array(types.float64, 2, "C", readonly=True), _POWERS,
         types.Array(types.boolean, 2, "C", readonly=True), types.Array(types.uint8, 2, "C", readonly=True), _INTS,
         _INTS, types.boolean, _POWERS, _OUT, _ENDS, _ENDS,
     )
@@ -261,14 +258,14 @@ def _write_matrix(
     at = 0
     for number in range(len(rows)):
         series = rows[number]
-        at = _write_labels(out, at, pool, pool_offsets, pieces, series)
+        at = write_labels(out, at, pool, pool_offsets, pieces, series)
         label_ends[number] = at
-        at = _copy(out, at, _VALUE, 0, len(_VALUE)) if instant else _copy(out, at, _VALUES, 0, len(_VALUES))
+        at = copy(out, at, _VALUE, 0, len(_VALUE)) if instant else copy(out, at, _VALUES, 0, len(_VALUES))
         at -= 1
         begin, opening = at, out[at]  # the first sample's comma overwrites the bracket or colon, restored below
         for step in range(values.shape[1]):
             if present[series, step]:
-                at = _copy(out, at, slots[step], 0, lengths[step])
+                at = copy(out, at, slots[step], 0, lengths[step])
                 at = write_float(out, at, values[series, step], bits[series, step], powers)
                 out[at] = _QUOTE
                 out[at + 1] = _CLOSE
@@ -287,7 +284,7 @@ def _write_matrix(
 
 @kernel(
     types.int64(
-        _BYTES, _INTS, _PIECES, _INTS, _INTS, _INTS, types.Array(types.float64, 1, "C", readonly=True),
+        POOL, OFFSETS, PIECES, _INTS, _INTS, _INTS, types.Array(types.float64, 1, "C", readonly=True),
         types.Array(types.uint64, 1, "C", readonly=True), _INTS, _POWERS, _OUT, _ENDS, _ENDS,
     )
 )  # fmt: skip
@@ -300,9 +297,9 @@ def _write_samples(
     at = 0
     for number in range(len(rows)):
         series = rows[number]
-        at = _write_labels(out, at, pool, pool_offsets, pieces, series)
+        at = write_labels(out, at, pool, pool_offsets, pieces, series)
         label_ends[number] = at
-        at = _copy(out, at, _VALUES, 0, len(_VALUES))
+        at = copy(out, at, _VALUES, 0, len(_VALUES))
         for i in range(firsts[series], lasts[series]):
             if i > firsts[series]:
                 out[at] = _COMMA

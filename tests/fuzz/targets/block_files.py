@@ -18,13 +18,18 @@ import xxhash
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from shared.histograms.batch import HistogramBatch
+from shared.histograms.references import is_reference, references, rows_of
 from tests.fuzz import scratch
 from tests.fuzz.memory_objects import MemoryObjects
 from tests.fuzz.pieces import joined, split
 from tests.fuzz.target import Target
 from tests.fuzz.thresholds import lowered
+from tests.histogram_batches import batch_of
+from tests.oracle_native_histograms import Hint, NativeHistogram
 from worker.series.blocks import block as block_module
 from worker.series.blocks import chunks, directory
+from worker.series.blocks import histograms as stored_histograms
 from worker.series.blocks.block import SUFFIX, Block, BlockRow, BlockWriter, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.layers import Tombstone
@@ -82,6 +87,10 @@ def _read(opened: Block) -> None:
             opened.having(IDS, start_ms, end_ms, lambda: None)
             found = join(opened.pieces(IDS, start_ms, end_ms), len(IDS))
             assert found.offsets[-1] == len(found.values) == len(found.timestamps_ms) <= opened.row.samples
+            if found.histograms is not None:
+                assert rows_of(found.values[is_reference(found.values)]).max() < len(found.histograms)
+                assert len(found.histograms.layouts.edges) == len(found.histograms.layouts.columns.indexes)
+                stored_histograms.encode(found.histograms, np.array([len(found.histograms)]))
 
 
 def _tombstone(data: bytes) -> None:
@@ -93,8 +102,18 @@ def _tombstone(data: bytes) -> None:
 # Inputs
 
 
+def _histogram_values() -> tuple[NDArray, HistogramBatch]:
+    """Values of which some are histograms, of two layouts and one of custom boundaries, and these histograms."""
+    counted = [NativeHistogram(schema=0, count=n, positive={2: n}, negative={1: 0.0}, sum=n) for n in (1.0, 3.0, 9.0)]
+    custom = NativeHistogram(schema=-53, count=2.0, positive={0: 1.5, 2: 0.5}, bounds=(0.5, 1.0), hint=Hint.GAUGE)
+    values = np.array([0.0, 0, 0, 1, 2, np.nan, 0, 0, 0, 0, 5, 1, 0, 0, 4])
+    places = [0, 1, 2, 6, 7, 8, 9, 12, 13]
+    values[places] = references(np.arange(len(places)))
+    return values, batch_of([*counted, *counted, custom, custom, counted[0]])
+
+
 @cache
-def _parts() -> tuple[BlockRow, dict[str, NDArray], list[bytes]]:
+def _parts(with_histograms: bool) -> tuple[BlockRow, dict[str, NDArray], list[bytes]]:
     """A small block: its row, the columns of its directory and its chunks."""
     place = scratch.directory() / "whole"
     place.mkdir(exist_ok=True)
@@ -104,7 +123,11 @@ def _parts() -> tuple[BlockRow, dict[str, NDArray], list[bytes]]:
         writer = BlockWriter(LocalObjects(place), 3)
         times = np.array([1, 2, 5, 1, 2, 5, 0, 1, 2, 3, 4, 5, 6, 9, 4], np.int64)
         values = np.array([1, 1, 1, 0.5, 2, np.nan, 1, 2, 3, 5, 7, 1, 1, 1.5, 4])
-        writer.add(np.array([0, 1, 2, 4]), np.array([3, 3, 8, 1]), times, values)
+        ids, counts = np.array([0, 1, 2, 4]), np.array([3, 3, 8, 1])
+        if with_histograms:
+            writer.add(ids, counts, times, _histogram_values()[0], np.repeat(times[:5], 3), _histogram_values()[1])
+        else:
+            writer.add(ids, counts, times, values)
         row = writer.finish()
     content = (place / (row.name + SUFFIX)).read_bytes()
     decoded = directory.decode_directory(content[row.directory_at :], row.samples, row.directory_at)
@@ -120,7 +143,8 @@ def _input(row: BlockRow, columns: dict[str, NDArray], parts: list[bytes]) -> by
 
 
 def _files() -> Iterator[bytes]:
-    yield _input(*_parts())
+    yield _input(*_parts(False))
+    yield _input(*_parts(True))
 
 
 _NUMBERS = st.integers(-3, 20) | st.sampled_from([-(1 << 63), (1 << 63) - 1, (1 << 31) - 1, -(1 << 31), 1 << 40])
@@ -130,7 +154,7 @@ _NUMBERS = st.integers(-3, 20) | st.sampled_from([-(1 << 63), (1 << 63) - 1, (1 
 def _changed(draw: st.DrawFn) -> bytes:
     """A block with some numbers of its directory changed, left out, added, or of another type, and some bytes of its
     chunks."""
-    row, columns, parts = _parts()
+    row, columns, parts = _parts(draw(st.booleans()))
     columns, parts = dict(columns), list(parts)
     for _ in range(draw(st.integers(0, 3))):
         name = draw(st.sampled_from(list(directory.COLUMNS)))

@@ -6,17 +6,22 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import snappy
 from hypothesis import strategies as st
 
 from coordinator.series import decompression, remote_write, remote_write_v2
-from coordinator.series.remote_write import Limits
+from coordinator.series.remote_write import Cut, Limits
+from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import body, body_v2, request_v2
 from proto import remote_write_pb2
 from shared import exemplar_frames, labels, sample_frames
 from shared.config import Settings
 from shared.exemplar_frames import ExemplarColumns
 from shared.hashing import hash64
+from shared.histograms.batch import STALE_SUM_BITS
+from shared.run_frames import Runs
+from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.wire import Frame
 from tests.fuzz.target import Target
 from tests.unit import exemplar_requests
@@ -24,20 +29,30 @@ from tests.unit import exemplar_requests
 LIMITS = Limits.of(Settings())
 SHARDS = 3
 DECOMPRESSED_BYTES_MAX = 1 << 20
+_STALE = np.array([STALE_SUM_BITS]).view(np.float64).item()
 
 
 def _cut(data: Frame) -> None:
-    """What is cut is what a worker reads, sample by sample and exemplar by exemplar."""
-    cut = remote_write.cut(data, SHARDS, LIMITS)
+    _require_as_said(remote_write.cut(data, SHARDS, LIMITS))
+
+
+def _require_as_said(cut: Cut) -> None:
+    """What is cut is what a worker reads, sample by sample (histograms too) and exemplar by exemplar, and series are
+    canonical."""
     samples = exemplars = 0
     for frame in (frame for frames in cut.parts.values() for frame in frames):
         if exemplar_frames.is_exemplars(frame):
             columns = exemplar_frames.parse(frame)
             exemplars += len(columns)
             _require_labels(columns)
+            _require_series(columns)
         else:
-            samples += len(sample_frames.parse(frame).times_ms)
-    assert samples == cut.samples, f"the frames have {samples} samples, the cut says {cut.samples}"
+            runs = sample_frames.parse(frame)
+            samples += len(runs.times_ms)
+            _require_series(runs)
+            _require_times(runs)
+    expected = cut.samples + cut.histograms
+    assert samples == expected, f"the frames have {samples} samples and histograms, the cut says {expected}"
     assert exemplars == cut.exemplars, f"the frames have {exemplars} exemplars, the cut says {cut.exemplars}"
 
 
@@ -52,6 +67,23 @@ def _require_labels(columns: ExemplarColumns) -> None:
         assert sum(len(name) + len(value) for name, value in own_labels) <= exemplar_frames.LABEL_CHARACTERS_MAX
 
 
+def _require_series(runs: Runs) -> None:
+    for begin, end, own in zip(runs.starts, runs.ends, runs.hashes, strict=True):
+        text = runs.data[begin:end].tobytes()
+        assert labels.encode(labels.decode(text)) == text, f"{text!r} is not canonical"
+        assert hash64(text) == int(own), f"the hash of {text!r} is wrong"
+
+
+def _require_times(runs: sample_frames.SampleColumns) -> None:
+    """Times and start timestamps are within the bounds, and the layouts of histograms have boundaries."""
+    for times_ms in (runs.times_ms, runs.start_timestamps_ms):
+        if times_ms is not None:
+            assert ((times_ms >= TIME_MS_MIN) & (times_ms <= TIME_MS_MAX)).all()
+    if runs.histograms is not None:
+        edges = runs.histograms.layouts.edges
+        assert (edges[:, 0] <= edges[:, 1]).all()
+
+
 def _request(data: bytes) -> None:
     _cut(decompression.decompress(data, DECOMPRESSED_BYTES_MAX))
 
@@ -61,14 +93,7 @@ def _cut_v2(data: Frame) -> None:
     surveyed = remote_write_v2.survey(data, LIMITS, DECOMPRESSED_BYTES_MAX)
     cut = remote_write_v2.cut(surveyed, SHARDS, LIMITS)
     assert surveyed.bytes_total <= DECOMPRESSED_BYTES_MAX
-    columns = [sample_frames.parse(frame) for frames in cut.parts.values() for frame in frames]
-    samples = sum(len(part.times_ms) for part in columns)
-    assert samples == cut.samples, f"the frames have {samples} samples, the cut says {cut.samples}"
-    for part in columns:
-        for begin, end, own in zip(part.starts, part.ends, part.hashes, strict=True):
-            text = part.data[begin:end].tobytes()
-            assert labels.encode(labels.decode(text)) == text, f"{text!r} is not canonical"
-            assert hash64(text) == int(own), f"the hash of {text!r} is wrong"
+    _require_as_said(cut)
 
 
 def bodies_v2() -> Iterator[bytes]:
@@ -82,8 +107,24 @@ def bodies_v2() -> Iterator[bytes]:
         entry.metadata.type, entry.metadata.help_ref = 3, len(request.symbols) - 1
         entry.exemplars.add(labels_refs=[1, 2], value=1, timestamp=2)
         entry.histograms.append(b"\x08\x01")
+        entry.histograms.extend(_histograms())
     request.timeseries[0].samples[0].start_timestamp = 1
     yield request.SerializeToString()
+    yield exemplar_requests.body_v2(_with_exemplars(series))
+
+
+def _histograms() -> Iterator[bytes]:
+    """One of each kind."""
+    yield histogram_message(
+        timestamp=5, start_timestamp=1, count_int=9, zero_count_int=2, zero_threshold=0.5, schema=3,
+        positive_spans=[(-2, 2), (3, 1)], positive_deltas=[1, 1, -2], negative_spans=[(1, 1)], negative_deltas=[4],
+    )  # fmt: skip
+    yield histogram_message(
+        timestamp=6, count_float=1.5, schema=-53, custom_values=[0.5, 1.0], positive_spans=[(1, 2)],
+        positive_counts=[1.0, 0.5], is_packed=False,
+    )  # fmt: skip
+    yield histogram_message(timestamp=7, sum=_STALE)
+    yield histogram_message(timestamp=8, schema=9)
 
 
 def bodies() -> Iterator[bytes]:
@@ -96,25 +137,32 @@ def bodies() -> Iterator[bytes]:
     request.metadata.add(type=1, metric_family_name="up", help="whether it is up", unit="")
     request.timeseries[0].exemplars.add(value=1, timestamp=2).labels.add(name="trace", value="1")
     request.timeseries[0].histograms.append(b"\x08\x01")
+    request.timeseries[0].histograms.extend(_histograms())
     yield request.SerializeToString()
+    yield exemplar_requests.body(_with_exemplars(series))
+
+
+def _with_exemplars(series: dict[str, str]) -> list[exemplar_requests.Series]:
     labelled = [({"trace_id": "a", "span_id": "é"}, 0.5, 3), ({}, float("inf"), 3), ({"x": "y" * 130}, 1.0, 4)]
-    yield exemplar_requests.body([(series, [(1, 1.0)], labelled), ([("a", "b"), ("__name__", "m")], [], labelled)])
+    return [(series, [(1, 1.0)], labelled), ([("a", "b"), ("__name__", "m")], [], labelled)]
 
 
-def strategy(make: Callable[[Any], bytes] = body) -> st.SearchStrategy[bytes]:
+def strategy(
+    make: Callable[[Any], bytes] = body, make_with_exemplars: Callable[[Any], bytes] = exemplar_requests.body
+) -> st.SearchStrategy[bytes]:
     texts = st.sampled_from(("", "__name__", "a", "b", "é", "\x00", "x" * 300)) | st.text(max_size=4)
     labels_of = st.lists(st.tuples(texts, texts), max_size=5)
     times = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 10)
     samples = st.lists(st.tuples(times, st.floats()), max_size=3)
     plain = st.lists(st.tuples(labels_of, samples), max_size=4).map(make)
     exemplars = st.lists(st.tuples(labels_of, st.floats(), times), max_size=3)
-    with_exemplars = st.lists(st.tuples(labels_of, samples, exemplars), max_size=3).map(exemplar_requests.body)
+    with_exemplars = st.lists(st.tuples(labels_of, samples, exemplars), max_size=3).map(make_with_exemplars)
     pieces = st.lists(plain | with_exemplars | st.binary(max_size=12), max_size=3)
     return pieces.map(b"".join)
 
 
 TARGETS = [
     Target("remote-write", _cut, bodies, strategy),
-    Target("remote-write-v2", _cut_v2, bodies_v2, lambda: strategy(body_v2)),
+    Target("remote-write-v2", _cut_v2, bodies_v2, lambda: strategy(body_v2, exemplar_requests.body_v2)),
     Target("remote-write-snappy", _request, lambda: [snappy.compress(data) for data in bodies()]),
 ]

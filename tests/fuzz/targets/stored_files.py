@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,18 +20,22 @@ from coordinator.log.sequencer import Segment
 from shared import catalogue_file, identity
 from shared.durable import DAMAGED
 from shared.errors import ConfigError
+from shared.histograms.references import is_reference, references
 from shared.manifest import Manifest
 from shared.messages.log import Batch
 from shared.messages.vectors import Collection
 from tests.fuzz import scratch
 from tests.fuzz.pieces import joined, split
 from tests.fuzz.target import Target
+from tests.histogram_batches import batch_of
+from tests.oracle_native_histograms import NativeHistogram
 from worker.logs import entries, messages, runs
 from worker.logs.entries import GatheringEntry
 from worker.logs.messages import Message, Revocation
 from worker.series import journal
-from worker.series.blocks import chunks
+from worker.series.blocks import chunks, sections
 from worker.series.exemplar_record import ExemplarRecord
+from worker.series.head import Head
 from worker.series.index import registry
 from worker.series.journal import Deletion, Written
 from worker.storage.rows import manifest, marker
@@ -92,16 +97,27 @@ def _store_manifest(data: bytes) -> None:
 def _journal(data: bytes) -> None:
     _, decoded = journal.decode(data)
     if isinstance(decoded, Written):
-        decoded.since(0)
+        later = decoded.since(0)
+        head = Head()
+        head.extend(1)
+        first = np.zeros(len(later.times_ms), np.int64)
+        head.append(first, later.times_ms, later.values, later.start_timestamps_ms, later.histograms)
+        found = head.read(first[:1], -(1 << 62), 1 << 62)
+        if found.histograms is not None:
+            assert len(found.histograms.layouts.edges) == len(found.histograms.layouts.columns.indexes)
     elif isinstance(decoded, ExemplarRecord):
         assert b"".join(map(bytes, journal.encode(decoded.between(0, len(decoded)), 0)))[24:] == data[24:]
 
 
 def _chunk(data: bytes) -> None:
     """Both readers of a chunk have the same times."""
-    times, _ = chunks.decode(data, CHUNK_COUNTS, CHUNK_FIRSTS)
-    chunks.between(data, CHUNK_COUNTS, CHUNK_FIRSTS, 1, 8)
-    assert len(times) == CHUNK_COUNTS.sum()
+    chunk = sections.decode(data, CHUNK_COUNTS, CHUNK_FIRSTS)
+    sections.between(data, CHUNK_COUNTS, CHUNK_FIRSTS, 1, 8)
+    assert len(chunk.times_ms) == len(chunk.values) == CHUNK_COUNTS.sum()
+    if chunk.histograms is not None:
+        assert len(chunk.histograms) == np.count_nonzero(is_reference(chunk.values))
+        assert len(chunk.histograms.layouts.edges) == len(chunk.histograms.layouts.columns.indexes)
+        sections.encode(CHUNK_COUNTS, chunk)
 
 
 def _log_record(data: bytes) -> None:
@@ -184,8 +200,12 @@ def _logs() -> Iterator[bytes]:
 
 def _journal_records() -> Iterator[bytes]:
     ids, counts = np.array([1, 2], np.int64), np.array([2, 1], np.int64)
-    yield b"".join(map(bytes, Written(ids, counts, np.array([1, 2, 1], np.int64), np.array([0.5, 1, 2])).frames(7)))
-    yield b"".join(map(bytes, Deletion(ids, 0, 5).frames(8)))
+    written = Written(ids, counts, np.array([1, 2, 1], np.int64), np.array([0.5, 1, 2]))
+    histograms = batch_of([NativeHistogram(count=1.0, sum=0.5, positive={0: 1.0}, schema=1)])
+    extended = replace(written, values=references(np.array([0, 0, 0])), histograms=histograms)
+    for record_of_samples in (written, extended, replace(extended, start_timestamps_ms=np.array([0, 1, 2]))):
+        yield b"".join(map(bytes, journal.encode(record_of_samples, 7)))
+    yield b"".join(map(bytes, journal.encode(Deletion(ids, 0, 5), 8)))
     offsets, labels = np.array([0, 0, 8], np.int64), np.frombuffer(b"\x0a\x06\x0a\x01a\x12\x01b", np.uint8)
     exemplars = ExemplarRecord(ids, np.array([1, 2], np.int64), np.array([0.5, 1]), offsets, labels)
     yield b"".join(map(bytes, journal.encode(exemplars, 9)))
@@ -195,6 +215,11 @@ def _chunks() -> Iterator[bytes]:
     times = np.array([0, 1, 2, 5, 0, 1, 2, 9, 10], np.int64)
     for values in ([1.0] * 9, [0.5, 1, 2, 3, 1, 2, 3, 7.25, np.nan], list(range(9))):
         yield chunks.encode(CHUNK_COUNTS, times, np.array(values, np.float64))
+    grown = [NativeHistogram(schema=3, count=n, positive={-2: n, 5: 0.0}, sum=n / 3) for n in (1.0, 4.0, 90.0, 95.0)]
+    custom = NativeHistogram(schema=-53, count=2.0, positive={0: 1.5, 2: 0.5}, bounds=(0.5, 1.0))
+    values_with = np.concatenate((references(np.arange(6)), [1.0, 2.0, 3.0]))
+    batch = batch_of([*grown, custom, custom])
+    yield sections.encode(CHUNK_COUNTS, sections.Chunk(times, values_with, times - 1, batch))
 
 
 _BATCH = Batch(5, 2, (0, 1), "p", 3)

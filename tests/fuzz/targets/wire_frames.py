@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -13,6 +14,7 @@ from coordinator.series import remote_write
 from loadtest.harness.memory_source import MemorySource
 from proto import cluster_pb2
 from shared import exemplar_frames, log_blocks, sample_frames, wire
+from shared.histograms import references
 from shared.labels import LabelFrame, Symbols
 from shared.messages import exchange
 from shared.messages.log import Records
@@ -22,6 +24,8 @@ from shared.wire import Reply, Request
 from tests.fuzz.pieces import joined, split
 from tests.fuzz.target import Target
 from tests.fuzz.targets.remote_write import LIMITS, bodies
+from tests.histogram_batches import batch_of
+from tests.oracle_native_histograms import NativeHistogram
 from worker.queries.evaluation import answer
 
 ANY = (Exception,)
@@ -42,7 +46,9 @@ def _register(data: bytes) -> None:
 
 
 def _samples(data: bytes) -> None:
-    sample_frames.joined([sample_frames.parse(data)] * 2)
+    columns = sample_frames.parse(data)
+    together = sample_frames.joined([columns, columns])
+    assert references.refer_into(together.values, together.histograms)
 
 
 def _exemplars(data: bytes) -> None:
@@ -118,8 +124,11 @@ def _values() -> Iterator[bytes]:
     labels = LabelFrame.of([{"__name__": "up", "job": "a"}, {"__name__": "up", "job": "b"}], symbols)
     present = np.array([[True, False, True], [True, True, True]])
     matrix = Matrix(labels, np.arange(6.0).reshape(2, 3), present, np.zeros(2, np.bool_))
-    shape, frames = exchange.encode(matrix)
-    yield joined([msgspec.msgpack.encode(shape), *frames])
+    batch = batch_of([NativeHistogram(schema=0, positive={1: 3.0, 4: 1.0}, count=4.0, sum=7.5)] * 6)
+    of_histograms = replace(matrix, values=references.references(np.arange(6).reshape(2, 3)), histograms=batch)
+    for value in (matrix, of_histograms):
+        shape, frames = exchange.encode(value)
+        yield joined([msgspec.msgpack.encode(shape), *frames])
 
 
 def _frames_of_records() -> Iterator[bytes]:

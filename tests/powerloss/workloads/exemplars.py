@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.powerloss.history import Act, History, Violation, require, some
+from tests.powerloss.workloads import histograms
 from tests.unit import exemplar_requests
 from worker.series.part import SeriesPart
 
@@ -13,9 +14,10 @@ Exemplars = set[tuple[str, int, float]]
 
 
 def body(series: list) -> bytes:
-    """The request with these series, and with an exemplar for each of their samples."""
+    """The request with the floats of these series, and with an exemplar for each of their samples."""
     return exemplar_requests.body(
-        (labels, points, [({"n": str(value)}, value, at) for at, value in points]) for labels, points in series
+        (labels, histograms.floats(points), [({"n": str(value)}, value, at) for at, value in points])
+        for labels, points in series
     )
 
 

@@ -1,5 +1,5 @@
-"""The samples and exemplars of a shard: written, sealed into blocks, compacted, deleted, dropped, in both modes of
-durability."""
+"""The samples, some of which are histograms, and the exemplars of a shard: written, sealed into blocks, compacted,
+deleted, dropped, in both modes of durability."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shared.config import Settings
 from shared.promql.ast import Matcher
 from tests.powerloss.history import Act, History, Violation, require, some
 from tests.powerloss.recording import Recorder
-from tests.powerloss.workloads import buffered, exemplars
+from tests.powerloss.workloads import buffered, exemplars, histograms
 from tests.powerloss.workloads.store import killed as killed_store
 from tests.powerloss.workloads.wal import killed as killed_log
 from tests.unit.series_shard import TIMEOUT_S, Shard
@@ -74,10 +74,10 @@ class Part(Shard):
 
     def write(self, series: list[Series]) -> int:
         cut = remote_write.cut(exemplars.body(series), 1, UNLIMITED)
-        return self.part.write(cut.parts[0], TIMEOUT_S)
+        return self.part.write([*cut.parts[0], *histograms.frames(series)], TIMEOUT_S)
 
     def held(self) -> Samples:
-        return {(dict(labels)["job"], t): v for labels, pairs in self.samples().items() for t, v in pairs}
+        return histograms.held(self)
 
 
 def run(durability: str, root: Path, recorder: Recorder, chance: random.Random) -> None:

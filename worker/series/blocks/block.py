@@ -24,10 +24,13 @@ from numpy.typing import NDArray
 
 from shared.array_memory import uncounted
 from shared.errors import Unavailable
-from worker.series.blocks import chunks
+from shared.histograms.batch import HistogramBatch
+from worker.series.blocks import sections
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.chunks import CHUNK_SAMPLES
 from worker.series.blocks.directory import Directory, decode_directory, encode_directory
+from worker.series.blocks.histograms import CHUNK_NUMBERS
+from worker.series.blocks.sections import Chunk, joined
 from worker.series.pieces import Piece
 from worker.storage.faces import NotOpened, Objects
 
@@ -179,10 +182,13 @@ class Block:
         pieces = []
         for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(runs)], strict=True):
             number, chunk_runs = int(chunk[first]), runs[first:last]
-            times, values = self.chunk(directory, number)
+            chunk_samples = self.chunk(directory, number)
             base = directory.before[directory.chunk_runs[number]]
             starts, ends = directory.before[chunk_runs] - base, directory.before[chunk_runs + 1] - base
-            piece = Piece(times, values, rows[first:last], starts, ends)
+            piece = Piece(
+                chunk_samples.times_ms, chunk_samples.values, rows[first:last], starts, ends,
+                chunk_samples.start_timestamps_ms, chunk_samples.histograms,
+            )  # fmt: skip
             whole = directory.earliest[chunk_runs].min() >= start_ms and directory.latest[chunk_runs].max() <= end_ms
             pieces.append(piece if whole else piece.clipped(start_ms, end_ms))
         return pieces
@@ -201,28 +207,24 @@ class Block:
         """Delete the file when the last reader has released this block."""
         weakref.finalize(self, self._objects.delete, self.object_name)
 
-    def chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """(times_ms int64[n], values float64[n]) of all runs of a chunk, read-only. Raises CorruptBlock,
-        Unavailable."""
+    def chunk(self, directory: Directory, number: int) -> Chunk:
+        """The samples of all runs of a chunk. Raises CorruptBlock, Unavailable."""
         assert 0 <= number < len(directory.chunk_hashes)
         key = (self.row.name, number)
         decoded = self._cache.get(key)
         if decoded is None:
             with uncounted():
                 decoded = self._read_chunk(directory, number)
-            self._cache.put(key, decoded, decoded[0].nbytes + decoded[1].nbytes)
+            self._cache.put(key, decoded, decoded.nbytes)
         return decoded
 
-    def _read_chunk(self, directory: Directory, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _read_chunk(self, directory: Directory, number: int) -> Chunk:
         data = self._chunk_bytes(directory, number)
         runs = slice(*directory.chunk_runs[number : number + 2].tolist())
         try:
-            decoded = chunks.decode(data, directory.counts[runs].astype(np.int64), directory.earliest[runs])
+            return sections.decode(data, directory.counts[runs].astype(np.int64), directory.earliest[runs])
         except (ValueError, struct.error) as error:
             raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
-        for array in decoded:
-            array.flags.writeable = False
-        return decoded
 
     def _between(self, directory: Directory, number: int, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
         """bool[runs of the chunk]: which runs have a time with start ≤ t ≤ end. The decoded times are not cached."""
@@ -230,7 +232,7 @@ class Block:
         data = self._chunk_bytes(directory, number)
         counts, firsts = directory.counts[runs].astype(np.int64), directory.earliest[runs]
         try:
-            return chunks.between(data, counts, firsts, start_ms, end_ms)
+            return sections.between(data, counts, firsts, start_ms, end_ms)
         except (ValueError, struct.error) as error:
             raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
 
@@ -264,9 +266,8 @@ class BlockWriter:
         self._draft = objects.draft(self._name + SUFFIX)
         self._ids: list[NDArray] = []
         self._counts: list[NDArray] = []
-        self._times: list[NDArray] = []
-        self._values: list[NDArray] = []
-        self._buffered = 0
+        self._samples: list[Chunk] = []
+        self._buffered = self._buffered_numbers = 0
         self._columns: dict[str, list[NDArray]] = {name: [] for name in ("ids", "counts", "earliest", "latest")}
         self._chunk_runs = [0]
         self._chunk_at = [0]
@@ -278,17 +279,22 @@ class BlockWriter:
         counts: NDArray[np.int64],
         times_ms: NDArray[np.int64],
         values: NDArray[np.float64],
+        start_timestamps_ms: NDArray[np.int64] | None = None,
+        histograms: HistogramBatch | None = None,
     ) -> None:
         """Append runs of samples: counts[i] ≥ 1 samples of series ids[i], one run after another, ascending in time.
-        Raises OSError."""
+        Copies those rows of `histograms` that the values refer to, unless they are all. Raises OSError."""
         assert len(ids) == len(counts) and len(times_ms) == len(values)
+        samples = Chunk(times_ms, values, start_timestamps_ms, histograms)
+        if histograms is not None:
+            samples = samples.samples(0, len(values))
+            self._buffered_numbers += int(samples.numbers().sum())
         self._ids.append(ids)
         self._counts.append(counts)
-        self._times.append(times_ms)
-        self._values.append(values)
+        self._samples.append(samples)
         self._buffered += len(times_ms)
-        if self._buffered >= CHUNK_SAMPLES:
-            self._flush(self._buffered // CHUNK_SAMPLES * CHUNK_SAMPLES)
+        if self._buffered >= CHUNK_SAMPLES or self._buffered_numbers >= CHUNK_NUMBERS:
+            self._flush(full_only=True)
 
     def finish(self) -> BlockRow:
         """Call `sync` and `publish`, and return the block's row."""
@@ -305,7 +311,7 @@ class BlockWriter:
         """Write the rest, and return the block's row. When this returns, the object's content is on disk. Raises
         OSError."""
         if self._buffered:
-            self._flush(self._buffered)
+            self._flush()
         assert not self._buffered
         columns = {name: np.concatenate(arrays) for name, arrays in self._columns.items()}
         packed = encode_directory(
@@ -337,35 +343,54 @@ class BlockWriter:
         """Delete the object, finished or not."""
         self._draft.abandon()
 
-    def _flush(self, samples: int) -> None:
-        """Write the first `samples` buffered samples as chunks, and split runs where a chunk is full."""
-        ids, counts = np.concatenate(self._ids), np.concatenate(self._counts)
-        times, values = np.concatenate(self._times), np.concatenate(self._values)
+    def _flush(self, *, full_only: bool = False) -> None:
+        """Write the buffered samples as chunks, and split runs where a chunk is full. Keep the samples after the last
+        full chunk if `full_only`."""
+        ids, counts, samples = np.concatenate(self._ids), np.concatenate(self._counts), joined(self._samples)
         ends = np.cumsum(counts)
-        assert 0 < samples <= self._buffered == ends[-1] == len(times) == len(values)
-        chunk_ends = np.append(np.arange(CHUNK_SAMPLES, samples, CHUNK_SAMPLES), samples)
-        run_ends = np.union1d(ends, chunk_ends)
+        assert 0 < self._buffered == ends[-1] == len(samples.times_ms) == len(samples.values)
+        numbers = samples.numbers()
+        chunk_ends = _full_chunks(numbers)
+        if not full_only and chunk_ends[-1:] != [self._buffered]:
+            chunk_ends.append(self._buffered)
+        run_ends = np.union1d(ends, np.array(chunk_ends, np.int64))
         run_ids = ids[np.searchsorted(ends, run_ends, side="left")]
         lengths = np.diff(run_ends, prepend=0)
-        first = 0
-        start = 0
-        for end in chunk_ends.tolist():
+        first = start = 0
+        for end in chunk_ends:
             last = int(np.searchsorted(run_ends, end)) + 1
-            self._write_chunk(run_ids[first:last], lengths[first:last], times[start:end], values[start:end])
+            self._write_chunk(run_ids[first:last], lengths[first:last], samples.samples(start, end))
             first, start = last, end
-        self._ids, self._counts = [run_ids[first:]], [lengths[first:]]
-        self._times, self._values = [times[samples:]], [values[samples:]]
-        self._buffered = len(times) - samples
+        self._ids, self._counts, self._samples = (
+            [run_ids[first:]],
+            [lengths[first:]],
+            [samples.samples(start, ends[-1])],
+        )
+        self._buffered, self._buffered_numbers = int(ends[-1]) - start, int(numbers[start:].sum())
 
-    def _write_chunk(self, ids: NDArray, counts: NDArray, times: NDArray, values: NDArray) -> None:
+    def _write_chunk(self, ids: NDArray, counts: NDArray, samples: Chunk) -> None:
         assert 0 <= int(ids.min()) <= int(ids.max()) <= ID_MAX, "a permanent id that int32 would change"
-        data = chunks.encode(counts, times, values)
+        data = sections.encode(counts, samples)
         ends = np.cumsum(counts)
         self._columns["ids"].append(ids.astype(np.int32))
         self._columns["counts"].append(counts.astype(np.int32))
-        self._columns["earliest"].append(times[ends - counts])
-        self._columns["latest"].append(times[ends - 1])
+        self._columns["earliest"].append(samples.times_ms[ends - counts])
+        self._columns["latest"].append(samples.times_ms[ends - 1])
         self._chunk_runs.append(self._chunk_runs[-1] + len(ids))
         self._chunk_at.append(self._chunk_at[-1] + len(data))
         self._chunk_hashes.append(xxhash.xxh64_intdigest(data))
         self._draft.write(data)
+
+
+def _full_chunks(numbers: NDArray[np.int64]) -> list[int]:
+    """Where the full chunks of these samples end: with CHUNK_SAMPLES samples, or with CHUNK_NUMBERS numbers of
+    histograms. `numbers`, int64[n]: how many each sample has."""
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(numbers)))
+    ends, start = list[int](), 0
+    while True:
+        full = int(np.searchsorted(before, before[start] + CHUNK_NUMBERS))
+        end = min(start + CHUNK_SAMPLES, full)
+        if end >= len(before):
+            return ends
+        ends.append(end)
+        start = end

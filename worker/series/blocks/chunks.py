@@ -133,14 +133,13 @@ def encode(counts: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArr
     whole_constants = bool(whole[constant].all())
     of_constants = starts[constant]
     parts = [
-        _compressed(since[:used]),
-        _compressed((numbers if whole_constants else values)[of_constants]),
-        _compressed(numbers[np.repeat(together & whole, counts)]),
-        _compressed(values[np.repeat(together & ~whole, counts)]),
+        compressed(since[:used]),
+        compressed((numbers if whole_constants else values)[of_constants]),
+        compressed(numbers[np.repeat(together & whole, counts)]),
+        compressed(values[np.repeat(together & ~whole, counts)]),
     ]
     streams = [
-        _compressed((numbers if whole[r] else values)[bounds[r] : bounds[r + 1]])
-        for r in np.flatnonzero(alone).tolist()
+        compressed((numbers if whole[r] else values)[bounds[r] : bounds[r + 1]]) for r in np.flatnonzero(alone).tolist()
     ]
     header = _HEADER.pack(_VERSION, whole_constants, 0, *map(len, parts), used)
     flags = [np.packbits(flag).tobytes() for flag in (same, constant, whole)]
@@ -167,7 +166,7 @@ def decode(
     bounds = np.concatenate(([0], np.cumsum(counts)))
     n = int(bounds[-1])
     since, times = np.empty(head.used, dtype=np.int64), np.empty(n, dtype=np.int64)
-    _fill(pieces[0], since)
+    fill(pieces[0], since)
     _unfold(since, np.ascontiguousarray(firsts), bounds, head.same, times)
 
     values = np.empty(n, dtype=np.float64)
@@ -190,7 +189,7 @@ def between(data: bytes, counts: NDArray[np.int64], firsts: NDArray[np.int64], s
     head = _head(data, counts)
     at = head.end + 4 * int((~head.constant & (counts >= ALONE_SAMPLES)).sum())
     since = np.empty(head.used, dtype=np.int64)
-    _fill(data[at : at + head.sizes[0]], since)
+    fill(data[at : at + head.sizes[0]], since)
     _seek(since, np.ascontiguousarray(firsts), bounds, head.same, start_ms, end_ms, inside)
     return inside
 
@@ -225,17 +224,17 @@ def _head(data: bytes, counts: NDArray[np.int64]) -> _Head:
     return _Head(bool(whole_constants), sizes, used, same, constant, whole, _HEADER.size + 3 * flag_bytes)
 
 
-def _compressed(numbers: NDArray) -> bytes:
+def compressed(numbers: NDArray) -> bytes:
     return standalone.simple_compress(np.ascontiguousarray(numbers), _CONFIG) if len(numbers) else b""
 
 
 def _decompressed(data: bytes, count: int, whole: bool) -> NDArray:
     out = np.empty(count, dtype=np.int64 if whole else np.float64)
-    _fill(data, out)
+    fill(data, out)
     return out
 
 
-def _fill(data: bytes, out: NDArray) -> None:
+def fill(data: bytes, out: NDArray) -> None:
     """Decompress into the whole of `out`. Raises ValueError if the data does not fit it."""
     if not len(out):
         return

@@ -43,6 +43,16 @@ class Directory:
         places = np.repeat(left - (np.cumsum(run_counts) - run_counts), run_counts) + np.arange(len(rows))
         return rows, self.order[places]
 
+    def chunk_shares(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """float64[n]: what each series has of the samples of its chunks, such as 1.5 for a chunk and a half. A chunk is
+        bounded in bytes, so this bounds the bytes that are decoded for a series."""
+        chunk_samples = np.diff(self.before[self.chunk_runs])
+        rows, runs = self.find(ids)
+        chunk = np.searchsorted(self.chunk_runs, runs, side="right") - 1
+        shares = np.zeros(len(ids))
+        np.add.at(shares, rows, self.counts[runs] / chunk_samples[chunk])
+        return shares
+
 
 COLUMNS: dict[str, DTypeLike] = {
     "ids": np.int32,

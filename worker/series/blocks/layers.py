@@ -10,7 +10,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -36,14 +36,16 @@ class Slab:
 
     @property
     def size_bytes(self) -> int:
-        return 16 * len(self.samples.values) + 8 * len(self.samples.offsets)
+        samples = self.samples
+        arrays = (samples.timestamps_ms, samples.values, samples.start_timestamps_ms, samples.histograms)
+        return int(samples.offsets.nbytes + sum(array.nbytes for array in arrays if array is not None))
 
     def piece(self, ids: Ids) -> Piece:
         """The samples of series `ids` (int64[n]); row i is ids[i]."""
         rows = np.flatnonzero(ids < len(self.samples.offsets) - 1)
         series = ids[rows]
         offsets = self.samples.offsets
-        return Piece(self.samples.timestamps_ms, self.samples.values, rows, offsets[series], offsets[series + 1])
+        return replace(Piece.of(self.samples), rows=rows, starts=offsets[series], ends=offsets[series + 1])
 
 
 class Tombstone(msgspec.Struct, frozen=True):
@@ -214,8 +216,7 @@ class Layers:
         if self.frozen is None:
             return []
         rows = np.flatnonzero(ids < self.frozen.series)
-        piece = Piece.of(self.frozen.read(ids[rows], start_ms, end_ms))
-        piece.rows = rows
+        piece = Piece.of(self.frozen.read(ids[rows], start_ms, end_ms), rows)
         return self._without_deleted([piece], self.frozen_generation, permanent, start_ms, end_ms)
 
     def _without_deleted(

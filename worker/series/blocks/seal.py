@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.histograms.references import used_only
 from shared.promql.model import Samples
 from worker.series.blocks.block import BlockRow, BlockWriter
+from worker.series.blocks.chunks import CHUNK_SAMPLES
+from worker.series.blocks.histograms import CHUNK_NUMBERS
 from worker.series.blocks.layers import Slab
 from worker.series.pieces import Piece, join
 from worker.storage.faces import Objects
@@ -17,8 +20,11 @@ WINDOWS_MAX = 32
 """Blocks written at the same time. If samples are scattered over more windows, the windows with the most samples still
 get a block each, and the others share wider blocks."""
 WIDER = 4
-SLICE_SAMPLES = 1 << 17
-"""Samples gathered at a time: steps of less than a millisecond, between which other threads get their turn."""
+SLICE_CHUNKS = 2
+"""Chunks' worth of samples gathered at a time: steps of about a millisecond, between which other threads get their
+turn."""
+CHUNK_BYTES = 16 * CHUNK_SAMPLES + 8 * CHUNK_NUMBERS
+"""What a chunk takes in memory at most, but for some bytes."""
 
 Ids = NDArray[np.int64]
 
@@ -31,11 +37,21 @@ class _TooManyWindows(Exception):
     pass
 
 
-def slices(series: int, samples: int) -> Iterator[slice]:
-    """Consecutive slices of the series, each with about SLICE_SAMPLES samples if all series have the same number."""
-    step = max(1, SLICE_SAMPLES * series // max(samples, 1))
-    for first in range(0, series, step):
-        yield slice(first, min(first + step, series))
+def slices(shares: NDArray[np.float64]) -> list[slice]:
+    """Consecutive slices of n series, each with at most SLICE_CHUNKS chunks' worth of samples, or a single series.
+    `shares`, float64[n]: how many chunks the samples of each series take."""
+    ends = np.cumsum(shares)
+    parts, first, before = list[slice](), 0, 0.0
+    while first < len(shares):
+        last = max(first + 1, int(np.searchsorted(ends, before + SLICE_CHUNKS, side="right")))
+        parts.append(slice(first, last))
+        first, before = last, ends[last - 1]
+    return parts
+
+
+def even_shares(series: int, samples: int, size_bytes: int) -> NDArray[np.float64]:
+    """The shares of series that are taken to have the same number of samples."""
+    return np.full(series, max(samples / CHUNK_SAMPLES, size_bytes / CHUNK_BYTES) / max(series, 1))
 
 
 def write_blocks(
@@ -43,7 +59,7 @@ def write_blocks(
     generation: int,
     read: Callable[[slice], Samples],
     permanent: Ids,
-    samples: int,
+    parts: Sequence[slice],
     *,
     window_ms: int | None,
     before_ms: int,
@@ -55,7 +71,7 @@ def write_blocks(
     samples with t ≥ before_ms, one entry for each slice that has any).
 
     `permanent`: int64[n], the ids of the series in the order in which they are written; `read` returns the samples of a
-    slice of them; `samples` is the approximate number of all samples. If `window_ms` is None, all samples go into one
+    slice of them; `parts` are all slices. If `window_ms` is None, all samples go into one
     block. `announce` is called with the names before objects get them. Raises OSError, Stopped, or what `read` or
     `announce` raises; then no object is left behind.
     """
@@ -63,7 +79,7 @@ def write_blocks(
     while True:
         windows = _Windows(objects, generation, cells, before_ms, cleaned)
         try:
-            for part in slices(len(permanent), samples):
+            for part in parts:
                 if stopped():
                     raise Stopped
                 windows.add(part, permanent[part], read(part))
@@ -74,7 +90,7 @@ def write_blocks(
             return rows, windows.young
         except _TooManyWindows:
             windows.abandon()
-            times = (read(part).timestamps_ms for part in slices(len(permanent), samples))
+            times = (read(part).timestamps_ms for part in parts)
             cells = cells.fewer(times_ms[times_ms < before_ms] for times_ms in times)
         except BaseException:
             windows.abandon()
@@ -128,35 +144,37 @@ class _Windows:
 
     def add(self, part: slice, ids: Ids, samples: Samples) -> None:
         """Write the samples of a slice of the series; `ids` are their permanent ids."""
-        times, values, lengths = samples.timestamps_ms, samples.values, np.diff(samples.offsets)
-        rows = np.repeat(np.arange(len(ids)), lengths)
-        is_old = times < self._before_ms
+        is_old = samples.timestamps_ms < self._before_ms
         if not is_old.all():
-            is_young = ~is_old
-            counts = np.bincount(rows[is_young], minlength=len(ids))
-            offsets = np.concatenate(([0], np.cumsum(counts)))
-            self.young.append((part, Samples(offsets, times[is_young], values[is_young])))
-            rows, times, values = rows[is_old], times[is_old], values[is_old]
-        if not len(times):
+            young = _chosen(samples, ~is_old)
+            young.values, young.histograms = used_only(young.values, young.histograms)
+            self.young.append((part, young))
+            samples = _chosen(samples, is_old)
+        if not len(samples.timestamps_ms):
             return
-        windows = self._cells.of(times)
+        windows = self._cells.of(samples.timestamps_ms)
         if windows.min() == windows.max():
-            self._write(int(windows[0]), ids, rows, times, values)
+            self._write(int(windows[0]), ids, samples)
             return
         for window in np.unique(windows).tolist():
-            in_window = windows == window
-            self._write(window, ids, rows[in_window], times[in_window], values[in_window])
+            self._write(window, ids, _chosen(samples, windows == window))
 
-    def _write(self, window: int, ids: Ids, rows: Ids, times: Ids, values: NDArray[np.float64]) -> None:
-        assert len(rows) == len(times) == len(values)
+    def _write(self, window: int, ids: Ids, samples: Samples) -> None:
         writer = self._writers.get(window)
         if writer is None:
             if len(self._writers) == WINDOWS_MAX:
                 raise _TooManyWindows
             writer = self._writers[window] = BlockWriter(self._objects, self._generation, self._cleaned)
-        counts = np.bincount(rows, minlength=len(ids))
+        counts = np.diff(samples.offsets)
         present = np.flatnonzero(counts)
-        writer.add(ids[present], counts[present], times, values)
+        writer.add(
+            ids[present],
+            counts[present],
+            samples.timestamps_ms,
+            samples.values,
+            samples.start_timestamps_ms,
+            samples.histograms,
+        )
 
     def sync(self) -> list[BlockRow]:
         return [writer.sync() for _, writer in sorted(self._writers.items())]
@@ -170,14 +188,21 @@ class _Windows:
             writer.abandon()
 
 
+def _chosen(samples: Samples, is_chosen: NDArray[np.bool_]) -> Samples:
+    """The samples where `is_chosen` (bool[m]), with the same batch."""
+    start_times = samples.start_timestamps_ms
+    return Samples(
+        np.concatenate(([0], np.cumsum(is_chosen)))[samples.offsets],
+        samples.timestamps_ms[is_chosen],
+        samples.values[is_chosen],
+        None if start_times is None else start_times[is_chosen],
+        samples.histograms,
+    )
+
+
 def slab_of(young: list[tuple[slice, Samples]], ids: Ids, series: int) -> Slab | None:
     """The samples that `write_blocks` returned as too recent, as a slab of all series below `series`; None if there are
     none. `ids`: int64[n], the series in the order in which they were written."""
     if not young:
         return None
-    pieces = []
-    for part, samples in young:
-        piece = Piece.of(samples)
-        piece.rows = ids[part]
-        pieces.append(piece)
-    return Slab(join(pieces, series))
+    return Slab(join([Piece.of(samples, ids[part]) for part, samples in young], series))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.promql.engine.functions import histogram, info, labels, math, sort, time, vectors
+from shared.promql.engine.functions import histogram, info, labels, math, native_histogram, sort, time, vectors
 from shared.promql.engine.functions.arguments import Function
 
 INSTANT_FUNCTIONS: dict[str, Function] = {
@@ -12,5 +12,6 @@ INSTANT_FUNCTIONS: dict[str, Function] = {
     **labels.FUNCTIONS,
     **sort.FUNCTIONS,
     **histogram.FUNCTIONS,
+    **native_histogram.FUNCTIONS,
     **info.FUNCTIONS,
 }

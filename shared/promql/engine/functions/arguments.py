@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from shared.errors import NotExecutable
 from shared.promql.ast import Call, Expr, Paren, Remote
 from shared.promql.engine.context import EvalContext
+from shared.promql.engine.rows import floats_only
 from shared.promql.model import Float, Grid, Matrix, Scalar, String, Value
 
 Function = Callable[[Call, list[Value], Grid, EvalContext], Value]
@@ -18,6 +19,11 @@ def vector(call: Call, args: Sequence[Value], index: int = 0) -> Matrix:
     if not isinstance(value, Matrix):
         raise _mistyped(call, index, "an instant vector", value)
     return value
+
+
+def floats(call: Call, args: Sequence[Value], index: int = 0) -> Matrix:
+    """`vector` without histograms, for functions of numbers."""
+    return floats_only(vector(call, args, index))
 
 
 def scalar(call: Call, args: Sequence[Value], index: int) -> Float:

@@ -1,7 +1,7 @@
-"""Functions of histograms. Classic histograms are series of cumulative buckets that differ in the label `le`.
+"""Functions of histograms of both kinds. Classic ones are series of cumulative buckets that differ in the label `le`.
 
-Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/#histogram_quantile. The functions of native
-histograms (`histogram_avg` and the like) return nothing for floats.
+Semantics: https://prometheus.io/docs/prometheus/latest/querying/functions/#histogram_quantile. `native_histogram` has
+the functions that return nothing for floats, and what this module needs of native ones.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.errors import NotExecutable
-from shared.labels import METRIC_NAME, LabelFrame, Rows
+from shared.labels import METRIC_NAME, LabelFrame, Rows, concat
 from shared.promql.ast import Call
 from shared.promql.engine.aggregation_parameters import REMARKS_MAX, is_label_name, warn_of_quantiles
 from shared.promql.engine.context import EvalContext
+from shared.promql.engine.functions import native_histogram
 from shared.promql.engine.functions.arguments import Function, offset, scalar, text, vector
 from shared.promql.engine.kernels.histogram import bucket_fractions, bucket_quantiles
 from shared.promql.engine.numbers import general
-from shared.promql.engine.rows import no_series, stack, united, without_empty
+from shared.promql.engine.rows import floats_only, histograms_only, no_series, stack, united, without_empty
 from shared.promql.model import Bool, Float, Grid, Matrix, Value
 
 BUCKET_LABEL = "le"
@@ -46,6 +47,18 @@ class Buckets:
         """Zeroed (values, presence) of one series for each histogram."""
         shape = (self.histograms.size, self.values.shape[1])
         return np.zeros(shape), np.zeros(shape, dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Histograms:
+    """The histograms of a vector, by kind. `native` is None if there are none."""
+
+    classic: Buckets
+    native: Matrix | None
+
+    @property
+    def size(self) -> int:
+        return self.classic.histograms.size + (0 if self.native is None else self.native.labels.size)
 
 
 def bound_of(le: str) -> float | None:
@@ -88,6 +101,28 @@ def _buckets(matrix: Matrix, position: int | None, context: EvalContext) -> Buck
     )
 
 
+def _histograms(matrix: Matrix, position: int | None, context: EvalContext) -> Histograms:
+    """The histograms of both kinds. At a step at which a classic and a native one have the same labels, neither counts,
+    with a warning."""
+    if matrix.histograms is None:
+        return Histograms(_buckets(matrix, position, context), None)
+    native, classic = histograms_only(matrix), _buckets(floats_only(matrix), position, context)
+    ids, _ = concat([classic.histograms, native.labels]).unique()
+    _, groups, rows = np.intersect1d(
+        ids[: classic.histograms.size], ids[classic.histograms.size :], return_indices=True
+    )  # fmt: skip
+    for group, row in zip(groups.tolist(), rows.tolist(), strict=True):
+        context.check()
+        buckets = classic.order[classic.offsets[group] : classic.offsets[group + 1]]
+        is_mixed = classic.present[buckets].any(axis=0) & native.present[row]
+        if is_mixed.any():
+            classic.present[buckets] &= ~is_mixed
+            native.present[row] &= ~is_mixed
+            name = _of_metric(dict(native.labels.labels(row)).get(METRIC_NAME, ""))
+            context.annotations.warn(f"vector contains a mix of classic and native histograms{name}", position)
+    return Histograms(classic, without_empty(native))
+
+
 def _warn_of_bounds(labels: LabelFrame, rows: Rows, position: int | None, context: EvalContext) -> None:
     bad = labels.take(rows).only((METRIC_NAME, BUCKET_LABEL))
     _, first = bad.unique()
@@ -98,7 +133,26 @@ def _warn_of_bounds(labels: LabelFrame, rows: Rows, position: int | None, contex
         context.annotations.warn(f'bucket label "le" is missing or has a malformed value of {le}{metric}', position)
 
 
-def _quantiles(buckets: Buckets, q: Float, position: int | None, context: EvalContext) -> Matrix:
+def _quantiles(vectors: Histograms, q: Float, position: int | None, context: EvalContext) -> Matrix:
+    classic = _classic_quantiles(vectors.classic, q, position, context)
+    if vectors.native is None:
+        return classic
+    native, has_nan, has_no_rank = native_histogram.quantiles(vectors.native, q, context)
+    _inform(vectors.native.labels, has_nan, "histogram_quantile", "result is skewed higher", position, context)
+    _inform(vectors.native.labels, has_no_rank, "histogram_quantile", "result is NaN", position, context)
+    return united(stack([classic, native]))
+
+
+def _inform(
+    labels: LabelFrame, rows: Bool, function: str, consequence: str, position: int | None, context: EvalContext
+) -> None:
+    """Tell the names of the series (bool[series]) whose histograms have observations of NaN."""
+    for name in labels.symbols.texts(np.unique(labels.column(METRIC_NAME)[rows])):
+        text = f"input to {function} has NaN observations, {consequence}{_of_metric(name)}"
+        context.annotations.info(text, position)
+
+
+def _classic_quantiles(buckets: Buckets, q: Float, position: int | None, context: EvalContext) -> Matrix:
     values, present = buckets.answer()
     forced = np.zeros(buckets.histograms.size, dtype=np.bool_)
     bucket_quantiles(
@@ -114,7 +168,7 @@ def _quantiles(buckets: Buckets, q: Float, position: int | None, context: EvalCo
 def _histogram_quantile(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
     q, matrix = scalar(call, args, 0), vector(call, args, 1)
     warn_of_quantiles(q, offset(call, 0), context)
-    return _quantiles(_buckets(matrix, offset(call, 1), context), q, offset(call, 1), context)
+    return _quantiles(_histograms(matrix, offset(call, 1), context), q, offset(call, 1), context)
 
 
 def _histogram_quantiles(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
@@ -125,17 +179,17 @@ def _histogram_quantiles(call: Call, args: list[Value], grid: Grid, context: Eva
     matrix, label = vector(call, args), text(call, args, 1)
     if not is_label_name(label):
         raise NotExecutable(f"invalid label name {label!r} in histogram_quantiles()")
-    buckets = _buckets(matrix, offset(call, 0), context)
+    vectors = _histograms(matrix, offset(call, 0), context)
     parts = []
     for index in range(2, len(args)):
         q = scalar(call, args, index)
         warn_of_quantiles(q, offset(call, index), context)
         # A quantile that varies has another label value at every step at which it differs.
         distinct = np.unique(q)
-        context.reserve(len(distinct) * buckets.histograms.size * grid.steps)
+        context.reserve(len(distinct) * vectors.size * grid.steps)
         for value in distinct.tolist():
             context.check()
-            part = _quantiles(buckets, np.full(grid.steps, value), offset(call, 0), context)
+            part = _quantiles(vectors, np.full(grid.steps, value), offset(call, 0), context)
             part.present &= np.isnan(q) if math.isnan(value) else q == value
             code = np.int32(part.labels.symbols.code(quantile_text(value)))
             part.labels = part.labels.with_column(label, np.full(part.labels.size, code, dtype=np.int32))
@@ -151,7 +205,19 @@ def quantile_text(value: float) -> str:
 
 def _histogram_fraction(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
     lower, upper, matrix = scalar(call, args, 0), scalar(call, args, 1), vector(call, args, 2)
-    buckets = _buckets(matrix, offset(call, 2), context)
+    vectors = _histograms(matrix, offset(call, 2), context)
+    classic = _classic_fractions(vectors.classic, lower, upper)
+    if vectors.native is None:
+        return classic
+    native, has_nan = native_histogram.fractions(vectors.native, lower, upper, context)
+    _inform(
+        vectors.native.labels, has_nan, "histogram_fraction", "which are excluded from all fractions", offset(call, 2),
+        context,
+    )  # fmt: skip
+    return united(stack([classic, native]))
+
+
+def _classic_fractions(buckets: Buckets, lower: Float, upper: Float) -> Matrix:
     values, present = buckets.answer()
     bucket_fractions(
         buckets.values, buckets.present, buckets.order, buckets.offsets, buckets.bounds, np.ascontiguousarray(lower),
@@ -160,18 +226,8 @@ def _histogram_fraction(call: Call, args: list[Value], grid: Grid, context: Eval
     return Matrix(buckets.histograms, values, present, np.ones(buckets.histograms.size, dtype=np.bool_))
 
 
-def _of_native(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    vector(call, args)
-    return no_series(context.symbols, grid.steps)
-
-
 FUNCTIONS: dict[str, Function] = {
     "histogram_quantile": _histogram_quantile,
     "histogram_quantiles": _histogram_quantiles,
     "histogram_fraction": _histogram_fraction,
-    "histogram_avg": _of_native,
-    "histogram_count": _of_native,
-    "histogram_sum": _of_native,
-    "histogram_stddev": _of_native,
-    "histogram_stdvar": _of_native,
 }

@@ -142,12 +142,14 @@ def _sample_times(call: Call, selector: VectorSelector, grid: Grid, context: Eva
     """The info series, with the timestamps of their samples in seconds as values: from the source, or from the
     planner's leaf."""
     leaf = call.args[1] if len(call.args) > 1 else None
-    if not isinstance(leaf, Remote):
-        return scan.sample_times("timestamp", selector, grid, context)
-    value = context.remote[leaf.index]
-    if not isinstance(value, Matrix):
+    times = context.remote[leaf.index] if isinstance(leaf, Remote) else None
+    if times is None:
+        times = scan.sample_times(scan.INFO_TIMES, selector, grid, context)
+    if not isinstance(times, Matrix):
         raise Internal("the leaf for the info series of info() is not an instant vector")
-    return value
+    if (times.present & np.isnan(times.values)).any():
+        raise NotExecutable("info metrics must be floats, but info() selects one that has native histograms")
+    return times
 
 
 class _Join:
@@ -249,7 +251,7 @@ class _Join:
                     raise NotExecutable(f"conflicting label: {name}")
                 added = np.where(codes != 0, codes, added)
             labels = labels.with_column(name, np.where(base_codes != 0, base_codes, added))
-        return Matrix(labels, part.values, part.present, part.drop_name)
+        return Matrix(labels, part.values, part.present, part.drop_name, part.histograms)
 
 
 FUNCTIONS: dict[str, Function] = {"info": _info}

@@ -139,7 +139,7 @@ def _relabelled(matrix: Matrix, target: str, column: np.ndarray, changed: Bool) 
     that was set is not dropped. Raises NotExecutable if two series become equal and have a step in common."""
     drop_name = matrix.drop_name & ~changed if target == METRIC_NAME else matrix.drop_name
     labels = matrix.labels.with_column(target, column.astype(np.int32))
-    return united(Matrix(labels, matrix.values, matrix.present, drop_name))
+    return united(Matrix(labels, matrix.values, matrix.present, drop_name, matrix.histograms))
 
 
 def _require_label_name(name: str, role: str, function: str) -> None:

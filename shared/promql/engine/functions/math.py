@@ -13,7 +13,7 @@ import numpy as np
 
 from shared.promql.ast import Call
 from shared.promql.engine.context import EvalContext
-from shared.promql.engine.functions.arguments import Function, scalar, vector
+from shared.promql.engine.functions.arguments import Function, floats, scalar
 from shared.promql.engine.rows import without_empty
 from shared.promql.model import Float, Grid, Matrix, Scalar, Value
 
@@ -25,7 +25,7 @@ def mapped(matrix: Matrix, values: Float) -> Matrix:
 
 def _each(function: Callable[[Float], Any]) -> Function:
     def evaluate(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-        matrix = vector(call, args)
+        matrix = floats(call, args)
         with np.errstate(all="ignore"):
             return mapped(matrix, function(matrix.values))
 
@@ -34,7 +34,7 @@ def _each(function: Callable[[Float], Any]) -> Function:
 
 def _round(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
     """To the nearest multiple of the second argument (1 by default), halves up."""
-    matrix = vector(call, args)
+    matrix = floats(call, args)
     nearest = scalar(call, args, 1) if len(args) > 1 else np.ones(grid.steps)
     with np.errstate(all="ignore"):
         # Multiplying by the inverse loses less than dividing: 0.1 is not a binary fraction, but 10 is.
@@ -44,7 +44,7 @@ def _round(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> V
 
 def _clamp(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
     """Values clamped to two bounds; nothing at steps at which the upper bound is below the lower one."""
-    matrix, lower, upper = vector(call, args), scalar(call, args, 1), scalar(call, args, 2)
+    matrix, lower, upper = floats(call, args), scalar(call, args, 1), scalar(call, args, 2)
     clamped = mapped(matrix, np.maximum(lower, np.minimum(upper, matrix.values)))
     if (upper < lower).any():
         clamped.present = clamped.present & ~(upper < lower)
@@ -53,12 +53,12 @@ def _clamp(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> V
 
 
 def _clamp_min(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    matrix = vector(call, args)
+    matrix = floats(call, args)
     return mapped(matrix, np.maximum(scalar(call, args, 1), matrix.values))
 
 
 def _clamp_max(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-    matrix = vector(call, args)
+    matrix = floats(call, args)
     return mapped(matrix, np.minimum(scalar(call, args, 1), matrix.values))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from shared.labels import Rows
 from shared.promql.ast import Call
 from shared.promql.engine.context import EvalContext
-from shared.promql.engine.functions.arguments import Function, text, vector
+from shared.promql.engine.functions.arguments import Function, floats, text, vector
 from shared.promql.engine.rows import take, without_empty
 from shared.promql.model import Grid, Matrix, Value
 
@@ -28,9 +28,9 @@ COMPARED_AT_ONCE = 1 << 12
 Order = Callable[[Call, list[Value], Matrix, EvalContext], Rows]
 
 
-def _sorted(order: Order) -> Function:
+def _sorted(order: Order, argument: Callable[[Call, list[Value]], Matrix]) -> Function:
     def evaluate(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
-        matrix = vector(call, args)
+        matrix = argument(call, args)
         if grid.start_ms != grid.end_ms:
             context.annotations.warn(
                 "sort is ineffective for range queries since results are always ordered by labels", call.span[0]
@@ -93,8 +93,8 @@ def _by_label_descending(call: Call, args: list[Value], matrix: Matrix, context:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "sort": _sorted(_ascending),
-    "sort_desc": _sorted(_descending),
-    "sort_by_label": _sorted(_by_label),
-    "sort_by_label_desc": _sorted(_by_label_descending),
+    "sort": _sorted(_ascending, floats),
+    "sort_desc": _sorted(_descending, floats),
+    "sort_by_label": _sorted(_by_label, vector),
+    "sort_by_label_desc": _sorted(_by_label_descending, vector),
 }

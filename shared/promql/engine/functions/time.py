@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shared.labels import LabelFrame
 from shared.promql.ast import Call
 from shared.promql.engine.context import EvalContext
-from shared.promql.engine.functions.arguments import Function, vector
+from shared.promql.engine.functions.arguments import Function, floats, vector
 from shared.promql.engine.functions.math import mapped
 from shared.promql.engine.rows import no_series
 from shared.promql.model import Float, Grid, Matrix, Scalar, Value
@@ -53,7 +53,7 @@ def _start_timestamp(call: Call, args: list[Value], grid: Grid, context: EvalCon
 def _date(part: Callable[[Seconds], NDArray[np.int64]]) -> Function:
     def evaluate(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
         if args:
-            matrix = vector(call, args)
+            matrix = floats(call, args)
         else:
             now = (grid.times_ms() / 1000.0).reshape(1, -1)
             matrix = Matrix(

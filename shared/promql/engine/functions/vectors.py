@@ -10,7 +10,7 @@ import numpy as np
 from shared.labels import METRIC_NAME, LabelFrame
 from shared.promql.ast import Call, Expr, MatrixSelector, VectorSelector
 from shared.promql.engine.context import EvalContext
-from shared.promql.engine.functions.arguments import Function, bare, scalar, vector
+from shared.promql.engine.functions.arguments import Function, bare, floats, scalar, vector
 from shared.promql.engine.rows import without_empty
 from shared.promql.model import Grid, Matrix, Scalar, Value
 
@@ -24,7 +24,7 @@ def _vector(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> 
 
 def _scalar(call: Call, args: list[Value], grid: Grid, context: EvalContext) -> Value:
     """The value of the only sample; NaN at steps at which there is no sample, or more than one."""
-    matrix = vector(call, args)
+    matrix = floats(call, args)
     values = np.full(grid.steps, np.nan)
     if matrix.labels.size:
         only = matrix.present.sum(axis=0) == 1

@@ -44,6 +44,15 @@ def count_groups(present: Bool, ids: Int, counts: Int) -> None:
             counts[g, t] += present[i, t]
 
 
+@kernel(types.void(_IDS, types.int64[::1], types.int64[::1]), error_model="numpy")
+def place_in_order(keys: Int, next_place: Int, order: Int) -> None:
+    """A counting sort: fill `order` with the places of ascending keys; equal ones keep their order. `next_place`:
+    int64[keys], where the places of each key begin; it is changed."""
+    for i in range(keys.size):
+        order[next_place[keys[i]]] = i
+        next_place[keys[i]] += 1
+
+
 @kernel(types.void(_VALUES, _PRESENT, _IDS, _PLANE, _PLANE, _COUNTS), error_model="numpy")
 def sum_groups(values: Float, present: Bool, ids: Int, sums: Float, compensations: Float, counts: Int) -> None:
     """Neumaier's compensated sum: the total is sum + compensation."""

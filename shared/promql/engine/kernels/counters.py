@@ -81,7 +81,7 @@ def lost_at(values: Float, resets: Int, sums: Float, left: int, right: int, exac
     ),
     error_model="numpy",
 )
-def extrapolated(
+def extrapolation(
     result: float,
     first_value: float,
     first_t: int,
@@ -92,7 +92,8 @@ def extrapolated(
     zero_t: int,
     counter: bool,
 ) -> float:
-    """Extrapolate an increase between the first and last sample to the window's bounds, as Prometheus does.
+    """The factor by which an increase between the first and last sample (`result`) grows when it is extrapolated to the
+    window's bounds as Prometheus does.
 
     A counter is not extrapolated to below zero. `zero_t` > `from_t` is a time the counter is known to have been zero;
     `result` then counts from there.
@@ -116,7 +117,7 @@ def extrapolated(
         to_start = min(to_start, interval * (first_value / result))
     if to_end * gaps >= threshold:
         to_end = half_average
-    return result * ((interval + to_start + to_end) / interval)
+    return (interval + to_start + to_end) / interval
 
 
 @kernel(types.void(types.int64, *SERIES, FLAGS, INTS, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")
@@ -179,7 +180,7 @@ def counters(
             while right < n and resets[right] < hi:
                 right += 1
             value += lost_at(values, resets, sums, left, right, exact)
-            value = extrapolated(
+            value *= extrapolation(
                 value, values[lo], timestamps[lo], timestamps[hi - 1], hi - lo, from_t, to_t, zero_t, counter
             )
             out[s, k] = value / (range_ms / 1000.0) if op == RATE else value

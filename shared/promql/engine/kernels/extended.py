@@ -10,16 +10,16 @@ import numpy as np
 from numba import types
 
 from shared.kernels import inlined, kernel
-from shared.promql.engine.kernels.counters import DELTA, RATE, counter_resets, lost_at
-from shared.promql.engine.kernels.windows import EDGES, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
+from shared.promql.engine.kernels.counters import DELTA, RATE, counter_resets, is_reset, lost_at
+from shared.promql.engine.kernels.windows import EDGES, FLAGS, PRESENT_OUT, SERIES, VALUES_OUT, advance, longest_series
 from shared.promql.model import Bool, Float, Int
 
 
 @inlined(error_model="numpy")
-def between(timestamps: Int, values: Float, i: int, t: int, counter: bool) -> float:
-    """The value at `t` on the line from sample i-1 to sample i; a counter that fell restarted from zero."""
+def between(timestamps: Int, values: Float, i: int, t: int, from_zero: bool) -> float:
+    """The value at `t` on the line from sample i-1, or from zero, to sample i."""
     share = (t - timestamps[i - 1]) / (timestamps[i] - timestamps[i - 1])
-    if counter and values[i] < values[i - 1]:
+    if from_zero:
         return values[i] * share
     return values[i - 1] + (values[i] - values[i - 1]) * share
 
@@ -49,7 +49,8 @@ def smoothed_at(
 
 
 @kernel(
-    types.void(types.int64, types.boolean, *SERIES, *EDGES, types.int64, VALUES_OUT, PRESENT_OUT), error_model="numpy"
+    types.void(types.int64, types.boolean, *SERIES, FLAGS, *EDGES, types.int64, VALUES_OUT, PRESENT_OUT),
+    error_model="numpy",
 )
 def increases(
     op: int,
@@ -57,6 +58,7 @@ def increases(
     offsets: Int,
     timestamps: Int,
     values: Float,
+    began: Bool,
     first: int,
     step: int,
     range_ms: int,
@@ -67,14 +69,14 @@ def increases(
     """RATE, INCREASE, DELTA between the window's bounds.
 
     Anchored: from the last sample at or before the start (the first in the window where there is none within
-    `lookback_ms`) to the last in the window. Smoothed: both bounds' values are interpolated between neighbours.
-    Start timestamps take no part.
+    `lookback_ms`) to the last in the window. Smoothed: both bounds' values are interpolated between neighbours;
+    those of a counter that was reset between them are on a line from zero, and after the reset. `began`: as
+    `counters.counter_resets` takes it.
     """
     counter = op != DELTA
     longest = longest_series(offsets)
     resets = np.empty(longest + 1, np.int64)
     sums = np.empty(longest + 1, np.float64)
-    no_starts = np.empty(0, np.bool_)
     for s in range(out.shape[0]):
         begin = offsets[s]
         lo = begin
@@ -83,7 +85,7 @@ def increases(
         n = 0
         exact = True
         if counter:
-            n, exact = counter_resets(values, no_starts, begin, end, resets, sums)
+            n, exact = counter_resets(values, began, begin, end, resets, sums)
         first_reset = 0
         last_reset = 0
         for k in range(out.shape[1]):
@@ -98,16 +100,18 @@ def increases(
             if not ok:
                 continue
             inner = lo
+            is_sample = True
             if not before:
                 left = values[lo]
                 inner = lo + 1
             elif smoothed and timestamps[lo - 1] < from_t:
-                left = between(timestamps, values, lo, from_t, counter)
+                left = between(timestamps, values, lo, from_t, counter and is_reset(values, began, lo))
+                is_sample = False
             else:
                 left = values[lo - 1]
             last = hi
             if after and (hi == begin or timestamps[hi - 1] < to_t):
-                right = between(timestamps, values, hi, to_t, counter)
+                right = between(timestamps, values, hi, to_t, counter and is_reset(values, began, hi))
             else:
                 right = values[hi - 1]
                 last = hi - 1
@@ -120,10 +124,10 @@ def increases(
                     last_reset -= 1
                 while first_reset < last_reset and resets[first_reset] <= inner:
                     first_reset += 1
-                if inner < last and values[inner] < left:
+                if inner < last and is_sample and is_reset(values, began, inner):
                     value += left
                 value += lost_at(values, resets, sums, first_reset, last_reset, exact)
                 previous = values[last - 1] if inner < last else left
-                if right < previous:
+                if inner <= last and (inner < last or is_sample) and is_reset(values, began, last):
                     value += previous
             out[s, k] = value / (range_ms / 1000.0) if op == RATE else value

@@ -17,14 +17,14 @@ COUNT, PRESENT, FIRST, LAST, FIRST_TIME, LAST_TIME, CHANGES, RESETS = 0, 1, 2, 3
 
 
 @inlined(error_model="numpy")
-def _count_events(op: int, values: Float, began: Bool, begin: int, end: int, counts: Int) -> None:
+def _count_events(op: int, values: Float, events: Bool, begin: int, end: int, counts: Int) -> None:
     """counts[i - begin]: the number of CHANGES or RESETS of a series from sample `begin` to sample i < end."""
     for i in range(begin + 1, end):
         if op == RESETS:
-            is_event = is_reset(values, began, i)
+            is_event = is_reset(values, events, i)
         else:
             a, b = values[i - 1], values[i]
-            is_event = a != b and not (np.isnan(a) and np.isnan(b))
+            is_event = (a != b and not (np.isnan(a) and np.isnan(b))) or (events.size > 0 and events[i])
         counts[i - begin] = counts[i - begin - 1] + is_event
 
 
@@ -34,7 +34,7 @@ def tallies(
     offsets: Int,
     timestamps: Int,
     values: Float,
-    began: Bool,
+    events: Bool,
     first: int,
     step: int,
     range_ms: int,
@@ -44,18 +44,19 @@ def tallies(
 ) -> None:
     """COUNT, PRESENT, FIRST, LAST, FIRST_TIME, LAST_TIME, CHANGES, RESETS.
 
-    If `anchor_ms` > 0, a window that has a sample also includes the last sample at or before its start, unless that is
-    `anchor_ms` older or more.
+    `events`: bool[m] or empty: changes or resets before a sample that the values do not show. If `anchor_ms` > 0, a
+    window that has a sample also includes the last sample at or before its start, unless that is `anchor_ms` older or
+    more.
     """
     longest = longest_series(offsets)
-    events = np.zeros(longest + 1, np.int64)
+    counts = np.zeros(longest + 1, np.int64)
     for s in range(out.shape[0]):
         begin = offsets[s]
         lo = begin
         hi = begin
         end = offsets[s + 1]
         if op >= CHANGES:
-            _count_events(op, values, began, begin, end, events)
+            _count_events(op, values, events, begin, end, counts)
         for k in range(out.shape[1]):
             t = first + k * step
             hi = advance(timestamps, hi, end, t)
@@ -79,4 +80,4 @@ def tallies(
             elif op == LAST_TIME:
                 out[s, k] = timestamps[hi - 1] / 1000.0
             else:
-                out[s, k] = events[hi - 1 - begin] - events[left - begin]
+                out[s, k] = counts[hi - 1 - begin] - counts[left - begin]

@@ -1,0 +1,194 @@
+"""The native histograms of a remote-write request: found, decoded, and divided by shard into frames.
+
+A request without histograms never comes here. What is not valid is refused, and the rest is stored. Decoding takes some
+ten times the bytes of the messages, so it is done in slices.
+"""
+
+# In a kernel's types a numpy integer and an int are one.
+# mypy: disable-error-code="assignment, return-value"
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from coordinator.series import division
+from coordinator.series.walk import CREATED, END, FIELDS, SAMPLES
+from coordinator.series.walk_v2 import any_field
+from proto.remote_write_v2_pb2 import HistogramStart
+from shared.errors import TooLarge
+from shared.histograms import decoding
+from shared.histograms.decoding import Decoded
+from shared.histograms.references import references
+from shared.kernels import kernel
+from shared.promql.model import STALE_NAN_BITS
+from shared.sample_frames import EXTENDED_MARK, TIME_MS_MAX, TIME_MS_MIN, extended, sample_words
+from shared.wire import Frame
+from shared.xxh64 import Bytes
+
+HISTOGRAMS_MAX = 1 << 18
+"""Histograms of one request: each takes some 40 bytes of a frame, besides its buckets."""
+BUCKETS_MAX = 1 << 22
+"""Buckets of all histograms of one request: each takes up to 8 bytes of a frame."""
+SLICE_BYTES = 1 << 20
+"""Messages that are decoded at a time, but for a single larger one."""
+SLICES_MAX = 16
+"""Of a request, about: a shard gets a frame of each, and a message to a worker has at most `wire.FRAMES_MAX`."""
+FAULTS_SHOWN_MAX = 5
+
+TAG, TAG_V2 = 0x22, 0x1A
+"""The field of a TimeSeries that is a histogram, in version 1.0 and 2.0."""
+# Columns of the table of histograms: the row of the series, and its message in the body.
+ROW, BEGIN, MESSAGE_END = range(3)
+COLUMNS = 3
+
+_TABLE = types.Array(types.int64, 2, "C")
+_INTS = types.Array(types.int64, 1, "C")
+_NONE, _NO_BODY = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
+
+
+@kernel(types.void(Bytes, types.int64, _INTS, _INTS, _INTS, _TABLE), first=True, allocates=False)
+def _locate(
+    body: np.ndarray, wanted: int, rows: np.ndarray, begins: np.ndarray, ends: np.ndarray, table: np.ndarray
+) -> None:
+    count = 0
+    for i in range(len(rows)):
+        at = begins[i]
+        while at < ends[i]:
+            tag, content, at = any_field(body, at, ends[i])
+            if tag == wanted:
+                table[count, ROW], table[count, BEGIN], table[count, MESSAGE_END] = rows[i], content, at
+                count += 1
+
+
+def locate(
+    body: NDArray[np.uint8],
+    tag: int,
+    rows: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    count: int,
+) -> NDArray[np.int64]:
+    """int64[count, COLUMNS]: the histograms among the fields body[begins[i]:ends[i]], which are whole, of the series in
+    these rows of a walk, of which there are so many. Raises TooLarge for more than HISTOGRAMS_MAX."""
+    if count > HISTOGRAMS_MAX:
+        raise TooLarge(f"the request has {count} histograms; the limit is {HISTOGRAMS_MAX}, send fewer at a time")
+    table = np.empty((count, COLUMNS), dtype=np.int64)
+    _locate(body, tag, rows, begins, ends, table)
+    return table
+
+
+def with_start(message: bytes, start_ms: int) -> bytes:
+    """The message of a histogram with this start timestamp, unless it has one of its own, which comes later."""
+    return HistogramStart(start_timestamp=start_ms).SerializeToString() + message if start_ms else message
+
+
+@dataclass(slots=True)
+class Divided:
+    """Histograms divided by shard. `refused`: how many are not valid; `faults`: (row of the series, what is wrong) of
+    the first FAULTS_SHOWN_MAX of them."""
+
+    frames: list[tuple[int, Frame]] = field(default_factory=list)
+    stored: int = 0
+    refused: int = 0
+    faults: list[tuple[int, str]] = field(default_factory=list)
+
+
+def divide(
+    body: NDArray[np.uint8],
+    located: NDArray[np.int64],
+    label_data: NDArray[np.uint8],
+    series: NDArray[np.int64],
+    hashes: NDArray[np.uint64],
+    shards: int,
+) -> Divided:
+    """Decode the histograms of a walk with this table of `series`, and divide them by shard. Raises TooLarge for more
+    than BUCKETS_MAX buckets."""
+    divided, buckets = Divided(), 0
+    for part in _slices(located[:, MESSAGE_END] - located[:, BEGIN]):
+        own = located[part]
+        decoded = decoding.decoded(body, own[:, BEGIN], own[:, MESSAGE_END])
+        buckets += len(decoded.batch.columns.counts)
+        if buckets > BUCKETS_MAX:
+            raise TooLarge(
+                f"the histograms have more than {BUCKETS_MAX} buckets together, the limit; send fewer at a time"
+            )
+        sources = own[:, ROW]
+        starts = np.where(decoded.start_timestamps_ms, decoded.start_timestamps_ms, series[sources, CREATED])
+        is_valid = (decoded.faults == 0) & _is_time(decoded.timestamps_ms) & _is_time(starts)
+        for row in np.flatnonzero(~is_valid)[: FAULTS_SHOWN_MAX - len(divided.faults)].tolist():
+            divided.faults.append((int(sources[row]), _fault(decoded, row, int(starts[row]))))
+        valid = np.flatnonzero(is_valid)
+        divided.stored += len(valid)
+        divided.refused += len(own) - len(valid)
+        if len(valid):
+            divided.frames += _frames(decoded, valid, sources[valid], starts, label_data, series, hashes, shards)
+    return divided
+
+
+def _slices(sizes: NDArray[np.int64]) -> Iterator[slice]:
+    """Consecutive messages, those of a slice with SLICE_BYTES together, or one. Of more than SLICES_MAX times as many
+    bytes, the slices are larger, so that there are at most twice SLICES_MAX of them."""
+    ends = np.cumsum(sizes)
+    slice_bytes = max(SLICE_BYTES, int(sizes.sum()) // SLICES_MAX)
+    first = 0
+    while first < len(sizes):
+        before = int(ends[first]) - int(sizes[first])
+        end = max(first + 1, int(np.searchsorted(ends, before + slice_bytes, side="right")))
+        yield slice(first, end)
+        first = end
+
+
+def _is_time(times_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return (times_ms >= TIME_MS_MIN) & (times_ms <= TIME_MS_MAX)
+
+
+def _fault(decoded: Decoded, row: int, start_ms: int) -> str:
+    """What is wrong with this histogram."""
+    time_ms = int(decoded.timestamps_ms[row])
+    if decoded.faults[row]:
+        return f"the histogram at {time_ms} ms is not valid: {decoded.fault_text(row)}"
+    what, seen = ("timestamp", time_ms) if not TIME_MS_MIN <= time_ms <= TIME_MS_MAX else ("start timestamp", start_ms)
+    return f"a histogram's {what} is {seen} ms; it must lie within the years 1 to 9999"
+
+
+def _frames(
+    decoded: Decoded,
+    valid: NDArray[np.int64],
+    sources: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    label_data: NDArray[np.uint8],
+    series: NDArray[np.int64],
+    hashes: NDArray[np.uint64],
+    shards: int,
+) -> Iterator[tuple[int, Frame]]:
+    """(shard, frame) of the `valid` rows, each of which is of the series in its row of `sources`, ascending."""
+    first_of_series = np.flatnonzero(np.diff(sources, prepend=-1))
+    rows = sources[first_of_series]
+    runs = series[rows]
+    runs[:, SAMPLES] = np.diff(first_of_series, append=len(sources))
+    runs[:, FIELDS] = runs[:, END] = 0
+    own_hashes = hashes[rows]
+    order = valid[np.argsort(hashes[sources] % np.uint64(shards), kind="stable")]
+    is_kept = ~decoded.batch.is_stale[order]
+    kept = decoded.batch.take(order[is_kept])
+    at = kept_at = 0
+    every_run = np.arange(len(rows))
+    for shard, samples, words in division.frames(
+        _NO_BODY, label_data, runs, own_hashes, every_run, shards, EXTENDED_MARK, _NONE
+    ):
+        own, is_own_kept = order[at : at + samples], is_kept[at : at + samples]
+        at += samples
+        values = np.full(samples, STALE_NAN_BITS, dtype=np.int64)
+        histograms = int(np.count_nonzero(is_own_kept))
+        values[is_own_kept] = references(np.arange(histograms)).view(np.int64)
+        times_at, values_at = sample_words(int(words[1]), samples)
+        words[times_at], words[values_at] = decoded.timestamps_ms[own], values
+        own_starts = starts[own]
+        batch = kept.rows(kept_at, kept_at + histograms) if histograms else None
+        kept_at += histograms
+        yield shard, extended(memoryview(words.view(np.uint8).data), own_starts if own_starts.any() else None, batch)

@@ -1,0 +1,148 @@
+"""`python -m loadtest.bench.native_histograms`: native histograms beside Prometheus, and classic ones beside
+VictoriaMetrics.
+
+1,000 series of 40 buckets with 240 samples 15 s apart are sent by remote write 1.0 over two connections, and their
+quantile is asked for at 200 steps; then the same quantile from 1,000 × 12 series of classic buckets. Triptych
+acknowledges a write when it is on the disk, the others when it is in memory. Servers run one after another.
+"""
+
+from __future__ import annotations
+
+import http.client
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import snappy
+
+from loadtest.bench.metrics.measuring import OFF_SAMPLES_MS, range_path
+from loadtest.bench.metrics.sending import send
+from loadtest.bench.metrics.servers import Prometheus, Server, Triptych, VictoriaMetrics
+from loadtest.harness.histogram_messages import histogram_message
+from proto.remote_write_pb2 import WriteRequest
+
+SERIES, BUCKETS, SAMPLES, JOBS = 1_000, 40, 240, 10
+VARIANTS = 50
+"""Different histograms at a time: series have the next one's each."""
+BOUNDS = ("0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "+Inf")
+STEP_MS = 15_000
+CONNECTIONS = 2
+SAMPLES_AT_ONCE = 4
+ROUNDS = 7
+TIMEOUT_S = 120.0
+QUERY_TIMEOUT_S = 30
+"""Version 2.42 of Prometheus takes longer than this for the query of native histograms."""
+NATIVE = "histogram_quantile(0.99, sum by (job) (rate(h[5m])))"
+CLASSIC = "histogram_quantile(0.99, sum by (job, le) (rate(h_bucket[5m])))"
+
+
+class NativePrometheus(Prometheus):
+    def _spawn(self, command: list[str]) -> None:
+        super()._spawn([*command, "--enable-feature=native-histograms"])
+
+
+def native_messages(times_ms: np.ndarray) -> list[list[bytes]]:
+    """By sample, by variant."""
+    random = np.random.default_rng(1)
+    counts = np.cumsum(random.poisson(3.0, (SAMPLES, VARIANTS, BUCKETS)), axis=0)
+    return [
+        [
+            histogram_message(
+                timestamp=int(time_ms), schema=3, count_int=int(row.sum()), sum=float(row.sum()) / 7,
+                zero_threshold=2.0**-128, positive_spans=[(-20, BUCKETS // 2), (3, BUCKETS // 2)],
+                positive_deltas=np.diff(row, prepend=0).tolist(),
+            )
+            for row in rows
+        ]
+        for time_ms, rows in zip(times_ms, counts, strict=True)
+    ]  # fmt: skip
+
+
+def native_requests(times_ms: np.ndarray, own: range) -> Iterator[bytes]:
+    messages = native_messages(times_ms)
+    for first in range(0, SAMPLES, SAMPLES_AT_ONCE):
+        request = WriteRequest()
+        for i in own:
+            series = _series(request, __name__="h", instance=f"instance-{i:04d}", job=f"job-{i % JOBS}")
+            series.histograms.extend(rows[i % VARIANTS] for rows in messages[first : first + SAMPLES_AT_ONCE])
+        yield snappy.compress(request.SerializeToString())
+
+
+def classic_requests(times_ms: np.ndarray, own: range) -> Iterator[bytes]:
+    random = np.random.default_rng(1)
+    counts = np.cumsum(np.cumsum(random.poisson(3.0, (SAMPLES, VARIANTS, len(BOUNDS))), axis=0), axis=2)
+    for first in range(0, SAMPLES, SAMPLES_AT_ONCE):
+        request = WriteRequest()
+        for i in own:
+            for place, bound in enumerate(BOUNDS):
+                labels = {"instance": f"instance-{i:04d}", "job": f"job-{i % JOBS}", "le": bound}
+                series = _series(request, __name__="h_bucket", **labels)
+                for k in range(first, first + SAMPLES_AT_ONCE):
+                    value = float(counts[k, i % VARIANTS, place])
+                    series.samples.add(timestamp=int(times_ms[k]), value=value)
+        yield snappy.compress(request.SerializeToString())
+
+
+def _series(request: WriteRequest, **labels: str):  # type: ignore[no-untyped-def]
+    series = request.timeseries.add()
+    for name, value in labels.items():
+        series.labels.add(name=name, value=value)
+    return series
+
+
+def query_ms(server: Server, text: str, end_ms: int) -> str:
+    """The median of the milliseconds it takes, and the bytes of the answer."""
+    path = f"{range_path(server, text, end_ms)}&timeout={QUERY_TIMEOUT_S}s"
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
+    took, size = [], 0
+    for _ in range(ROUNDS + 1):  # the first one may compile
+        started = time.perf_counter()
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+        took.append((time.perf_counter() - started) * 1e3)
+        if answer.status == 503 and b"timed out" in body:
+            return f"more than {QUERY_TIMEOUT_S},000 | none"
+        assert answer.status == 200, body[:300]
+        size = len(body)
+    connection.close()
+    return f"{statistics.median(took[1:]):.1f} | {size:,}"
+
+
+def measured(kind: type[Server], streams: list[list[bytes]], samples: int, text: str, end_ms: int) -> None:
+    server = kind()
+    try:
+        server.start()
+        server.wait_quiet()
+        took, _ = send(server.port, streams)
+        server.settle()
+        name = f"{server.name} ({kind.version()})"
+        sys.stdout.write(f"| {name} | {samples / took:,.0f} | {query_ms(server, text, end_ms)} |\n")
+        sys.stdout.flush()
+    finally:
+        server.stop()
+        server.remove()
+
+
+def main() -> None:
+    end_ms = int(time.time() * 1000) // 60_000 * 60_000
+    times_ms = end_ms - STEP_MS * np.arange(SAMPLES, dtype=np.int64)[::-1]
+    at_ms = end_ms - STEP_MS + OFF_SAMPLES_MS
+    parts = [range(k * SERIES // CONNECTIONS, (k + 1) * SERIES // CONNECTIONS) for k in range(CONNECTIONS)]
+    for text, requests, samples, rival in (
+        (NATIVE, native_requests, SERIES * SAMPLES, NativePrometheus),
+        (CLASSIC, classic_requests, SERIES * SAMPLES * len(BOUNDS), VictoriaMetrics),
+    ):
+        streams = [list(requests(times_ms, part)) for part in parts]
+        sys.stdout.write(
+            f"\n`{text}`\n\n| server | written, samples/s | query, ms | answer, bytes |\n|---|---|---|---|\n"
+        )
+        for kind in (Triptych, rival):
+            if kind.installed():
+                measured(kind, streams, samples, text, at_ms)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Samples that are histograms: where a float would be, they have a reference to a row of a batch.
+
+A reference is a NaN with the row in its lower 48 bits. No other sample has such bits: see `without_references`. All
+code that moves, sorts, selects or merges samples therefore treats histograms as numbers, and only code that computes
+with them has to look. Arithmetic with a reference makes no sense, and its result is unspecified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from shared.histograms.batch import INTS, HistogramBatch, Ints, concatenated
+from shared.histograms.frames import with_used_layouts
+from shared.histograms.interning import with_distinct_layouts
+from shared.kernels import inlined, kernel
+
+_ROW_BITS = 48
+_ROW_MASK = (1 << _ROW_BITS) - 1
+_TAG = 0x7FFD
+"""A quiet NaN, which no load or store changes."""
+
+
+def references(rows: Ints) -> NDArray[np.float64]:
+    """float64[n]: references to rows ≥ 0."""
+    return (np.asarray(rows, np.int64) | _TAG << _ROW_BITS).view(np.float64)
+
+
+def is_reference(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which values are references: bool of the same shape."""
+    return np.asarray(values.view(np.int64) >> _ROW_BITS == _TAG)
+
+
+def rows_of(values: NDArray[np.float64]) -> Ints:
+    """int64 of the same shape: the rows that these references refer to. What it gives for other values means
+    nothing."""
+    return values.view(np.int64) & _ROW_MASK
+
+
+@inlined
+def refers(bits: Any) -> Any:
+    """Of the bits (int64) of a value: whether it is a reference."""
+    return bits >> _ROW_BITS == _TAG
+
+
+@inlined
+def row_of(bits: Any) -> Any:
+    """The row that the reference with these bits (int64) refers to."""
+    return bits & _ROW_MASK
+
+
+def without_references(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The values as they came from outside, where any NaN with the bits of a reference becomes an ordinary one. A copy
+    is made only if there are any."""
+    return np.where(is_reference(values), np.nan, values) if _any_reference(values.view(np.int64)) else values
+
+
+@kernel(types.boolean(INTS), allocates=False)
+def _any_reference(bits: Ints) -> bool:
+    """Whether any of the values with these bits is a reference."""
+    found = False
+    for i in range(bits.size):
+        found |= bits[i] >> _ROW_BITS == _TAG
+    return found
+
+
+def refer_into(values: NDArray[np.float64], histograms: HistogramBatch | None) -> bool:
+    """Whether every reference among the values is one to a row that is there."""
+    found = values[is_reference(values)]
+    return int(rows_of(found).max(initial=-1)) < (0 if histograms is None else len(histograms))
+
+
+def shifted(values: NDArray[np.float64], by: int) -> NDArray[np.float64]:
+    """The values with each reference moved to the row `by` places further down. A copy is made only if one moves."""
+    found = is_reference(values) if by else np.zeros(0, np.bool_)
+    return np.where(found, (values.view(np.int64) + by).view(np.float64), values) if found.any() else values
+
+
+def used_only(
+    values: NDArray[np.float64], histograms: HistogramBatch | None
+) -> tuple[NDArray[np.float64], HistogramBatch | None]:
+    """(the values, the histograms that they refer to): each once, in the order of the rows. None if there are none.
+    Values of which none is a reference, and those that refer to all rows, are returned as they are."""
+    return (values, None) if histograms is None else used_of(values, [histograms])
+
+
+def used_of(
+    values: NDArray[np.float64], batches: Sequence[HistogramBatch]
+) -> tuple[NDArray[np.float64], HistogramBatch | None]:
+    """As `used_only`, of values that refer to the rows of all batches, counted one batch after another. Layouts that no
+    row has are left out where rows are, and equal layouts of several batches become one."""
+    found = is_reference(values)
+    rows = rows_of(values[found])
+    firsts = np.cumsum([0, *(len(batch) for batch in batches)])
+    is_used = np.zeros(firsts[-1], np.bool_)
+    is_used[rows] = True
+    if not is_used.any():
+        return values, None
+    taken = [
+        batch if used.all() else with_used_layouts(batch.take(np.flatnonzero(used)))
+        for batch, used in zip(batches, np.split(is_used, firsts[1:-1]), strict=True)
+        if used.any()
+    ]
+    if not is_used.all():
+        values = values.copy()
+        values[found] = references((np.cumsum(is_used) - 1)[rows])
+    return values, taken[0] if len(taken) == 1 else with_distinct_layouts(concatenated(taken))
+
+
+def stacked(
+    parts: list[tuple[NDArray[np.float64], HistogramBatch | None]],
+) -> tuple[list[NDArray[np.float64]], HistogramBatch | None]:
+    """(the values of each part, changed to refer to the second result; the histograms of all parts in one batch). A
+    batch that several parts share is taken once."""
+    batches = list({id(batch): batch for _, batch in parts if batch is not None}.values())
+    if len(batches) <= 1:
+        return [values for values, _ in parts], batches[0] if batches else None
+    firsts = np.cumsum([0, *(len(batch) for batch in batches)]).tolist()
+    first_of = {id(batch): first for batch, first in zip(batches, firsts, strict=False)}
+    moved = [values if batch is None else shifted(values, first_of[id(batch)]) for values, batch in parts]
+    return moved, concatenated(batches)

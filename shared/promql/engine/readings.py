@@ -1,0 +1,130 @@
+"""Calls of the kernels over windows: what a call is given, and how long calls are cut into short ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.promql.engine.context import EvalContext
+from shared.promql.engine.scan import NO_FLAGS, Windows
+from shared.promql.model import Bool, Float, Int, Samples
+
+KERNEL_WORK = 1 << 25
+"""Samples that all windows of one call of a kernel have together, each counted in every window: the worst case takes
+about an eighth of a second, after which the deadline is checked."""
+LIGHT_KERNEL_WORK = 1 << 21
+"""The same for a light query, which is to stop soon after its processor time has been used up."""
+
+
+NO_NOTES = np.zeros(0, dtype=np.uint8)
+
+
+@dataclass(slots=True)
+class Reading:
+    """One call of a kernel: the samples of some series, their windows, and the arrays for the answers.
+
+    `out`: float64[n, steps], `present`: bool[n, steps]; `parameters`: float64[steps] each, the scalar arguments in
+    order; `now`, `now_step`: the evaluation times in ms, which `@` and `offset` do not change. `events`: bool[m], or
+    empty: resets or changes before a sample that its value does not show. `notes`: uint8[n], what a call that has
+    histograms says of a series; empty for others.
+    """
+
+    samples: Samples
+    windows: Windows
+    out: Float
+    present: Bool
+    parameters: list[Float]
+    now: int
+    now_step: int
+    smoothed: bool
+    lookback_ms: int
+    notes: NDArray[np.uint8] = field(default_factory=lambda: NO_NOTES)
+    events: Bool = field(default_factory=lambda: NO_FLAGS)
+    overlapping_starts: bool = False
+
+    @property
+    def series(self) -> tuple[Int, Int, Float]:
+        return self.samples.offsets, self.samples.timestamps_ms, self.samples.values
+
+    @property
+    def edges(self) -> tuple[int, int, int]:
+        return self.windows.first, self.windows.step, self.windows.range_ms
+
+
+def run(function: Callable[[Reading], None], reading: Reading, context: EvalContext) -> bool:
+    """Run a kernel in bounded calls. Returns whether start timestamps overlap somewhere."""
+    work_max = LIGHT_KERNEL_WORK if context.is_light else KERNEL_WORK
+    if _work(reading) <= work_max:
+        function(reading)
+        return reading.overlapping_starts
+    overlapping = False
+    for part in parts(reading, work_max):
+        context.check()
+        function(part)
+        overlapping |= part.overlapping_starts
+    return overlapping
+
+
+def _work(reading: Reading) -> int:
+    """How many samples all windows have together, at most."""
+    return len(reading.samples.values) * _windows_of_sample(reading.windows) + reading.out.size
+
+
+def _windows_of_sample(windows: Windows) -> int:
+    """In how many windows a sample can be."""
+    if not windows.step:
+        return windows.steps
+    return min(windows.steps, (windows.range_ms + windows.before_ms + windows.after_ms) // windows.step + 1)
+
+
+def parts(reading: Reading, work_max: int) -> Iterator[Reading]:
+    """The reading cut into series whose windows have few samples together, and a single series of many into runs of
+    steps."""
+    offsets, windows = reading.samples.offsets, reading.windows
+    work = offsets * _windows_of_sample(windows) + np.arange(len(offsets)) * windows.steps
+    first = 0
+    while first < len(offsets) - 1:
+        last = max(first + 1, int(np.searchsorted(work, work[first] + work_max, side="right")) - 1)
+        series = _of_series(reading, first, last)
+        if last - first == 1 and work[last] - work[first] > work_max:
+            samples = max(int(offsets[last] - offsets[first]), 1)
+            yield from _runs_of_steps(series, max(1, work_max // samples))
+        else:
+            yield series
+        first = last
+
+
+def _of_series(reading: Reading, first: int, last: int) -> Reading:
+    samples = reading.samples
+    begin, end = int(samples.offsets[first]), int(samples.offsets[last])
+    starts = samples.start_timestamps_ms
+    return replace(
+        reading,
+        samples=Samples(
+            samples.offsets[first : last + 1] - begin,
+            samples.timestamps_ms[begin:end],
+            samples.values[begin:end],
+            None if starts is None else starts[begin:end],
+            samples.histograms,
+        ),
+        out=reading.out[first:last],
+        present=reading.present[first:last],
+        notes=reading.notes[first:last],
+        events=reading.events[begin:end],
+    )
+
+
+def _runs_of_steps(reading: Reading, length: int) -> Iterator[Reading]:
+    for k in range(0, reading.windows.steps, length):
+        last = min(k + length, reading.windows.steps)
+        yield replace(
+            reading,
+            windows=replace(reading.windows, first=reading.windows.first + k * reading.windows.step, steps=last - k),
+            out=reading.out[:, k:last],
+            present=reading.present[:, k:last],
+            parameters=[parameter[k:last] for parameter in reading.parameters],
+            now=reading.now + k * reading.now_step,
+        )

@@ -1,0 +1,83 @@
+"""The labels of series as JSON text: each pair of a name and a value is written once, and copied to its series."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numba import types
+from numpy.typing import NDArray
+
+from shared.kernels import inlined
+from shared.labels import LabelFrame, distinct
+from shared.promql.model import Int
+
+Bytes = NDArray[np.uint8]
+
+POOL = types.Array(types.uint8, 1, "C", readonly=True)
+OFFSETS = types.Array(types.int64, 1, "C", readonly=True)
+PIECES = types.Array(types.int32, 2, "C", readonly=True)
+
+_METRIC = np.frombuffer(b',{"metric":{', dtype=np.uint8)
+_COMMA = np.uint8(ord(","))
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTexts:
+    """`"name":"value"` of every series as references into one pool of bytes.
+
+    `pool`: uint8[m]; piece i is pool[offsets[i]:offsets[i+1]]; `pieces`: int32[names, series], -1 where a series lacks
+    the label, names in ascending order.
+    """
+
+    pool: Bytes
+    offsets: Int
+    pieces: NDArray[np.int32]
+
+    def row_bytes(self) -> Int:
+        """int64[series]: an upper bound of the length of each series' labels."""
+        lengths = np.append(np.diff(self.offsets), 0) + 1  # piece -1 takes the appended 0
+        return lengths[self.pieces].sum(axis=0, dtype=np.int64)
+
+
+def label_texts(labels: LabelFrame) -> LabelTexts:
+    texts: list[bytes] = []
+    pieces = np.full((len(labels.columns), labels.size), -1, dtype=np.int32)
+    for row, name in enumerate(sorted(labels.columns)):
+        used, local = distinct(labels.columns[name])
+        start = orjson.dumps(name) + b":"
+        ids = np.arange(len(texts), len(texts) + len(used), dtype=np.int32)
+        texts.extend([start + orjson.dumps(text) for text in labels.symbols.texts(used)])
+        ids[used == 0] = -1
+        pieces[row] = ids[local]
+    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    return LabelTexts(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets, pieces)
+
+
+@inlined
+def copy(out: Any, at: Any, source: Any, start: Any, end: Any) -> Any:
+    """Copy source[start:end] to out[at:]. Returns the position after it."""
+    # Unsigned indices: with signed ones, every byte would be preceded by a check whether its index is negative.
+    begin, to = np.uint64(start), np.uint64(at)
+    for i in range(np.uint64(end - start)):
+        out[to + i] = source[begin + i]
+    return at + (end - start)
+
+
+@inlined
+def write_labels(out: Any, at: Any, pool: Any, pool_offsets: Any, pieces: Any, series: Any) -> Any:
+    """Write the beginning of a series, up to the brace that closes its labels. Returns the position after it."""
+    at = copy(out, at, _METRIC, 0, len(_METRIC))
+    begun = False
+    for name in range(pieces.shape[0]):
+        piece = pieces[name, series]
+        if piece >= 0:
+            if begun:
+                out[at] = _COMMA
+                at += 1
+            begun = True
+            at = copy(out, at, pool, pool_offsets[piece], pool_offsets[piece + 1])
+    return at

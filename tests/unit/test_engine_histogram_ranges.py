@@ -1,0 +1,146 @@
+"""Range functions over native histograms: that cutting the work changes nothing, and how it is bounded. The conformance
+scripts say what they compute."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from loadtest.harness.local_queries import range_query
+from loadtest.harness.memory_source import MemorySource
+from shared.errors import DeadlineExceeded, OverBudget
+from shared.histograms.batch import HistogramBatch
+from shared.histograms.references import is_reference, references
+from shared.promql.engine import histogram_neighbours, histogram_ranges, range_functions, scan
+from shared.promql.engine.functions import native_histogram
+from shared.promql.model import Grid, Matrix
+from tests.conformance.histogram_notation import parse_histogram
+from tests.conformance.memory_backend import answer_of
+from tests.histogram_batches import batch_of
+from tests.oracle_native_histograms import Hint, NativeHistogram
+
+STEP_MS, SAMPLES, SERIES = 10_000, 40, 5
+GRID = Grid(20_000, 420_000, 15_000)
+FUNCTIONS = sorted(set(range_functions.RANGE_FUNCTIONS) - {"quantile_over_time", "predict_linear"})
+
+
+def _walk(rng: np.random.Generator) -> list[NativeHistogram | float]:
+    """A counter that grows, is reset now and then, changes its layout, and is sometimes a float."""
+    samples: list[NativeHistogram | float] = []
+    counts = np.zeros(6)
+    for _ in range(SAMPLES):
+        counts = counts + rng.poisson(2.0, 6) if rng.random() < 0.9 else rng.poisson(1.0, 6).astype(float)
+        if rng.random() < 0.08:
+            samples.append(float(counts.sum()))
+            continue
+        schema, threshold = int(rng.choice([1, 1, 1, 0])), float(rng.choice([0.01, 0.01, 0.1]))
+        samples.append(
+            NativeHistogram(
+                schema=schema,
+                count=counts.sum(),
+                sum=counts.sum() / 2,
+                zero_threshold=threshold,
+                zero_count=counts[0],
+                positive=dict(enumerate(counts[1:].tolist())),
+                hint=Hint.GAUGE if rng.random() < 0.02 else Hint.UNKNOWN,
+            )
+        )
+    return samples
+
+
+def _source(seed: int, extra: list[NativeHistogram | float] | None = None) -> MemorySource:
+    rng = np.random.default_rng(seed)
+    histograms: list[NativeHistogram] = []
+    columns = {}
+    for i in range(SERIES):
+        samples = _walk(rng) if i or extra is None else extra
+        values = np.zeros(len(samples))
+        for k, sample in enumerate(samples):
+            if isinstance(sample, NativeHistogram):
+                values[k : k + 1] = references(np.array([len(histograms)]))
+                histograms.append(sample)
+            else:
+                values[k] = sample
+        times = STEP_MS * np.arange(len(samples))
+        starts = np.where(rng.random(len(times)) < 0.2, times - 4_000, 0)
+        columns[(("__name__", "m"), ("i", str(i)))] = (times, values, starts)
+    return MemorySource(columns, batch_of(histograms))
+
+
+def _answer(query: str, source: MemorySource) -> object:
+    done = range_query(query, source, GRID)
+    return answer_of(query, done.value, done.annotations, GRID, ranged=True)
+
+
+def _query(func: str) -> str:
+    parameters = ", 0.5, 0.5" if func == "double_exponential_smoothing" else ""
+    return f"{func}(m[1m]{parameters})"
+
+
+@pytest.mark.parametrize("query", [
+    *map(_query, FUNCTIONS), "increase(m[1m] smoothed)", "rate(m[1m] anchored)", "resets(m[1m] anchored)", "m smoothed",
+    "m", "increase(m[1m:7s])", "histogram_quantile(0.9, m)", "histogram_fraction(0, time() / 100, m)",
+    "histogram_count(sum(m))",
+])  # fmt: skip
+def test_cutting_the_work_changes_nothing(query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = _source(1)
+    expected = _answer(query, source)
+    for module, name, size in (
+        (histogram_ranges, "CELLS_AT_ONCE", 1),
+        (histogram_ranges, "LAYOUTS_CARRIED", 0),
+        (histogram_neighbours, "BUCKETS_AT_ONCE", 20),
+        (native_histogram, "BUCKETS_AT_ONCE", 20),
+        (scan, "READ_SERIES", 2),
+        (scan, "READ_SAMPLES", 1),
+    ):
+        monkeypatch.setattr(module, name, size)
+
+    assert _answer(query, source) == expected
+
+
+def test_windows_that_one_sample_could_change_are_the_only_ones_that_do() -> None:
+    """A function of windows sees no sample outside of them."""
+    samples = _walk(np.random.default_rng(5))
+    other = [*samples[:20], parse_histogram("schema:2 count:9 sum:9 buckets:[9]"), *samples[21:]]
+    at_ms = 20 * STEP_MS
+    for func in FUNCTIONS:
+        if func in ("absent_over_time",):
+            continue
+        first, second = (_answer(_query(func), _source(5, which)) for which in (samples, other))
+        for (labels, left), (_, right) in zip(first.series, second.series, strict=True):  # type: ignore[attr-defined]
+            outside = [[pair for pair in pairs if not at_ms <= pair[0] < at_ms + 60_000] for pairs in (left, right)]
+            assert outside[0] == outside[1], (func, labels)
+
+
+def test_results_count_in_the_budget_of_the_query() -> None:
+    wide = [NativeHistogram(count=1.0, positive=dict.fromkeys(range(2000), 1.0))] * SAMPLES
+    source = _source(3, wide)  # type: ignore[arg-type]
+    grid = Grid(0, 390_000, 100)
+    read = range_query("m{i='0'}", source, Grid(0, 0)).samples_read
+    assert range_query("rate(m{i='0'}[1m])", source, Grid(0, 390_000, 39_000)).value
+    with pytest.raises(OverBudget):
+        range_query("rate(m{i='0'}[1m])", source, grid, samples_left=read * SAMPLES + 2_000_000)
+
+
+@pytest.mark.parametrize("func", ["rate", "sum_over_time", "resets", "changes"])
+def test_the_deadline_is_checked_between_slices(func: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = _source(4)
+    checks: list[float] = []
+    monkeypatch.setattr(histogram_neighbours, "BUCKETS_AT_ONCE", 1)
+    deadline = time.monotonic() + 60
+
+    def cancelled() -> bool:
+        checks.append(0.0)
+        return len(checks) > 30
+
+    with pytest.raises(DeadlineExceeded):
+        range_query(f"{func}(m[1m])", source, GRID, deadline=deadline, cancelled=cancelled)
+
+
+def test_absent_values_never_look_like_histograms() -> None:
+    for query in ("m", "rate(m[1m])", "last_over_time(m[15s])", "m smoothed"):
+        value = range_query(query, _source(6), Grid(0, 900_000, 15_000)).value
+        assert isinstance(value, Matrix) and isinstance(value.histograms, HistogramBatch)
+        assert not (is_reference(value.values) & ~value.present).any()

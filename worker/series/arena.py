@@ -1,0 +1,216 @@
+"""The kernels of a head (`worker.series.head`): chunks of samples in shared arenas.
+
+Series s has the chunks from links[s, FIRST] on, each of which names the next one. `ranges` has the earliest and the
+latest time of each series, `shapes` and `places` describe each chunk, and `tally` counts. The arenas hold the times and
+the values of all samples and, as soon as one has a start timestamp, those too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from shared.kernels import kernel
+
+CHUNK_SAMPLES_MIN = 4
+CHUNK_SAMPLES_MAX = 256
+LATE_CHECK = 512
+"""Late samples of a series between two checks of whether to rewrite it."""
+
+# The columns of a series' links and of its range; of a chunk's shape and of its place and range; and of the tally.
+FIRST, LAST = 0, 1
+EARLIEST, LATEST = 0, 1
+SIZE, USED, NEXT = 0, 1, 2
+PLACE, CHUNK_EARLIEST, CHUNK_LATEST = 0, 1, 2
+CHUNKS, ARENA, STORED, CROWDED = 0, 1, 2, 3
+
+NEVER = np.iinfo(np.int64).max
+BEFORE = np.iinfo(np.int64).min
+
+_INTS = types.Array(types.int64, 1, "C")
+_INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
+_FLOATS = types.Array(types.float64, 1, "C")
+_FLOATS_IN = types.Array(types.float64, 1, "C", readonly=True)
+_FLAGS = types.Array(types.boolean, 1, "C")
+_COUNTS = types.Array(types.int32, 1, "C")
+_LONGS = types.Array(types.int64, 2, "C")
+_SHORTS = types.Array(types.int32, 2, "C")
+
+
+@kernel(
+    types.int64(
+        _INTS_IN, _INTS_IN, _FLOATS_IN, _INTS_IN, types.int64, _SHORTS, _LONGS, _COUNTS, _SHORTS, _LONGS, _INTS,
+        _FLOATS, _INTS, _INTS,
+    ),
+    first=True,
+)  # fmt: skip
+def append(
+    series: np.ndarray,
+    times: np.ndarray,
+    values: np.ndarray,
+    starts: np.ndarray,
+    at: int,
+    links: np.ndarray,
+    ranges: np.ndarray,
+    late: np.ndarray,
+    shapes: np.ndarray,
+    places: np.ndarray,
+    arena_times: np.ndarray,
+    arena_values: np.ndarray,
+    arena_starts: np.ndarray,
+    tally: np.ndarray,
+) -> int:
+    """Append the samples i ≥ `at`. Returns the first one for which there is no room, or the number of samples if all
+    fit. `arena_starts` is empty as long as no sample has had a start timestamp, and `starts` where none of these has
+    one."""
+    has_starts, keeps_starts = len(starts) > 0, len(arena_starts) > 0
+    for i in range(at, len(series)):
+        s, time = series[i], times[i]
+        chunk = links[s, LAST]
+        if chunk >= 0:
+            last = places[chunk, PLACE] + shapes[chunk, USED] - 1
+            if arena_times[last] == time:
+                arena_values[last] = values[i]
+                if keeps_starts:
+                    arena_starts[last] = starts[i] if has_starts else 0
+                continue
+        if chunk < 0 or shapes[chunk, USED] == shapes[chunk, SIZE]:
+            size: Any = CHUNK_SAMPLES_MIN
+            if chunk >= 0:
+                size = min(2 * shapes[chunk, SIZE], CHUNK_SAMPLES_MAX)
+            fresh = tally[CHUNKS]
+            if fresh >= len(shapes) or tally[ARENA] + size > len(arena_times):
+                return i
+            shapes[fresh, SIZE], shapes[fresh, USED], shapes[fresh, NEXT] = size, 0, -1
+            places[fresh, PLACE] = tally[ARENA]
+            places[fresh, CHUNK_EARLIEST], places[fresh, CHUNK_LATEST] = NEVER, BEFORE
+            if chunk >= 0:
+                shapes[chunk, NEXT] = fresh
+            else:
+                links[s, FIRST] = fresh
+            links[s, LAST] = fresh
+            tally[CHUNKS] += 1
+            tally[ARENA] += size
+            chunk = np.int32(fresh)
+        place = places[chunk, PLACE] + shapes[chunk, USED]
+        arena_times[place] = time
+        arena_values[place] = values[i]
+        if keeps_starts:
+            arena_starts[place] = starts[i] if has_starts else 0
+        shapes[chunk, USED] += 1
+        places[chunk, CHUNK_EARLIEST] = min(places[chunk, CHUNK_EARLIEST], time)
+        places[chunk, CHUNK_LATEST] = max(places[chunk, CHUNK_LATEST], time)
+        if time <= ranges[s, LATEST]:
+            late[s] += 1
+            if late[s] % LATE_CHECK == 0:
+                tally[CROWDED] += 1
+        ranges[s, EARLIEST] = min(ranges[s, EARLIEST], time)
+        ranges[s, LATEST] = max(ranges[s, LATEST], time)
+        tally[STORED] += 1
+    return len(series)
+
+
+@kernel(types.int64(_INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS), first=True)
+def bound(ids: np.ndarray, start: int, end: int, links: np.ndarray, shapes: np.ndarray, places: np.ndarray) -> int:
+    """An upper bound of the number of samples of these series with start ≤ t ≤ end."""
+    total = 0
+    for i in range(len(ids)):
+        chunk = links[ids[i], FIRST]
+        while chunk >= 0:
+            if places[chunk, CHUNK_LATEST] >= start and places[chunk, CHUNK_EARLIEST] <= end:
+                total += shapes[chunk, USED]
+            chunk = shapes[chunk, NEXT]
+    return total
+
+
+@kernel(
+    types.void(
+        _INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS, _INTS, _FLOATS, _INTS, _INTS, _INTS, _FLOATS,
+        _INTS,
+    ),
+    first=True,
+)  # fmt: skip
+def read(
+    ids: np.ndarray,
+    start: int,
+    end: int,
+    links: np.ndarray,
+    shapes: np.ndarray,
+    places: np.ndarray,
+    arena_times: np.ndarray,
+    arena_values: np.ndarray,
+    arena_starts: np.ndarray,
+    offsets: np.ndarray,
+    times: np.ndarray,
+    values: np.ndarray,
+    starts: np.ndarray,
+) -> None:
+    """Copy the samples with start ≤ t ≤ end, in order of arrival, to `times`, `values` and, unless `arena_starts` is
+    empty, `starts`, and the bounds of each series in them to `offsets` (int64[n + 1])."""
+    out: Any = 0
+    has_starts = len(arena_starts) > 0
+    for i in range(len(ids)):
+        offsets[i] = out
+        chunk = links[ids[i], FIRST]
+        while chunk >= 0:
+            earliest, latest = places[chunk, CHUNK_EARLIEST], places[chunk, CHUNK_LATEST]
+            if latest >= start and earliest <= end:
+                place, used = places[chunk, PLACE], np.int64(shapes[chunk, USED])
+                if earliest >= start and latest <= end:
+                    for j in range(used):
+                        times[out + j] = arena_times[place + j]
+                        values[out + j] = arena_values[place + j]
+                    if has_starts:
+                        for j in range(used):
+                            starts[out + j] = arena_starts[place + j]
+                    out += used
+                else:
+                    for j in range(place, place + used):
+                        if start <= arena_times[j] <= end:
+                            times[out] = arena_times[j]
+                            values[out] = arena_values[j]
+                            if has_starts:
+                                starts[out] = arena_starts[j]
+                            out += 1
+            chunk = shapes[chunk, NEXT]
+    offsets[len(ids)] = out
+
+
+@kernel(types.void(_INTS_IN, _SHORTS, _SHORTS, _INTS))
+def count_stored(ids: np.ndarray, links: np.ndarray, shapes: np.ndarray, stored: np.ndarray) -> None:
+    """Add to stored[i] the number of samples of series ids[i], where samples with equal times all count."""
+    for i in range(len(ids)):
+        chunk = links[ids[i], FIRST]
+        while chunk >= 0:
+            stored[i] += shapes[chunk, USED]
+            chunk = shapes[chunk, NEXT]
+
+
+@kernel(types.void(_INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS, _INTS, _FLAGS))
+def any_between(
+    ids: np.ndarray,
+    start: int,
+    end: int,
+    links: np.ndarray,
+    shapes: np.ndarray,
+    places: np.ndarray,
+    arena_times: np.ndarray,
+    has_sample: np.ndarray,
+) -> None:
+    """Set has_sample[i] if series ids[i] has a sample with start ≤ t ≤ end. Reads the times of a chunk only if the
+    chunk begins before the range and ends after it."""
+    for i in range(len(ids)):
+        chunk = links[ids[i], FIRST]
+        while chunk >= 0 and not has_sample[i]:
+            earliest, latest = places[chunk, CHUNK_EARLIEST], places[chunk, CHUNK_LATEST]
+            if start <= earliest <= end or start <= latest <= end:
+                has_sample[i] = True
+            elif earliest < start and latest > end:
+                place = places[chunk, PLACE]
+                for j in range(place, place + shapes[chunk, USED]):
+                    if start <= arena_times[j] <= end:
+                        has_sample[i] = True
+                        break
+            chunk = shapes[chunk, NEXT]

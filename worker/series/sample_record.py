@@ -1,0 +1,116 @@
+"""Samples as columns: in a record of the journal, and on their way into the head."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.histograms import frames, references
+from shared.histograms.batch import HistogramBatch
+from shared.sample_frames import SampleColumns
+from shared.start_timestamps import StartTimestamps
+from shared.wire import Frame
+from worker.series.arena import BEFORE
+
+_EXTENSION = struct.Struct("<QQ")
+"""At the beginning of an extended record: the numbers of start timestamps, and of bytes of histograms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Samples in order of arrival, as runs: run i is counts[i] samples of series[i]. `series` and `counts` int64[runs],
+    `times_ms` int64[n], `values` float64[n], which may refer to rows of `histograms`. Of `start_timestamps_ms`
+    int64[n], 0 is none."""
+
+    series: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    times_ms: NDArray[np.int64]
+    values: NDArray[np.float64]
+    start_timestamps_ms: StartTimestamps = None
+    histograms: HistogramBatch | None = None
+
+    @classmethod
+    def of_columns(cls, columns: SampleColumns, series: NDArray[np.int64]) -> Written:
+        """What came on the wire. `series` int64[runs]: the ids."""
+        return cls(
+            series, columns.counts, columns.times_ms, columns.values, columns.start_timestamps_ms, columns.histograms
+        )
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether there is more than times and numbers."""
+        return self.start_timestamps_ms is not None or self.histograms is not None
+
+    def rows(self) -> NDArray[np.int64]:
+        """int64[n]: the series of each sample."""
+        if len(self.series) == len(self.times_ms):
+            return self.series  # every run has a sample, so one each
+        return np.repeat(self.series, self.counts)
+
+    def of(self, series: NDArray[np.int64]) -> Written:
+        """The same samples with other ids of their series: int64[runs]."""
+        return Written(
+            series, self.counts, self.times_ms, self.values, self.start_timestamps_ms, self.histograms
+        )  # fmt: skip
+
+    @property
+    def latest_ms(self) -> int:
+        return int(self.times_ms.max(initial=BEFORE))
+
+    def since(self, start_ms: int) -> Written:
+        """The samples with t ≥ start."""
+        return self.only(self.times_ms >= start_ms)
+
+    def only(self, is_wanted: NDArray[np.bool_]) -> Written:
+        """The samples where `is_wanted` (bool[n])."""
+        if is_wanted.all():
+            return self
+        series, starts = self.rows()[is_wanted], self.start_timestamps_ms
+        values, histograms = references.used_only(self.values[is_wanted], self.histograms)
+        starts = None if starts is None else starts[is_wanted]
+        ones = np.ones(len(series), dtype=np.int64)
+        return Written(series, ones, self.times_ms[is_wanted], values, starts, histograms)
+
+    def frames(self) -> list[Frame]:
+        """The record without its header; `decode` reads it."""
+        runs = [self.series.astype(np.int32).data, self.counts.astype(np.int32).data]
+        samples: list[Frame] = [self.times_ms.data, self.values.data]
+        if not self.is_extended:
+            return [*samples, *runs]
+        starts = b"" if self.start_timestamps_ms is None else self.start_timestamps_ms.tobytes()
+        histograms = b"" if self.histograms is None else frames.encode(self.histograms)
+        sizes = _EXTENSION.pack(len(starts) // 8, len(histograms))
+        return [sizes, *samples, starts + histograms, *runs]
+
+
+def decode(data: Frame, runs: int, samples: int, *, is_extended: bool) -> Written:
+    """The inverse of `frames`, for so many runs and samples. Raises ValueError, struct.error."""
+    octets = memoryview(data).cast("B")
+    at, starts, histogram_bytes = 0, 0, 0
+    if is_extended:
+        starts, histogram_bytes = _EXTENSION.unpack_from(octets)
+        at = _EXTENSION.size
+    size = at + 16 * samples + 8 * starts + histogram_bytes + 8 * runs
+    if size != octets.nbytes:
+        raise ValueError(f"it has {octets.nbytes} bytes; {runs} runs of {samples} samples have {size}")
+    times = np.frombuffer(octets, dtype=np.int64, count=samples, offset=at)
+    values = np.frombuffer(octets, dtype=np.float64, count=samples, offset=at + 8 * samples)
+    at += 16 * samples
+    start_timestamps_ms = np.frombuffer(octets, dtype=np.int64, count=starts, offset=at) if starts else None
+    at += 8 * starts
+    histograms = frames.decode(octets[at : at + histogram_bytes]) if histogram_bytes else None
+    at += histogram_bytes
+    series = np.frombuffer(octets, dtype=np.int32, count=runs, offset=at)
+    counts = np.frombuffer(octets, dtype=np.int32, count=runs, offset=at + 4 * runs)
+    if counts.min(initial=0) < 0 or counts.sum(dtype=np.int64) != samples:
+        raise ValueError(f"its runs have {counts.sum(dtype=np.int64)} samples together; it has {samples}")
+    if starts not in (0, samples):
+        raise ValueError(f"it has {samples} samples, but {starts} start timestamps")
+    if not is_extended:
+        values = references.without_references(values)  # such bits were ordinary NaNs once
+    elif not references.refer_into(values, histograms):
+        raise ValueError("its samples refer to histograms that it does not have")
+    return Written(series.astype(np.int64), counts.astype(np.int64), times, values, start_timestamps_ms, histograms)
