@@ -46,16 +46,16 @@ def aggregate(node: ast.Aggregate, vector: list[Sample], param: Value | None, re
         return [sample for members in groups.values() for sample in select(node.op, param, members)]
     found = []
     for labels, members in groups.items():
-        value = _folded(node.op, param, members, remarks)
+        value = _folded(node, param, members, remarks)
         if value is not None:
             found.append(Sample(dict(labels), value, any(sample.drop_name for sample in members)))
     return found
 
 
-def _folded(op: str, param: Value | None, members: list[Sample], remarks: Remarks) -> Number | None:
-    values = [sample.value for sample in members]
+def _folded(node: ast.Aggregate, param: Value | None, members: list[Sample], remarks: Remarks) -> Number | None:
+    op, values = node.op, [sample.value for sample in members]
     if op in ("sum", "avg"):
-        names = {sample.labels.get(METRIC_NAME, "") for sample in members}
+        names = {sample.labels.get(METRIC_NAME, "") for sample in members} if _names_a_metric(node.expr) else set()
         return added_up(op, values, remarks, names.pop() if len(names) == 1 else "", "aggregation")
     if op in _OF_ANY:
         return _OF_ANY[op](values)
@@ -66,6 +66,13 @@ def _folded(op: str, param: Value | None, members: list[Sample], remarks: Remark
         assert isinstance(param, float)
         return quantile(param, floats)
     return _OF_FLOATS[op](floats)
+
+
+def _names_a_metric(expr: ast.Expr) -> bool:
+    """Whether some selector is of a metric by name: what matches a pattern is not named in remarks."""
+    if isinstance(expr, ast.VectorSelector):
+        return expr.name is not None
+    return any(_names_a_metric(child) for child in ast.children(expr))
 
 
 def _only_floats(op: str, vector: list[Sample], remarks: Remarks) -> list[Sample]:
