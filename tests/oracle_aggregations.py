@@ -9,6 +9,8 @@ from decimal import Decimal
 from shared.hashing import hash64
 from shared.labels import METRIC_NAME, Labels, encode
 from shared.promql import ast
+from shared.promql.ast import ValueType
+from shared.promql.types import type_of
 from tests.oracle_folds import added_up, deviation, highest, lowest, parted, quantile, variance
 from tests.oracle_native_histograms import Kind, NativeHistogram
 from tests.oracle_values import Number, OracleError, Remarks, Sample, Value, as_labels
@@ -55,8 +57,7 @@ def aggregate(node: ast.Aggregate, vector: list[Sample], param: Value | None, re
 def _folded(node: ast.Aggregate, param: Value | None, members: list[Sample], remarks: Remarks) -> Number | None:
     op, values = node.op, [sample.value for sample in members]
     if op in ("sum", "avg"):
-        names = {sample.labels.get(METRIC_NAME, "") for sample in members} if _names_a_metric(node.expr) else set()
-        return added_up(op, values, remarks, names.pop() if len(names) == 1 else "", "aggregation")
+        return added_up(op, values, remarks, _metric(node.expr), "aggregation")
     if op in _OF_ANY:
         return _OF_ANY[op](values)
     floats, _ = parted([sample.value for sample in _only_floats(op, members, remarks)])
@@ -68,11 +69,15 @@ def _folded(node: ast.Aggregate, param: Value | None, members: list[Sample], rem
     return _OF_FLOATS[op](floats)
 
 
-def _names_a_metric(expr: ast.Expr) -> bool:
-    """Whether some selector is of a metric by name: what matches a pattern is not named in remarks."""
-    if isinstance(expr, ast.VectorSelector):
-        return expr.name is not None
-    return any(_names_a_metric(child) for child in ast.children(expr))
+def _metric(expr: ast.Expr) -> str:
+    """The metric's name in the selector that the series come from. There is none where a selector has none, after
+    another aggregation, and where the series of two selectors were matched."""
+    while not isinstance(expr, ast.VectorSelector):
+        vectors = [child for child in ast.children(expr) if type_of(child) in (ValueType.VECTOR, ValueType.MATRIX)]
+        if not vectors or isinstance(expr, ast.Aggregate) or (isinstance(expr, ast.Binary) and expr.matching):
+            return ""
+        expr = vectors[0]
+    return expr.name or ""
 
 
 def _only_floats(op: str, vector: list[Sample], remarks: Remarks) -> list[Sample]:

@@ -63,13 +63,13 @@ def difference(
     if floats:
         remarks.warn("encountered a mix of histograms and floats" + of_metric(name))
         return None
-    _check_kind(histograms if counter else [histograms[0], histograms[-1]], counter, remarks, name)
     # A first histogram that was reset at once is not looked at.
     first = 1 if weights[0] == 0 and len(histograms) > 1 else 0
     looked_at = histograms[first:] if counter else [histograms[0], histograms[-1]]
     if len({histogram.is_custom for histogram in looked_at}) > 1:
         remarks.warn(MIXED_SCHEMAS + of_metric(name))
         return None
+    _check_kind(histograms if counter else [histograms[0], histograms[-1]], counter, remarks, name)
     used = [(histogram, weight) for histogram, weight in zip(histograms, weights, strict=True) if weight != 0]
     if len({histogram.bounds for histogram, _ in used}) > 1:
         remarks.info("mismatched custom buckets were reconciled during subtraction")
@@ -112,11 +112,11 @@ def change_over(series: Series, remarks: Remarks, *, counter: bool, per_second: 
     if len(points) < 2 and not from_zero:
         return None
     resets = [counter and _comparable(a, b) and restarts(a, b) for a, b in pairwise(points)]
-    if counter:
-        _check_starts(points, remarks, series.name)
     found = difference([p.value for p in points], resets, from_zero, counter, remarks, series.name)
     if found is None:
         return None
+    if counter:
+        _check_starts(points, remarks, series.name)
     begin_ms = start if from_zero else points[0].time_ms
     sampled = (points[-1].time_ms - begin_ms) / 1000
     average_gap = (points[-1].time_ms - points[0].time_ms) / 1000 / (len(points) - 1) if len(points) > 1 else 0.0
@@ -143,35 +143,48 @@ def _check_starts(points: Sequence[Point], remarks: Remarks, name: str) -> None:
 
 
 def _extended(series: Series, remarks: Remarks, counter: bool, per_second: bool) -> Number | None:
+    points = _used(series)
+    if not points:
+        return None
     if series.mode == "anchored":
-        points = [*series.before[-1:], *series.points] if series.points else []
         values = [point.value for point in points]
         resets = [_comparable(a, b) and restarts(a, b) for a, b in pairwise(points)]
     else:
         try:
-            values, resets = _smoothed_values(series, counter)
+            values, resets = _smoothed_values(series, points, counter)
         except MixedSchemas:
             remarks.warn(MIXED_SCHEMAS + of_metric(series.name))
             return None
-    if not values:
-        return None
     found = difference(values, resets if counter else [], False, counter, remarks, series.name)
+    if found is None:
+        return None
+    if counter:
+        _check_starts(points, remarks, series.name)
     seconds = (series.end_ms - series.start_ms) / 1000 if per_second else 1.0
-    return (
-        None if found is None else _times(found, 1 / seconds) if isinstance(found, NativeHistogram) else found / seconds
-    )
+    return _times(found, 1 / seconds) if isinstance(found, NativeHistogram) else found / seconds
 
 
-def _smoothed_values(series: Series, counter: bool) -> tuple[list[Number], list[bool]]:
+def _used(series: Series) -> list[Point]:
+    """The samples that the value of an extended window is made of; none if it has no value."""
+    inside, before, after = series.points, series.before[-1:], series.after[:1]
+    if series.mode == "anchored":
+        return [*before, *inside] if inside else []
+    if not inside and not (before and after):
+        return []
+    return [*before, *inside] if _reaches_end(series) else [*before, *inside, *after]
+
+
+def _reaches_end(series: Series) -> bool:
+    return bool(series.points) and series.points[-1].time_ms == series.end_ms
+
+
+def _smoothed_values(series: Series, neighbours: Sequence[Point], counter: bool) -> tuple[list[Number], list[bool]]:
     """The samples within, those at the edges of the window, and which of them follow a reset.
 
     What is read at the start from between two samples is past their reset; what is read at the end is not yet past its.
     """
     inside, before, after = series.points, series.before[-1:], series.after[:1]
-    if not inside and not (before and after):
-        return [], []
-    at_end = bool(inside) and inside[-1].time_ms == series.end_ms
-    neighbours = [*before, *inside, *([] if at_end else after)]
+    at_end = _reaches_end(series)
     if len({isinstance(point.value, NativeHistogram) for point in neighbours}) > 1:
         return [point.value for point in neighbours], [False] * (len(neighbours) - 1)
     values: list[Number] = [point.value for point in inside]
@@ -240,11 +253,10 @@ def last_two(series: Series, remarks: Remarks, *, rate: bool) -> Number | None:
         remarks.warn("encountered a mix of histograms and floats" + of_metric(series.name))
         return None
     is_reset_ = rate and restarts(before, after)
-    if rate:
-        _check_starts([before, after], remarks, series.name)
     found = difference([before.value, after.value], [is_reset_], False, rate, remarks, series.name)
     if found is None or not rate:
         return found
+    _check_starts([before, after], remarks, series.name)
     if isinstance(after.value, float) and is_reset_:
         found = after.value
     seconds = (after.time_ms - before.time_ms) / 1000

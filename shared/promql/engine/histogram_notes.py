@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 from shared.labels import METRIC_NAME, LabelFrame
 from shared.promql.model import Annotations
 
-MIXED_TYPES, IGNORED, MIXED_SCHEMAS, NOT_COUNTER, NOT_GAUGE, RECONCILED, CONFLICTING = (1 << bit for bit in range(7))
+MIXED_TYPES, IGNORED, MIXED_SCHEMAS, NOT_COUNTER, NOT_GAUGE, RECONCILED, CONFLICTING, OVERLAPPING = (
+    1 << bit for bit in range(8)
+)
 """A window has floats and histograms, and no result; histograms were ignored; a window has exponential and custom
 buckets, and no result; a histogram is a gauge, or is none, where the function expects the other; custom boundaries
-differ; reset hints contradict each other."""
+differ; reset hints contradict each other; a counter's start is before the sample before."""
 
 _WARNINGS = {
     MIXED_TYPES: "encountered a mix of histograms and floats for metric name {name}",
@@ -20,6 +22,7 @@ _WARNINGS = {
     NOT_COUNTER: "this native histogram metric is not a counter: {name}",
     NOT_GAUGE: "this native histogram metric is not a gauge: {name}",
     CONFLICTING: "conflicting counter resets during histogram aggregation",
+    OVERLAPPING: "sample has start time that overlaps with previous sample timestamp for metric {name}",
 }
 
 

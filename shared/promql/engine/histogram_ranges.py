@@ -31,6 +31,7 @@ from shared.promql.engine.histogram_notes import (
     MIXED_TYPES,
     NOT_COUNTER,
     NOT_GAUGE,
+    OVERLAPPING,
     RECONCILED,
 )
 from shared.promql.engine.kernels import histogram_windows as kernels
@@ -61,19 +62,17 @@ Function = Callable[[Reading], None]
 
 def evaluate(
     func: str, function: Function, reading: Reading, gathered: GatheredHistograms, context: EvalContext
-) -> bool:
-    """Evaluate a reading that has histograms. `function` is that for floats. Fills `reading.notes`, and returns whether
-    start timestamps overlap somewhere."""
+) -> None:
+    """Evaluate a reading that has histograms. `function` is that for floats. Fills `reading.notes`."""
     if func in OF_SAMPLES:
-        return _of_samples(func, function, reading, gathered, context)
+        _of_samples(func, function, reading, gathered, context)
+        return
     floats = floats_of(reading.samples)
-    overlapping = False
     if len(floats.values):
-        overlapping = readings.run(function, replace(reading, samples=floats), context)
+        readings.run(function, replace(reading, samples=floats), context)
     else:
         reading.present[:] = False
     if func in COUNTERS:
-        overlapping |= bool(scan.counter_starts(reading.samples)[2].any())
         reading.events = reset_events(reading.samples, context)
     for part in readings.parts(reading, CELLS_AT_ONCE):
         context.check()
@@ -84,21 +83,34 @@ def evaluate(
         else:
             _, is_mixed = kinds(part, *bounds_of(part))
             note(part, is_mixed, IGNORED)
-    return overlapping
+    if func in COUNTERS:
+        note_overlaps(func, reading, context)
+
+
+def note_overlaps(func: str, reading: Reading, context: EvalContext) -> None:
+    """Note the series that have a result from samples with overlapping start timestamps. To be called when the results
+    are there."""
+    if not scan.overlapping_starts(reading.samples).any():
+        return
+    for part in readings.parts(reading, CELLS_AT_ONCE):
+        context.check()
+        bounds = _difference_bounds(func, part)[0].chosen(part.present)
+        before = sums_before(scan.overlapping_starts(part.samples))
+        is_overlapping = before[bounds.last + 1] > before[bounds.left + 1]
+        Cells(part, *np.nonzero(part.present)).note(is_overlapping, OVERLAPPING)
 
 
 def _of_samples(
     func: str, function: Function, reading: Reading, gathered: GatheredHistograms, context: EvalContext
-) -> bool:
+) -> None:
     samples = reading.samples
     if func == "changes":
         reading.events = neighbours.changes(samples, context)
     elif func == "resets":
         reading.events = reset_events(samples, context) | neighbours.kind_changes(samples)
-    overlapping = readings.run(function, reading, context)
+    readings.run(function, reading, context)
     if func in CARRYING and samples.histograms is not None:
         gathered.adopt(reading.out, reading.present, samples.histograms)
-    return overlapping
 
 
 def floats_of(samples: Samples) -> Samples:
@@ -303,22 +315,24 @@ def _differences(func: str, reading: Reading, gathered: GatheredHistograms, cont
 
 
 def _remarked(func: str, cells: Cells, bounds: _Differences, events: Bool) -> Bool:
-    """Note what is wrong with the histograms of each window. Returns whether it has no result (bool[cells])."""
+    """Note what is wrong with the histograms of each window. Returns whether it has no result (bool[cells]), in which
+    case nothing is noted."""
     is_gauge, is_custom = gauges_and_customs(cells.reading.samples)
-    if func not in COUNTERS:
-        cells.note(~(is_gauge[bounds.left] & is_gauge[bounds.right]), NOT_GAUGE)
-        return np.zeros(len(bounds.left), dtype=np.bool_)
-    last = bounds.last
-    gauges = sums_before(is_gauge)
-    cells.note(gauges[last + 1] > gauges[bounds.left], NOT_COUNTER)
-    customs = sums_before(is_custom)
-    is_lost = ~bounds.is_from_zero & (bounds.left < last) & events[np.minimum(bounds.left + 1, len(events) - 1)]
-    first = bounds.left + is_lost
-    of_window = customs[last + 1] - customs[first]
-    is_refused = np.asarray((of_window > 0) & (of_window <= last - first))
+    last, customs = bounds.last, sums_before(is_custom)
+    is_refused = np.zeros(len(last), dtype=np.bool_)
     for at, share in ((bounds.left, bounds.left_share), (bounds.right, bounds.right_share)):
         between = customs[np.minimum(at + 2, len(customs) - 1)] - customs[at]
         is_refused |= (share > 0) & (between == 1)
+    if func not in COUNTERS:
+        is_refused |= is_custom[bounds.left] != is_custom[bounds.right]
+        cells.note(~is_refused & ~(is_gauge[bounds.left] & is_gauge[bounds.right]), NOT_GAUGE)
+        return is_refused
+    is_lost = ~bounds.is_from_zero & (bounds.left < last) & events[np.minimum(bounds.left + 1, len(events) - 1)]
+    first = bounds.left + is_lost
+    of_window = customs[last + 1] - customs[first]
+    is_refused |= (of_window > 0) & (of_window <= last - first)
+    gauges = sums_before(is_gauge)
+    cells.note(~is_refused & (gauges[last + 1] > gauges[bounds.left]), NOT_COUNTER)
     return is_refused
 
 

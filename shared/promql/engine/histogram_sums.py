@@ -22,7 +22,8 @@ import numpy as np
 from shared.histograms import merging, operators
 from shared.histograms.batch import HINT_NOT_RESET, HINT_RESET, HistogramBatch, concatenated
 from shared.histograms.references import is_reference, references, rows_of, stacked
-from shared.promql.ast import Aggregate, Binary, Call, Expr, MatrixSelector, Paren, Subquery, Unary, VectorSelector
+from shared.promql import types
+from shared.promql.ast import Aggregate, Binary, Expr, Matching, ValueType, VectorSelector, children
 from shared.promql.engine.context import EvalContext
 from shared.promql.engine.kernels.aggregation import SCALE, place_in_order
 from shared.promql.model import Bool, Float, Int
@@ -193,17 +194,13 @@ def _remark(node: Aggregate, kinds: Int, context: EvalContext) -> None:
 
 
 def metric_name(expr: Expr) -> str:
-    """The metric name that the query gives the series of an expression, for remarks; empty if it gives none. Groups of
-    series, which are merged when the remark is made, may have several names."""
+    """The metric name that the query gives the series of an expression, for remarks: that of the selector they come
+    from; empty if they come from none or from two, or from an aggregation. What the series themselves are named is not
+    known where groups of them are merged."""
     match expr:
         case VectorSelector():
             return expr.name or ""
-        case MatrixSelector():
-            return expr.vector.name or ""
-        case Paren() | Unary() | Subquery():
-            return metric_name(expr.expr)
-        case Call():
-            return next(filter(None, map(metric_name, expr.args)), "")
-        case Binary(matching=None):
-            return metric_name(expr.lhs) or metric_name(expr.rhs)
-    return ""
+        case Aggregate() | Binary(matching=Matching()):
+            return ""
+    of_series = (part for part in children(expr) if types.type_of(part) in (ValueType.VECTOR, ValueType.MATRIX))
+    return next(map(metric_name, of_series), "")

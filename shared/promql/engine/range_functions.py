@@ -32,9 +32,7 @@ COUNTER_SUFFIXES = ("_total", "_sum", "_count", "_bucket")
 
 def _counter(op: int) -> Callable[[Reading], None]:
     def run(reading: Reading) -> None:
-        starts, began, overlaps = scan.counter_starts(reading.samples)
-        if op in (counters.RATE, counters.INCREASE, counters.IRATE):
-            reading.overlapping_starts = bool(overlaps.any())
+        starts, began = scan.counter_starts(reading.samples)
         if reading.windows.before_ms:
             extended.increases(
                 op, reading.smoothed, *reading.series, began, *reading.edges, reading.lookback_ms, reading.out,
@@ -136,24 +134,23 @@ def evaluate_range_function(
         return _absent(ranged, series, grid, context)
     labels, drop_name = series.labels, series.drop_name
     values, present = scan.empty(labels.size, grid.steps, context)
-    overlapping = np.zeros(labels.size, dtype=np.bool_)
+    notes = np.zeros(labels.size, dtype=np.uint8)
     function, gathered = RANGE_FUNCTIONS[node.func], GatheredHistograms()
-    notes = None
     for rows, samples in series.reads:
         reading = _reading(ranged, samples, series.windows, values[rows], present[rows], parameters, grid, context)
+        reading.notes = notes[rows]
         if samples.histograms is None:
-            overlapping[rows] = readings.run(function, reading, context)
+            readings.run(function, reading, context)
+            if node.func in histogram_ranges.COUNTERS:
+                histogram_ranges.note_overlaps(node.func, reading, context)
         else:
-            notes = np.zeros(labels.size, dtype=np.uint8) if notes is None else notes
-            reading.notes = notes[rows]
-            overlapping[rows] = histogram_ranges.evaluate(node.func, function, reading, gathered, context)
+            histogram_ranges.evaluate(node.func, function, reading, gathered, context)
     if not FUNCTIONS[node.func].keeps_name:
         drop_name = np.ones_like(drop_name)
     matrix = scan.seen_only(labels, values, present, drop_name, gathered.batch())
-    if notes is not None:
-        operation = "aggregation" if node.func in histogram_ranges.SUMS else "subtraction"
-        histogram_notes.remark(notes, labels, operation, node.args[index].span[0], context.annotations)
-    _remark(node, node.args[index], matrix, parameters, labels.take(overlapping), context)
+    operation = "aggregation" if node.func in histogram_ranges.SUMS else "subtraction"
+    histogram_notes.remark(notes, labels, operation, node.args[index].span[0], context.annotations)
+    _remark(node, node.args[index], matrix, parameters, context)
     return matrix
 
 
@@ -193,9 +190,7 @@ def _refuse_extension(func: str, ranged: MatrixSelector | Subquery) -> None:
         raise NotExecutable(message)
 
 
-def _remark(
-    node: Call, ranged: Expr, matrix: Matrix, parameters: list[Float], overlapping: LabelFrame, context: EvalContext
-) -> None:
+def _remark(node: Call, ranged: Expr, matrix: Matrix, parameters: list[Float], context: EvalContext) -> None:
     """Add Prometheus's annotations on a range function's arguments. Raises NotExecutable for factors that it
     refuses."""
     annotations = context.annotations
@@ -206,11 +201,6 @@ def _remark(
                     "metric might not be a counter, name does not end in _total/_sum/_count/_bucket: " + quoted(name),
                     ranged.span[0],
                 )
-    for name in names(overlapping):
-        annotations.warn(
-            f"sample has start time that overlaps with previous sample timestamp for metric {quoted(name)}",
-            ranged.span[0],
-        )
     if not parameters or not matrix.labels.size:
         return
     evaluated = [parameter[matrix.present.any(axis=0)] for parameter in parameters]

@@ -43,7 +43,6 @@ class Reading:
     lookback_ms: int
     notes: NDArray[np.uint8] = field(default_factory=lambda: NO_NOTES)
     events: Bool = field(default_factory=lambda: NO_FLAGS)
-    overlapping_starts: bool = False
 
     @property
     def series(self) -> tuple[Int, Int, Float]:
@@ -54,18 +53,15 @@ class Reading:
         return self.windows.first, self.windows.step, self.windows.range_ms
 
 
-def run(function: Callable[[Reading], None], reading: Reading, context: EvalContext) -> bool:
-    """Run a kernel in bounded calls. Returns whether start timestamps overlap somewhere."""
+def run(function: Callable[[Reading], None], reading: Reading, context: EvalContext) -> None:
+    """Run a kernel in bounded calls."""
     work_max = LIGHT_KERNEL_WORK if context.is_light else KERNEL_WORK
     if _work(reading) <= work_max:
         function(reading)
-        return reading.overlapping_starts
-    overlapping = False
+        return
     for part in parts(reading, work_max):
         context.check()
         function(part)
-        overlapping |= part.overlapping_starts
-    return overlapping
 
 
 def _work(reading: Reading) -> int:

@@ -202,26 +202,37 @@ def seen_only(
     return Matrix(labels.take(seen), values[seen], present[seen], drop_name[seen], histograms)
 
 
-def counter_starts(samples: Samples) -> tuple[Int, Bool, Bool]:
-    """What start timestamps say about counters: (`starts` int64[m], `began` bool[m], `overlaps` bool[n]), all empty if
-    there are none.
+def counter_starts(samples: Samples) -> tuple[Int, Bool]:
+    """What start timestamps say about counters: (`starts` int64[m], `began` bool[m]), both empty if there are none.
 
     `began`: the counter was reset between the previous sample and this one. Its start is later than the previous
     sample, or at the same time if the previous sample has a start of its own (delta temporality; a previous sample
     without a start is the first one of a counter whose start is unknown). A start that is not before its own sample is
-    ignored. `overlaps`: the series in which a start is before the previous sample and differs from that sample's start.
+    ignored.
     """
     starts = samples.start_timestamps_ms
     if starts is None or not starts.any():
-        return NO_STARTS, NO_FLAGS, NO_FLAGS
+        return NO_STARTS, NO_FLAGS
     times = samples.timestamps_ms
     valid = (starts != 0) & (starts < times)
     began = np.zeros(len(starts), dtype=np.bool_)
-    overlap = np.zeros(len(starts), dtype=np.bool_)
     began[1:] = valid[1:] & ((starts[1:] > times[:-1]) | ((starts[1:] == times[:-1]) & valid[:-1]))
-    overlap[1:] = (starts[1:] != 0) & (starts[1:] < times[:-1]) & (starts[1:] != starts[:-1])
-    # A series' first sample has no predecessor.
-    first_samples = samples.offsets[:-1][np.diff(samples.offsets) > 0]
-    began[first_samples] = overlap[first_samples] = False
-    counts = np.concatenate([[0], np.cumsum(overlap)])
-    return starts, began, counts[samples.offsets[1:]] > counts[samples.offsets[:-1]]
+    began[_first_samples(samples)] = False
+    return starts, began
+
+
+def overlapping_starts(samples: Samples) -> Bool:
+    """bool[m]: whether a sample has a start before the previous sample which is not that sample's start, too. Empty if
+    no sample has a start."""
+    starts = samples.start_timestamps_ms
+    if starts is None or not starts.any():
+        return NO_FLAGS
+    overlaps = np.zeros(len(starts), dtype=np.bool_)
+    overlaps[1:] = (starts[1:] != 0) & (starts[1:] < samples.timestamps_ms[:-1]) & (starts[1:] != starts[:-1])
+    overlaps[_first_samples(samples)] = False
+    return overlaps
+
+
+def _first_samples(samples: Samples) -> Int:
+    """The first sample of each series, which has no predecessor."""
+    return samples.offsets[:-1][np.diff(samples.offsets) > 0]
