@@ -144,8 +144,8 @@ def histogram_text(histogram: NativeHistogram) -> str:
 
 
 def short_text(value: float) -> str:
-    """The shortest decimal that reads back as the value, with an exponent below 1e-4 and from 1e21 on."""
-    if math.isfinite(value) and value != 0 and not 1e-4 <= abs(value) < 1e21:
+    """The shortest decimal that reads back as the value, with an exponent below 1e-4 and from 1e6 on."""
+    if math.isfinite(value) and value != 0 and not 1e-4 <= abs(value) < 1e6:
         digits, _, exponent = f"{Decimal(repr(value)).normalize():e}".partition("e")
         return f"{digits}e{'-' if int(exponent) < 0 else '+'}{abs(int(exponent)):02d}"
     return "-0" if value == 0 and math.copysign(1, value) < 0 else plain_text(value)

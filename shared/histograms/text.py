@@ -1,5 +1,6 @@
 """Native histograms as answers show them: the object of the JSON answers, and the text that `count_values` makes labels
-of. Both leave out buckets without observations. One histogram at a time: for many, a renderer of arrays is needed.
+of. Both leave out buckets without observations. The objects of whole answers are written by
+`shared.promql.rendering.histograms`.
 
 Sources: the specification's sections "Instant and range queries" and "Template expansion".
 """
@@ -8,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shared.histograms.batch import NO_ZERO, HistogramBatch
 
@@ -18,7 +21,9 @@ OPEN_LEFT, OPEN_RIGHT, CLOSED = 0, 1, 3
 """The rules of boundaries; 2, both open, no schema has."""
 
 _BRACKETS = {OPEN_LEFT: "({},{}]", OPEN_RIGHT: "[{},{})", CLOSED: "[{},{}]"}
-_GENERAL_DIGITS = 6
+_GENERAL_DIGITS, _REPR_DIGITS = 6, 16
+"""Numbers with more digits before the point have an exponent, in `general_number` and in Python's `repr`. In all else
+the two are the same."""
 
 Bucket = tuple[int, float, float, float]
 """Boundary rule, left boundary, right boundary, count."""
@@ -45,16 +50,58 @@ def answer_object(batch: HistogramBatch, row: int) -> dict[str, Any]:
     return shown | {"buckets": buckets} if buckets else shown
 
 
-def plain_text(batch: HistogramBatch, row: int) -> str:
-    """`{count:3, sum:2.5, [-0.01,0.01]:1, (1,2]:2}`."""
-    parts = [
-        f"count:{general_number(float(batch.columns.observations[row]))}",
-        f"sum:{general_number(float(batch.columns.sum[row]))}",
-    ]
-    for rule, left, right, count in populated_buckets(batch, row):
-        interval = _BRACKETS[rule].format(general_number(left), general_number(right))
-        parts.append(f"{interval}:{general_number(count)}")
-    return "{" + ", ".join(parts) + "}"
+def plain_texts(batch: HistogramBatch, rows: NDArray[np.int64]) -> list[str]:
+    """`{count:3, sum:2.5, [-0.01,0.01]:1, (1,2]:2}` of each of the rows. Equal rows are written once, and so are equal
+    numbers, and the interval of a bucket that several rows have. Takes memory of some hundred bytes a bucket."""
+    distinct, index = _distinct(batch, rows)
+    batch = batch.take(distinct)
+    columns, table = batch.columns, batch.layouts.columns
+    is_populated = columns.counts != 0
+    owner = np.repeat(np.arange(len(batch)), np.diff(columns.start))
+    place = (np.arange(len(owner)) - columns.start[owner])[is_populated]
+    owner = owner[is_populated]
+    layout = columns.layout[owner]
+    intervals = _intervals(batch, table.start[layout] + place, layout)
+    counts = _general_numbers(columns.counts[is_populated])
+    parts = [f"{interval}:{count}" for interval, count in zip(intervals, counts, strict=True)]
+    ends = np.searchsorted(owner, np.arange(len(batch) + 1)).tolist()
+    texts = []
+    heads = zip(_general_numbers(columns.observations), _general_numbers(columns.sum), pairwise(ends), strict=True)
+    for count, sum_, (first, last) in heads:
+        texts.append("{" + ", ".join((f"count:{count}", f"sum:{sum_}", *parts[first:last])) + "}")
+    return [texts[i] for i in index]
+
+
+def _distinct(batch: HistogramBatch, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
+    """(the first of the rows of each kind, the number of each row's kind): rows of a kind have the same layout and the
+    same bits in all numbers."""
+    columns = batch.columns
+    numbers: dict[tuple[int, bytes, bytes], int] = {}
+    index = []
+    for row in rows.tolist():
+        head = columns.observations[row : row + 1].tobytes() + columns.sum[row : row + 1].tobytes()
+        counts = columns.counts[columns.start[row] : columns.start[row + 1]].tobytes()
+        index.append(numbers.setdefault((int(columns.layout[row]), head, counts), len(numbers)))
+    return rows[np.unique(index, return_index=True)[1]], index
+
+
+def _intervals(batch: HistogramBatch, buckets: NDArray[np.int64], layout: NDArray[np.int32]) -> list[str]:
+    """The interval of each of these buckets (numbers among the buckets of all layouts) of these layouts."""
+    distinct, first, index = np.unique(buckets, return_index=True, return_inverse=True)
+    table = batch.layouts.columns
+    place, zero = distinct - table.start[layout[first]], table.zero_at[layout[first]]
+    brackets = np.where(place == zero, CLOSED, np.where((zero == NO_ZERO) | (place > zero), OPEN_LEFT, OPEN_RIGHT))
+    edges = batch.layouts.edges[distinct]
+    ends = zip(brackets.tolist(), _general_numbers(edges[:, 0]), _general_numbers(edges[:, 1]), strict=True)
+    texts = [_BRACKETS[rule].format(left, right) for rule, left, right in ends]
+    return [texts[i] for i in index.tolist()]
+
+
+def _general_numbers(values: NDArray[np.float64]) -> list[str]:
+    """`general_number` of each; equal ones are written once."""
+    distinct, index = np.unique(np.ascontiguousarray(values).view(np.int64), return_inverse=True)
+    texts = [general_number(value) for value in distinct.view(np.float64).tolist()]
+    return [texts[i] for i in index.tolist()]
 
 
 def answer_number(value: float) -> str:
@@ -64,9 +111,15 @@ def answer_number(value: float) -> str:
 
 def general_number(value: float) -> str:
     """The shortest text of a float64 that C's and Go's `%g` make: an exponent below 1e-4 and from 1e6 on."""
-    shortest = np.format_float_scientific(value, trim="-")
-    exponent = int(shortest.partition("e")[2] or 0)
-    return _number(value, is_positional=-4 <= exponent < _GENERAL_DIGITS if "e" in shortest else True)
+    if not math.isfinite(value):
+        return _number(value, is_positional=True)
+    shortest = repr(value)
+    if not 10**_GENERAL_DIGITS <= abs(value) < 10**_REPR_DIGITS:
+        return shortest.removesuffix(".0")
+    whole, _, fraction = shortest.lstrip("-").partition(".")
+    digits = (whole + fraction).rstrip("0")
+    mantissa = digits[0] + ("." + digits[1:] if len(digits) > 1 else "")
+    return f"{'-' if value < 0 else ''}{mantissa}e+{len(whole) - 1:02d}"
 
 
 def _number(value: float, *, is_positional: bool) -> str:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from shared.histograms import schemas
-from shared.histograms.text import answer_number, answer_object, general_number, plain_text
+from shared.histograms.text import answer_number, answer_object, general_number, plain_texts
 from tests.conformance.histogram_notation import parse_histogram, parse_histograms
 from tests.histogram_batches import batch_of
+from tests.oracle_aggregations import histogram_text
 from tests.oracle_native_histograms import NativeHistogram, boundary
 
 
@@ -38,7 +39,34 @@ from tests.oracle_native_histograms import NativeHistogram, boundary
     ],
 )
 def test_the_text_of_a_histogram(notation: str, text: str) -> None:
-    assert plain_text(batch_of([NativeHistogram(), parse_histogram(notation)]), 1) == text
+    assert plain_texts(batch_of([NativeHistogram(), parse_histogram(notation)]), np.array([1])) == [text]
+
+
+def test_the_texts_of_many_histograms_are_those_of_each() -> None:
+    notations = (
+        "schema:0 count:20 sum:10 z_bucket:2 z_bucket_w:0.001 buckets:[1 2] n_buckets:[1 2]",
+        "schema:-53 count:5 sum:nan custom_values:[0.5 1e9] buckets:[1 0 4]",
+        "schema:-1 count:1e7 sum:-0 offset:3 buckets:[2500000 7500000]",
+        "count:3",
+        "schema:0 count:20 sum:10 z_bucket:2 z_bucket_w:0.001 buckets:[1 0 2] n_buckets:[1 2]",
+    )
+    histograms = [parse_histogram(notations[i]) for i in (0, 1, 2, 0, 3, 4, 1, 2, 3)]
+    rows = np.array([8, 0, 1, 1, 2, 3, 4, 5, 6, 7])
+
+    assert plain_texts(batch_of(histograms), rows) == [histogram_text(histograms[row]) for row in rows]
+
+
+def test_equal_histograms_and_equal_numbers_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[float] = []
+    monkeypatch.setattr(
+        "shared.histograms.text.general_number", lambda value: written.append(value) or general_number(value)
+    )
+    histogram = parse_histogram("schema:0 count:9 sum:2.5 buckets:[3 3 3]")
+
+    plain_texts(batch_of([histogram] * 50), np.arange(50))
+
+    # The count and the sum, the beginnings and the ends of the buckets, their counts.
+    assert sorted(written) == sorted([9, 2.5, 0.5, 1, 2, 1, 2, 4, 3])
 
 
 def test_the_object_of_an_answer() -> None:
@@ -65,6 +93,9 @@ def test_the_object_of_an_answer() -> None:
         (1000000.0, "1e+06", "1000000"),
         (-0.0001, "-0.0001", "-0.0001"),
         (0.00001, "1e-05", "0.00001"),
+        (-1234567.25, "-1.23456725e+06", "-1234567.25"),
+        (9007199254740993.0, "9.007199254740992e+15", "9007199254740992"),
+        (1e16, "1e+16", "10000000000000000"),
         (1e-7, "1e-07", "1e-07"),
         (1e21, "1e+21", "1e+21"),
         (123456789012345680000.0, "1.2345678901234568e+20", "123456789012345680000"),

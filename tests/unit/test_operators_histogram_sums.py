@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import OverBudget
-from shared.histograms.text import plain_text
+from shared.histograms.text import plain_texts
 from shared.promql.ast import Aggregate, NumberLiteral, StringLiteral, VectorSelector
 from shared.promql.engine.partial import combine, merge, partial
 from shared.promql.engine.rows import take
@@ -194,7 +195,7 @@ def test_values_are_counted_by_the_text_of_histograms(rows, cut):
     got = in_parts(bench, Aggregate("count_values", M, StringLiteral("v"), ("g",)), rows, cut, String("v"))
     texts = {0.0: "0", 1.5: "1.5", -2.0: "-2"}
     counted = Counter(
-        (group, plain_text(batch_of([x]), 0) if isinstance(x, NativeHistogram) else texts[x])
+        (group, plain_texts(batch_of([x]), np.zeros(1, np.int64))[0] if isinstance(x, NativeHistogram) else texts[x])
         for group, (x, _) in rows
         if x is not None
     )
@@ -203,8 +204,8 @@ def test_values_are_counted_by_the_text_of_histograms(rows, cut):
 
 def test_the_texts_of_counted_histograms_are_bounded():
     bench = Bench()
-    many = NativeHistogram(count=100.0, sum=1.0, positive=dict.fromkeys(range(100), 1.0))
-    matrix = bench.matrix(*(({"i": str(i)}, [many]) for i in range(20)))
+    many = NativeHistogram(count=100.0, positive=dict.fromkeys(range(100), 1.0))
+    matrix = bench.matrix(*(({"i": str(i)}, [replace(many, sum=float(i))]) for i in range(20)))
     bench.context.samples_left = 1000
     with pytest.raises(OverBudget):
         partial(

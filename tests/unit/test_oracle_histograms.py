@@ -81,6 +81,9 @@ def test_text_names_count_sum_and_populated_buckets() -> None:
     assert histogram_text(replace(custom(2, 1.5), sum=math.nan)) == "{count:2, sum:NaN, (-Inf,1.5]:2}"
 
 
-@pytest.mark.parametrize(("value", "text"), [(1e21, "1e+21"), (1.5e-7, "1.5e-07"), (0.0001, "0.0001"), (-0.0, "-0")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1e21, "1e+21"), (1e6, "1e+06"), (999999.5, "999999.5"), (1.5e-7, "1.5e-07"), (0.0001, "0.0001"), (-0.0, "-0")],
+)
 def test_short_text_has_an_exponent_where_it_is_shorter(value: float, text: str) -> None:
     assert short_text(value) == text

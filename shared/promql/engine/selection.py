@@ -14,7 +14,7 @@ from shared import labels as label_sets
 from shared.hashing import hash64
 from shared.histograms.batch import HistogramBatch
 from shared.histograms.references import is_reference, rows_of
-from shared.histograms.text import plain_text
+from shared.histograms.text import plain_texts
 from shared.labels import METRIC_NAME, Codes, LabelFrame, Rows, Symbols
 from shared.promql.ast import Aggregate
 from shared.promql.engine.context import EvalContext
@@ -26,8 +26,8 @@ from shared.promql.model import Bool, Float, Int, Matrix
 TEXTS_AT_ONCE = 1 << 13
 """Values written as texts, and label sets hashed, between two checks of the deadline: some 10 ms."""
 
-HISTOGRAM_TEXTS_AT_ONCE = 1 << 7
-"""Histograms written as texts between two checks: some 10 ms for 40 buckets."""
+BUCKET_TEXTS_AT_ONCE = 1 << 13
+"""Buckets of histograms written as texts between two checks, or those of one histogram: some 10 ms."""
 
 _CHARACTERS_PER_CELL = 8
 """The texts of histograms are counted against a query's budget of cells, by the bytes of both."""
@@ -173,13 +173,17 @@ def _text_codes(values: Float, histograms: HistogramBatch | None, symbols: Symbo
         codes[start:end] = [symbols.code(plain(value)) for value in values[start:end].tolist()]
     if histograms is None:
         return codes
-    characters = 0
     places = np.flatnonzero(is_reference(values))
-    for start in range(0, len(places), HISTOGRAM_TEXTS_AT_ONCE):
+    rows = rows_of(values[places])
+    ends = np.cumsum(np.diff(histograms.columns.start)[rows] + 1)
+    characters = first = 0
+    while first < len(rows):
         context.check()
-        taken = places[start : start + HISTOGRAM_TEXTS_AT_ONCE]
-        texts = [plain_text(histograms, row) for row in rows_of(values[taken]).tolist()]
-        characters += sum(map(len, texts))
+        done = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, done + BUCKET_TEXTS_AT_ONCE, side="right")))
+        texts = plain_texts(histograms, rows[first:last])
+        characters += sum(map(len, set(texts)))
         context.reserve(characters // _CHARACTERS_PER_CELL)
-        codes[taken] = list(map(symbols.code, texts))
+        codes[places[first:last]] = list(map(symbols.code, texts))
+        first = last
     return codes
