@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from loadtest.harness.local_queries import range_query
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import NotExecutable
 from shared.kernels import Kernel, compile_all
@@ -22,6 +23,7 @@ from shared.promql.engine.kernels import (
     trends,
     windows,
 )
+from shared.promql.model import Grid
 from tests.unit.engine_answers import STALE, at, remarks, rows, source
 
 NAN = math.nan
@@ -206,7 +208,36 @@ def test_start_timestamp_after_the_previous_sample_is_a_reset() -> None:
 def test_overlapping_start_timestamps_are_remarked() -> None:
     data = MemorySource.of({"m_total": ([10_000, 20_000], [30.0, 40.0], [0, 5_000])})
     text = 'sample has start time that overlaps with previous sample timestamp for metric "m_total"'
-    assert remarks("rate(m_total[1m])", data, 20) == [("PromQL warning: " + text, 5)]
+    for call in ("rate(m_total[1m])", "irate(m_total[1m])", "increase(m_total[1m] anchored)"):
+        assert remarks(call, data, 20) == [("PromQL warning: " + text, call.index("m_total"))]
+    assert remarks("delta(m_total[1m])", data, 20) == remarks("resets(m_total[1m])", data, 20) == []
+
+
+def test_overlapping_start_timestamps_are_remarked_of_their_own_series_only() -> None:
+    data = MemorySource.of(
+        {
+            'm_total{i="1"}': ([10_000, 20_000], [30.0, 40.0], [0, 10_000]),
+            "other_total": ([10_000, 20_000], [30.0, 40.0], [0, 5_000]),
+        }
+    )
+    text = 'sample has start time that overlaps with previous sample timestamp for metric "other_total"'
+    assert remarks('rate({__name__=~".+"}[1m])', data, 20) == [("PromQL warning: " + text, 5)]
+
+
+def test_start_timestamps_overlap_within_a_window_only() -> None:
+    # Overlapping are the samples at 20 s and 30 s.
+    data = MemorySource.of({"m_total": ([10_000, 20_000, 30_000, 40_000], [1.0, 2, 3, 4], [0, 0, 15_000, 15_000])})
+    grid = Grid(10_000, 50_000, 10_000)
+    for call, is_remarked in (
+        ("rate(m_total[20s])", [False, False, True, False, False]),
+        ("rate(m_total[21s])", [False, False, True, True, False]),
+        ("irate(m_total[1m])", [False, False, True, False, False]),
+        ("rate(m_total[10s] anchored)", [False, False, True, False, False]),
+        ("rate(m_total[5s] smoothed)", [False, False, True, False, False]),
+    ):
+        assert [bool(remarks(call, data, time / 1000)) for time in grid.times_ms()] == is_remarked, call
+        assert bool(remarks(f"({call})", data, 30)) and len(range_query(call, data, grid).annotations.items) == 1
+        assert not range_query(call, data, Grid(10_000, 50_000, 40_000)).annotations.items, call
 
 
 @pytest.mark.parametrize("text", ["predict_linear(m[1m], 60)", "quantile_over_time(scalar(q), m[25s])", "rate(m[1m])"])

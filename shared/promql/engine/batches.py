@@ -81,12 +81,12 @@ def partials(
 
 @contextmanager
 def _restricted(batch: SeriesBatch, context: EvalContext) -> Iterator[None]:
-    outer, finds_resets = context.batch, context.finds_resets
+    outer = context.batch
     context.batch = batch
     try:
         yield
     finally:
-        context.batch, context.finds_resets = outer, finds_resets
+        context.batch = outer
 
 
 def leaf(expr: Expr) -> VectorSelector | None:

@@ -7,6 +7,9 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from shared.errors import BadData, Internal, NotExecutable
@@ -136,9 +139,8 @@ def _range_series(node: MatrixSelector | Subquery, grid: Grid, context: EvalCont
         return range_vectors.of_selector(node, grid, context)
     inner = inner_grid(node, grid, context)
     context.reserve(inner.steps)
-    outer, context.finds_resets = context.finds_resets, False
-    value = evaluate(node.expr, inner, context)
-    context.finds_resets = outer
+    with _finding_resets(False, context):
+        value = evaluate(node.expr, inner, context)
     return range_vectors.of_subquery(node, value, inner, grid, context)
 
 
@@ -169,12 +171,21 @@ def _call(node: Call, grid: Grid, context: EvalContext) -> Value:
         selector = without_parens(node.args[0])
         if isinstance(selector, VectorSelector):
             return (smoothed if selector.smoothed else scan).sample_times(node.func, selector, grid, context)
-    outer, context.finds_resets = context.finds_resets, finds_resets(node, context.finds_resets)
     if signature.takes_range:
         return _range_call(node, grid, context)
-    arguments = [evaluate(argument, grid, context) for argument in node.args[: signature.unevaluated_from]]
-    context.finds_resets = outer
+    with _finding_resets(finds_resets(node, context.finds_resets), context):
+        arguments = [evaluate(argument, grid, context) for argument in node.args[: signature.unevaluated_from]]
     return INSTANT_FUNCTIONS[node.func](node, arguments, grid, context)
+
+
+@contextmanager
+def _finding_resets(finds: bool, context: EvalContext) -> Iterator[None]:
+    """Sets `EvalContext.finds_resets` while a subtree is evaluated, also if that fails."""
+    outer, context.finds_resets = context.finds_resets, finds
+    try:
+        yield
+    finally:
+        context.finds_resets = outer
 
 
 def finds_resets(node: Call, outer: bool) -> bool:
