@@ -182,6 +182,8 @@ def common_hint(hints: Sequence[Hint]) -> Hint:
 
 
 def scaled(h: NativeHistogram, factor: float) -> NativeHistogram:
+    """An empty bucket stays empty, as one that is not there."""
+    h = h if math.isfinite(factor) else compact(h)
     return replace(
         h,
         count=h.count * factor,
@@ -194,7 +196,8 @@ def scaled(h: NativeHistogram, factor: float) -> NativeHistogram:
 
 
 def divided(h: NativeHistogram, divisor: float) -> NativeHistogram:
-    """Division by zero leaves no regular buckets."""
+    """Division by zero leaves no regular buckets. An empty bucket stays empty, as one that is not there."""
+    h = compact(h) if math.isnan(divisor) else h
     quotient = lambda x: x / divisor if divisor else x * math.copysign(math.inf, divisor)  # noqa: E731
     sides = [{i: quotient(n) for i, n in side.items()} if divisor else {} for side in (h.positive, h.negative)]
     return replace(
@@ -365,13 +368,13 @@ def trimmed(h: NativeHistogram, x: float, *, keeps_below: bool) -> NativeHistogr
         kept.append((clipped, share, bucket.population))
     if all(share == 1 for _, share, _ in kept):
         return h
-    counts = iter(share * count for _, share, count in kept)
+    counts = iter(share * count if share > 0 else 0.0 for _, share, count in kept)
     new = [bucket.population and next(counts) for bucket in h.buckets()]
     negative = len(h.negative) if not h.is_custom else 0
     zero = 0 if h.is_custom else 1
     return replace(
         h,
-        count=math.fsum(new),
+        count=exact_sum(new),
         sum=sum(share * count * _finite_mean(clipped) for clipped, share, count in kept if share > 0),
         zero_count=new[negative] if zero else 0.0,
         negative=dict(zip(sorted(h.negative, reverse=True), new[:negative], strict=True)) if zero else {},

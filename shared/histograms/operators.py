@@ -79,17 +79,28 @@ def averaged(batch: HistogramBatch, members: Ints, group_start: Ints) -> Merged:
 
 
 def scaled(batch: HistogramBatch, factors: Floats) -> HistogramBatch:
-    """Each row times its factor (float64[rows]). A negative factor makes a gauge of it."""
-    return _as_gauges(scaled_by_rows(batch, factors, 1.0), factors < 0)
+    """Each row times its factor (float64[rows]). A negative factor makes a gauge of it. Regular buckets without
+    observations stay empty whatever the factor."""
+    return _as_gauges(scaled_by_rows(_without_empty(batch, factors), factors, 1.0), factors < 0)
 
 
 def divided(batch: HistogramBatch, divisors: Floats) -> HistogramBatch:
     """Each row divided by its divisor (float64[rows]). A negative one makes a gauge of it. Division by zero leaves no
-    regular buckets, and infinities or NaN as count, sum and zero bucket."""
-    quotients = _as_gauges(scaled_by_rows(batch, 1.0, divisors), divisors < 0)
+    regular buckets, and infinities or NaN as count, sum and zero bucket. Regular buckets without observations stay
+    empty whatever the divisor."""
+    quotients = _as_gauges(scaled_by_rows(_without_empty(batch, divisors), 1.0, divisors), divisors < 0)
     if not (divisors == 0).any():
         return quotients
-    return without_buckets(quotients, np.repeat(divisors == 0, np.diff(batch.columns.start)))
+    return without_buckets(quotients, np.repeat(divisors == 0, np.diff(quotients.columns.start)))
+
+
+def _without_empty(batch: HistogramBatch, numbers: Floats) -> HistogramBatch:
+    """Without the empty buckets of the rows whose number (float64[rows]) is infinite or NaN: that they are there says
+    nothing about observations, and nothing is to become NaN only because they are."""
+    is_finite = np.isfinite(numbers)
+    if is_finite.all():
+        return batch
+    return without_buckets(batch, (batch.columns.counts == 0) & np.repeat(~is_finite, np.diff(batch.columns.start)))
 
 
 def scaled_by_rows(batch: HistogramBatch, factors: Floats | float, divisors: Floats | float) -> HistogramBatch:

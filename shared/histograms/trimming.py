@@ -96,7 +96,7 @@ def _trim(
             share = _kept_share(limit, left, right, is_linear, keeps_below)
             if share < 1.0:
                 loses = True
-                counts[i] = share * count
+                counts[i] = share * count if share > 0.0 else 0.0
             if share > 0.0:
                 if keeps_below:
                     right = min(right, limit)

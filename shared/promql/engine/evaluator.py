@@ -20,6 +20,7 @@ from shared.promql.ast import (
     Binary,
     Call,
     Expr,
+    Matching,
     MatrixSelector,
     NumberLiteral,
     Paren,
@@ -197,11 +198,12 @@ def finds_resets(node: Call, outer: bool) -> bool:
 
 def _adds_up(expr: Expr) -> bool:
     """Whether histograms are added up in the expression, and so may have reset hints that contradict each other."""
-    return (
-        isinstance(expr, Aggregate)
-        or (isinstance(expr, Call) and expr.func in SUMS)
-        or any(map(_adds_up, children(expr)))
-    )
+    match expr:
+        case Aggregate() | Binary(op="+" | "-", matching=Matching()):
+            return True
+        case Call() if expr.func in SUMS:
+            return True
+    return any(map(_adds_up, children(expr)))
 
 
 def _range_call(node: Call, grid: Grid, context: EvalContext) -> Matrix:
