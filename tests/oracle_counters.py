@@ -15,6 +15,8 @@ from tests.oracle_folds import MIXED_SCHEMAS, parted
 from tests.oracle_native_histograms import Hint, NativeHistogram, compact, is_reset, same, scaled, summed
 from tests.oracle_values import Number, Point, Remarks, Series, of_metric
 
+RECONCILED = "mismatched custom buckets were reconciled during subtraction"
+
 
 class MixedSchemas(Exception):
     """Exponential and custom buckets cannot be added up."""
@@ -72,7 +74,7 @@ def difference(
     _check_kind(histograms if counter else [histograms[0], histograms[-1]], counter, remarks, name)
     used = [(histogram, weight) for histogram, weight in zip(histograms, weights, strict=True) if weight != 0]
     if len({histogram.bounds for histogram, _ in used}) > 1:
-        remarks.info("mismatched custom buckets were reconciled during subtraction")
+        remarks.info(RECONCILED)
     if not used:
         used = [(histograms[0], 0.0)]
     found = summed([histogram for histogram, _ in used], [weight for _, weight in used])
@@ -146,18 +148,21 @@ def _extended(series: Series, remarks: Remarks, counter: bool, per_second: bool)
     points = _used(series)
     if not points:
         return None
+    are_reconciled = False
     if series.mode == "anchored":
         values = [point.value for point in points]
         resets = [_comparable(a, b) and restarts(a, b) for a, b in pairwise(points)]
     else:
         try:
-            values, resets = _smoothed_values(series, points, counter)
+            values, resets, are_reconciled = _smoothed_values(series, points, counter)
         except MixedSchemas:
             remarks.warn(MIXED_SCHEMAS + of_metric(series.name))
             return None
     found = difference(values, resets if counter else [], False, counter, remarks, series.name)
     if found is None:
         return None
+    if are_reconciled:
+        remarks.info(RECONCILED)
     if counter:
         _check_starts(points, remarks, series.name)
     seconds = (series.end_ms - series.start_ms) / 1000 if per_second else 1.0
@@ -178,30 +183,46 @@ def _reaches_end(series: Series) -> bool:
     return bool(series.points) and series.points[-1].time_ms == series.end_ms
 
 
-def _smoothed_values(series: Series, neighbours: Sequence[Point], counter: bool) -> tuple[list[Number], list[bool]]:
-    """The samples within, those at the edges of the window, and which of them follow a reset.
+def _smoothed_values(
+    series: Series, neighbours: Sequence[Point], counter: bool
+) -> tuple[list[Number], list[bool], bool]:
+    """The samples within, those at the edges of the window, which of them follow a reset, and whether those at the
+    edges are read between histograms with different custom buckets.
 
     What is read at the start from between two samples is past their reset; what is read at the end is not yet past its.
     """
     inside, before, after = series.points, series.before[-1:], series.after[:1]
     at_end = _reaches_end(series)
     if len({isinstance(point.value, NativeHistogram) for point in neighbours}) > 1:
-        return [point.value for point in neighbours], [False] * (len(neighbours) - 1)
+        return [point.value for point in neighbours], [False] * (len(neighbours) - 1), False
+    are_reconciled = False
     values: list[Number] = [point.value for point in inside]
     resets = [restarts(a, b) for a, b in pairwise(inside)]
     exact = bool(before) and before[0].time_ms == series.start_ms
     if before:
-        left = before[0].value if exact else between(before[0], (inside or after)[0], series.start_ms, counter)
+        following = (inside or after)[0]
+        left = before[0].value if exact else between(before[0], following, series.start_ms, counter)
+        are_reconciled = not exact and _differ_in_bounds(before[0], following, counter)
         resets = [*([exact and restarts(before[0], inside[0])] if inside else []), *resets]
         values = [left, *values]
     if not at_end and after:
         last = (inside or before)[-1]
         values.append(between(last, after[0], series.end_ms, counter))
+        are_reconciled |= _differ_in_bounds(last, after[0], counter)
         resets.append(restarts(last, after[0]) and (bool(inside) or exact))
     elif not at_end:
         values.append(inside[-1].value)
         resets.append(False)
-    return values, resets
+    return values, resets, are_reconciled
+
+
+def _differ_in_bounds(before: Point, after: Point, counter: bool) -> bool:
+    """Whether what is between two samples is made of histograms with different custom buckets; after a reset, it is
+    made of the second one alone."""
+    a, b = before.value, after.value
+    if not isinstance(a, NativeHistogram) or not isinstance(b, NativeHistogram):
+        return False
+    return a.bounds != b.bounds and not (counter and restarts(before, after))
 
 
 def between(before: Point, after: Point, time_ms: int, counter: bool) -> Number:
@@ -233,11 +254,7 @@ def interpolated(points: Sequence[Point], time_ms: int, reach_ms: int, remarks: 
     is_counter = isinstance(last, NativeHistogram) and last.hint is not Hint.GAUGE
     a, b = before[-1]._replace(start_ms=0), after[0]._replace(start_ms=0)
     found = between(a, b, time_ms, is_counter)
-    if (
-        isinstance(a.value, NativeHistogram)
-        and isinstance(b.value, NativeHistogram)
-        and a.value.bounds != b.value.bounds
-    ) and not (is_counter and restarts(a, b)):
+    if _differ_in_bounds(a, b, is_counter):
         remarks.info("mismatched custom buckets were reconciled during addition")
     return found
 
