@@ -135,18 +135,31 @@ class Oracle:
         assert isinstance(node.offset, int)
         return time_ms - node.offset
 
-    def _matching(self, selector: ast.VectorSelector) -> list[tuple[dict[str, str], Sequence[Point]]]:
-        return [
-            (dict(labels), with_detected_resets(points) if self._detects_resets else points)
+    def _matching(self, selector: ast.VectorSelector, reach_ms: int) -> list[tuple[dict[str, str], Sequence[Point]]]:
+        """The series. Resets are looked for in the samples that the selector reads at all the times of the grid, which
+        begin `reach_ms` before the first of them."""
+        matching = [
+            (dict(labels), points)
             for labels, points in self._data.items()
             if all(_matches(matcher, dict(labels).get(matcher.name, "")) for matcher in selector.matchers)
+        ]
+        if not self._detects_resets:
+            return matching
+        first_ms = self._reference(selector, self._grid.start_ms) - reach_ms
+        return [
+            (
+                labels,
+                [p for p in points if p.time_ms <= first_ms]
+                + with_detected_resets([p for p in points if p.time_ms > first_ms]),
+            )
+            for labels, points in matching
         ]
 
     def _instant(self, selector: ast.VectorSelector, time_ms: int) -> list[Sample]:
         """The newest sample of each series in (t - lookback, t], unless that is a stale marker."""
         reference = self._reference(selector, time_ms)
         found = []
-        for labels, points in self._matching(selector):
+        for labels, points in self._matching(selector, 2 * LOOKBACK_MS if selector.smoothed else LOOKBACK_MS):
             recent = [point for point in points if reference - LOOKBACK_MS < point.time_ms <= reference]
             if selector.smoothed:
                 live = [point for point in points if not is_stale(point.value)]
@@ -179,11 +192,12 @@ class Oracle:
         end = self._reference(node.vector, time_ms)
         start = end - node.range
         found = []
-        for labels, points in self._matching(node.vector):
+        is_extended = node.vector.anchored or node.vector.smoothed
+        for labels, points in self._matching(node.vector, node.range + (LOOKBACK_MS if is_extended else 0)):
             live = [point for point in points if not is_stale(point.value)]
             inside = [point for point in live if start < point.time_ms <= end]
             series = Series(labels, inside, start, end)
-            if node.vector.anchored or node.vector.smoothed:
+            if is_extended:
                 series.before = [point for point in live if start - LOOKBACK_MS < point.time_ms <= start]
                 series.after = [point for point in live if end < point.time_ms < end + LOOKBACK_MS]
                 series.mode = "anchored" if node.vector.anchored else "smoothed"
@@ -291,7 +305,7 @@ def _inner(expr: ast.Expr) -> ast.Expr:
 
 def with_detected_resets(points: Sequence[Point]) -> list[Point]:
     """Where only count and sum of histograms are read, each one's hint says what is found between it and the one before
-    (as the scripts show); otherwise it is what was stored."""
+    (as the scripts show), except that of the first one that is read; otherwise it is what was stored."""
     found = list(points[:1])
     for before, after in pairwise(points):
         if (

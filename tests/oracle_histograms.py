@@ -170,6 +170,12 @@ def _mean(histogram: NativeHistogram) -> float:
         return float(np.float64(histogram.sum) / histogram.count)
 
 
+def _deviation(histogram: NativeHistogram) -> float:
+    """A difference of histograms may have negative counts, and so a negative variance."""
+    found = variance(histogram)
+    return math.sqrt(found) if found >= 0 else math.nan
+
+
 def openmetrics_text(value: float) -> str:
     """As OpenMetrics writes the value of a `quantile` label: whole numbers keep a `.0`."""
     if math.isnan(value):
@@ -187,5 +193,5 @@ FUNCTIONS: dict[str, Function] = {
     "histogram_sum": _read(lambda histogram: histogram.sum),
     "histogram_avg": _read(_mean),
     "histogram_stdvar": _read(variance),
-    "histogram_stddev": _read(lambda histogram: math.sqrt(variance(histogram))),
+    "histogram_stddev": _read(_deviation),
 }

@@ -71,6 +71,12 @@ def variances(batch: HistogramBatch) -> Floats:
     return result
 
 
+def deviations(batch: HistogramBatch) -> Floats:
+    """float64[rows]: the square root of the variance; NaN if that is negative, as it is where counts are."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.sqrt(variances(batch)))
+
+
 @inlined
 def sides(layouts: Any, rows: Any, row: Any) -> Any:
     """(whether a negative bucket has observations, whether a positive one has)."""

@@ -67,47 +67,13 @@ def operate(
     A comparison without `bool` keeps the left value where it holds."""
     if histograms is None and node.op not in TRIMS:
         return Outcome(*operate_on_floats(node, left, right))
-    return _of_cells(node, left, right, matched, histograms, context)
-
-
-def operate_on_floats(node: Binary, left: Float, right: Float) -> tuple[Float, Bool | None]:
-    """(`left op right` between floats, which results are kept; None: all)."""
-    arithmetic = ARITHMETIC_UFUNCS.get(node.op)
-    with np.errstate(all="ignore"):
-        if arithmetic is not None:
-            return arithmetic(left, right), None
-        holds = COMPARISON_UFUNCS[node.op](left, right)
-    return (holds.astype(np.float64), None) if node.return_bool else (left, holds)
-
-
-def _of_cells(
-    node: Binary,
-    left: Float,
-    right: Float,
-    matched: Bool,
-    histograms: HistogramBatch | None,
-    context: EvalContext,
-) -> Outcome:
-    """`operate` where some cells may be histograms: each operator is defined for the types of one or two sides."""
     left, right = np.broadcast_to(left, matched.shape), np.broadcast_to(right, matched.shape)
     if histograms is None:
         is_left = is_right = np.zeros_like(matched)
     else:
         is_left, is_right = matched & is_reference(left), matched & is_reference(right)
     of_floats = matched & ~is_left & ~is_right
-    types = (
-        (is_left & is_right, ("histogram", "histogram"), node.op in _OF_TWO_HISTOGRAMS),
-        (is_left & ~is_right, ("histogram", "float"), node.op in _OF_HISTOGRAM_AND_FLOAT),
-        (is_right & ~is_left, ("float", "histogram"), node.op in _OF_FLOAT_AND_HISTOGRAM),
-        (of_floats, ("float", "float"), node.op not in TRIMS),
-    )
-    computed = np.zeros_like(matched)
-    for cells, (left_type, right_type), is_defined in types:
-        if is_defined:
-            computed |= cells
-        elif cells.any():
-            text = f'encountered for binary operator "{node.op}": {left_type} {node.op} {right_type}'
-            context.annotations.info(f"incompatible sample types {text}", node.span[0])
+    computed = _defined(node, matched, is_left, is_right, context)
     is_kept = computed
     values = np.full(matched.shape, np.nan)
     if node.op not in TRIMS:
@@ -130,6 +96,35 @@ def _of_cells(
     values[cells] = np.where(has_result, references(np.arange(len(results))), np.nan)
     is_kept[cells] = has_result
     return Outcome(values, is_kept, results)
+
+
+def operate_on_floats(node: Binary, left: Float, right: Float) -> tuple[Float, Bool | None]:
+    """(`left op right` between floats, which results are kept; None: all)."""
+    arithmetic = ARITHMETIC_UFUNCS.get(node.op)
+    with np.errstate(all="ignore"):
+        if arithmetic is not None:
+            return arithmetic(left, right), None
+        holds = COMPARISON_UFUNCS[node.op](left, right)
+    return (holds.astype(np.float64), None) if node.return_bool else (left, holds)
+
+
+def _defined(node: Binary, matched: Bool, is_left: Bool, is_right: Bool, context: EvalContext) -> Bool:
+    """The cells whose types the operator is defined for, with a remark on each pair of other types. `is_left`,
+    `is_right`: where there are histograms."""
+    types = (
+        (is_left & is_right, ("histogram", "histogram"), node.op in _OF_TWO_HISTOGRAMS),
+        (is_left & ~is_right, ("histogram", "float"), node.op in _OF_HISTOGRAM_AND_FLOAT),
+        (is_right & ~is_left, ("float", "histogram"), node.op in _OF_FLOAT_AND_HISTOGRAM),
+        (matched & ~is_left & ~is_right, ("float", "float"), node.op not in TRIMS),
+    )
+    computed = np.zeros_like(matched)
+    for cells, (left_type, right_type), is_defined in types:
+        if is_defined:
+            computed |= cells
+        elif cells.any():
+            text = f'encountered for binary operator "{node.op}": {left_type} {node.op} {right_type}'
+            context.annotations.info(f"incompatible sample types {text}", node.span[0])
+    return computed
 
 
 def _combined(

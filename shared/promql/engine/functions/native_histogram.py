@@ -109,6 +109,6 @@ FUNCTIONS: dict[str, Function] = {
     "histogram_avg": _function(readouts.averages),
     "histogram_count": _function(lambda batch: batch.columns.observations),
     "histogram_sum": _function(lambda batch: batch.columns.sum),
-    "histogram_stddev": _function(lambda batch: np.sqrt(readouts.variances(batch))),
+    "histogram_stddev": _function(readouts.deviations),
     "histogram_stdvar": _function(readouts.variances),
 }

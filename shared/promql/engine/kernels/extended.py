@@ -48,6 +48,20 @@ def smoothed_at(
                 out[s, k] = values[hi - 1]
 
 
+@inlined(allocates=False)
+def next_window(
+    timestamps: Int, begin: int, end: int, lo: int, hi: int, to_t: int, range_ms: int, lookback_ms: int, smoothed: bool
+) -> tuple[int, int, bool, bool]:
+    """(`lo`, `hi`, `before`, `after`) of a series' window that ends at `to_t`: it has the samples lo ≤ i < hi, and
+    whether the samples before and after those give its bounds a value. Takes the edges of an earlier window."""
+    from_t = to_t - range_ms
+    hi = advance(timestamps, hi, end, to_t)
+    lo = advance(timestamps, lo, hi, from_t)
+    before = lo > begin and timestamps[lo - 1] > from_t - lookback_ms
+    after = smoothed and hi < end and timestamps[hi] <= to_t + lookback_ms
+    return lo, hi, before, after
+
+
 @kernel(
     types.void(types.int64, types.boolean, *SERIES, FLAGS, *EDGES, types.int64, VALUES_OUT, PRESENT_OUT),
     error_model="numpy",
@@ -91,10 +105,7 @@ def increases(
         for k in range(out.shape[1]):
             to_t = first + k * step
             from_t = to_t - range_ms
-            hi = advance(timestamps, hi, end, to_t)
-            lo = advance(timestamps, lo, hi, from_t)
-            before = lo > begin and timestamps[lo - 1] > from_t - lookback_ms
-            after = smoothed and hi < end and timestamps[hi] <= to_t + lookback_ms
+            lo, hi, before, after = next_window(timestamps, begin, end, lo, hi, to_t, range_ms, lookback_ms, smoothed)
             ok = hi > lo or (before and after)
             present[s, k] = ok
             if not ok:

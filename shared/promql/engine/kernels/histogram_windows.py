@@ -11,6 +11,7 @@ from numba import types
 
 from shared.kernels import inlined, kernel
 from shared.promql.engine.kernels.counters import extrapolation
+from shared.promql.engine.kernels.extended import next_window
 from shared.promql.engine.kernels.windows import EDGES, FLAGS, FLOATS, INTS, advance
 from shared.promql.model import Bool, Float, Int
 
@@ -162,10 +163,7 @@ def extended_bounds(
         for k in range(left.shape[1]):
             to_t = first + k * step
             from_t = to_t - range_ms
-            hi = advance(timestamps, hi, end, to_t)
-            lo = advance(timestamps, lo, hi, from_t)
-            before = lo > begin and timestamps[lo - 1] > from_t - lookback_ms
-            after = smoothed and hi < end and timestamps[hi] <= to_t + lookback_ms
+            lo, hi, before, after = next_window(timestamps, begin, end, lo, hi, to_t, range_ms, lookback_ms, smoothed)
             left_share[s, k] = right_share[s, k] = 0.0
             left[s, k] = lo - 1 if before else lo
             right[s, k] = hi - 1
