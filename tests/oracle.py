@@ -138,7 +138,7 @@ class Oracle:
     def _matching(self, selector: ast.VectorSelector, reach_ms: int) -> list[tuple[dict[str, str], Sequence[Point]]]:
         """The series. Resets are looked for in the samples that the selector reads at all the times of the grid, which
         begin `reach_ms` before the first of them."""
-        matching = [
+        matching: list[tuple[dict[str, str], Sequence[Point]]] = [
             (dict(labels), points)
             for labels, points in self._data.items()
             if all(_matches(matcher, dict(labels).get(matcher.name, "")) for matcher in selector.matchers)

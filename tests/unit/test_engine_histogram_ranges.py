@@ -13,7 +13,11 @@ from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, OverBudget
 from shared.histograms.batch import HistogramBatch
 from shared.histograms.references import is_reference, references
+from shared.labels import Symbols
+from shared.promql import parser
 from shared.promql.engine import histogram_neighbours, histogram_ranges, range_functions, scan
+from shared.promql.engine.context import EvalContext
+from shared.promql.engine.evaluator import evaluate
 from shared.promql.engine.functions import native_histogram
 from shared.promql.model import Grid, Matrix
 from tests.conformance.histogram_notation import parse_histogram
@@ -137,6 +141,18 @@ def test_the_deadline_is_checked_between_slices(func: str, monkeypatch: pytest.M
 
     with pytest.raises(DeadlineExceeded):
         range_query(f"{func}(m[1m])", source, GRID, deadline=deadline, cancelled=cancelled)
+
+
+def test_a_failed_evaluation_leaves_the_search_for_resets_as_it_was() -> None:
+    context = EvalContext(_source(4), Symbols(), GRID, samples_left=0)
+    for query in ("histogram_count(sum(m))", "histogram_sum(sum_over_time(m[1m:10s]))"):
+        with pytest.raises(OverBudget):
+            evaluate(parser.parse(query), GRID, context)
+        assert not context.finds_resets
+    context.finds_resets = True
+    with pytest.raises(OverBudget):
+        evaluate(parser.parse("histogram_quantile(0.5, m) + max_over_time(m[1m:10s])"), GRID, context)
+    assert context.finds_resets
 
 
 def test_absent_values_never_look_like_histograms() -> None:

@@ -171,3 +171,20 @@ def test_the_scripts_readouts_of_single_histograms() -> None:
                 value = readouts.variances(batch)[0] ** (0.5 if match[1] == "stddev" else 1)
             assert value == pytest.approx(_value(results[0]), rel=1e-6, abs=1e-15, nan_ok=True), query
     assert checked == {"quantile": 31, "fraction": 59, "read": 12, "trim": 53}
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_negative_variance_has_no_deviation() -> None:
+    difference = NativeHistogram(count=1.0, sum=0.0, positive={3: -5.0, 0: 6.0})
+    batch = batch_of([difference, parse_histogram("count:2 sum:3 buckets:[1 1]")])
+
+    assert readouts.variances(batch)[0] < 0
+    deviations = readouts.deviations(batch)
+    assert math.isnan(deviations[0]) and deviations[1] == math.sqrt(readouts.variances(batch)[1])
+
+
+def test_a_bucket_that_is_removed_leaves_nothing() -> None:
+    endless = NativeHistogram(count=math.inf, sum=math.inf, positive={1: math.inf, 3: 2.0}, negative={2: math.nan})
+    [left] = histograms_of(trimmed(batch_of([endless]), np.array([2.0]), keeps_below=False))
+
+    assert (left.count, left.positive, left.negative) == (2.0, {1: 0.0, 3: 2.0}, {2: 0.0})
