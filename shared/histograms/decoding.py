@@ -84,7 +84,7 @@ def decoded(body: NDArray[np.uint8], begins: Ints, ends: Ints) -> Decoded:
     """The histograms whose messages are body[begins[i]:ends[i]], each 0 ≤ begins[i] ≤ ends[i] ≤ len(body).
 
     Memory is bounded by the bytes of the messages, whatever they claim: up to 21 bytes for each of theirs, since a
-    count and the index of a bucket take a byte at least, and some 150 for each row. The result keeps up to 16 of the 21.
+    count and the index of a bucket take a byte at least, and some 150 for each row. The result keeps up to 16 of 21.
     """
     rows = len(begins)
     out = _Output(
