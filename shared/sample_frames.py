@@ -37,17 +37,12 @@ MARK, EXTENDED_MARK = (int.from_bytes(text, "little") for text in (b"arrival1", 
 HEADER_WORDS = 4
 _TAIL = struct.Struct("=qq")
 """The numbers of start timestamps, and of bytes of histograms, at the end of a longer frame."""
+TAIL_WORDS = _TAIL.size // 8
 
 
 def frame_words(series: int, samples: int, label_bytes: int) -> int:
     """The number of words of a frame with this many series, samples and bytes of labels."""
     return HEADER_WORDS + 3 * series + 1 + 2 * samples + (label_bytes + 7) // 8
-
-
-def sample_words(series: int, samples: int) -> tuple[slice, slice]:
-    """Where the times and the values are among the words of such a frame."""
-    times = HEADER_WORDS + 3 * series + 1
-    return slice(times, times + samples), slice(times + samples, times + 2 * samples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from coordinator.series.walk import CREATED, END, FIELDS, LABELS, LABELS_END, SAMPLES, sample
+from coordinator.series.walk import CREATED, END, FIELDS, LABELS, LABELS_END, SAMPLES, STARTS, sample
+from coordinator.series.walked import Walk
 from shared.kernels import kernel
 from shared.protobuf_fields import field_length
-from shared.sample_frames import EXTENDED_MARK, MARK, extended, frame_words
+from shared.sample_frames import EXTENDED_MARK, HEADER_WORDS, MARK, TAIL_WORDS, frame_words
 from shared.wire import Frame
 from shared.xxh64 import Bytes, copy_bytes
 
@@ -27,7 +28,16 @@ _OUT = types.Array(types.uint8, 1, "C")
 
 @kernel(
     types.int64(
-        Bytes, types.int64, types.int64, _INTS, types.int64, _FLOATS, types.int64, _INTS, types.int64, types.int64
+        Bytes,
+        types.int64,
+        types.int64,
+        _INTS,
+        types.int64,
+        _FLOATS,
+        types.int64,
+        types.boolean,
+        types.int64,
+        types.int64,
     ),
     first=True,
     allocates=False,
@@ -36,35 +46,34 @@ def _read_row(
     body: np.ndarray,
     at: int,
     end: int,
-    times: np.ndarray,
+    words: np.ndarray,
     time_at: int,
     values: np.ndarray,
     value_at: int,
-    starts: np.ndarray,
+    has_starts: bool,
     start_at: int,
     created: int,
 ) -> int:
-    """Write the samples of a PLAIN series, which are among its fields body[at:end], to `times` (Unix ms) from
-    `time_at`, `values` from `value_at` and, unless that is empty, `starts` from `start_at` on; returns how many. The
-    start timestamp of one that has none of its own is `created`."""
+    """Write the samples of a PLAIN series, which are among its fields body[at:end]: times (Unix ms) to `words` from
+    `time_at`, `values` from `value_at` and, if `has_starts`, start timestamps to `words` from `start_at` on; returns
+    how many. The start timestamp of one that has none of its own is `created`."""
     count = 0
-    has_starts = len(starts) > 0
     while at < end:
         tag = body[at]
         size, at = field_length(body, at + 1, end)
         if tag == 0x12:
             _, time, value, start = sample(body, at, at + size)
-            times[time_at + count] = time
+            words[time_at + count] = time
             values[value_at + count] = value
             if has_starts:
-                starts[start_at + count] = start if start != 0 else created
+                words[start_at + count] = start if start != 0 else created
             count += 1
         at += size
     return count
 
 
 @kernel(types.void(_TABLE, _INTS, _INTS, _TABLE, _INTS), first=True)
-def sort_by_place(
+def _sort_by_place(
     table: np.ndarray, rows: np.ndarray, places: np.ndarray, totals: np.ndarray, order: np.ndarray
 ) -> None:
     """`order`: the rows by place, in their order within each; `totals` (zeros before): series, samples and label bytes
@@ -83,39 +92,38 @@ def sort_by_place(
 
 
 @kernel(
-    types.void(Bytes, Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.int64, _INTS, _FLOATS, _OUT, _INTS),
+    types.void(Bytes, Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.boolean, _INTS, _FLOATS, _OUT),
     first=True,
     allocates=False,
 )
-def fill_columns(
+def _fill_columns(
     body: np.ndarray,
     labels_data: np.ndarray,
     table: np.ndarray,
     hashes: np.ndarray,
     order: np.ndarray,
     totals: np.ndarray,
-    mark: int,
+    has_starts: bool,
     words: np.ndarray,
     floats: np.ndarray,
     octets: np.ndarray,
-    starts: np.ndarray,
 ) -> None:
     """Write the frame of each place (`shared.sample_frames`) one after another into `words`, of whose memory `floats`
-    and `octets` are views, given what `sort_by_place` found; and the start timestamps of all places into `starts`, if
-    there is room for them."""
-    first, at, start_at = 0, 0, 0
+    and `octets` are views, given what `_sort_by_place` found."""
+    first, at = 0, 0
     for place in range(len(totals)):
         series, samples, label_bytes = totals[place, 0], totals[place, 1], totals[place, 2]
         if series == 0:
             continue
-        words[at], words[at + 1], words[at + 2], words[at + 3] = mark, series, samples, label_bytes
-        own_hashes = at + 4
+        words[at] = EXTENDED_MARK if has_starts else MARK
+        words[at + 1], words[at + 2], words[at + 3] = series, samples, label_bytes
+        own_hashes = at + HEADER_WORDS
         offsets = own_hashes + series
         counts = offsets + series + 1
         times = counts + series
         values = times + samples
         labels = values + samples
-        at = labels + (label_bytes + 7) // 8
+        starts = at = labels + (label_bytes + 7) // 8
         words[at - 1] = 0  # the padding; a label set is never empty
         octet = 8 * labels
         for i in range(series):
@@ -127,73 +135,41 @@ def fill_columns(
             words[counts + i] = table[source, SAMPLES]
             octet += end - start
             more = _read_row(
-                body, table[source, FIELDS], table[source, END], words, times, floats, values, starts, start_at,
+                body, table[source, FIELDS], table[source, END], words, times, floats, values, has_starts, starts,
                 table[source, CREATED],
             )  # fmt: skip
             times += more
             values += more
-            start_at += more
+            starts += more
         words[offsets + series] = octet - 8 * labels
+        if has_starts:
+            words[starts], words[starts + 1] = samples, 0
+            at = starts + TAIL_WORDS
         first += series
 
 
-def divide(
-    body: NDArray[np.uint8],
-    labels_data: NDArray[np.uint8],
-    table: NDArray[np.int64],
-    hashes: NDArray[np.uint64],
-    rows: NDArray[np.int64],
-    shards: int,
-    *,
-    has_starts: bool = False,
-) -> Iterator[tuple[int, Frame]]:
-    """(shard, frame) of every shard that has some of the `rows` (int64[n], PLAIN ones with samples) of a walk.
-
-    The samples are in `body`, the label bytes in `labels_data`. `has_starts`: whether any sample has a start timestamp.
-    """
-    starts = np.empty(int(table[rows, SAMPLES].sum()) if has_starts else 0, dtype=np.int64)
-    mark = EXTENDED_MARK if has_starts else MARK
-    at = 0
-    for shard, samples, words in frames(body, labels_data, table, hashes, rows, shards, mark, starts):
-        frame = memoryview(words.view(np.uint8).data)
-        yield shard, extended(frame, starts[at : at + samples], None) if has_starts else frame
-        at += samples
-
-
-def frames(
-    body: NDArray[np.uint8],
-    labels_data: NDArray[np.uint8],
-    table: NDArray[np.int64],
-    hashes: NDArray[np.uint64],
-    rows: NDArray[np.int64],
-    shards: int,
-    mark: int,
-    starts: NDArray[np.int64],
-) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """(shard, number of samples, frame as words) as in `divide`. Samples that are not among the fields of a series are
-    left for the caller to fill in."""
-    places = (hashes[rows] % np.uint64(shards)).astype(np.int64)
+def divide(walk: Walk, rows: NDArray[np.int64], shards: int) -> Iterator[tuple[int, Frame]]:
+    """(shard, frame) of every shard that has some of the `rows` (int64[n], PLAIN ones with samples) of a walk."""
+    places = (walk.hashes[rows] % np.uint64(shards)).astype(np.int64)
     totals = np.zeros((shards, 3), dtype=np.int64)
     order = np.empty(len(rows), dtype=np.int64)
-    sort_by_place(table, rows, places, totals, order)
+    _sort_by_place(walk.table, rows, places, totals, order)
     assert int(totals[:, 0].sum()) == len(rows), "each row belongs to one shard"
-    sizes = [frame_words(*total) if total[0] else 0 for total in totals.tolist()]
+    has_starts = bool(walk.counts[STARTS])
+    sizes = [
+        frame_words(*total) + (total[1] + TAIL_WORDS if has_starts else 0) if total[0] else 0
+        for total in totals.tolist()
+    ]
     words = np.empty(sum(sizes), dtype=np.int64)
-    fill_columns(
-        body,
-        labels_data,
-        table,
-        hashes,
-        order,
-        totals,
-        mark,
-        words,
-        words.view(np.float64),
-        words.view(np.uint8),
-        starts,
-    )
-    at = 0
-    for shard, (size, samples) in enumerate(zip(sizes, totals[:, 1].tolist(), strict=True)):
+    floats, octets = words.view(np.float64), words.view(np.uint8)
+    _fill_columns(walk.body, walk.label_data, walk.table, walk.hashes, order, totals, has_starts, words, floats, octets)
+    return frames_of(words, sizes)
+
+
+def frames_of(words: NDArray[np.int64], sizes: Sequence[int]) -> Iterator[tuple[int, Frame]]:
+    """(shard, its frame) of words of which each shard has so many, one after another."""
+    octets, at = memoryview(words.view(np.uint8).data), 0
+    for shard, size in enumerate(sizes):
         if size:
-            yield shard, samples, words[at : at + size]
+            yield shard, octets[8 * at : 8 * (at + size)]
             at += size

@@ -103,6 +103,14 @@ def new_message() -> Message:
     )
 
 
+@inlined(allocates=False)
+def _integer(body: Any, at: Any, end: Any) -> Any:
+    """What `integer` gives; most have one byte."""
+    if at < end and body[at] < 0x80:
+        return np.int64(body[at]), at + 1
+    return integer(body, at, end)
+
+
 @inlined
 def _signed(value: Any) -> Any:
     """A `sint` from its zigzag form."""
@@ -132,15 +140,15 @@ def read_message(body: NDArray[np.uint8], at: int, end: int, message: Message) -
     has_deltas = has_counts = False
     negative = positive = np.int64(0)  # The counts that deltas have led to.
     while at < end:
-        tag, content = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+        tag, content = _integer(body, at, min(end, at + LENGTH_BYTES_MAX))
         if content < 0 or tag < 8:
             return Fault.MALFORMED.value, 0.0, 0.0
         field, wire_type = tag >> 3, tag & 7
         value, begin, following = np.int64(0), content, np.int64(-1)
         if wire_type == VARINT:
-            value, following = integer(body, content, end)
+            value, following = _integer(body, content, end)
         elif wire_type == DELIMITED:
-            length, begin = integer(body, content, min(end, content + LENGTH_BYTES_MAX))
+            length, begin = _integer(body, content, min(end, content + LENGTH_BYTES_MAX))
             if begin >= 0 and length <= end - begin:
                 following = begin + length
         else:
@@ -241,20 +249,20 @@ def _read_span(body: NDArray[np.uint8], at: int, end: int, span: Ints) -> bool:
     """Read a span's offset and length; False if the message is malformed."""
     span[:] = 0
     while at < end:
-        tag, content = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
+        tag, content = _integer(body, at, min(end, at + LENGTH_BYTES_MAX))
         if content < 0 or tag < 8:
             return False
         if tag == 1 << 3 | VARINT:
-            value, at = integer(body, content, end)
+            value, at = _integer(body, content, end)
             low = value & 0xFFFFFFFF
             span[0] = (low >> 1) ^ -(low & 1)
         elif tag == 2 << 3 | VARINT:
-            value, at = integer(body, content, end)
+            value, at = _integer(body, content, end)
             span[1] = value & 0xFFFFFFFF
         elif tag >> 3 in (1, 2):
             return False
         elif tag & 7 == DELIMITED:
-            length, begin = integer(body, content, min(end, content + LENGTH_BYTES_MAX))
+            length, begin = _integer(body, content, min(end, content + LENGTH_BYTES_MAX))
             at = begin + length if begin >= 0 and length <= end - begin else -1
         else:
             at = past_field(body, content, end, tag & 7)

@@ -7,57 +7,41 @@ numbers below 2^16. Layouts that no row has are left out.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from shared.histograms.batch import (
-    FLOATS,
     NO_ZERO,
-    Floats,
     HistogramBatch,
     HistogramColumns,
     Ints,
     LayoutColumns,
     Layouts,
-    read_only,
     sealed,
 )
+from shared.histograms.frame_writing import BYTES, HEADER_BYTES, VERSION, Plan
 from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN
-from shared.kernels import kernel
 
 _HEADER = struct.Struct("<BBBBIIIIIQ")
-"""Version, the types of `observations` and `counts`, two zeros; the numbers of rows, of layouts, of their buckets and
-boundaries, and of the counts of all rows."""
-_VERSION = 1
+assert _HEADER.size == HEADER_BYTES
 INDEX_MAX = np.iinfo(np.int32).max - 1
 """Of a bucket; real ones are far smaller."""
 Frame = bytes | bytearray | memoryview
 
 _NUMBERS = ("<u1", "<u2", "<u4", "<f8")
 """The types of counts by their code."""
-_WHOLE_END = 2.0**32
 
 
 def encode(batch: HistogramBatch) -> Frame:
     """The batch as one frame, a multiple of 8 bytes long."""
-    batch = with_used_layouts(batch)
-    layouts, rows = batch.layouts.columns, batch.columns
-    observations_code, observations = _narrowed(rows.observations)
-    counts_code, counts = _narrowed(rows.counts)
-    header = _HEADER.pack(
-        _VERSION, observations_code, counts_code, 0, 0, len(batch), len(batch.layouts), len(layouts.indexes),
-        len(layouts.bound), len(counts),
-    )  # fmt: skip
-    arrays = (
-        layouts.zero_threshold, layouts.bound, rows.sum, counts, observations, layouts.zero_at,
-        np.diff(layouts.start).astype(np.int32), np.diff(layouts.bound_start).astype(np.int32), layouts.indexes,
-        rows.layout, layouts.schema, rows.flags,
-    )  # fmt: skip
-    return b"".join((header, *(padded for array in arrays for padded in _padded(array))))
+    if not len(batch):
+        return VERSION.to_bytes(HEADER_BYTES, "little")
+    plan = Plan.of(batch, np.arange(len(batch)), np.array([len(batch)]))
+    frame = np.empty(plan.table.item(0, BYTES), np.uint8)
+    plan.write(frame, np.zeros(1, np.int64))
+    return memoryview(frame.data)
 
 
 def decode(frame: Frame) -> HistogramBatch:
@@ -66,7 +50,7 @@ def decode(frame: Frame) -> HistogramBatch:
     if data.nbytes < _HEADER.size:
         raise ValueError(f"{data.nbytes} bytes cannot hold histograms")
     version, observations_code, counts_code, _, _, rows, layouts, buckets, bounds, counts = _HEADER.unpack_from(data)
-    if version != _VERSION or max(observations_code, counts_code) >= len(_NUMBERS):
+    if version != VERSION or max(observations_code, counts_code) >= len(_NUMBERS):
         raise ValueError(f"version {version} of histograms is not known to this release")
     types = (
         ("<f8", layouts), ("<f8", bounds), ("<f8", rows), (_NUMBERS[counts_code], counts),
@@ -141,32 +125,6 @@ def _starts(sizes: NDArray[Any]) -> Ints:
 def _owned(columns: Any) -> Any:
     """The columns as arrays that are aligned and do not keep the frame."""
     return type(columns)(*(np.array(array) for array in columns))
-
-
-def _narrowed(values: Floats) -> tuple[int, NDArray[Any]]:
-    """(a code of _NUMBERS, the values as that type)."""
-    most = _largest_whole(read_only(values, np.float64))
-    if most >= 0:
-        code = 0 if most < 1 << 8 else 1 if most < 1 << 16 else 2
-        return code, values.astype(_NUMBERS[code])
-    return len(_NUMBERS) - 1, values
-
-
-@kernel(types.float64(FLOATS), first=True, error_model="numpy")
-def _largest_whole(values: Floats) -> float:
-    """The largest of the values if there are any and all are whole numbers from 0 to below 2^32, or else -1."""
-    most, others = -1.0, 0
-    bits = values.view(np.int64)
-    for i in range(values.size):  # without a way out, so that it is vectorized
-        value = values[i]
-        most = max(most, value)
-        others += (np.floor(value) != value) | (bits[i] < 0)  # -0.0 too, which has to stay; NaN is not equal to itself
-    return most if others == 0 and most < _WHOLE_END else -1.0
-
-
-def _padded(array: NDArray[Any]) -> Iterator[Frame]:
-    yield array.tobytes()
-    yield bytes(_room(array.nbytes) - array.nbytes)
 
 
 def _room(size: int) -> int:

@@ -42,6 +42,12 @@ def rows_of(values: NDArray[np.float64]) -> Ints:
 
 
 @inlined
+def reference_bits(row: Any) -> Any:
+    """The bits (int64) of a reference to this row."""
+    return row | _TAG << _ROW_BITS
+
+
+@inlined
 def refers(bits: Any) -> Any:
     """Of the bits (int64) of a value: whether it is a reference."""
     return bits >> _ROW_BITS == _TAG

@@ -76,6 +76,37 @@ def test_integer_histograms_are_read(rows: list[NativeHistogram], seed: int, is_
 
 
 @EXAMPLES
+@given(st.lists(st.one_of(exponential(WHOLE), custom(WHOLE)), min_size=1, max_size=3), st.integers(0, 1 << 30))
+def test_a_message_is_read_as_alone_whatever_came_before_it(rows: list[NativeHistogram], seed: int) -> None:
+    random = Random(seed)
+    good = [encode(h, random, is_float=random.random() < 0.5) for h in rows]
+    changes = [
+        b"", b"", b"", histogram_message(positive_spans=[(1, 0)]), histogram_message(schema=1),
+        histogram_message(custom_values=[9e9]), histogram_message(zero_threshold=0.25),
+        histogram_message(count_int=1 << 40), histogram_message(positive_deltas=[1]), b"\x0a\xff",
+        histogram_message(sum=STALE), histogram_message(zero_count_int=1), histogram_message(negative_spans=[(0, 1)]),
+    ]  # fmt: skip
+    messages = [random.choice(good) + random.choice(changes) for _ in range(20)]
+    together = decode(*messages)
+    texts = [str(h) for h in histograms_of(together.batch)]
+    for i, message in enumerate(messages):
+        alone = decode(message)
+        assert texts[i] == str(*histograms_of(alone.batch))
+        assert together.faults[i] == alone.faults[0]
+        if alone.faults[0]:
+            assert together.fault_text(i) == alone.fault_text(0)
+
+
+def test_neighbours_with_the_same_spans_share_their_layout() -> None:
+    one, other = (
+        histogram_message(schema=1, count_int=3, positive_spans=[(at, 2)], positive_deltas=[1, 1]) for at in (0, 5)
+    )
+    got = decode(one, one, other, other, one)
+    assert got.batch.columns.layout.tolist() == [0, 0, 1, 1, 0]
+    assert len(got.batch.layouts) == 2
+
+
+@EXAMPLES
 @given(st.lists(st.one_of(exponential(), custom())), st.integers(0, 1 << 30))
 def test_float_histograms_are_read(rows: list[NativeHistogram], seed: int) -> None:
     random = Random(seed)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.histograms import frames, references
+from shared.histograms import frame_writing, frames, references
 from shared.histograms.batch import HistogramBatch, Layouts, concatenated, sealed
 from shared.promql.model import STALE_NAN_BITS
 from tests.histogram_batches import batch_of, histograms_of
@@ -49,6 +49,23 @@ def test_no_layout_is_written_that_no_row_has(batch, data) -> None:
     assert set(again.columns.layout.tolist()) == set(range(len(again.layouts)))
 
 
+@EXAMPLES
+@given(batches(), st.data())
+def test_frames_written_at_once_are_those_of_their_rows_alone(batch, data) -> None:
+    parts = data.draw(st.lists(st.lists(st.integers(0, len(batch) - 1), max_size=4), max_size=4)) if len(batch) else []
+    order = np.array([row for rows in parts for row in rows], np.int64)
+    plan = frame_writing.Plan.of(batch, order, np.cumsum([len(rows) for rows in parts], dtype=np.int64))
+    sizes = plan.table[:, frame_writing.BYTES].tolist()
+    places = np.cumsum([8, *sizes])[:-1]
+    out = np.full(16 + sum(sizes), 0xFF, np.uint8)  # what is not written shows
+    plan.write(out, places)
+    for rows, place, size in zip(parts, places.tolist(), sizes, strict=True):
+        frame = out[place : place + size].tobytes()
+        assert frame == (bytes(frames.encode(batch.take(np.array(rows)))) if rows else b"")
+        assert not rows or texts(frames.decode(frame)) == [texts(batch)[row] for row in rows]
+    assert (out[:8] == 0xFF).all() and (out[-8:] == 0xFF).all()
+
+
 @pytest.mark.parametrize("largest", [255.0, 256.0, 65_535.0, 65_536.0, 2.0**32 - 1, 2.0**32, 2.0**53, 0.5, -0.0])
 def test_counts_are_exact_at_the_ends_of_each_type(largest: float) -> None:
     batch = batch_of([NativeHistogram(schema=0, positive={1: largest, 2: 1.0}, count=largest, sum=1.0)])
@@ -74,6 +91,14 @@ def test_custom_buckets_without_boundaries_are_refused(index: int) -> None:
     batch = batch_of([NativeHistogram(schema=CUSTOM, positive={index: 1.0}, bounds=(1.0, 2.0))])
     with pytest.raises(ValueError, match="layouts of histograms"):
         frames.decode(frames.encode(batch))
+
+
+@pytest.mark.parametrize("count", [-1.0, -0.0, 0.5, np.nan, np.inf, -np.inf, 2.0**52, 2.0**63, 5e-324, -(2.0**52)])
+def test_one_count_that_is_no_small_whole_number_leaves_all_exact(count: float) -> None:
+    counts = {i: float(i) for i in range(20)} | {11: count}
+    batch = batch_of([NativeHistogram(schema=0, positive=counts, count=7.0, sum=1.0)])
+    again = frames.decode(frames.encode(batch)).columns
+    assert np.array_equal(again.counts.view(np.int64), batch.columns.counts.view(np.int64))
 
 
 def test_small_counts_take_a_byte() -> None:

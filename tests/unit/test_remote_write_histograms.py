@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.api.write import INLINE_STEPS_MAX
 from coordinator.series import histograms, remote_write, remote_write_v2
 from coordinator.series.remote_write import Cut
 from loadtest.harness.histogram_messages import histogram_message
@@ -183,6 +184,36 @@ def test_stale_histograms_become_the_stale_marker_of_floats(is_second: bool) -> 
     assert len(columns.histograms) == answer.histograms - 1 == 1
     alone = cut(body_of([(M, [], [stale])], is_second=is_second), is_second=is_second)
     assert sample_frames.parse(bytes(alone.parts[0][0])).histograms is None
+
+
+@VERSIONS
+def test_stale_and_refused_histograms_leave_those_beside_them_as_they_are(is_second: bool) -> None:
+    random, requested, expected = Random(9), list[Requested](), []
+    for series in range(40):
+        pairs, messages = [("__name__", "m"), ("i", f"{series:02}")], []
+        for time in range(series % 5):
+            start = random.choice([0, 0, 0, time - 7]) if series % 2 else 0
+            kind = random.choice(["kept", "kept", "stale", "refused"])
+            h = NativeHistogram(schema=series % 3, count=float(series), sum=1.0, positive={series: float(series)})
+            message = encode(h, random, is_float=False) + histogram_message(timestamp=time, start_timestamp=start)
+            if kind == "stale":
+                message += histogram_message(sum=STALE)
+            messages.append(message + (b"\x20\x12" if kind == "refused" else b""))  # schema 9
+            if kind != "refused":
+                value = text_of(h) if kind == "kept" else text_of(np.array([STALE_NAN_BITS]).view(float).item())
+                expected.append((labels.encode(tuple(pairs)), time, value, start))
+        requested.append((pairs, [], messages))
+    answer = cut(body_of(requested, is_second=is_second), is_second=is_second, shards=5)
+    assert stored(answer, 5) == sorted(expected)
+    assert answer.histograms == len(expected)
+    assert answer.histograms_refused == sum(len(own) for _, _, own in requested) - len(expected) > 5
+
+
+def test_many_histograms_of_few_bytes_take_steps() -> None:
+    """The smallest message has no bytes, and decoding it takes time nevertheless."""
+    walked = remote_write.walk(body_of([(M, [], [b""] * 20_000)], is_second=False), LIMITS)
+    assert walked is not None
+    assert remote_write.decoding_steps(walked) > INLINE_STEPS_MAX
 
 
 @VERSIONS
