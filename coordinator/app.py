@@ -122,6 +122,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         context.spool,
         context.log,
         access,
+        context.known_labels,
     )
     _say_limits(context.connections, settings)
     context.connections.start()

@@ -21,6 +21,7 @@ from coordinator.queries.gate import Gate
 from coordinator.queries.running import RunningQueries
 from coordinator.queries.slow import SlowQueries
 from coordinator.series.groups import SampleWrites
+from coordinator.series.known_labels import KnownLabels
 from coordinator.series.metadata import KnownMetadata
 from coordinator.spool import Spool
 from coordinator.vectors.area import VectorArea
@@ -44,6 +45,7 @@ class Context:
     started_at: float = field(default_factory=time.time)
     decodings: Decodings = field(default_factory=Decodings)
     known_metadata: KnownMetadata = field(default_factory=KnownMetadata)
+    known_labels: KnownLabels = field(init=False)
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)
     pressure: Pressure = field(init=False)
@@ -57,6 +59,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.cross_site = CrossSite(self.settings)
+        self.known_labels = KnownLabels(self.settings.known_labels_bytes)
         self.admission = Admission(self.settings)
         self.connections = Connections(self.settings, self.admission, connections_max(self.settings))
         self.admission.heavy_requests = self.gate.heavy_queries

@@ -115,6 +115,12 @@ class Settings:
     label_name_bytes_max: int = _setting(1024, "longest label name", least=1)
     label_value_bytes_max: int = _setting(65_536, "longest label value", least=1)
     labels_per_series_max: int = _setting(256, "labels of one series", least=1)
+    known_labels_bytes: int = _setting(
+        64 << 20,
+        "label sets of remote write 2.0 that the coordinator remembers, some 400 bytes each; 0: none",
+        least=0,
+        most=1 << 30,
+    )
 
     retention_ms: int = _setting(0, "samples older than this are dropped, a block at a time; 0: never", least=0)
     retention_bytes: int = _setting(

@@ -17,6 +17,7 @@ from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import REMOTE_WRITE, content_type, content_type_parameter
 from coordinator.series import decompression, metadata, remote_write, remote_write_v2
+from coordinator.series.known_labels import KnownLabels
 from coordinator.series.metadata import KnownMetadata
 from coordinator.series.remote_write import Cut, Limits
 from coordinator.series.remote_write_v2 import Survey
@@ -130,10 +131,10 @@ async def _read_v2(request: web.Request) -> Cut:
     """The body of a request of version 2.0, which is let go, cut by shard. What its labels will take is held too, as
     soon as that is known."""
     context = request.app[CONTEXT]
-    settings, known = context.settings, context.known_metadata
+    settings, known, known_labels = context.settings, context.known_metadata, context.known_labels
     raw, size = await _held_body(request)
     known.forget()
-    survey = partial(_survey, raw, settings, known)
+    survey = partial(_survey, raw, settings, known, known_labels)
     surveyed = survey() if size <= INLINE_BYTES_MAX else await context.decodings.run(max(size, len(raw)), survey)
     del raw, survey
     hold(request, surveyed.resolved_bytes)
@@ -157,9 +158,9 @@ def _cut(raw: bytes, settings: Settings) -> Cut:
     return remote_write.cut(body, settings.shards, Limits.of(settings))
 
 
-def _survey(raw: bytes, settings: Settings, known: KnownMetadata) -> Survey:
+def _survey(raw: bytes, settings: Settings, known: KnownMetadata, known_labels: KnownLabels) -> Survey:
     body = decompression.decompress(raw, settings.decompressed_bytes_max)
-    return remote_write_v2.survey(body, Limits.of(settings), settings.decompressed_bytes_max, known)
+    return remote_write_v2.survey(body, Limits.of(settings), settings.decompressed_bytes_max, known, known_labels)
 
 
 def _message(request: web.Request) -> str:

@@ -39,9 +39,10 @@ from coordinator.series.exemplars import (
     put_labels,
     settle,
 )
+from coordinator.series.symbols import BEGIN as SYMBOL_BEGIN
+from coordinator.series.symbols import SYMBOL_END
 from coordinator.series.walk import END, LABELS, PLAIN, STATUS, is_utf8
-from coordinator.series.walk_v2 import BEGIN as SYMBOL_BEGIN
-from coordinator.series.walk_v2 import EXEMPLARS_BEGIN, EXEMPLARS_END, SYMBOL_END, any_field
+from coordinator.series.walk_v2 import EXEMPLARS_BEGIN, EXEMPLARS_END, any_field
 from shared.exemplar_frames import LABEL_CHARACTERS_MAX
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import integer

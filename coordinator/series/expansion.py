@@ -9,20 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from coordinator.series.known_labels import KNOWN_AT, KNOWN_BYTES, KNOWN_SET, SET_HASH, SET_LABELS, TABLES, Tables, add
+from coordinator.series.symbols import AS_NAME, AS_VALUE, BEGIN, SYMBOL_END, reference
 from coordinator.series.walk import LABELS, LABELS_END, PLAIN, STATUS
-from coordinator.series.walk_v2 import (
-    AS_NAME,
-    AS_VALUE,
-    BEGIN,
-    HELP,
-    METRIC,
-    REFERENCES,
-    REFERENCES_END,
-    SYMBOL_END,
-    TYPE,
-    UNIT,
-    reference,
-)
+from coordinator.series.walk_v2 import HELP, METRIC, REFERENCES, REFERENCES_END, TYPE, UNIT
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import put_length
 from shared.xxh64 import Bytes, copy_16, copy_bytes, xxh64
@@ -35,6 +25,7 @@ _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _TABLE = types.Array(types.int64, 2, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
 _OUT = types.Array(types.uint8, 1, "C")
+_NUMBERS = types.Array(types.int32, 1, "C")
 
 
 @inlined(allocates=False)
@@ -65,7 +56,9 @@ def _expand_one(body: np.ndarray, at: int, end: int, symbols: np.ndarray, out: n
     return place
 
 
-@kernel(types.boolean(Bytes, _TABLE, _TABLE, _TABLE, _OUT, _HASHES), first=True, allocates=False)
+@kernel(
+    types.boolean(Bytes, _TABLE, _TABLE, _TABLE, _OUT, _HASHES, _TABLE, _NUMBERS, TABLES), first=True, allocates=False
+)
 def expand(
     body: np.ndarray,
     symbols: np.ndarray,
@@ -73,18 +66,31 @@ def expand(
     references: np.ndarray,
     out: np.ndarray,
     hashes: np.ndarray,
+    known: np.ndarray,
+    numbers: np.ndarray,
+    tables: Tables,
 ) -> bool:
     """Write the canonical labels of all PLAIN series with something to store to `out` (uint8[what `measure` said +
-    SPARE_BYTES]), and their hashes to `hashes` (uint64[series]). Returns whether each took the bytes that were
+    SPARE_BYTES]), and their hashes to `hashes` (uint64[series]). The `known` ones are in `tables`, to
+    which others are added, with the `numbers` that `recognise` gave. Returns whether each took the bytes that were
     measured."""
     for i in range(len(table)):
-        begin = table[i, LABELS]
-        if table[i, STATUS] != PLAIN or table[i, LABELS_END] == begin:
+        begin, end = table[i, LABELS], table[i, LABELS_END]
+        if table[i, STATUS] != PLAIN or end == begin:
             continue
-        end = _expand_one(body, references[i, REFERENCES], references[i, REFERENCES_END], symbols, out, begin)
-        if end != table[i, LABELS_END]:
+        own = known[i, KNOWN_SET]
+        if own >= 0 and known[i, KNOWN_AT] == references[i, REFERENCES]:
+            if known[i, KNOWN_BYTES] != end - begin:
+                return False
+            copy_bytes(out, begin, tables.labels, tables.sets[own, SET_LABELS], end - begin)
+            hashes[i] = np.uint64(tables.sets[own, SET_HASH])
+            continue
+        first, last = references[i, REFERENCES], references[i, REFERENCES_END]
+        if _expand_one(body, first, last, symbols, out, begin) != end:
             return False
         hashes[i] = xxh64(out, begin, end)
+        if len(tables.sets) > 0:
+            add(body, first, last, symbols, numbers, out, begin, end, hashes[i], tables)
     return True
 
 

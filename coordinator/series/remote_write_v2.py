@@ -19,16 +19,15 @@ from coordinator.series import exemplars_v2, expansion, histograms, metadata, re
 from coordinator.series import walk_v2 as kernels
 from coordinator.series.exemplars import ROW
 from coordinator.series.exemplars_v2 import Located
+from coordinator.series.known_labels import KNOWN_COLUMNS, KNOWN_SET, NO_TABLES, KnownLabels, recognise
 from coordinator.series.remote_write import ODD_BODY_BYTES_MAX, Cut, Limits, Walk, histograms_of
+from coordinator.series.symbols import BEGIN, SYMBOL_COLUMNS, SYMBOL_END
 from coordinator.series.walk import COLUMNS, COUNTS, END, EXEMPLARS, HISTOGRAMS, LABELS, METADATA, ODD, PLAIN, STATUS
 from coordinator.series.walk_v2 import (
-    BEGIN,
     HISTOGRAMS_BEGIN,
     HISTOGRAMS_END,
     METADATA_COLUMNS,
     REFERENCE_COLUMNS,
-    SYMBOL_COLUMNS,
-    SYMBOL_END,
 )
 from proto import remote_write_v2_pb2
 from shared.errors import BadData, TooLarge
@@ -36,9 +35,11 @@ from shared.wire import Frame
 
 MESSAGE = "io.prometheus.write.v2.Request"
 SYMBOLS_MAX = 1 << 20
-"""Symbols of one request: their table takes 32 bytes for each of them, however little the body spends on one."""
+"""Symbols of one request: their tables take 36 bytes for each of them, however little the body spends on one."""
 SERIES_MAX = 1 << 19
-"""Series of one request: its tables and frames take some 180 bytes for each, and the body may spend 8 on one."""
+"""Series of one request: its tables and frames take some 210 bytes for each, and the body may spend 8 on one."""
+
+KEEPS_NONE = KnownLabels(0)
 
 _METADATA_MIN = 2
 """Rows of the table of metadata: one, and the one that the next series is read into."""
@@ -60,6 +61,12 @@ class Survey:
     odd: NDArray[np.int64]
     """Series that are not plain."""
     exemplars: Located
+    known_labels: KnownLabels
+    known: NDArray[np.int64]
+    numbers: NDArray[np.int32]
+    """The series with known labels, and which of the known texts each symbol is, as `recognise` gives them: as long as
+    the known labels have this `generation`."""
+    generation: int
 
     @property
     def resolved_bytes(self) -> int:
@@ -80,9 +87,15 @@ class Survey:
         return self.walk.body[self.symbols.item(symbol, BEGIN) : self.symbols.item(symbol, SYMBOL_END)].tobytes()
 
 
-def survey(body: Frame, limits: Limits, bytes_max: int, known: Container[int] = ()) -> Survey:
+def survey(
+    body: Frame,
+    limits: Limits,
+    bytes_max: int,
+    known: Container[int] = (),
+    known_labels: KnownLabels = KEEPS_NONE,
+) -> Survey:
     """Find the symbols and series of a decompressed request, what its labels take, and the metadata that is not among
-    the `known` (by hash).
+    the `known` (by hash). Of `known_labels`, all requests have the same limits.
 
     Raises BadData if it is no Request or its table of symbols is not valid; TooLarge for more than SYMBOLS_MAX symbols,
     SERIES_MAX series, or more than `bytes_max` bytes with the labels written out, and past the bounds of version 1.0
@@ -104,6 +117,12 @@ def survey(body: Frame, limits: Limits, bytes_max: int, known: Container[int] = 
     said = np.empty((_METADATA_MIN + min(series, metadata.METADATA_MAX), METADATA_COLUMNS), dtype=np.int64)
     counts = np.zeros(COUNTS, dtype=np.int64)
     most = bytes_max - len(data)
+    numbers = np.full(symbols_count, -1, dtype=np.int32)
+    recognised = np.full((series, KNOWN_COLUMNS), -1, dtype=np.int64)
+    with known_labels.lent() as tables:
+        generation = known_labels.generation
+        if tables is not NO_TABLES:
+            recognise(data, symbols, table, tables, numbers, recognised)
     label_bytes = kernels.measure(
         data,
         symbols,
@@ -115,6 +134,7 @@ def survey(body: Frame, limits: Limits, bytes_max: int, known: Container[int] = 
         most,
         np.full(kernels.SHAPE_MAX + 1, -1),
         np.full(symbols_count, -1, dtype=np.int32),
+        recognised,
     )
     if label_bytes < 0:
         raise _too_large("series", len(data), bytes_max)
@@ -132,7 +152,10 @@ def survey(body: Frame, limits: Limits, bytes_max: int, known: Container[int] = 
         located = exemplars_v2.locate(data, symbols, table, references, odd, limits.exemplars)
         if label_bytes + located.label_bytes > most:
             raise _too_large("exemplars", len(data), bytes_max)
-    return Survey(walk, symbols, references, said[is_new], keys[is_new], label_bytes, odd, located)
+    return Survey(
+        walk, symbols, references, said[is_new], keys[is_new], label_bytes, odd, located, known_labels, recognised,
+        numbers, generation,
+    )  # fmt: skip
 
 
 def _too_large(what: str, body_bytes: int, bytes_max: int) -> TooLarge:
@@ -158,11 +181,7 @@ def cut(surveyed: Survey, shards: int, limits: Limits) -> Cut:
     """
     walk, answer = surveyed.walk, Cut()
     entries = _Entries(surveyed, answer)
-    walk.label_data = np.empty(surveyed.label_bytes + expansion.SPARE_BYTES, dtype=np.uint8)
-    is_as_measured = expansion.expand(
-        walk.body, surveyed.symbols, walk.table, surveyed.references, walk.label_data, walk.hashes
-    )
-    assert is_as_measured, "labels take as many bytes as were measured"
+    _expand(surveyed)
     entries.add_plain()
     pieces = [walk]
     if len(surveyed.odd):
@@ -176,6 +195,28 @@ def cut(surveyed: Survey, shards: int, limits: Limits) -> Cut:
     answer.parts.update(per_shard)
     answer.metadata = list(entries.entries)
     return answer
+
+
+def _expand(surveyed: Survey) -> None:
+    """Write the labels of the walk, and keep those that are not known yet."""
+    walk = surveyed.walk
+    walk.label_data = np.empty(surveyed.label_bytes + expansion.SPARE_BYTES, dtype=np.uint8)
+    with surveyed.known_labels.lent() as tables:
+        if tables is NO_TABLES or surveyed.known_labels.generation != surveyed.generation:
+            tables = NO_TABLES  # known sets are written like the others
+            surveyed.known[:, KNOWN_SET] = -1
+        is_as_measured = expansion.expand(
+            walk.body,
+            surveyed.symbols,
+            walk.table,
+            surveyed.references,
+            walk.label_data,
+            walk.hashes,
+            surveyed.known,
+            surveyed.numbers,
+            tables,
+        )
+    assert is_as_measured, "labels take as many bytes as were measured"
 
 
 def _histograms_of(surveyed: Survey) -> NDArray[np.int64] | None:

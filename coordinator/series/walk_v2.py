@@ -14,6 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from coordinator.series.known_labels import KNOWN_AT, KNOWN_BYTES, KNOWN_METRIC, KNOWN_SET
+from coordinator.series.symbols import AS_NAME, AS_VALUE, BEGIN, SYMBOL_END, is_metric_name, reference
 from coordinator.series.walk import (
     CREATED,
     END,
@@ -36,15 +38,10 @@ from coordinator.series.walk import (
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, integer, past_field
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
-from shared.xxh64 import Bytes, load64
-
-# Columns of the table of symbols: where the text begins and ends in the body, and how many bytes it has with its length
-# before it where it is the name or the value of a label; 0 where it cannot be that in a plain series.
-BEGIN, SYMBOL_END, AS_NAME, AS_VALUE = range(4)
-SYMBOL_COLUMNS = 4
+from shared.xxh64 import Bytes
 
 # Columns of the references table: where the references of a series begin and end in the body, and where its exemplars
-# do, among which other fields may be; zeros if it has none.
+# and histograms do, among which other fields may be; zeros if it has none.
 REFERENCES, REFERENCES_END, EXEMPLARS_BEGIN, EXEMPLARS_END, HISTOGRAMS_BEGIN, HISTOGRAMS_END = range(6)
 REFERENCE_COLUMNS = 6
 
@@ -57,7 +54,6 @@ SHAPE_MAX = 64
 
 _SYMBOLS_TAG, _SERIES_TAG = 4 << 3 | DELIMITED, 5 << 3 | DELIMITED
 _TAG_BITS = 32
-_NAME = np.frombuffer(b"__name__", dtype=np.uint64)[0]
 
 _PAIR = types.UniTuple(types.int64, 2)
 _TRIPLE = types.UniTuple(types.int64, 3)
@@ -137,31 +133,11 @@ def index(body: np.ndarray, symbols: np.ndarray, table: np.ndarray, limits: np.n
 
 
 @inlined(allocates=False)
-def reference(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """A packed reference at `at` < `end`: (it, where the next one begins), or (-1, …) if it has more than three
-    bytes."""
-    number = np.int64(body[at])
-    if number < 0x80:
-        return number, at + 1
-    if at + 1 < end and body[at + 1] < 0x80:
-        return number & 0x7F | np.int64(body[at + 1]) << 7, at + 2
-    if at + 2 < end and body[at + 2] < 0x80:
-        return number & 0x7F | (np.int64(body[at + 1]) & 0x7F) << 7 | np.int64(body[at + 2]) << 14, at + 3
-    return np.int64(-1), at
-
-
-@inlined(allocates=False)
 def _follows(body: np.ndarray, symbols: np.ndarray, last: int, name: int) -> bool:
     """Whether a label with the symbol `name` may come behind one with the symbol `last`, -1 being none."""
     return last < 0 or ascends(
         body, symbols[last, BEGIN], symbols[last, SYMBOL_END], symbols[name, BEGIN], symbols[name, SYMBOL_END]
     )
-
-
-@inlined(allocates=False)
-def _is_metric_name(body: np.ndarray, symbols: np.ndarray, name: int) -> bool:
-    begin = symbols[name, BEGIN]
-    return symbols[name, SYMBOL_END] - begin == 8 and load64(body, begin) == _NAME
 
 
 @inlined(allocates=False)
@@ -192,7 +168,7 @@ def _labels_size(
             if labels < SHAPE_MAX:
                 shape[labels] = name
                 shape[labels + 1] = -1
-        if metric < 0 and _is_metric_name(body, symbols, name):
+        if metric < 0 and is_metric_name(body, symbols, name):
             metric = value
         last = name
         labels += 1
@@ -231,6 +207,7 @@ def _series(
     shape: np.ndarray,
     counts: np.ndarray,
     labels_max: int,
+    known: np.ndarray,
 ) -> int:
     """Check the TimeSeries between LABELS and END of table[i], and fill in the rest of the row if it is PLAIN. Returns
     the bytes of its labels in canonical form, as far as they were read. Its metadata goes behind that in `said`."""
@@ -279,7 +256,10 @@ def _series(
     if references_end < 0:
         return 0
     references[i, REFERENCES_END] = references_end
-    size, metric = _labels_size(body, references[i, REFERENCES], references_end, symbols, shape, labels_max)
+    if known[i, KNOWN_SET] >= 0 and known[i, KNOWN_AT] == references[i, REFERENCES]:
+        size, metric = known[i, KNOWN_BYTES], known[i, KNOWN_METRIC]
+    else:
+        size, metric = _labels_size(body, references[i, REFERENCES], references_end, symbols, shape, labels_max)
     if metric >= 0:
         said[own, METRIC] = metric
         table[i, FIELDS], table[i, END] = first, last
@@ -310,7 +290,7 @@ def _keep_metadata(said: np.ndarray, counts: np.ndarray, latest: np.ndarray) -> 
 
 
 @kernel(
-    types.int64(Bytes, _TABLE, _TABLE, _TABLE, _TABLE, _INTS, types.int64, types.int64, _INTS, _PLACES),
+    types.int64(Bytes, _TABLE, _TABLE, _TABLE, _TABLE, _INTS, types.int64, types.int64, _INTS, _PLACES, _TABLE),
     first=True,
     allocates=False,
 )
@@ -325,6 +305,7 @@ def measure(
     most: int,
     shape: np.ndarray,
     latest: np.ndarray,
+    known: np.ndarray,
 ) -> int:
     """Check all series that `index` found. Returns how many bytes `expand` will write, or -1 if the labels of the
     request have more than `most` bytes in canonical form: as many as are read, however often a symbol is referred to.
@@ -332,11 +313,12 @@ def measure(
     Of PLAIN rows of `table`, all columns are filled in; LABELS and LABELS_END are where `expand` will write the labels,
     of which a series with nothing to store has none. `references`: int64[series, REFERENCE_COLUMNS]. `said`
     (int64[at least 2, METADATA_COLUMNS]) gets the metadata of PLAIN series, each once for neighbouring series of one
-    metric, and `counts` how many there are, up to one less than there is room for.
+    metric, and `counts` how many there are, up to one less than there is room for. `known` is what
+    `known_labels.recognise` has filled in.
     """
     total, read = 0, 0
     for i in range(len(table)):
-        size = _series(body, table, references, i, said, symbols, shape, counts, labels_max)
+        size = _series(body, table, references, i, said, symbols, shape, counts, labels_max, known)
         read += size
         if read > most:
             return -1

@@ -182,7 +182,8 @@ PROCESSES = (
         "triptych_memory_bytes",
         "process owner",
         "Memory by owner: head (samples not in blocks yet), exemplars, block_cache, log (records in memory), rows "
-        "(RocksDB), vectors (rows and index), queries (their arrays), bodies (of requests)",
+        "(RocksDB), vectors (rows and index), queries (their arrays), bodies (of requests), known_labels (of "
+        "remote write 2.0)",
     ),
     _counter("process_cpu_seconds_total", "", "Processor time of the coordinator"),
     _gauge("process_resident_memory_bytes", "", "Memory of the coordinator"),
