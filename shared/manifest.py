@@ -8,8 +8,8 @@ import os
 import tempfile
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,12 @@ from shared.durable import DIRECTORY_MODE
 from shared.errors import ConfigError
 from shared.telemetry import event
 
-FORMAT = 1
+FORMAT = 2
 """The format of everything in the data directory. The next format:
 docs/internals/storage.md#format-of-the-data-directory."""
+ADDITIONS: Mapping[int, str] = {2: "histograms and start timestamps, in the write-ahead logs and in blocks"}
+"""What a format has that the one before has not. An upgrade to it rewrites nothing: what the one before has is read as
+it is."""
 NAME = "manifest.json"
 SHARDS = "shards"
 HOLDS_DATA = (SHARDS, "wal", "sequencer", "vector", "vector-index")
@@ -41,11 +44,14 @@ class NewerFormat(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
+    """What the directory is. `format`: of the data in it; the same directory has it raised by an upgrade."""
+
     cluster_id: str
     shards: int
+    format: int = field(default=FORMAT, compare=False)
 
     def encode(self) -> bytes:
-        fields = {"format": FORMAT, "cluster_id": self.cluster_id, "shards": self.shards}
+        fields = {"format": self.format, "cluster_id": self.cluster_id, "shards": self.shards}
         return json.dumps({**fields, "checksum": _checksum(fields)}).encode()
 
     @staticmethod
@@ -63,10 +69,12 @@ class Manifest:
             raise ValueError("its checksum does not match its content")
         if fields["format"] > FORMAT:
             raise NewerFormat(f"it has format {fields['format']}, and this program reads format {FORMAT}")
+        if fields["format"] < 1:
+            raise ValueError(f"it has format {fields['format']}, and the first one is 1")
         names = {"format", "cluster_id", "shards"}
-        if set(fields) != names or fields["format"] != FORMAT:
+        if set(fields) != names:
             raise ValueError(f"it has the fields {', '.join(sorted(fields))} instead of {', '.join(sorted(names))}")
-        manifest = Manifest(fields["cluster_id"], fields["shards"])
+        manifest = Manifest(fields["cluster_id"], fields["shards"], fields["format"])
         if not isinstance(manifest.cluster_id, str) or not isinstance(manifest.shards, int):
             raise ValueError("its fields are of other types")
         return manifest
@@ -79,11 +87,12 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 
 def open_manifest(settings: Settings, control: Control) -> Manifest:
     """The manifest in `control`, the data directory's documents. It is written if the data directory is new. A copy is
-    kept in `shards/`.
+    kept in `shards/`. A directory in an earlier format is upgraded.
 
     Coordinator and supervisor may both be first, so a lock is held meanwhile. Raises ConfigError if the directory
-    cannot be used, is in a newer format, holds data without a manifest, was made with another number of shards, or has
-    the directory of another shard or cluster in the place of a shard's directory.
+    cannot be used, is in a newer format, holds data without a manifest, was made with another number of shards, has
+    the directory of another shard or cluster in the place of a shard's directory, or is in an earlier format and in
+    use.
     """
     try:
         control.prepare()
@@ -93,6 +102,7 @@ def open_manifest(settings: Settings, control: Control) -> Manifest:
                 _keep_copy(control, manifest)
                 shards = {number: shard_control(control, number) for number in range(manifest.shards)}
                 identity.verify(shards, manifest.cluster_id, identity.SHARD)
+                manifest = _upgraded(control, manifest)
     except OSError as error:
         raise ConfigError(f"TRIPTYCH_DATA is {settings.data}, which cannot be used: {error.strerror}") from error
     if manifest.shards != settings.shards:
@@ -100,6 +110,38 @@ def open_manifest(settings: Settings, control: Control) -> Manifest:
             f"TRIPTYCH_SHARDS is {settings.shards}, but {settings.data} was made with {manifest.shards} shards; "
             f"set TRIPTYCH_SHARDS={manifest.shards} or use another TRIPTYCH_DATA"
         )
+    return manifest
+
+
+def _upgraded(control: Control, manifest: Manifest) -> Manifest:
+    """The manifest of the directory in FORMAT, to which it is brought one step at a time.
+
+    Nothing else writes in the directory meanwhile: both locks are held. A step writes the manifest, at once or not at
+    all, and its copy after it: a crash leaves the format before the step or the one after it, and the next start writes
+    a copy that is missing or behind. Raises ConfigError if the processes of an earlier release still run; OSError.
+    """
+    if manifest.format == FORMAT:
+        return manifest
+    try:
+        with closing(control.lock("coordinator.lock")), closing(control.lock("workers.lock")):
+            for following in range(manifest.format + 1, FORMAT + 1):
+                manifest = replace(manifest, format=following)
+                for documents in (control, control.within(SHARDS)):
+                    documents.replace(NAME, manifest.encode())
+                event(
+                    logging.INFO,
+                    "data directory upgraded",
+                    directory=control.location(),
+                    format=following,
+                    before=following - 1,
+                    rewritten="nothing",
+                    added=ADDITIONS[following],
+                )
+    except Locked as error:
+        raise ConfigError(
+            f"{control.location()} is in format {manifest.format}, and would be upgraded to format {FORMAT}, but the "
+            f"process {error.holder} of an earlier release uses it; stop its coordinator and its workers first"
+        ) from None
     return manifest
 
 
@@ -199,13 +241,14 @@ def _keep_copy(control: Control, manifest: Manifest) -> None:
                 f"{lost} is missing, with all that its shard held; restore it from a copy of the data directory, "
                 f"or accept the loss and let it start empty: mkdir {lost}"
             )
-        if copied == manifest:
+        if copied != manifest:
+            raise ConfigError(
+                f"{control.location(NAME)} says cluster {manifest.cluster_id} with {manifest.shards} shards, but its "
+                f"copy {copy} says {copied.cluster_id} with {copied.shards}; remove the one that "
+                "does not belong to this directory's data"
+            )
+        if copied.format == manifest.format:
             return
-        raise ConfigError(
-            f"{control.location(NAME)} says cluster {manifest.cluster_id} with {manifest.shards} shards, but its copy "
-            f"{copy} says {copied.cluster_id} with {copied.shards}; remove the one that "
-            "does not belong to this directory's data"
-        )
     for name in missing:
         shards.within(name).prepare()
     shards.replace(NAME, manifest.encode())

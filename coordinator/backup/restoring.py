@@ -154,8 +154,9 @@ def _verify(beside: Path, inventory: Inventory, report: Report) -> None:
 
 
 def _renew(beside: Path, inventory: Inventory) -> Manifest:
-    """Make the directory that of a new cluster: another identity, and numbers of the log that were never given."""
-    renewed = Manifest(uuid.uuid4().hex, inventory.shards)
+    """Make the directory that of a new cluster: another identity, and numbers of the log that were never given. Its
+    format is that of the backup: the first start upgrades it."""
+    renewed = Manifest(uuid.uuid4().hex, inventory.shards, inventory.data_format)
     for path in (beside / manifest.NAME, copy_of(beside / manifest.NAME)):
         path.write_bytes(renewed.encode())
     for folder, kind in ((manifest.SHARDS, identity.SHARD), ("wal", identity.LOG)):

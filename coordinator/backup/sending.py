@@ -115,7 +115,7 @@ def _inventory(number: int, source: Source, answer: dict[str, Any], files: list[
         answer["momentMs"],
         identity.cluster_id,
         identity.shards,
-        manifest.FORMAT,
+        identity.format,
         answer["warnings"],
         files,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coordinator import check
 from coordinator.doctor.finding import Finding, ok, problem, warning
-from shared.manifest import HOLDS_DATA, NAME, Manifest, NewerFormat
+from shared.manifest import FORMAT, HOLDS_DATA, NAME, Manifest, NewerFormat
 
 DATA = "data"
 PATHS_MAX = 200_000
@@ -60,6 +60,9 @@ def manifest(data: Path, shards: int | None) -> Finding:
     if shards is not None and decoded.shards != shards:
         seen = f"{decoded.shards} shards, and TRIPTYCH_SHARDS is {shards}"
         return problem(DATA, "format", seen, f"TRIPTYCH_SHARDS={decoded.shards}; the number is fixed")
+    if decoded.format != FORMAT:
+        seen = f"{decoded.format}, of an earlier release; the next start upgrades it to {FORMAT}"
+        return warning(DATA, "format", seen, f"a backup before that: earlier releases refuse format {FORMAT}")
     return ok(DATA, "format", f"that of this release, {decoded.shards} shards, cluster {decoded.cluster_id}")
 
 

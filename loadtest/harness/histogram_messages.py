@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 
 _TYPES = descriptor_pb2.FieldDescriptorProto
@@ -78,6 +79,16 @@ def histogram_message(
         for offset, length in pairs:
             spans.add(offset=offset, length=length)
     return bytes(message.SerializeToString())
+
+
+def parsed(data: bytes) -> Any | None:
+    """The histogram of a message; None if it has fields that the protobuf library does not know, or that it would write
+    with another number of bytes. Raises DecodeError."""
+    for own in (_PACKED, _UNPACKED):
+        message = own.FromString(data)
+        if len(message.SerializeToString()) == len(data) and not len(UnknownFieldSet(message)):
+            return message
+    return None
 
 
 def body_of(messages: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:

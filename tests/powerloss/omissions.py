@@ -36,8 +36,8 @@ DURABLE: tuple[type, ...] = (Store, Journal)
 """Their `write` takes `durable`."""
 
 WORKLOADS_OF = {
-    "shared.durable": ("sequencer", "catalogue", "wal-layout", "start", "backup"),
-    "shared.manifest": ("manifest", "start"),
+    "shared.durable": ("sequencer", "catalogue", "upgrade", "wal-layout", "start", "backup"),
+    "shared.manifest": ("manifest", "upgrade", "start"),
     "coordinator.backup": ("backup",),
     "coordinator.log": ("sequencer",),
     "coordinator.vectors": ("catalogue",),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from coordinator.backup import command, directory, restoring, sending
@@ -20,7 +21,10 @@ from coordinator.backup.place import Place
 from coordinator.barrier import WRITES
 from coordinator.log import sequencer
 from shared import durable, identity, manifest
+from shared.config import Settings
+from shared.control import LocalControl
 from shared.manifest import Manifest
+from tests.earlier_format import formats_of, put_back
 from tests.s3_server import S3Server, s3_server
 from worker.methods.table import METHODS
 
@@ -157,6 +161,29 @@ def test_a_restored_directory_is_of_a_new_cluster_whose_log_goes_on_above_all_nu
     assert identity.decode(data["wal/0000/identity"]) == (restored.cluster_id, identity.LOG, 0)
     state = sequencer.decode(data["sequencer/state"])
     assert (state.limit, state.next) == (500 + sequencer.LOST_AHEAD, None)
+
+
+def test_a_backup_of_an_earlier_format_is_restored_in_it_and_upgraded_by_the_first_start(
+    view: Path, location: str, tmp_path: Path
+) -> None:
+    put_back(view)
+    sent = back_up(view, location)
+    assert sent.inventory.data_format == 1
+    restored = restore(location, tmp_path / "data")
+    assert_restored(view, tmp_path / "data")
+    assert formats_of(tmp_path / "data") == (1, 1)
+    started = manifest.open_manifest(Settings(data=tmp_path / "data", shards=2), LocalControl(tmp_path / "data"))
+    assert started == restored
+    assert formats_of(tmp_path / "data") == (2, 2)
+
+
+def test_a_backup_of_a_later_format_is_refused_by_name(view: Path, location: str, tmp_path: Path) -> None:
+    back_up(view, location)
+    place = open_place(location)
+    later = msgspec.structs.replace(restoring.choose(place, None), data_format=3)
+    with pytest.raises(BackupError, match="has data in format 3, and this release reads format 2: restore it with"):
+        restoring.restore(place, later, tmp_path / "data", nothing)
+    assert not list(tmp_path.glob("data*"))
 
 
 def test_a_second_backup_copies_only_what_is_new(view: Path, location: str, tmp_path: Path) -> None:

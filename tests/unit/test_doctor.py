@@ -19,6 +19,7 @@ from coordinator.doctor import settings as settings_findings
 from coordinator.doctor.finding import Finding
 from shared.config import Settings, load
 from shared.manifest import Manifest
+from tests.earlier_format import put_back
 
 GB = 1 << 30
 
@@ -254,6 +255,17 @@ def test_a_format_that_a_start_refuses(directory: Path) -> None:
     assert troubles(directory)["format"] == "problem"
     (directory / "manifest.json").unlink()
     assert "cp " in found_in(directory)["format"].right
+
+
+def test_a_format_that_a_start_upgrades(directory: Path) -> None:
+    put_back(directory)
+    assert troubles(directory) == {"format": "warning"}
+    found = found_in(directory)["format"]
+    assert found.seen == "1, of an earlier release; the next start upgrades it to 2"
+    assert found.right == "a backup before that: earlier releases refuse format 2"
+    put_back(directory, 9)
+    assert troubles(directory)["format"] == "problem"
+    assert "it has format 9, and this program reads format 2" in found_in(directory)["format"].seen
 
 
 def test_modes_owners_and_times(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,8 +157,13 @@ def test_only_the_sum_of_a_stale_marker_counts() -> None:
     assert (got.timestamps_ms.tolist(), got.batch.columns.counts.tolist()) == ([9], [0.0])
 
 
-POSITIVE = {"positive_spans": [(0, 2)], "positive_deltas": [1, 1]}
-CUSTOM_ONE = {"schema": -53, "custom_values": [1.0, 2.0], "positive_spans": [(0, 1)], "positive_deltas": [1]}
+POSITIVE: dict[str, Any] = {"positive_spans": [(0, 2)], "positive_deltas": [1, 1]}
+CUSTOM_ONE: dict[str, Any] = {
+    "schema": -53,
+    "custom_values": [1.0, 2.0],
+    "positive_spans": [(0, 1)],
+    "positive_deltas": [1],
+}
 REFUSED: list[tuple[Fault, str, dict[str, Any]]] = [
     (Fault.SCHEMA, "schema 9 is unknown; right are -4 to 8, and -53", {"schema": 9}),
     (Fault.SCHEMA, "schema -5 is unknown", {"schema": -5}),
@@ -221,7 +226,7 @@ GOOD = histogram_message(count_int=3, sum=4.5, timestamp=1, **POSITIVE)
 def test_an_invalid_histogram_is_refused_by_name_and_its_neighbours_are_not(
     fault: Fault, text: str, fields: dict[str, Any]
 ) -> None:
-    defaults = {} if {"count_int", "count_float"} & fields.keys() else {"count_int": 3}
+    defaults: dict[str, Any] = {} if {"count_int", "count_float"} & fields.keys() else {"count_int": 3}
     got = decode(GOOD, histogram_message(**defaults, **fields), GOOD)
     assert got.faults.tolist() == [0, fault, 0]
     assert text in got.fault_text(1)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +14,7 @@ from shared import control, durable, manifest
 from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import ConfigError
+from tests.earlier_format import formats_of, put_back
 
 
 def open_manifest(settings):
@@ -130,7 +133,7 @@ def test_a_newer_format_is_refused_naming_both_and_left_as_it_is(tmp_path, name)
     path = tmp_path / name
     content = with_checksum({"format": 9, "cluster_id": "abc", "regions": 3})
     path.write_text(content)
-    with pytest.raises(ConfigError, match=f"{path}: it has format 9, and this program reads format 1; start the rel"):
+    with pytest.raises(ConfigError, match=f"{path}: it has format 9, and this program reads format 2; start the rel"):
         open_manifest(settings)
     assert path.read_text() == content
 
@@ -235,3 +238,138 @@ def test_directories_of_shards_are_made_before_the_copy_that_says_so(tmp_path, m
             open_manifest(settings)
     assert open_manifest(settings).shards == 3
     assert {path.name for path in (tmp_path / "shards").iterdir()} == {"0000", "0001", "0002", "manifest.json"}
+
+
+# Earlier formats
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """The settings of a directory in format 1."""
+    settings = Settings(data=tmp_path / "data", shards=3)
+    open_manifest(settings)
+    put_back(settings.data)
+    return settings
+
+
+def upgrades(caplog):
+    return [entry for entry in caplog.records if entry.message == "data directory upgraded"]
+
+
+def test_an_earlier_format_is_upgraded_once_and_the_log_says_what_was_done(earlier, caplog):
+    caplog.set_level(logging.INFO)
+    before = manifest.Manifest.decode((earlier.data / "manifest.json").read_bytes())
+    assert open_manifest(earlier) == before
+    assert formats_of(earlier.data) == (manifest.FORMAT, manifest.FORMAT)
+    assert [entry.fields["before"] for entry in upgrades(caplog)] == list(range(1, manifest.FORMAT))
+    assert "histograms" in upgrades(caplog)[0].fields["added"]
+    content = (earlier.data / "manifest.json").stat()
+    open_manifest(earlier)
+    assert (earlier.data / "manifest.json").stat().st_mtime_ns == content.st_mtime_ns
+    assert len(upgrades(caplog)) == manifest.FORMAT - 1
+
+
+def test_an_upgrade_goes_one_format_at_a_time(earlier, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(manifest, "FORMAT", 4)
+    monkeypatch.setattr(manifest, "ADDITIONS", {2: "a", 3: "b", 4: "c"})
+    open_manifest(earlier)
+    said = [(entry.fields["before"], entry.fields["format"], entry.fields["added"]) for entry in upgrades(caplog)]
+    assert said == [(1, 2, "a"), (2, 3, "b"), (3, 4, "c")]
+    assert formats_of(earlier.data) == (4, 4)
+
+
+def test_what_each_format_adds_is_said():
+    assert list(manifest.ADDITIONS) == list(range(2, manifest.FORMAT + 1))
+
+
+@pytest.mark.parametrize("name", ["open", "replace", "fsync"])
+def test_an_upgrade_that_was_killed_between_two_steps_leaves_one_of_the_two_formats_and_goes_on(
+    tmp_path, monkeypatch, name
+):
+    original = getattr(os, name)
+    seen = set()
+    for calls in range(40):
+        settings = Settings(data=tmp_path / str(calls) / "data", shards=3)
+        first = open_manifest(settings)
+        put_back(settings.data)
+        left = [None] * calls
+
+        def step(*arguments, left=left, **options):
+            if not left:
+                raise KeyboardInterrupt
+            left.pop()
+            return original(*arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, step)
+            try:
+                open_manifest(settings)
+                was_killed = False
+            except KeyboardInterrupt:
+                was_killed = True
+        seen.add(formats_of(settings.data))
+        assert open_manifest(settings) == first
+        assert formats_of(settings.data) == (manifest.FORMAT, manifest.FORMAT)
+        if not was_killed:
+            break
+    assert calls
+    assert not was_killed
+    assert {(1, 1), (manifest.FORMAT, manifest.FORMAT)} <= seen
+    assert (1, manifest.FORMAT) not in seen, "the manifest tells an earlier release, so it is written first"
+
+
+@pytest.mark.parametrize("role", ["coordinator", "workers"])
+def test_a_directory_that_an_earlier_release_uses_is_not_upgraded(earlier, role):
+    lease = manifest.lock(LocalControl(earlier.data), role)
+    with pytest.raises(ConfigError, match=f"is in format 1, .* to format 2, but the process {os.getpid()} of an ear"):
+        open_manifest(earlier)
+    assert formats_of(earlier.data) == (1, 1)
+    lease.close()
+    open_manifest(earlier)
+    assert formats_of(earlier.data) == (2, 2)
+
+
+def test_an_upgraded_directory_is_refused_by_the_release_before_which_leaves_it_as_it_is(earlier, monkeypatch):
+    open_manifest(earlier)
+    content = (earlier.data / "manifest.json").read_bytes()
+    monkeypatch.setattr(manifest, "FORMAT", 1)
+    with pytest.raises(ConfigError, match="it has format 2, and this program reads format 1; start the release that"):
+        open_manifest(earlier)
+    assert (earlier.data / "manifest.json").read_bytes() == content
+
+
+def test_a_copy_that_a_killed_upgrade_has_left_behind_is_written_anew(earlier):
+    open_manifest(earlier)
+    put_back(earlier.data)
+    (earlier.data / "manifest.json").write_bytes(
+        (replace(manifest.Manifest.decode((earlier.data / "manifest.json").read_bytes()), format=2)).encode()
+    )
+    assert formats_of(earlier.data) == (2, 1)
+    open_manifest(earlier)
+    assert formats_of(earlier.data) == (2, 2)
+
+
+def test_a_lost_manifest_of_an_earlier_format_is_restored_from_its_copy_and_upgraded(earlier):
+    (earlier.data / "manifest.json").unlink()
+    with pytest.raises(ConfigError, match=r"restore it from its copy: cp ") as refused:
+        open_manifest(earlier)
+    subprocess.run(str(refused.value).partition("copy: ")[2].split(), check=True)
+    open_manifest(earlier)
+    assert formats_of(earlier.data) == (2, 2)
+
+
+def test_a_start_that_is_refused_upgrades_nothing(earlier):
+    with pytest.raises(ConfigError, match="TRIPTYCH_SHARDS"):
+        open_manifest(replace(earlier, shards=4))
+    shutil.rmtree(earlier.data / "shards" / "0001")
+    with pytest.raises(ConfigError, match="is missing"):
+        open_manifest(earlier)
+    assert formats_of(earlier.data) == (1, 1)
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_format_below_the_first_is_damage(earlier, number):
+    put_back(earlier.data, number, has_copy=False)
+    with pytest.raises(ConfigError, match=f"is damaged .it has format {number}, and the first one is 1"):
+        open_manifest(earlier)

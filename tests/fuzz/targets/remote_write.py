@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,7 @@ from shared.hashing import hash64
 from shared.histograms.batch import STALE_SUM_BITS
 from shared.run_frames import Runs
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
-from shared.wire import Frame
+from tests.fuzz import write_oracle, write_requests
 from tests.fuzz.target import Target
 from tests.unit import exemplar_requests
 
@@ -32,8 +33,12 @@ DECOMPRESSED_BYTES_MAX = 1 << 20
 _STALE = np.array([STALE_SUM_BITS]).view(np.float64).item()
 
 
-def _cut(data: Frame) -> None:
-    _require_as_said(remote_write.cut(data, SHARDS, LIMITS))
+def _cut(data: bytes) -> None:
+    """What is stored is whole, and as much as plain Python says."""
+    cut = remote_write.cut(data, SHARDS, LIMITS)
+    _require_as_said(cut)
+    with suppress(write_oracle.Unclear):
+        _require_as_expected(cut, write_oracle.expected(data, LIMITS))
 
 
 def _require_as_said(cut: Cut) -> None:
@@ -84,16 +89,23 @@ def _require_times(runs: sample_frames.SampleColumns) -> None:
         assert (edges[:, 0] <= edges[:, 1]).all()
 
 
+def _require_as_expected(cut: Cut, expected: write_oracle.Expected) -> None:
+    stored = write_oracle.Expected(cut.samples, cut.histograms, cut.histograms_refused)
+    assert stored == expected, f"stored {stored}, expected {expected}; refused: {cut.refused}"
+
+
 def _request(data: bytes) -> None:
-    _cut(decompression.decompress(data, DECOMPRESSED_BYTES_MAX))
+    _cut(bytes(decompression.decompress(data, DECOMPRESSED_BYTES_MAX)))
 
 
-def _cut_v2(data: Frame) -> None:
+def _cut_v2(data: bytes) -> None:
     """The same of version 2.0, whose labels take what the survey says."""
     surveyed = remote_write_v2.survey(data, LIMITS, DECOMPRESSED_BYTES_MAX)
     cut = remote_write_v2.cut(surveyed, SHARDS, LIMITS)
     assert surveyed.bytes_total <= DECOMPRESSED_BYTES_MAX
     _require_as_said(cut)
+    with suppress(write_oracle.Unclear):
+        _require_as_expected(cut, write_oracle.expected_v2(data, LIMITS))
 
 
 def bodies_v2() -> Iterator[bytes]:
@@ -162,7 +174,12 @@ def strategy(
 
 
 TARGETS = [
-    Target("remote-write", _cut, bodies, strategy),
-    Target("remote-write-v2", _cut_v2, bodies_v2, lambda: strategy(body_v2, exemplar_requests.body_v2)),
+    Target("remote-write", _cut, bodies, lambda: strategy() | write_requests.bodies()),
+    Target(
+        "remote-write-v2",
+        _cut_v2,
+        bodies_v2,
+        lambda: strategy(body_v2, exemplar_requests.body_v2) | write_requests.bodies_v2(),
+    ),
     Target("remote-write-snappy", _request, lambda: [snappy.compress(data) for data in bodies()]),
 ]

@@ -27,6 +27,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "wal-layout": Workload(wal.run_layout, wal.check_layout),
     "sequencer": Workload(sequencer.run, sequencer.check),
     "manifest": Workload(control.run_manifest, control.check_manifest),
+    "upgrade": Workload(control.run_upgrade, control.check_upgrade),
     "catalogue": Workload(control.run_catalogue, control.check_catalogue),
     "store": Workload(store.run, store.check),
     "series": Workload(partial(series.run, "synced"), partial(series.check, "synced")),

@@ -8,7 +8,8 @@ from pathlib import Path
 from coordinator.vectors.catalogue import Catalogue
 from shared.config import Settings
 from shared.control import LocalControl
-from shared.manifest import open_manifest
+from shared.manifest import FORMAT, open_manifest
+from tests.earlier_format import formats_of, put_back
 from tests.powerloss.history import History, require
 from tests.powerloss.recording import Recorder
 
@@ -25,8 +26,25 @@ def run_manifest(root: Path, recorder: Recorder, chance: random.Random) -> None:
 def check_manifest(root: Path, history: History) -> None:
     """The directory keeps its identity from the moment somebody was told it."""
     there = open_manifest(Settings(data=root / "data", shards=SHARDS), LocalControl(root / "data")).cluster_id
-    told = [act.result for act in history.acts if act.is_done]
+    told = [act.result for act in history.acts if act.is_done and act.told[0] == "open"]
     require(all(cluster == there for cluster in told), f"the cluster was {told}, and is {there}")
+
+
+def run_upgrade(root: Path, recorder: Recorder, chance: random.Random) -> None:
+    """A directory of an earlier format that is started, twice."""
+    run_manifest(root, recorder, chance)
+    for _ in range(2):
+        recorder.act(["put back"], lambda: put_back(root / "data") and None)
+        run_manifest(root, recorder, chance)
+
+
+def check_upgrade(root: Path, history: History) -> None:
+    """As `check_manifest`; a start that was told the identity has upgraded the manifest and its copy, the manifest
+    first."""
+    if history.acts and history.acts[-1].is_done and history.acts[-1].told[0] == "open":
+        require(formats_of(root / "data") == (FORMAT, FORMAT), f"the formats are {formats_of(root / 'data')}")
+    check_manifest(root, history)
+    require(formats_of(root / "data") == (FORMAT, FORMAT), f"the formats are {formats_of(root / 'data')}")
 
 
 def run_catalogue(root: Path, recorder: Recorder, chance: random.Random) -> None:
