@@ -24,7 +24,9 @@ from shared.errors import DeadlineExceeded, Overloaded, TooHeavy
 
 T = TypeVar("T")
 
-LIGHT_PLACES = 16
+LIGHT_PLACES = 64
+"""Light queries wait for their turn with all other reads, before they are read (coordinator/waiting_room.py). This
+bounds those that could not wait there, such as pipelined ones."""
 TRIAL_PLACES = 2
 """For queries of which nobody knows whether they are light ones. They must not keep workers from those that are light,
 and each that is heavy after all has had the time of a light one for nothing."""
@@ -179,10 +181,12 @@ class Gate:
         *,
         is_light: bool = False,
         is_heavy: bool = False,
+        is_slow: Callable[[], None] = lambda: None,
     ) -> T:
         """What `attempt` returns. It is called a second time when the first raises TooHeavy. `query` tells the same
         query from others, and is remembered; `deadline` is of `time.monotonic()`. `is_light`: it is expected to be a
-        light one, and leaves the heavy places to others; `is_heavy`: it is not worth trying as a light one.
+        light one, and leaves the heavy places to others; `is_heavy`: it is not worth trying as a light one. `is_slow`
+        is called when it has to wait for a heavy place.
 
         Raises what `attempt` raises, Overloaded when too many wait, DeadlineExceeded.
         """
@@ -202,6 +206,7 @@ class Gate:
                     places.give()
             if restraint is not None:
                 restraint.require_heavy()
+            is_slow()
             await self._wait(self.heavy, client, deadline, HEAVY_WAIT_MAX_S, "heavy")
         started_at = time.monotonic()
         try:
