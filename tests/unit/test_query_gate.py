@@ -352,10 +352,17 @@ async def test_queries_of_which_nothing_is_known_do_not_keep_out_those_that_are_
         await go.wait()
         return place
 
-    unknown = [asyncio.create_task(gate.run("a", n, in_time(), slow)) for n in range(gate_module.TRIAL_PLACES + 1)]
+    told: list[str] = []
+    unknown = [
+        asyncio.create_task(gate.run("a", n, in_time(), slow, is_slow=lambda: told.append("slow")))
+        for n in range(gate_module.TRIAL_PLACES + 1)
+    ]
     await asyncio.sleep(0.01)
     assert (gate.trials.free, gate.trials.waiting) == (0, 1)
+    assert gate.heavy_queries() == 2  # one runs, and one waits to be tried
+    assert told == ["slow"]
     assert await gate.run("a", "q", in_time(), light, is_light=True) == LIGHT
     go.set()
     assert await asyncio.gather(*unknown) == [LIGHT] * len(unknown)
+    assert gate.waits.mean_s() == 0.0  # how long they waited says nothing about the wait of other requests
     assert (gate.trials.free, gate.light.free) == (gate_module.TRIAL_PLACES, gate_module.LIGHT_PLACES)
