@@ -8,6 +8,7 @@ time within which the client must go on (coordinator/connections.py).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,10 @@ RESERVED_SHARE = 8
 at once or only write, the bytes for small bodies."""
 SMALL_BODY_BYTES = 64 << 10
 """A body up to this size may use the bytes that are kept."""
+
+FRESH_S = 0.25
+"""Reads that have been at work for longer are slow ones, or wait for what hangs: they must not keep others from their
+turn."""
 
 
 class Holder:
@@ -53,6 +58,7 @@ class Admission:
         self.requests = 0
         self.announced = 0
         self.body_bytes = 0
+        self._fresh_reads: dict[Holder, float] = {}  # when each began, in this order
         self.heavy_requests: Callable[[], int] = lambda: 0
         """How many of the requests in flight are heavy queries, most of which wait for others to end."""
         self.make_room: Callable[[int], None] = lambda bytes_wanted: None
@@ -64,17 +70,44 @@ class Admission:
         """Requests that are in flight or about to be, without heavy queries."""
         return self.requests + self.announced - self.heavy_requests()
 
-    def announce(self, holder: Holder) -> None:
+    def announce(self, holder: Holder, *, is_read: bool = False) -> None:
         """A request has arrived that will be in flight as soon as the event loop comes to it."""
         if not holder.is_announced:
             holder.is_announced = True
             self.announced += 1
+        if is_read:
+            self._fresh_reads.pop(holder, None)  # of a request before this one: the order is that of the times
+            self._fresh_reads[holder] = time.monotonic()
 
     def begun(self, holder: Holder) -> None:
         """The event loop has come to the request, or its connection is gone."""
         if holder.is_announced:
             holder.is_announced = False
             self.announced -= 1
+
+    def over(self, holder: Holder) -> None:
+        """The request has been answered, or its connection is gone, whether or not it has been in flight."""
+        self.begun(holder)
+        self.is_slow(holder)
+
+    def fresh_reads(self) -> int:
+        """Reads at work that have not been so for long, and have waited neither for their client nor for a heavy
+        place."""
+        return len(self._fresh_reads)
+
+    def is_slow(self, holder: Holder) -> None:
+        """If the request is a read, it is fresh no more."""
+        self._fresh_reads.pop(holder, None)
+
+    def let_reads_age(self) -> None:
+        """Reads that have been at work for FRESH_S are fresh no more. To be called at intervals."""
+        fresh = self._fresh_reads
+        begun_max = time.monotonic() - FRESH_S
+        while fresh:
+            holder, begun = next(iter(fresh.items()))
+            if begun > begun_max:
+                return
+            del fresh[holder]
 
     def enter(self, holder: Holder, *, may_use_reserve: bool) -> None:
         """A request is in flight from now on. Raises Overloaded when there is no place for it."""
@@ -118,6 +151,7 @@ class Admission:
 
     def park(self, holder: Holder) -> None:
         """The request waits for its client from now on, and is not in flight."""
+        self.is_slow(holder)
         if holder.in_flight and not holder.parked:
             self.requests -= 1
             holder.client.requests -= 1

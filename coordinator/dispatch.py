@@ -128,7 +128,7 @@ class Dispatcher:
                 return await traced(request, _route(request), partial(_served, request, match.handler))
             return await _served(request, match.handler)
         finally:
-            self._context.admission.begun(connection_of(request).holder)  # if it was refused before it came to that
+            self._context.admission.over(connection_of(request).holder)
             self._context.waiting_room.admit()
             connection_of(request).rested()
 

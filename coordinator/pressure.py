@@ -40,6 +40,10 @@ CROWD = 48
 also wait if the queue turned out to stand. Nothing is refused before it has stood."""
 LIMIT_MIN, LIMIT_MIN_A_WORKER = 8, 4
 """At least so many requests may be at work: enough to keep all processes busy and to share an fsync."""
+READS_A_WORKER = 12
+"""At most so many fresh reads may be at work at any time: enough to keep all processes busy. Others wait for their turn
+where they can be refused cheaply, from the first request of a burst on. Writes are not bounded so: they share an
+fsync."""
 REFUSED_FROM = 48
 """A request that cannot wait in the waiting room is not refused while fewer are at work, also where the bound is lower.
 A closed loop of some tens of clients, such as a dashboard or a benchmark, is no overload, however slow the machine."""
@@ -74,6 +78,11 @@ STATE_PATHS = ("/-/", "/metrics", "/api/v1/status/", "/api/v1/cluster", "/api/v1
 WRITE_PATHS = frozenset(("/api/v1/write", "/api/v1/log/append", "/api/v1/vector/write"))
 
 
+def is_read(path: str) -> bool:
+    """Whether a request to this path is a read, of which only so many may begin at a time."""
+    return path not in WRITE_PATHS and not path.startswith(STATE_PATHS)
+
+
 class Work(Protocol):
     """The requests that are served."""
 
@@ -81,6 +90,12 @@ class Work(Protocol):
 
     def at_work(self) -> int:
         """Requests in flight, without heavy queries."""
+
+    def fresh_reads(self) -> int:
+        """Of these, reads that began a short time ago."""
+
+    def let_reads_age(self) -> None:
+        """See which of them are fresh no more."""
 
 
 class Pressure:
@@ -104,6 +119,7 @@ class Pressure:
         self._limit: float | None = None  # None: the wait bounds nothing
         self._limit_min = max(LIMIT_MIN, LIMIT_MIN_A_WORKER * settings.worker_count())
         self._ticks_above = self._ticks_bounded = 0
+        self._reads_max = READS_A_WORKER * settings.worker_count()
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -182,8 +198,14 @@ class Pressure:
         return ""
 
     def has_to_wait(self, path: str) -> bool:
-        """Whether a request to this path must wait for its turn. To be asked while `is_on`."""
-        return not (self.has_place() or path.startswith(STATE_PATHS))
+        """Whether a request to this path must wait for its turn."""
+        if path.startswith(STATE_PATHS):
+            return False
+        return not self.has_place() or (path not in WRITE_PATHS and not self.has_place_for_read())
+
+    def has_place_for_read(self) -> bool:
+        """Whether one read more may be at work beside other reads."""
+        return self._work.fresh_reads() < self._reads_max
 
     def has_place(self) -> bool:
         """Whether one request more may be at work."""
@@ -258,6 +280,7 @@ class Pressure:
 
     def look(self, behind_s: float) -> None:
         """See how things are. `behind_s`: by how much the event loop is late."""
+        self._work.let_reads_age()
         self.loop_lag.add(behind_s)
         self.wait_s = max([behind_s, *(waits.taken() for waits in self._waits)])
         self._look_at_memory()

@@ -23,7 +23,7 @@ from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.admission import Holder
 from coordinator.connections import Connections
 from coordinator.early_refusal import end_of_request, path_of_whole, refusal
-from coordinator.pressure import Pressure
+from coordinator.pressure import Pressure, is_read
 from coordinator.request_ids import id_in
 from coordinator.responses import error_answer
 from coordinator.waiting_room import WaitingRoom
@@ -61,6 +61,7 @@ class Connection(RequestHandler):
         "_is_refused",
         "_latest",
         "_pressure",
+        "_requests_answered",
         "_unread",
         "_waiting_room",
         "_wire",
@@ -86,6 +87,9 @@ class Connection(RequestHandler):
         """The transport until the connection is lost; aiohttp forgets it as soon as it has begun to close it."""
         self._body: StreamReader = EMPTY_PAYLOAD
         self._first = self._latest = b""
+        self._requests_answered = 0
+        """Of those that aiohttp has read. It waits for the next one only in a later turn of the event loop, and under
+        pressure many clients are faster than that."""
         self._is_refused = False
         self.head_bytes = 0
         self.path = "/"
@@ -126,7 +130,7 @@ class Connection(RequestHandler):
     def connection_lost(self, error: BaseException | None) -> None:
         self._wire = None
         self._waiting_room.leave(self)
-        self._connections.admission.begun(self.holder)
+        self._connections.admission.over(self.holder)
         self._connections.lost(self)
         super().connection_lost(error)
 
@@ -163,7 +167,8 @@ class Connection(RequestHandler):
         else:
             if not self._pressure.is_on:
                 self._pressure.look_at_crowd()
-            if self._pressure.is_on and self._is_kept(data):
+            is_bounded = self._pressure.is_on or not self._pressure.has_place_for_read()
+            if is_bounded and self._is_kept(data):
                 return
         # The parser forgets the requests that came in one piece with a malformed one, and they would have no answers.
         begin = 0
@@ -183,7 +188,7 @@ class Connection(RequestHandler):
         super().data_received(data)
         if self._request_count != requests:
             self._connections.heard(self)
-            self._connections.admission.announce(self.holder)
+            self._connections.admission.announce(self.holder, is_read=is_read(self._path()))
             if self._messages:
                 self._note_request()
         elif not is_body and data:
@@ -199,8 +204,8 @@ class Connection(RequestHandler):
         """Whether a request is refused here because of overload, or waits for its turn. Both are possible without
         aiohttp, at a tenth of the cost, if it has come in one piece and nothing else is under way on this
         connection."""
-        waiter = self._waiter
-        if waiter is None or waiter.done() or self.head_bytes or self.writing_paused or self._wire is None:
+        is_busy = self._requests_answered != self._request_count or not self._body.is_eof()
+        if is_busy or self.head_bytes or self.writing_paused or self._wire is None:
             return False
         path = path_of_whole(data)
         if path is None:
@@ -215,6 +220,13 @@ class Connection(RequestHandler):
         else:
             self._waiting_room.enter(self, self.holder.client, path)
         return True
+
+    async def _handle_request(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
+        """aiohttp calls this for each request that it has read: it is over when its answer has been written."""
+        try:
+            return await super()._handle_request(*arguments)
+        finally:
+            self._requests_answered += 1
 
     def go_on(self) -> None:
         """It is the turn of the request that has waited."""

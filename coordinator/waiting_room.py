@@ -14,6 +14,7 @@ one client that sends much does not keep the others out.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +28,9 @@ OVERFULL_S = 1.0
 """So long after a request found no room, the newest is first in turn."""
 WAIT_MAX_S, WAIT_OVERFULL_MAX_S = 2.0, 0.03
 """A request is refused when it has waited so long; the second while more comes than leaves."""
+READ_WAIT_MAX_S = 0.1
+"""A read waits no longer than this because of other reads alone. If there is an overload, all requests at work are
+bounded by then, or soon after."""
 
 
 class Visitor(Protocol):
@@ -78,6 +82,8 @@ class WaitingRoom:
         self._refuse_late()
         while stays and self._pressure.has_place():
             visitor = self._next()
+            if visitor is None:
+                return
             del stays[visitor]
             visitor.go_on()
 
@@ -90,11 +96,15 @@ class WaitingRoom:
                 break
             self._refuse(visitor)
 
-    def _next(self) -> Visitor:
-        """Whose turn it is."""
-        stays = self._stays
-        newest_first = len(stays) > ROOM or time.monotonic() < self._overfull_until
-        return min(reversed(stays) if newest_first else stays, key=lambda visitor: stays[visitor].client.requests)
+    def _next(self) -> Visitor | None:
+        """Whose turn it is; None if all that wait are reads, for which there is no place."""
+        stays, now = self._stays, time.monotonic()
+        newest_first = len(stays) > ROOM or now < self._overfull_until
+        waiting: Iterable[Visitor] = reversed(stays) if newest_first else stays
+        if not self._pressure.has_place_for_read():
+            since_max = now - READ_WAIT_MAX_S
+            waiting = [one for one in waiting if stays[one].is_write or stays[one].since <= since_max]
+        return min(waiting, key=lambda visitor: stays[visitor].client.requests, default=None)
 
     def _refuse_least_wanted(self, count: int) -> None:
         """Refuse so many, each of the client with the most requests here: its writes, the oldest first, then others."""

@@ -16,7 +16,7 @@ from coordinator.api import parameters
 from coordinator.api.listed import listed
 from coordinator.calls import FanOut, require_whole
 from coordinator.context import CONTEXT
-from coordinator.protocol import client_of
+from coordinator.protocol import client_of, connection_of
 from coordinator.queries.evaluation import threads_of
 from coordinator.queries.gate import Place
 from coordinator.queries.running import RunningQuery
@@ -68,7 +68,8 @@ async def answer(
 
     async def served(running: RunningQuery) -> web.Response:
         work = running.waits(partial(attempt, running))
-        return await context.gate.run(client, hash((method, packed)), deadline, work)
+        is_slow = partial(context.admission.is_slow, connection_of(request).holder)
+        return await context.gate.run(client, hash((method, packed)), deadline, work, is_slow=is_slow)
 
     shown = " ".join(fields.getall("match[]", ())) if text is None else text
     return await listed(request, method, shown, served)

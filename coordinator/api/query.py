@@ -22,7 +22,7 @@ from coordinator.api.listed import listed
 from coordinator.api.lists import LIMIT_WARNING
 from coordinator.context import CONTEXT
 from coordinator.negotiation import accepts_gzip, boolean
-from coordinator.protocol import client_of
+from coordinator.protocol import client_of, connection_of
 from coordinator.queries.cost import Estimate
 from coordinator.queries.evaluation import (
     Conclusion,
@@ -169,6 +169,7 @@ async def _served(
         running.waits(attempt),
         is_light=estimate.is_light(workers),
         is_heavy=estimate.is_heavy(workers),
+        is_slow=partial(context.admission.is_slow, connection_of(request).holder),
     )
     running.enter("sending")
     if body.whole:

@@ -24,7 +24,9 @@ from shared.errors import DeadlineExceeded, Overloaded, TooHeavy
 
 T = TypeVar("T")
 
-LIGHT_PLACES = 16
+LIGHT_PLACES = 64
+"""Light queries wait for their turn with all other reads, before they are read (coordinator/waiting_room.py). This
+bounds those that could not wait there, such as pipelined ones."""
 TRIAL_PLACES = 2
 """For queries of which nobody knows whether they are light ones. They must not keep workers from those that are light,
 and each that is heavy after all has had the time of a light one for nothing."""
@@ -167,8 +169,9 @@ class Gate:
         self._light = replace(LIGHT, processor_s=LIGHT_PROCESSOR_S * slowness)
 
     def heavy_queries(self) -> int:
-        """Queries that run in a heavy place or wait for one."""
-        return self._heavy_places - self.heavy.free + self.heavy.waiting
+        """Queries that run in a heavy place or wait for one, or wait to be tried: light requests do not wait for
+        them."""
+        return self._heavy_places - self.heavy.free + self.heavy.waiting + self.trials.waiting
 
     async def run(
         self,
@@ -179,10 +182,12 @@ class Gate:
         *,
         is_light: bool = False,
         is_heavy: bool = False,
+        is_slow: Callable[[], None] = lambda: None,
     ) -> T:
         """What `attempt` returns. It is called a second time when the first raises TooHeavy. `query` tells the same
         query from others, and is remembered; `deadline` is of `time.monotonic()`. `is_light`: it is expected to be a
-        light one, and leaves the heavy places to others; `is_heavy`: it is not worth trying as a light one.
+        light one, and leaves the heavy places to others; `is_heavy`: it is not worth trying as a light one. `is_slow`
+        is called when it has to wait for a heavy place, or to be tried.
 
         Raises what `attempt` raises, Overloaded when too many wait, DeadlineExceeded.
         """
@@ -193,7 +198,11 @@ class Gate:
         if prefers_light or is_restrained or self._is_full() or not self.heavy.take_now():
             if not is_heavy and not was_heavy:
                 places = self.light if is_light else self.trials
-                await self._take_light(places, client, deadline)
+                if is_light:
+                    await self._take_light(client, deadline)
+                elif not places.take_now():
+                    is_slow()
+                    await self._wait(places, client, deadline, LIGHT_WAIT_MAX_S, "light")
                 try:
                     return await attempt(self._light)
                 except TooHeavy:
@@ -202,6 +211,7 @@ class Gate:
                     places.give()
             if restraint is not None:
                 restraint.require_heavy()
+            is_slow()
             await self._wait(self.heavy, client, deadline, HEAVY_WAIT_MAX_S, "heavy")
         started_at = time.monotonic()
         try:
@@ -213,14 +223,14 @@ class Gate:
             if time.monotonic() - started_at < self._light.processor_s:
                 self._known.pop(query, None)
 
-    async def _take_light(self, places: Places, client: Hashable, deadline: float) -> None:
-        """Take one of these places. Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""
-        if places.take_now():
+    async def _take_light(self, client: Hashable, deadline: float) -> None:
+        """Take a light place. Raises Overloaded, or DeadlineExceeded when the query's own time ends first."""
+        if self.light.take_now():
             self.waits.add(0.0)
             return
         waits_from = time.monotonic()
         try:
-            await self._wait(places, client, deadline, LIGHT_WAIT_MAX_S, "light")
+            await self._wait(self.light, client, deadline, LIGHT_WAIT_MAX_S, "light")
         finally:
             self.waits.add((time.monotonic() - waits_from) * 1000)
 

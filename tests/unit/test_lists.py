@@ -11,9 +11,11 @@ import msgspec
 import pytest
 from multidict import MultiDict
 
+from coordinator.admission import Admission, Holder
 from coordinator.api import listed, lists
 from coordinator.api.lists import LIGHT_REPLY_BYTES_MAX
 from coordinator.calls import FanOut, WorkerReply
+from coordinator.clients import Client
 from coordinator.context import CONTEXT
 from coordinator.queries.gate import HEAVY, LIGHT, Gate
 from coordinator.queries.running import RunningQueries
@@ -54,11 +56,14 @@ async def answered(workers: Workers, monkeypatch: pytest.MonkeyPatch, *, heavy_p
     for module in (lists, listed):
         monkeypatch.setattr(module, "client_of", lambda request: "client")
     running = RunningQueries(shows_texts=True, ended=lambda _: None)
-    context = SimpleNamespace(links=workers, gate=Gate(1), settings=Settings(), running=running)
+    settings = Settings()
+    admission = Admission(settings)
+    context = SimpleNamespace(links=workers, gate=Gate(1), settings=settings, running=running, admission=admission)
     context.gate.heavy.free = heavy_places
     if not heavy_places:  # the place comes free when the light attempt has ended
         context.gate.heavy.take = taken
-    request: Any = SimpleNamespace(app={CONTEXT: context})
+    protocol = SimpleNamespace(holder=Holder(Client("client")))
+    request: Any = SimpleNamespace(app={CONTEXT: context}, protocol=protocol)
     response = await lists.answer(request, MultiDict(fields), "series.names", Names(), merge)
     return json.loads(response.body)  # type: ignore[arg-type]
 

@@ -21,10 +21,18 @@ DELETE = "/api/v1/vector/delete"
 @dataclass
 class Work:
     requests: int = 0
+    reads: int = 0
     requests_max: int = 1024
+    looks: int = 0
 
     def at_work(self) -> int:
         return self.requests
+
+    def fresh_reads(self) -> int:
+        return self.reads
+
+    def let_reads_age(self) -> None:
+        self.looks += 1
 
 
 class Memory:
@@ -169,6 +177,29 @@ def test_a_request_waits_for_its_turn_from_the_bound_on_and_the_state_is_told_at
     assert pressure.has_to_wait(READ)
     assert pressure.has_to_wait(WRITE)
     assert not pressure.has_to_wait(STATE)
+
+
+def test_reads_wait_for_their_turn_from_the_first_burst_on_and_writes_do_not() -> None:
+    service = Service(workers=3)
+    pressure = service.pressure
+    service.work.reads = 3 * module.READS_A_WORKER - 1
+    assert pressure.has_place_for_read()
+    assert not pressure.has_to_wait(READ)
+    service.work.reads += 1
+    assert not pressure.has_place_for_read()
+    assert pressure.has_to_wait(READ)
+    assert not pressure.has_to_wait(WRITE)
+    assert not pressure.has_to_wait(STATE)
+    assert pressure.has_place()
+    assert not pressure.is_on
+    assert service.refused() == []
+    service.look(times=2)
+    assert service.work.looks == 2
+
+
+@pytest.mark.parametrize(("path", "expected"), [(READ, True), (DELETE, True), (WRITE, False), (STATE, False)])
+def test_which_requests_are_reads(path: str, expected: bool) -> None:
+    assert module.is_read(path) is expected
 
 
 def test_heavy_queries_are_refused_when_many_wait_for_their_turn(service: Service) -> None:

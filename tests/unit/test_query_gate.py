@@ -316,6 +316,19 @@ async def test_a_heavy_query_that_has_waited_too_long_is_refused(monkeypatch: py
     await running
 
 
+async def test_who_waits_for_a_heavy_place_is_told_to_be_slow() -> None:
+    gate, go, told = Gate(1), asyncio.Event(), []
+    first = Heavy(go)
+    running = asyncio.create_task(gate.run("a", "first", in_time(), first, is_slow=lambda: told.append("first")))
+    await started(first)
+    assert await gate.run("a", "q", in_time(), light, is_slow=lambda: told.append("light")) == LIGHT
+    waiting = asyncio.create_task(gate.run("a", "second", in_time(), Heavy(go), is_slow=lambda: told.append("second")))
+    await asyncio.sleep(0.01)
+    assert told == ["second"]
+    go.set()
+    await asyncio.gather(running, waiting)
+
+
 async def test_a_query_whose_estimate_is_light_leaves_the_heavy_place_to_others() -> None:
     gate = Gate(1)
     assert await gate.run("a", "q", in_time(), light, is_light=True) == LIGHT
@@ -339,10 +352,17 @@ async def test_queries_of_which_nothing_is_known_do_not_keep_out_those_that_are_
         await go.wait()
         return place
 
-    unknown = [asyncio.create_task(gate.run("a", n, in_time(), slow)) for n in range(gate_module.TRIAL_PLACES + 1)]
+    told: list[str] = []
+    unknown = [
+        asyncio.create_task(gate.run("a", n, in_time(), slow, is_slow=lambda: told.append("slow")))
+        for n in range(gate_module.TRIAL_PLACES + 1)
+    ]
     await asyncio.sleep(0.01)
     assert (gate.trials.free, gate.trials.waiting) == (0, 1)
+    assert gate.heavy_queries() == 2  # one runs, and one waits to be tried
+    assert told == ["slow"]
     assert await gate.run("a", "q", in_time(), light, is_light=True) == LIGHT
     go.set()
     assert await asyncio.gather(*unknown) == [LIGHT] * len(unknown)
+    assert gate.waits.mean_s() == 0.0  # how long they waited says nothing about the wait of other requests
     assert (gate.trials.free, gate.light.free) == (gate_module.TRIAL_PLACES, gate_module.LIGHT_PLACES)

@@ -16,10 +16,14 @@ READ, WRITE = "/api/v1/query", "/api/v1/log/append"
 class Pressure:
     def __init__(self) -> None:
         self.places = 0
+        self.places_for_reads = 1 << 30
         self.is_standing = True
 
     def has_place(self) -> bool:
         return self.places > 0
+
+    def has_place_for_read(self) -> bool:
+        return self.places_for_reads > 0
 
     def gave_up(self, what: str, waiting: int) -> str:
         return f"{what} {waiting}"
@@ -162,6 +166,32 @@ def test_nobody_waits_long_while_more_comes_than_leaves(house: House, clock: lis
     clock[0] += module.WAIT_OVERFULL_MAX_S / 2
     assert house.turns(2)[-1] == "new"
     assert len(house.room) == 0
+
+
+def test_writes_go_on_while_reads_wait_for_other_reads_but_no_read_waits_long_for_that(
+    house: House, clock: list[float]
+) -> None:
+    client = Client("a")
+    house.pressure.places_for_reads = 0
+    house.enters("read", client)
+    house.enters("write", client, WRITE)
+    assert house.turns(5) == ["write"]
+    clock[0] += module.READ_WAIT_MAX_S / 2
+    house.enters("young", client)
+    assert house.turns(5) == []
+    clock[0] += module.READ_WAIT_MAX_S / 2
+    assert house.turns(5) == ["read"]
+    house.pressure.places_for_reads = 1
+    assert house.turns(5) == ["young"]
+
+
+def test_a_read_that_has_waited_for_other_reads_still_waits_for_the_bound_on_all(
+    house: House, clock: list[float]
+) -> None:
+    house.pressure.places_for_reads = 0
+    house.enters("read", Client("a"))
+    clock[0] += module.READ_WAIT_MAX_S
+    assert house.turns(0) == []
 
 
 def test_who_has_gone_has_no_turn(house: House) -> None:

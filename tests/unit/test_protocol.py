@@ -1,0 +1,133 @@
+"""Which requests of a connection wait for their turn, unread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from aiohttp import web
+
+from coordinator.admission import Admission
+from coordinator.connections import Connections
+from coordinator.protocol import Connection, Server
+from shared.config import Settings
+
+FIRST, SECOND = (f"GET /{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for name in ("first", "second"))
+CONNECTIONS = 10
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written. `written`: called for each piece."""
+
+    def __init__(self, written: Callable[[], None]) -> None:
+        super().__init__()
+        self.data = b""
+        self._written = written
+
+    def write(self, data: Any) -> None:
+        self.data += bytes(data)
+        self._written()
+
+    def writelines(self, pieces: Any) -> None:
+        self.write(b"".join(pieces))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    close = abort
+
+    @property
+    def answers(self) -> int:
+        return self.data.count(b"HTTP/1.1 200")
+
+
+class Rig:
+    """One connection in a service in which all but the first request have to wait."""
+
+    def __init__(self) -> None:
+        self.waiting: list[str] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        settings = Settings()
+        pressure = SimpleNamespace(
+            is_on=True,
+            memory_refusal=lambda path: "",
+            has_to_wait=lambda path: path != "/first",
+            has_place_for_read=lambda: False,
+        )
+        room = SimpleNamespace(
+            enter=lambda visitor, client, path: self.waiting.append(path),
+            leave=lambda visitor: bool(self.waiting and self.waiting.pop()),
+        )
+        access = SimpleNamespace(tls=None, headers={}, header_lines=b"")
+        registry = Connections(settings, Admission(settings), CONNECTIONS)
+        server = Server(self._answer, registry, pressure, room, access)  # type: ignore[arg-type]
+        self.connection = server()
+        assert isinstance(self.connection, Connection)
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        await self.go.wait()
+        return web.Response(text=request.path)
+
+    def connect(self, written: Callable[[], None]) -> Wire:
+        wire = Wire(written)
+        self.connection.connection_made(wire)
+        return wire
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not is_true():
+            await asyncio.sleep(0.001)
+
+
+async def test_a_request_that_comes_as_soon_as_the_one_before_it_is_answered_waits_for_its_turn() -> None:
+    rig = Rig()
+    loop = asyncio.get_running_loop()
+
+    def written() -> None:
+        if wire.answers == 1:
+            loop.call_soon(rig.connection.data_received, SECOND)  # before aiohttp waits for the next request
+
+    wire = rig.connect(written)
+    rig.connection.data_received(FIRST)
+    await until(lambda: rig.waiting == ["/second"])
+    assert wire.answers == 1
+    rig.connection.go_on()
+    await until(lambda: wire.answers == 2)
+    rig.connection.connection_lost(None)
+
+
+async def test_the_first_request_of_a_connection_waits_for_its_turn() -> None:
+    rig = Rig()
+    wire = rig.connect(lambda: None)
+    rig.connection.data_received(SECOND)  # before aiohttp has begun with the connection
+    assert rig.waiting == ["/second"]
+    rig.connection.go_on()
+    await until(lambda: wire.answers == 1)
+    rig.connection.connection_lost(None)
+
+
+async def test_a_request_behind_one_that_is_not_answered_does_not_wait_in_the_room() -> None:
+    rig = Rig()
+    rig.go.clear()
+    wire = rig.connect(lambda: None)
+    rig.connection.data_received(FIRST)
+    rig.connection.data_received(SECOND)
+    await asyncio.sleep(0.01)
+    rig.connection.data_received(SECOND)
+    assert rig.waiting == []
+    rig.go.set()
+    await until(lambda: wire.answers == 3)
+    rig.connection.connection_lost(None)
