@@ -14,7 +14,7 @@ from shared.processor_time import ProcessorTime
 from shared.promql.ast import Matcher, VectorSelector
 from shared.promql.engine import range_functions, readings, scan
 from shared.promql.engine.invariance import step_invariant
-from shared.promql.engine.kernels.counters import extrapolation
+from shared.promql.engine.kernels.extrapolation import extrapolation
 from shared.promql.model import Grid, RangeVector, Samples
 from shared.promql.parser import parse
 from tests.unit.engine_answers import at, remarks, rows, source

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 
 CHUNK_SAMPLES_MIN = 4
 CHUNK_SAMPLES_MAX = 256
@@ -125,12 +125,21 @@ def bound(ids: np.ndarray, start: int, end: int, links: np.ndarray, shapes: np.n
     return total
 
 
+@inlined(allocates=False)
+def _copy(source: np.ndarray, target: np.ndarray) -> None:
+    """Copy an array to one of the same length: the compiler sees that no index is negative, and copies several numbers
+    at a time."""
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
 @kernel(
     types.void(
         _INTS_IN, types.int64, types.int64, _SHORTS, _SHORTS, _LONGS, _INTS, _FLOATS, _INTS, _INTS, _INTS, _FLOATS,
         _INTS,
     ),
     first=True,
+    allocates=False,
 )  # fmt: skip
 def read(
     ids: np.ndarray,
@@ -159,12 +168,10 @@ def read(
             if latest >= start and earliest <= end:
                 place, used = places[chunk, PLACE], np.int64(shapes[chunk, USED])
                 if earliest >= start and latest <= end:
-                    for j in range(used):
-                        times[out + j] = arena_times[place + j]
-                        values[out + j] = arena_values[place + j]
+                    _copy(arena_times[place : place + used], times[out : out + used])
+                    _copy(arena_values[place : place + used], values[out : out + used])
                     if has_starts:
-                        for j in range(used):
-                            starts[out + j] = arena_starts[place + j]
+                        _copy(arena_starts[place : place + used], starts[out : out + used])
                     out += used
                 else:
                     for j in range(place, place + used):

@@ -39,6 +39,9 @@ def _counter(op: int) -> Callable[[Reading], None]:
                 reading.present,
             )  # fmt: skip
             return
+        if op in (counters.IRATE, counters.IDELTA):
+            counters.last_changes(op, *reading.series, began, *reading.edges, reading.out, reading.present)
+            return
         counters.counters(op, *reading.series, began, starts, *reading.edges, reading.out, reading.present)
 
     return run

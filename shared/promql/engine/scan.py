@@ -26,7 +26,7 @@ READ_SERIES, LIGHT_READ_SERIES = 256, 32
 """Series in a selector's first read, before the number of samples per series is known. A light query reads less at a
 time, since it is to stop soon after its processor time has been used up."""
 
-READ_SAMPLES, LIGHT_READ_SAMPLES = 1 << 19, 1 << 16
+READ_SAMPLES, LIGHT_READ_SAMPLES = 1 << 17, 1 << 16
 """The number of samples that a read aims at: 8 MB of timestamps and values stay near the processor's cache."""
 
 INFO_TIMES = "times of info samples"

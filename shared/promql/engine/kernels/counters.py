@@ -1,6 +1,8 @@
 """Functions of counters and of differences: from the first to the last sample of a window, resets accounted for.
 
-Shapes as in `windows`.
+Shapes as in `windows`. Targets are scraped at once, so most series have the times of the series before them. Where the
+windows begin and end, and how far they are extrapolated, is then known already, and a window costs a few operations
+that the processor does for several steps at a time.
 """
 
 from __future__ import annotations
@@ -8,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
+from shared.promql.engine.kernels.extrapolation import factor, limited_start, reach
 from shared.promql.engine.kernels.windows import (
     EDGES,
     EXACT_INTEGER,
@@ -25,8 +28,19 @@ from shared.promql.model import Bool, Float, Int
 
 RATE, INCREASE, DELTA, IRATE, IDELTA = 0, 1, 2, 3, 4
 
+INTERVAL, TO_START, TO_END, FACTOR = 0, 1, 2, 3
+"""The rows of `reaches`."""
 
-@kernel(types.boolean(FLOATS, FLAGS, types.int64), error_model="numpy")
+FLAGS_OUT = types.boolean[::1]
+_PLACES = types.uint64[::1]
+_PLACES_IN = types.Array(types.uint64, 1, "C", readonly=True)
+"""Numba takes negative indices to count from the end, and loops that might have any are not vectorised."""
+_BUFFER = types.float64[::1]
+_REACHES = types.float64[:, ::1]
+_REACHES_IN = types.Array(types.float64, 2, "C", readonly=True)
+
+
+@kernel(types.boolean(FLOATS, FLAGS, types.int64), error_model="numpy", allocates=False)
 def is_reset(values: Float, began: Bool, i: int) -> bool:
     """Whether the counter was reset between samples i-1 and i: it fell, or its start timestamp says so."""
     return values[i] < values[i - 1] or (began.size > 0 and began[i])
@@ -37,6 +51,7 @@ def is_reset(values: Float, began: Bool, i: int) -> bool:
         FLOATS, FLAGS, types.int64, types.int64, types.int64[::1], types.float64[::1]
     ),
     error_model="numpy",
+    allocates=False,
 )
 def counter_resets(values: Float, began: Bool, begin: int, end: int, resets: Int, sums: Float) -> tuple[int, bool]:
     """Collect a series' resets: `resets[j]` is the index of the sample after the j-th, `sums[j]` the sum of the values
@@ -56,7 +71,9 @@ def counter_resets(values: Float, began: Bool, begin: int, end: int, resets: Int
     return n, exact and total < EXACT_INTEGER
 
 
-@kernel(types.float64(FLOATS, INTS, FLOATS, types.int64, types.int64, types.boolean), error_model="numpy")
+@kernel(
+    types.float64(FLOATS, INTS, FLOATS, types.int64, types.int64, types.boolean), error_model="numpy", allocates=False
+)
 def lost_at(values: Float, resets: Int, sums: Float, left: int, right: int, exact: bool) -> float:
     """The sum of the values lost at the resets left ≤ j < right of `counter_resets`."""
     if exact:
@@ -67,57 +84,99 @@ def lost_at(values: Float, resets: Int, sums: Float, left: int, right: int, exac
     return total
 
 
-@kernel(
-    types.float64(
-        types.float64,
-        types.float64,
-        types.int64,
-        types.int64,
-        types.int64,
-        types.int64,
-        types.int64,
-        types.int64,
-        types.boolean,
-    ),
-    error_model="numpy",
-)
-def extrapolation(
-    result: float,
-    first_value: float,
-    first_t: int,
-    last_t: int,
-    samples: int,
-    from_t: int,
-    to_t: int,
-    zero_t: int,
-    counter: bool,
-) -> float:
-    """The factor by which an increase between the first and last sample (`result`) grows when it is extrapolated to the
-    window's bounds as Prometheus does.
+@inlined(error_model="numpy")
+def same_times(timestamps: Int, starts: Int, a: int, b: int, size: int) -> bool:
+    """Whether the samples from `a` and from `b` on, `size` ≥ 1 each, have equal times and equal start timestamps."""
+    if timestamps[a] != timestamps[b] or timestamps[a + size - 1] != timestamps[b + size - 1]:
+        return False
+    differs = 0
+    these, those = timestamps[a : a + size], timestamps[b : b + size]
+    for i in range(size):
+        differs |= these[i] ^ those[i]
+    if starts.size > 0:
+        these, those = starts[a : a + size], starts[b : b + size]
+        for i in range(size):
+            differs |= these[i] ^ those[i]
+    return differs == 0
 
-    A counter is not extrapolated to below zero. `zero_t` > `from_t` is a time the counter is known to have been zero;
-    `result` then counts from there.
+
+@kernel(types.boolean(FLOATS, FLAGS), error_model="numpy", allocates=False)
+def any_reset(values: Float, began: Bool) -> bool:
+    """Whether there is a reset between any two of the samples, as `is_reset` has it."""
+    count = 0
+    before, after = values[:-1], values[1:]
+    for i in range(len(after)):
+        count += after[i] < before[i]
+    for i in range(1, len(began)):
+        count += began[i]
+    return count > 0
+
+
+@kernel(
+    types.void(INTS, INTS, *EDGES, types.boolean, _PLACES, _PLACES, FLAGS_OUT, FLAGS_OUT, _REACHES),
+    error_model="numpy",
+    allocates=False,
+)
+def spans(
+    timestamps: Int,
+    starts: Int,
+    first: int,
+    step: int,
+    range_ms: int,
+    counter: bool,
+    lows: Int,
+    lasts: Int,
+    from_zero: Bool,
+    ok: Bool,
+    reaches: Float,
+) -> None:
+    """Fill what the windows over one series have that does not depend on its values.
+
+    `lows`, `lasts`: the places of the first and the last sample; `from_zero`: whether the counter is known to have
+    been zero after the window's start; `ok`: whether there is an answer; `reaches`: float64[4, steps], see `reach`, and
+    the factor. Where there is no answer, they have what is harmless.
     """
-    # All times are in ms, which cancel out. Products stand in for quotients, because divisions dominate the cost.
-    to_start = float(first_t - from_t)
-    to_end = float(to_t - last_t)
-    interval = float(last_t - first_t)
-    gaps = float(max(samples - 1, 1))
-    threshold = 1.1 * interval
-    half_average = 0.0
-    if to_start * gaps >= threshold or to_end * gaps >= threshold:
-        half_average = interval / gaps / 2
-    if zero_t > from_t:
-        interval = float(last_t - zero_t)
-        to_start = 0.0
-    elif to_start * gaps >= threshold:
-        to_start = half_average
-    limited = counter and zero_t <= from_t and result > 0 and first_value >= 0
-    if limited and interval * first_value < to_start * result:
-        to_start = min(to_start, interval * (first_value / result))
-    if to_end * gaps >= threshold:
-        to_end = half_average
-    return (interval + to_start + to_end) / interval
+    lo = hi = 0
+    for k in range(len(ok)):
+        to_t = first + k * step
+        from_t = to_t - range_ms
+        hi = advance(timestamps, hi, len(timestamps), to_t)
+        lo = advance(timestamps, lo, hi, from_t)
+        zero_t = from_t
+        if counter and starts.size > 0 and hi > lo and starts[lo] != 0 and starts[lo] < timestamps[lo]:
+            zero_t = max(from_t, starts[lo])
+        from_zero[k] = zero_t > from_t
+        ok[k] = hi - lo >= 2 or (hi - lo == 1 and zero_t > from_t)
+        lows[k] = lasts[k] = 0
+        interval, to_start, to_end = 1.0, 0.0, 0.0
+        if ok[k]:
+            lows[k], lasts[k] = lo, hi - 1
+            interval, to_start, to_end = reach(timestamps[lo], timestamps[hi - 1], hi - lo, from_t, to_t, zero_t)
+        reaches[INTERVAL, k], reaches[TO_START, k], reaches[TO_END, k] = interval, to_start, to_end
+        reaches[FACTOR, k] = factor(interval, to_start, to_end)
+
+
+@kernel(
+    types.void(FLOATS, FLAGS, _PLACES_IN, _PLACES_IN, types.int64[::1], types.int64[::1], _BUFFER, _BUFFER),
+    error_model="numpy",
+    allocates=False,
+)
+def add_lost(
+    values: Float, began: Bool, lows: Int, lasts: Int, resets: Int, counts: Int, sums: Float, rises: Float
+) -> None:
+    """Add to the rise of each window what its counter lost at resets. `resets`, `counts` and `sums` have room for one
+    more than there are samples."""
+    n, exact = counter_resets(values, began, 0, len(values), resets, sums)
+    resets[n] = len(values)
+    counts[: resets[0]] = 0
+    for j in range(n):
+        counts[resets[j] : resets[j + 1]] = j + 1
+    for k in range(len(rises)):
+        left, right = counts[lows[k]], counts[lasts[k]]
+        if exact:
+            rises[k] += sums[right] - sums[left]
+        elif right > left:
+            rises[k] += lost_at(values, resets, sums, left, right, exact)
 
 
 @kernel(types.void(types.int64, *SERIES, FLAGS, INTS, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")
@@ -134,53 +193,100 @@ def counters(
     out: Float,
     present: Bool,
 ) -> None:
-    """RATE, INCREASE, DELTA, IRATE, IDELTA.
+    """RATE, INCREASE, DELTA.
 
     `began`: bool[m] or empty: whether start timestamps say that the counter was reset before that sample; `starts`:
     int64[m] or empty: the samples' start timestamps, in ms. The values lost at resets are summed for each window in
     order, or, where all are integers (the sum is then exact in any order), by a difference of prefix sums.
     """
     longest = longest_series(offsets)
-    resets = np.empty(longest + 1, np.int64)
-    sums = np.empty(longest + 1, np.float64)
-    counter = op != DELTA and op != IDELTA
+    resets, counts = np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
+    sums = np.empty(longest + 1)
+    steps = out.shape[1]
+    lows, lasts = np.empty(steps, np.uint64), np.empty(steps, np.uint64)
+    from_zero, ok = np.empty(steps, np.bool_), np.empty(steps, np.bool_)
+    reaches = np.empty((4, steps))
+    lowest, rises = np.empty(steps), np.empty(steps)
+    counter = op != DELTA
+    seconds = range_ms / 1000.0 if op == RATE else 1.0
+    known = -1
     for s in range(out.shape[0]):
-        lo = offsets[s]
-        hi = lo
+        begin, end = offsets[s], offsets[s + 1]
+        if begin == end:
+            present[s, :] = False
+            continue
+        if (
+            known < 0
+            or end - begin != offsets[known + 1] - offsets[known]
+            or not same_times(timestamps, starts, offsets[known], begin, end - begin)
+        ):
+            own_starts = starts[begin:end] if starts.size > 0 else starts
+            spans(
+                timestamps[begin:end], own_starts, first, step, range_ms, counter, lows, lasts, from_zero, ok, reaches
+            )
+            known = s
+        present[s, :] = ok
+        own = values[begin:end]
+        for k in range(steps):
+            lowest[k] = own[lows[k]]
+            rises[k] = own[lasts[k]] - lowest[k] + 0.0  # not −0
+        if starts.size > 0:
+            for k in range(steps):
+                if from_zero[k]:
+                    rises[k] = own[lasts[k]] + 0.0
+        own_began = began[begin:end] if began.size > 0 else began
+        if counter and any_reset(own, own_began):
+            add_lost(own, own_began, lows, lasts, resets, counts, sums, rises)
+        extrapolate(lowest, rises, reaches, counter, seconds, out[s])
+
+
+@kernel(
+    types.void(FLOATS, FLOATS, _REACHES_IN, types.boolean, types.float64, _BUFFER), error_model="numpy", allocates=False
+)
+def extrapolate(lowest: Float, rises: Float, reaches: Float, counter: bool, seconds: float, out: Float) -> None:
+    """Fill out[k] with the rise of window k, extrapolated, by `seconds`. `lowest`: the windows' first values; `reaches`
+    as of `spans`."""
+    intervals, to_starts, to_ends, factors = reaches[INTERVAL], reaches[TO_START], reaches[TO_END], reaches[FACTOR]
+    limited = 0
+    for k in range(len(out)):
+        out[k] = rises[k] * factors[k] / seconds
+        limited += (rises[k] > 0) & (lowest[k] >= 0) & (intervals[k] * lowest[k] < to_starts[k] * rises[k])
+    if not counter or not limited:
+        return
+    for k in range(len(out)):
+        to_start = limited_start(rises[k], lowest[k], intervals[k], to_starts[k])
+        if to_start != to_starts[k]:
+            out[k] = rises[k] * factor(intervals[k], to_start, to_ends[k]) / seconds
+
+
+@kernel(types.void(types.int64, *SERIES, FLAGS, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")
+def last_changes(
+    op: int,
+    offsets: Int,
+    timestamps: Int,
+    values: Float,
+    began: Bool,
+    first: int,
+    step: int,
+    range_ms: int,
+    out: Float,
+    present: Bool,
+) -> None:
+    """IRATE, IDELTA: between the last two samples of a window. `began` as of `counters`."""
+    counter = op == IRATE
+    for s in range(out.shape[0]):
+        lo = hi = offsets[s]
         end = offsets[s + 1]
-        n = 0
-        exact = True
-        if op <= INCREASE:
-            n, exact = counter_resets(values, began, lo, end, resets, sums)
-        left = 0
-        right = 0
         for k in range(out.shape[1]):
             to_t = first + k * step
-            from_t = to_t - range_ms
             hi = advance(timestamps, hi, end, to_t)
-            lo = advance(timestamps, lo, hi, from_t)
-            zero_t = from_t
-            if counter and starts.size > 0 and hi > lo and starts[lo] != 0 and starts[lo] < timestamps[lo]:
-                zero_t = max(from_t, starts[lo])
-            ok = hi - lo >= 2 or (hi - lo == 1 and zero_t > from_t and op <= INCREASE)
-            present[s, k] = ok
-            if not ok:
+            lo = advance(timestamps, lo, hi, to_t - range_ms)
+            present[s, k] = hi - lo >= 2
+            if not present[s, k]:
                 continue
-            if op >= IRATE:
-                value = values[hi - 1]
-                if not (counter and is_reset(values, began, hi - 1)):
-                    value -= values[hi - 2]
-                if op == IRATE:
-                    value /= (timestamps[hi - 1] - timestamps[hi - 2]) / 1000.0
-                out[s, k] = value
-                continue
-            value = values[hi - 1] if zero_t > from_t else values[hi - 1] - values[lo]
-            while left < n and resets[left] <= lo:
-                left += 1
-            while right < n and resets[right] < hi:
-                right += 1
-            value += lost_at(values, resets, sums, left, right, exact)
-            value *= extrapolation(
-                value, values[lo], timestamps[lo], timestamps[hi - 1], hi - lo, from_t, to_t, zero_t, counter
-            )
-            out[s, k] = value / (range_ms / 1000.0) if op == RATE else value
+            value = values[hi - 1]
+            if not (counter and is_reset(values, began, hi - 1)):
+                value -= values[hi - 2]
+            if counter:
+                value /= (timestamps[hi - 1] - timestamps[hi - 2]) / 1000.0
+            out[s, k] = value

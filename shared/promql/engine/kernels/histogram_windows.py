@@ -10,8 +10,8 @@ from typing import Any
 from numba import types
 
 from shared.kernels import inlined, kernel
-from shared.promql.engine.kernels.counters import extrapolation
 from shared.promql.engine.kernels.extended import next_window
+from shared.promql.engine.kernels.extrapolation import extrapolation
 from shared.promql.engine.kernels.windows import EDGES, FLAGS, FLOATS, INTS, advance
 from shared.promql.model import Bool, Float, Int
 

@@ -30,7 +30,7 @@ EXACT_INTEGER = 2.0**53
 """Sums of integers below this magnitude are exact in any order, and so are differences of prefix sums."""
 
 
-@kernel(types.int64(INTS, types.int64, types.int64, types.int64), error_model="numpy")
+@kernel(types.int64(INTS, types.int64, types.int64, types.int64), error_model="numpy", allocates=False)
 def advance(timestamps: Int, at: int, end: int, limit: int) -> int:
     """The first index ≥ `at` whose timestamp is past `limit`."""
     while at < end and timestamps[at] <= limit:
@@ -38,7 +38,7 @@ def advance(timestamps: Int, at: int, end: int, limit: int) -> int:
     return at
 
 
-@kernel(types.int64(INTS), error_model="numpy")
+@kernel(types.int64(INTS), error_model="numpy", allocates=False)
 def longest_series(offsets: Int) -> int:
     """The largest number of samples of a series."""
     longest = 0

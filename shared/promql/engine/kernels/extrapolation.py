@@ -1,0 +1,84 @@
+"""Extrapolation of an increase to the bounds of its window, as Prometheus does it.
+
+Source: https://prometheus.io/docs/prometheus/latest/querying/functions/#rate. All times are in ms, which cancel out.
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from shared.kernels import inlined, kernel
+
+
+@inlined(error_model="numpy")
+def reach(first_t: int, last_t: int, samples: int, from_t: int, to_t: int, zero_t: int) -> tuple[float, float, float]:
+    """(time between the first and the last sample, and how far beyond each of them the window's bounds are taken to
+    have samples). From `zero_t` on, where it is later than the window's start, instead of from the first sample on."""
+    # Products stand in for quotients, because divisions dominate the cost.
+    to_start = float(first_t - from_t)
+    to_end = float(to_t - last_t)
+    interval = float(last_t - first_t)
+    gaps = float(max(samples - 1, 1))
+    threshold = 1.1 * interval
+    half_average = 0.0
+    if to_start * gaps >= threshold or to_end * gaps >= threshold:
+        half_average = interval / gaps / 2
+    if zero_t > from_t:
+        interval = float(last_t - zero_t)
+        to_start = 0.0
+    elif to_start * gaps >= threshold:
+        to_start = half_average
+    if to_end * gaps >= threshold:
+        to_end = half_average
+    return interval, to_start, to_end
+
+
+@inlined(error_model="numpy")
+def limited_start(result: float, first_value: float, interval: float, to_start: float) -> float:
+    """How far beyond its first sample a counter is extrapolated: not to below zero."""
+    if result > 0 and first_value >= 0 and interval * first_value < to_start * result:
+        return min(to_start, interval * (first_value / result))
+    return to_start
+
+
+@inlined(error_model="numpy")
+def factor(interval: float, to_start: float, to_end: float) -> float:
+    """The factor by which the increase grows."""
+    return (interval + to_start + to_end) / interval
+
+
+@kernel(
+    types.float64(
+        types.float64,
+        types.float64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.int64,
+        types.boolean,
+    ),
+    error_model="numpy",
+)
+def extrapolation(
+    result: float,
+    first_value: float,
+    first_t: int,
+    last_t: int,
+    samples: int,
+    from_t: int,
+    to_t: int,
+    zero_t: int,
+    counter: bool,
+) -> float:
+    """The factor by which an increase between the first and last sample (`result`) grows when it is extrapolated to the
+    window's bounds.
+
+    A counter is not extrapolated to below zero. `zero_t` > `from_t` is a time the counter is known to have been zero;
+    `result` then counts from there.
+    """
+    interval, to_start, to_end = reach(first_t, last_t, samples, from_t, to_t, zero_t)
+    if counter:
+        to_start = limited_start(result, first_value, interval, to_start)
+    return factor(interval, to_start, to_end)
