@@ -260,9 +260,9 @@ class SeriesPart:
 
         def pieces() -> tuple[list[Piece], Samples]:
             with contents.lock:
-                recent = contents.head.read(ids, start_ms, end_ms)
+                recent = contents.head.copied(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
-            return layers.pieces(ids, permanent[ids], start_ms, end_ms), recent
+            return layers.pieces(ids, permanent[ids], start_ms, end_ms), recent.samples()
 
         below, recent = self._around_damage(pieces)
         return join([*below, Piece.of(recent)], len(ids)) if below else recent
