@@ -26,7 +26,7 @@ from shared.histograms import frames, references
 from shared.histograms.batch import HistogramBatch
 from shared.histograms.packed import PackedHistograms
 from shared.histograms.packed import joined as joined_histograms
-from shared.run_frames import Runs, has_mark, joined_runs, read_runs, read_words
+from shared.run_frames import RunArrays, Runs, has_mark, joined_runs, read_runs, read_words
 from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
 
@@ -66,13 +66,13 @@ def extended(frame: Frame, starts: NDArray[np.int64] | None, histograms: Histogr
 
 def parse(frame: Frame) -> SampleColumns:
     """Parse a frame that was written for one shard. Raises Internal for anything else."""
-    return _parse_extended(frame) if has_mark(frame, EXTENDED_MARK) else _parse(frame, MARK)
+    return _parse_extended(frame) if has_mark(frame, EXTENDED_MARK) else SampleColumns(*_parse(frame, MARK))
 
 
-def _parse(frame: Frame, mark: int) -> SampleColumns:
+def _parse(frame: Frame, mark: int) -> RunArrays:
     words, (series, samples, label_bytes) = read_words(frame, mark, HEADER_WORDS, frame_words, __name__)
     labels = slice(frame_words(series, samples, 0), None)
-    return SampleColumns(*read_runs(words, HEADER_WORDS, series, samples, labels, label_bytes, __name__))
+    return read_runs(words, HEADER_WORDS, series, samples, labels, label_bytes, __name__)
 
 
 def _parse_extended(frame: Frame) -> SampleColumns:
@@ -83,20 +83,20 @@ def _parse_extended(frame: Frame) -> SampleColumns:
     starts_at = histograms_at - 8 * start_count
     if min(start_count, histogram_bytes, starts_at) < 0 or histogram_bytes % 8:
         raise Internal(f"a frame of {octets.nbytes} bytes has no {start_count} starts, {histogram_bytes} of histograms")
-    columns = _parse(octets[:starts_at], EXTENDED_MARK)
+    runs = *_, values = _parse(octets[:starts_at], EXTENDED_MARK)
     words = np.frombuffer(octets[starts_at:tail_at], np.int64).copy()  # like the words in front of them
     starts = words[:start_count] if start_count else None
     try:
         histograms = PackedHistograms.of_words(words[start_count:]) if histogram_bytes else None
     except ValueError as error:
         raise Internal(f"a frame of {octets.nbytes} bytes for series.write: {error}") from error
-    samples = len(columns.values)
+    samples = len(values)
     rows = 0 if histograms is None else len(histograms)
-    if start_count not in (0, samples) or not references.refer_into(columns.values, rows):
+    if start_count not in (0, samples) or not references.refer_into(values, rows):
         raise Internal(
             f"{samples} samples have {start_count} start timestamps, or refer to histograms that are not there"
         )
-    return replace(columns, start_timestamps_ms=starts, histograms=histograms)
+    return SampleColumns(*runs, starts, histograms)
 
 
 def joined(parts: Sequence[SampleColumns]) -> SampleColumns:

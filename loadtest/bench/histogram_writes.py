@@ -26,6 +26,7 @@ from coordinator.series import remote_write
 from loadtest.bench.native_histograms import SAMPLES, SERIES, STEP_MS, native_requests
 from loadtest.harness.remote_write_bodies import UNLIMITED
 from shared.config import Settings
+from shared.kernels import compile_all
 from shared.wire import Frame
 from worker.series import part as parts
 from worker.series.arrivals import parse
@@ -187,6 +188,7 @@ def sealing(sent: Sequence[Request]) -> None:
 
 
 def main() -> None:
+    compile_all()
     sent = requests()
     for at_once in (1, 2):
         steps(sent, at_once)

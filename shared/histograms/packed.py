@@ -104,20 +104,22 @@ def sections(words: Ints) -> Sections:
     )  # fmt: skip
 
 
-@kernel(types.int64(INTS), first=True, allocates=False, error_model="numpy")
-def _checked(words: Ints) -> int:
-    """The number of words of the frame that these words begin with, or -1 if there is none that `frames.decode` would
-    take."""
+_NO_FRAME = Sections(*[-1] * len(Sections._fields))
+
+
+@kernel(SECTIONS(INTS), first=True, allocates=False, error_model="numpy")
+def _checked(words: Ints) -> Sections:
+    """Those of the frame that these words begin with, or _NO_FRAME if there is none that `frames.decode` would take."""
     if words.size < _HEADER_WORDS:
-        return -1
+        return _NO_FRAME
     version, observation_code, count_code = words[0] & _BYTES, words[0] >> 8 & _BYTES, words[0] >> 16 & _BYTES
     if version != frames.VERSION or max(observation_code, count_code) >= _CODES:
-        return -1
+        return _NO_FRAME
     if words[3] < 0 or words[3] > 8 * words.size:
-        return -1
+        return _NO_FRAME
     own = sections(words)
     if own.end > words.size:
-        return -1
+        return _NO_FRAME
     ints, octets = words.view(np.int32), words.view(np.int8)
     sizes, bound_sizes = ints[2 * own.layout_sizes :], ints[2 * own.bound_sizes :]
     zero_places, indexes = ints[2 * own.zero_places :], ints[2 * own.indexes :]
@@ -126,7 +128,7 @@ def _checked(words: Ints) -> int:
         schema, zero_at = octets[8 * own.schemas + layout], zero_places[layout]
         size, bound_size = np.int64(sizes[layout]), np.int64(bound_sizes[layout])
         if min(size, bound_size) < 0 or bucket + size > own.buckets:
-            return -1
+            return _NO_FRAME
         first, last = np.int64(-INDEX_MAX), np.int64(INDEX_MAX)
         if schema == CUSTOM:
             first, last = np.int64(0), bound_size
@@ -141,52 +143,59 @@ def _checked(words: Ints) -> int:
     for row in range(own.rows):
         layout = own_layouts[row]
         if layout < 0 or layout >= own.layouts:
-            return -1
+            return _NO_FRAME
         counts += sizes[layout]
     if faults or bucket != own.buckets or bounds != own.bounds or counts != own.counts:
-        return -1
-    return own.end
+        return _NO_FRAME
+    return own
+
+
+class PackedFrame(NamedTuple):
+    """A whole frame: int64[words], and what they are."""
+
+    words: Ints
+    sections: Sections
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedHistograms:
-    """The histograms of whole frames, int64[words] each: row r is a row of the first frame, or else of the next."""
+    """The histograms of whole frames: row r is a row of the first frame, or else of the next."""
 
-    frames: tuple[Ints, ...]
+    frames: tuple[PackedFrame, ...]
     rows: int
 
     @classmethod
     def of_words(cls, words: Ints) -> PackedHistograms:
         """Those of the frames, at least one, that these words are, and of which views are kept. Raises ValueError if
         they are anything else."""
-        found, at, rows = list[Ints](), 0, 0
+        found, at, rows = list[PackedFrame](), 0, 0
         while at < len(words) or not found:
-            size = _checked(words[at:])
-            if size < 0:
+            own = _checked(words[at:])
+            if own.end < 0:
                 raise ValueError(f"{words.nbytes} bytes hold something else than histograms from byte {8 * at} on")
-            found.append(words[at : at + size])
-            rows += int(words[at + 1]) & _LOW
-            at += size
+            found.append(PackedFrame(words[at : at + own.end], own))
+            rows += own.rows
+            at += own.end
         return cls(tuple(found), rows)
 
     @classmethod
     def of(cls, batch: HistogramBatch) -> PackedHistograms:
-        return cls((np.frombuffer(frames.encode(batch), np.int64),), len(batch))
+        return cls.of_words(np.frombuffer(frames.encode(batch), np.int64))
 
     def __len__(self) -> int:
         return self.rows
 
     @property
     def nbytes(self) -> int:
-        return sum(frame.nbytes for frame in self.frames)
+        return 8 * sum(frame.sections.end for frame in self.frames)
 
     def bytes(self) -> list[Frame]:
         """The frames one after another: what `of_words` reads."""
-        return [frame.data for frame in self.frames]
+        return [frame.words.data for frame in self.frames]
 
     def unpacked(self) -> HistogramBatch:
         """The same histograms decoded."""
-        batches = [frames.decode(frame.data) for frame in self.frames]
+        batches = [frames.decode(frame.words.data) for frame in self.frames]
         return batches[0] if len(batches) == 1 else concatenated(batches)
 
 

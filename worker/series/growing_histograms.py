@@ -180,14 +180,13 @@ class GrowingHistograms:
     def append(self, histograms: PackedHistograms) -> int:
         """Append all rows. Returns the number that the first one has here."""
         first = len(self)
-        for frame in histograms.frames:
-            own = sections(frame)
+        for words, own in histograms.frames:
             self._layouts = with_room(self._layouts, own.layouts, own.buckets, own.bounds)
             count_words = own.observations - own.counts_at
             self._rows.reserve(own.rows)
             self._words.reserve(count_words)
             numbers = np.empty(own.layouts, np.int32)
-            _append(frame, self._layouts, numbers, self._rows.data, len(self), self._words.data, len(self._words))
+            _append(words, self._layouts, numbers, self._rows.data, len(self), self._words.data, len(self._words))
             self._rows.size += own.rows
             self._words.size += count_words
             self._counts += own.counts

@@ -365,8 +365,9 @@ class SeriesPart:
             contents.head.append(
                 rows, written.times_ms, written.values, written.start_timestamps_ms, written.histograms
             )
+            head_bytes = contents.head.size_bytes
         self._samples_in += len(rows)
-        if contents.head.size_bytes > self._head_bytes_max:
+        if head_bytes > self._head_bytes_max:
             self._upkeep.wake()
 
 
