@@ -78,7 +78,9 @@ def _parse(frame: Frame, mark: int) -> RunArrays:
 def _parse_extended(frame: Frame) -> SampleColumns:
     octets = memoryview(frame).cast("B")
     tail_at = octets.nbytes - _TAIL.size
-    start_count, histogram_bytes = _TAIL.unpack_from(octets, max(tail_at, 0))
+    if tail_at < 0:
+        raise Internal(f"a frame of {octets.nbytes} bytes for series.write is not in the form of {__name__}")
+    start_count, histogram_bytes = _TAIL.unpack_from(octets, tail_at)
     histograms_at = tail_at - histogram_bytes
     starts_at = histograms_at - 8 * start_count
     if min(start_count, histogram_bytes, starts_at) < 0 or histogram_bytes % 8:

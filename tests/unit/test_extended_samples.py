@@ -113,10 +113,10 @@ def damaged_frames() -> list[bytes]:
     starts_off[-2] -= 1
     sizes_off[-1] = 1 << 62
     without = whole[:-16] + np.array([2, 0]).tobytes()
-    return [whole[:-8], whole[:16], dangling.tobytes(), starts_off.tobytes(), sizes_off.tobytes(), without]
+    return [whole[:-8], whole[:16], whole[:8], dangling.tobytes(), starts_off.tobytes(), sizes_off.tobytes(), without]
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 def test_a_frame_that_is_not_whole_is_refused(number: int) -> None:
     with pytest.raises(Internal):
         sample_frames.parse(damaged_frames()[number])
