@@ -24,7 +24,9 @@ from shared import start_timestamps
 from shared.errors import Internal
 from shared.histograms import frames, references
 from shared.histograms.batch import HistogramBatch
-from shared.run_frames import Runs, has_mark, joined_runs, read_runs, read_words
+from shared.histograms.packed import PackedHistograms
+from shared.histograms.packed import joined as joined_histograms
+from shared.run_frames import RunArrays, Runs, has_mark, joined_runs, read_runs, read_words
 from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
 
@@ -51,7 +53,7 @@ class SampleColumns(Runs):
     `start_timestamps_ms` int64[m], 0 is none."""
 
     start_timestamps_ms: StartTimestamps = None
-    histograms: HistogramBatch | None = None
+    histograms: PackedHistograms | None = None
 
 
 def extended(frame: Frame, starts: NDArray[np.int64] | None, histograms: HistogramBatch | None) -> Frame:
@@ -64,35 +66,39 @@ def extended(frame: Frame, starts: NDArray[np.int64] | None, histograms: Histogr
 
 def parse(frame: Frame) -> SampleColumns:
     """Parse a frame that was written for one shard. Raises Internal for anything else."""
-    return _parse_extended(frame) if has_mark(frame, EXTENDED_MARK) else _parse(frame, MARK)
+    return _parse_extended(frame) if has_mark(frame, EXTENDED_MARK) else SampleColumns(*_parse(frame, MARK))
 
 
-def _parse(frame: Frame, mark: int) -> SampleColumns:
+def _parse(frame: Frame, mark: int) -> RunArrays:
     words, (series, samples, label_bytes) = read_words(frame, mark, HEADER_WORDS, frame_words, __name__)
     labels = slice(frame_words(series, samples, 0), None)
-    return SampleColumns(*read_runs(words, HEADER_WORDS, series, samples, labels, label_bytes, __name__))
+    return read_runs(words, HEADER_WORDS, series, samples, labels, label_bytes, __name__)
 
 
 def _parse_extended(frame: Frame) -> SampleColumns:
     octets = memoryview(frame).cast("B")
     tail_at = octets.nbytes - _TAIL.size
-    start_count, histogram_bytes = _TAIL.unpack_from(octets, max(tail_at, 0))
+    if tail_at < 0:
+        raise Internal(f"a frame of {octets.nbytes} bytes for series.write is not in the form of {__name__}")
+    start_count, histogram_bytes = _TAIL.unpack_from(octets, tail_at)
     histograms_at = tail_at - histogram_bytes
     starts_at = histograms_at - 8 * start_count
-    if min(start_count, histogram_bytes, starts_at) < 0:
+    if min(start_count, histogram_bytes, starts_at) < 0 or histogram_bytes % 8:
         raise Internal(f"a frame of {octets.nbytes} bytes has no {start_count} starts, {histogram_bytes} of histograms")
-    columns = _parse(octets[:starts_at], EXTENDED_MARK)
-    starts = np.frombuffer(octets[starts_at:histograms_at], np.int64).copy() if start_count else None
+    runs = *_, values = _parse(octets[:starts_at], EXTENDED_MARK)
+    words = np.frombuffer(octets[starts_at:tail_at], np.int64).copy()  # like the words in front of them
+    starts = words[:start_count] if start_count else None
     try:
-        histograms = frames.decode(octets[histograms_at:tail_at]) if histogram_bytes else None
+        histograms = PackedHistograms.of_words(words[start_count:]) if histogram_bytes else None
     except ValueError as error:
         raise Internal(f"a frame of {octets.nbytes} bytes for series.write: {error}") from error
-    samples = len(columns.values)
-    if start_count not in (0, samples) or not references.refer_into(columns.values, histograms):
+    samples = len(values)
+    rows = 0 if histograms is None else len(histograms)
+    if start_count not in (0, samples) or not references.refer_into(values, rows):
         raise Internal(
             f"{samples} samples have {start_count} start timestamps, or refer to histograms that are not there"
         )
-    return replace(columns, start_timestamps_ms=starts, histograms=histograms)
+    return SampleColumns(*runs, starts, histograms)
 
 
 def joined(parts: Sequence[SampleColumns]) -> SampleColumns:
@@ -100,6 +106,12 @@ def joined(parts: Sequence[SampleColumns]) -> SampleColumns:
     if len(parts) == 1:
         return parts[0]
     starts = start_timestamps.joined([(len(part.times_ms), part.start_timestamps_ms) for part in parts])
-    values, histograms = references.stacked([(part.values, part.histograms) for part in parts])
-    runs = SampleColumns(*joined_runs(parts), starts, histograms)
-    return runs if histograms is None else replace(runs, values=np.concatenate(values))
+    runs = SampleColumns(*joined_runs(parts), starts)
+    batches = [part.histograms for part in parts if part.histograms is not None]
+    if not batches:
+        return runs
+    values, rows = [], 0
+    for part in parts:
+        values.append(references.shifted(part.values, rows))
+        rows += 0 if part.histograms is None else len(part.histograms)
+    return replace(runs, values=np.concatenate(values), histograms=joined_histograms(batches))

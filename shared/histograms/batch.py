@@ -85,7 +85,7 @@ def read_only(array: Any, dtype: Any) -> Any:
     return view
 
 
-_Columns = TypeVar("_Columns", LayoutColumns, HistogramColumns)
+_Columns = TypeVar("_Columns", bound=tuple[NDArray[Any], ...])
 
 
 def sealed(columns: _Columns) -> _Columns:

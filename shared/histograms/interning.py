@@ -65,13 +65,14 @@ def with_more_bounds(layouts: LayoutCollection) -> LayoutCollection:
     return layouts._replace(bound=np.concatenate((layouts.bound, np.empty(len(layouts.bound) + 1))))
 
 
-def with_room(layouts: LayoutCollection, more: LayoutColumns) -> LayoutCollection:
-    """The same collection, or a larger copy that has room for these layouts too, and one more without buckets."""
+def with_room(layouts: LayoutCollection, more: int, buckets: int, bounds: int) -> LayoutCollection:
+    """The same collection, or a larger copy that has room for so many more layouts, which have so many buckets and
+    custom boundaries in all, and one more without buckets."""
     used = int(layouts.used[0])
     rooms = (
-        (len(layouts.schema), used + len(more.schema) + 1),
-        (len(layouts.indexes), int(layouts.start[used]) + len(more.indexes) + 1),
-        (len(layouts.bound), int(layouts.bound_start[used]) + len(more.bound) + 1),
+        (len(layouts.schema), used + more + 1),
+        (len(layouts.indexes), int(layouts.start[used]) + buckets + 1),
+        (len(layouts.bound), int(layouts.bound_start[used]) + bounds + 1),
     )
     if all(has >= need for has, need in rooms):
         return layouts
@@ -82,14 +83,6 @@ def with_room(layouts: LayoutCollection, more: LayoutColumns) -> LayoutCollectio
     larger.used[0] = used
     _fill_slots(larger)
     return larger
-
-
-def interned(layouts: LayoutCollection, more: LayoutColumns) -> NDArray[np.int32]:
-    """int32[n]: the number in the collection, which has room for them, of each of n layouts. Those that it does not
-    have are added."""
-    numbers = np.empty(len(more.schema), np.int32)
-    _intern_used(more, np.ones(len(numbers), np.bool_), layouts, numbers)
-    return numbers
 
 
 def views(layouts: LayoutCollection) -> Layouts:

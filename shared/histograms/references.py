@@ -74,16 +74,33 @@ def _any_reference(bits: Ints) -> bool:
     return found
 
 
-def refer_into(values: NDArray[np.float64], histograms: HistogramBatch | None) -> bool:
-    """Whether every reference among the values is one to a row that is there."""
-    found = values[is_reference(values)]
-    return int(rows_of(found).max(initial=-1)) < (0 if histograms is None else len(histograms))
+def refer_into(values: NDArray[np.float64], rows: int) -> bool:
+    """Whether every reference among the values is one to a row that is there, of so many."""
+    return bool(_last_row(values.view(np.int64)) < rows)
+
+
+@kernel(types.int64(INTS), first=True, allocates=False)
+def _last_row(bits: Ints) -> int:
+    """The highest row that a value with these bits refers to, or -1."""
+    last: Any = np.int64(-1)
+    for i in range(bits.size):
+        last = max(last, bits[i] & _ROW_MASK if bits[i] >> _ROW_BITS == _TAG else -1)
+    return int(last)
 
 
 def shifted(values: NDArray[np.float64], by: int) -> NDArray[np.float64]:
-    """The values with each reference moved to the row `by` places further down. A copy is made only if one moves."""
-    found = is_reference(values) if by else np.zeros(0, np.bool_)
-    return np.where(found, (values.view(np.int64) + by).view(np.float64), values) if found.any() else values
+    """The values, or a copy, with each reference moved to the row `by` places further down."""
+    if not by:
+        return values
+    moved = np.array(values, order="C")
+    _shift(moved.view(np.int64).reshape(-1), by)
+    return moved
+
+
+@kernel(types.void(types.int64[::1], types.int64), first=True, allocates=False)
+def _shift(bits: Ints, by: int) -> None:
+    for i in range(bits.size):
+        bits[i] += by if bits[i] >> _ROW_BITS == _TAG else 0
 
 
 def used_only(

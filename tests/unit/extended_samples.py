@@ -12,6 +12,7 @@ from shared import labels, sample_frames
 from shared.hashing import hash64
 from shared.histograms import references
 from shared.histograms.batch import HistogramBatch
+from shared.histograms.packed import PackedHistograms
 from shared.sample_frames import EXTENDED_MARK
 from tests.histogram_batches import batch_of, histograms_of
 from tests.histogram_strategies import custom, exponential
@@ -54,8 +55,10 @@ def text_of(value: Value) -> str:
     return repr(value)
 
 
-def texts(values: np.ndarray, histograms: HistogramBatch | None) -> list[str]:
+def texts(values: np.ndarray, histograms: HistogramBatch | PackedHistograms | None) -> list[str]:
     """What each of these values is."""
+    if isinstance(histograms, PackedHistograms):
+        histograms = histograms.unpacked()
     rows = histograms_of(histograms) if histograms is not None else []
     is_histogram, row_of = references.is_reference(values).tolist(), references.rows_of(values).tolist()
     return [text_of(rows[row_of[i]] if is_histogram[i] else value) for i, value in enumerate(values.tolist())]

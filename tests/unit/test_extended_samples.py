@@ -64,6 +64,29 @@ def test_a_record_of_the_journal_keeps_histograms_and_start_timestamps(own: list
     assert later.rows().tolist() == rows
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(runs, min_size=1, max_size=4), st.integers(-9, 9))
+def test_a_record_has_the_histograms_of_all_frames_as_they_came(frames_of_runs: list[list[Run]], since: int) -> None:
+    parts = [sample_frames.parse(frame(own)) for own in frames_of_runs]
+    columns = sample_frames.joined(parts)
+    payload = b"".join(map(bytes, journal.encode(Written.of_columns(columns, np.arange(len(columns.counts))), 8)))
+    together = b"".join(bytes(octets) for part in parts if part.histograms for octets in part.histograms.bytes())
+    assert together in payload
+    _, again = journal.decode(payload)
+    assert isinstance(again, Written)
+    every = [entry for own in frames_of_runs for entry in expected(own)]
+    assert shown(again) == every
+    assert shown(again.since(since)) == [entry for entry in every if entry[0] >= since]
+
+
+def test_a_record_at_an_odd_address_is_read() -> None:
+    columns = sample_frames.parse(frame([("a", [(1, ONE, 5), (2, 0.5, 0)])]))
+    payload = b"".join(map(bytes, journal.encode(Written.of_columns(columns, np.zeros(1, np.int64)), 8)))
+    _, again = journal.decode(memoryview(b"-" + payload)[1:])
+    assert isinstance(again, Written)
+    assert shown(again) == shown(columns)
+
+
 def test_samples_without_either_are_recorded_as_before() -> None:
     one = np.array([1])
     plain = Written(one, one, one, one * 0.5)
@@ -90,10 +113,10 @@ def damaged_frames() -> list[bytes]:
     starts_off[-2] -= 1
     sizes_off[-1] = 1 << 62
     without = whole[:-16] + np.array([2, 0]).tobytes()
-    return [whole[:-8], whole[:16], dangling.tobytes(), starts_off.tobytes(), sizes_off.tobytes(), without]
+    return [whole[:-8], whole[:16], whole[:8], dangling.tobytes(), starts_off.tobytes(), sizes_off.tobytes(), without]
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 def test_a_frame_that_is_not_whole_is_refused(number: int) -> None:
     with pytest.raises(Internal):
         sample_frames.parse(damaged_frames()[number])

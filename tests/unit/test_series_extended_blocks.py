@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.histograms.batch import HistogramBatch
 from shared.promql.ast import Matcher
 from tests.oracle_native_histograms import NativeHistogram
 from tests.unit.extended_samples import Value, any_values, frame, read, starts, text_of
@@ -15,8 +17,10 @@ from tests.unit.series_shard import FAR_MS, TIMEOUT_S, Quiet
 from worker.series import upkeep
 from worker.series.blocks import block as block_module
 from worker.series.blocks import seal
+from worker.series.growing_histograms import HistogramsSoFar
 from worker.series.head import NEVER
 
+ONE = NativeHistogram(schema=1, count=3.0, sum=0.5, positive={0: 1.0, 1: 2.0})
 times = st.integers(0, 20) | st.integers(0, 5000)
 samples = st.tuples(st.sampled_from("abc"), times, any_values(), starts())
 steps = st.lists(
@@ -136,4 +140,48 @@ def test_a_merge_reads_histograms_in_slices_that_are_bounded_in_bytes(
     assert sum(sizes) == 100
     assert max(sizes) * 4 * 100 <= (seal.SLICE_CHUNKS + 1) * 1000
     assert read(shard) == texts(written)
+    shard.close()
+
+
+def test_a_seal_reads_histograms_in_slices_that_are_bounded_by_what_they_take_when_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the head, each of these counts takes one byte."""
+    wide = NativeHistogram(schema=0, positive=dict.fromkeys(range(100), 1.0), count=100.0, sum=1.0)
+    monkeypatch.setattr(seal, "CHUNK_BYTES", 8 * 1000)
+    shard, written = Quiet(tmp_path), Written()
+    write(shard, written, [(f"{series:03}", 0, wide, 0) for series in range(100)])
+    sizes = []
+    part_read = seal._Windows.add
+
+    def add(self: object, part: slice, ids: object, samples: object) -> None:
+        sizes.append(part.stop - part.start)
+        part_read(self, part, ids, samples)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(seal._Windows, "add", add)
+    shard.seal()
+    assert sum(sizes) == 100
+    assert max(sizes) * 100 <= (seal.SLICE_CHUNKS + 1) * 1000
+    assert read(shard) == texts(written)
+    shard.close()
+
+
+def test_histograms_are_read_without_the_lock_that_writes_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, written = Quiet(tmp_path), Written()
+    write(shard, written, [("a", 5, ONE, 0), ("b", 9, ONE, 1)])
+    lock, take, was_locked = shard.part.contents.lock, HistogramsSoFar.take, []
+
+    def watched(self: HistogramsSoFar, wanted: np.ndarray) -> HistogramBatch:
+        was_locked.append(lock.locked())
+        write(shard, written, [("a", 6, ONE, 0)])
+        return take(self, wanted)
+
+    monkeypatch.setattr(HistogramsSoFar, "take", watched)
+    before = texts(written)
+    assert read(shard) == before
+    assert was_locked == [False]
+    monkeypatch.undo()
+    assert read(shard) == texts(written) != before
     shard.close()

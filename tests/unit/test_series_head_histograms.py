@@ -8,6 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.histograms.packed import PackedHistograms
+from shared.histograms.packed import joined as joined_frames
 from shared.promql.model import Samples
 from tests.histogram_batches import histograms_of
 from tests.oracle_native_histograms import NativeHistogram
@@ -28,9 +30,8 @@ batches = st.lists(st.lists(samples, max_size=30), max_size=6)
 def append(head: Head, batch: list[Sample]) -> None:
     series, times, values, own_starts = zip(*batch, strict=True) if batch else ((), (), (), ())
     columns, histograms = columns_of(values)
-    head.append(
-        np.array(series, np.int64), np.array(times, np.int64), columns, start_column(own_starts), histograms
-    )  # fmt: skip
+    packed = None if histograms is None else PackedHistograms.of(histograms)
+    head.append(np.array(series, np.int64), np.array(times, np.int64), columns, start_column(own_starts), packed)
 
 
 def as_dicts(found: Samples) -> list[dict[int, tuple[str, int]]]:
@@ -94,7 +95,8 @@ def test_replaced_histograms_count_until_the_head_is_sealed() -> None:
     for _ in range(1000):
         append(head, [(0, 5, ONE, 0)])
     assert head.samples == 1
-    assert head.size_bytes >= before + 1000 * 8 * len(ONE.positive)
+    assert head.size_bytes >= before + 1000 * (8 + 16 + len(ONE.positive))
+    assert head.read_bytes >= head.size_bytes + 1000 * 7 * len(ONE.positive)
 
 
 def test_the_first_start_timestamp_comes_after_samples_without_one() -> None:
@@ -124,8 +126,46 @@ def test_layouts_are_kept_once_while_more_of_them_come() -> None:
         ]
         histograms = columns_of(own)[1]
         assert histograms is not None
-        first_rows.append((growing.append(histograms), own))
-    taken = growing.take(np.array([first + i for first, _ in first_rows for i in range(2)]))
+        first_rows.append((growing.append(PackedHistograms.of(histograms)), own))
+    taken = growing.so_far().take(np.array([first + i for first, _ in first_rows for i in range(2)]))
     assert list(map(text_of, histograms_of(taken))) == [text_of(h) for _, own in first_rows for h in own]
     distinct = {repr((h.schema, sorted(h.positive), h.bounds)) for _, own in first_rows for h in own}
     assert len(taken.layouts) == len(distinct)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(any_values().filter(lambda value: not isinstance(value, float)), max_size=4), max_size=4))
+def test_histograms_of_several_frames_keep_their_rows(groups: list[list[NativeHistogram]]) -> None:
+    growing = GrowingHistograms()
+    for _ in range(2):
+        frames = [PackedHistograms.of(histograms) for own in groups if (histograms := columns_of(own)[1]) is not None]
+        if frames:
+            growing.append(joined_frames(frames))
+    every = [histogram for own in groups for histogram in own] * 2
+    order = np.arange(len(every))[::-1].copy()
+    taken = growing.so_far().take(order)
+    assert list(map(text_of, histograms_of(taken))) == [text_of(histogram) for histogram in every[::-1]]
+
+
+def test_what_was_copied_stays_while_the_head_grows_and_is_rewritten() -> None:
+    head = Head()
+    head.extend(SERIES)
+    small = NativeHistogram(schema=1, count=3.0, sum=0.5, positive={0: 1.0, 1: 2.0})
+    append(head, [(0, 20, small, 0), (0, 10, small, 7), (1, 10, 0.5, 0)])
+    expected = as_dicts(head.read(ALL, 0, 100))
+    copied = head.copied(ALL, 0, 100)
+    wide = NativeHistogram(schema=2, count=1e9, sum=0.5, positive=dict.fromkeys(range(50), 0.25))
+    for turn in range(100):
+        append(head, [(s, 10 + turn % 11, wide, turn) for s in range(SERIES)] * 10)
+    head.delete(ALL, 0, 15)
+    assert as_dicts(copied.samples()) == expected
+
+
+def test_narrow_counts_take_a_byte_each_until_they_are_read() -> None:
+    growing = GrowingHistograms()
+    one = NativeHistogram(schema=1, count=3.0, sum=0.5, positive=dict.fromkeys(range(39), 1.0))
+    histograms = columns_of([one] * 1000)[1]
+    assert histograms is not None
+    growing.append(PackedHistograms.of(histograms))
+    assert growing.nbytes < 1000 * (40 + 40)
+    assert growing.read_nbytes > 1000 * 8 * 40

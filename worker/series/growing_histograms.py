@@ -1,62 +1,197 @@
-"""Histograms in memory that more are appended to, such as those of a head."""
+"""Histograms in memory that more are appended to, such as those of a head.
+
+Counts stay as narrow as they came (`shared.histograms.frames`), mostly a byte or two each, and are widened when they
+are read.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, NamedTuple
 
-from shared.histograms.batch import HistogramBatch, HistogramColumns, Ints, sealed
+import numpy as np
+from numba import from_dtype, types
+from numpy.typing import NDArray
+
+from shared.histograms.batch import INTS, HistogramBatch, HistogramColumns, Ints, Layouts, sealed
 from shared.histograms.frames import with_used_layouts
-from shared.histograms.interning import collection, interned, views, with_room
+from shared.histograms.interning import COLLECTION, LayoutCollection, collection, intern, views, with_room
+from shared.histograms.packed import PackedHistograms, number, sections, size_of
+from shared.kernels import inlined, kernel
 from worker.series.growing_array import GrowingArray
 
-_ROW_BYTES = 4 + 1 + 8 + 8 + 8
 _LAYOUT_BYTES = 1 + 8 + 4 + 8 + 8
+
+
+_ROW = np.dtype(
+    [
+        ("start", np.int64),
+        ("observations", np.float64),
+        ("sum", np.float64),
+        ("layout", np.int32),
+        ("flags", np.uint8),
+        ("code", np.uint8),
+    ],
+    align=True,
+)
+"""A row. Its counts are numbers of the type `code`, from byte `start` of the words of counts on, as many as its layout
+has buckets."""
+_ROWS = types.Array(from_dtype(_ROW), 1, "C")
+_ROWS_IN = types.Array(from_dtype(_ROW), 1, "C", readonly=True)
+_TAKEN = types.NamedTuple(
+    [
+        types.Array(own, 1, "C")
+        for own in (types.int32, types.uint8, types.float64, types.float64, types.int64, types.float64)
+    ],
+    HistogramColumns,
+)
+
+
+@inlined(allocates=False)
+def _widen(words: Any, code: Any, start: Any, out: Any, at: Any, count: Any) -> None:
+    """Write so many numbers of the type with this code, from byte `start` of the words on, to `out` from `at` on."""
+    place = start // size_of(code)
+    if code == 0:
+        octets = words.view(np.uint8)
+        for i in range(count):
+            out[at + i] = octets[place + i]
+    elif code == 1:
+        shorts = words.view(np.uint16)
+        for i in range(count):
+            out[at + i] = shorts[place + i]
+    elif code == 2:
+        ints = words.view(np.uint32)
+        for i in range(count):
+            out[at + i] = ints[place + i]
+    else:
+        floats = words.view(np.float64)
+        for i in range(count):
+            out[at + i] = floats[place + i]
+
+
+@kernel(
+    types.void(INTS, COLLECTION, types.int32[::1], _ROWS, types.int64, types.int64[::1], types.int64),
+    first=True,
+    allocates=False,
+    error_model="numpy",
+)
+def _append(
+    frame: Ints, layouts: LayoutCollection, numbers: NDArray[np.int32], rows: Any, row: int, words: Ints, word: int
+) -> None:
+    """Append the rows of a frame from `row` on, and their counts from `word` on; numbers[layout] becomes the number in
+    the collection of each layout of the frame."""
+    own = sections(frame)
+    ints, octets, floats = frame.view(np.int32), frame.view(np.uint8), frame.view(np.float64)
+    bucket, bound = 2 * own.indexes, own.bound_at
+    for layout in range(own.layouts):
+        buckets, bounds = ints[2 * own.layout_sizes + layout], ints[2 * own.bound_sizes + layout]
+        at, bound_at = layouts.start[layouts.used[0]], layouts.bound_start[layouts.used[0]]
+        for i in range(buckets):
+            layouts.indexes[at + i] = ints[bucket + i]
+        for i in range(bounds):
+            layouts.bound[bound_at + i] = floats[bound + i]
+        bucket += buckets
+        bound += bounds
+        schema = np.int8(octets[8 * own.schemas + layout])
+        numbers[layout] = intern(
+            layouts, schema, floats[own.zero_thresholds + layout], ints[2 * own.zero_places + layout], buckets, bounds
+        )
+    size, start = size_of(own.count_code), 8 * word
+    for i in range(own.rows):
+        layout = ints[2 * own.layout + i]
+        rows[row + i].layout = numbers[layout]
+        rows[row + i].flags = octets[8 * own.flags + i]
+        rows[row + i].code = own.count_code
+        rows[row + i].start = start
+        rows[row + i].sum = floats[own.sums + i]
+        rows[row + i].observations = number(frame, own.observation_code, own.observations, i)
+        start += size * ints[2 * own.layout_sizes + layout]
+    for i in range(own.observations - own.counts_at):
+        words[word + i] = frame[own.counts_at + i]
+
+
+@kernel(types.void(INTS, INTS, _ROWS_IN, _TAKEN), first=True, allocates=False, error_model="numpy")
+def _take(wanted: Ints, layout_start: Ints, rows: Any, taken: HistogramColumns) -> None:
+    """Fill the columns of the wanted rows, but for their counts."""
+    count = np.int64(0)
+    for i in range(wanted.size):
+        row = rows[wanted[i]]
+        taken.layout[i], taken.flags[i] = row.layout, row.flags
+        taken.observations[i], taken.sum[i] = row.observations, row.sum
+        taken.start[i] = count
+        count += layout_start[row.layout + 1] - layout_start[row.layout]
+    taken.start[wanted.size] = count
+
+
+@kernel(types.void(INTS, _ROWS_IN, INTS, INTS, types.float64[::1]), first=True, allocates=False, error_model="numpy")
+def _take_counts(wanted: Ints, rows: Any, words: Ints, start: Ints, counts: NDArray[np.float64]) -> None:
+    for i in range(wanted.size):
+        row = rows[wanted[i]]
+        _widen(words, row.code, row.start, counts, start[i], start[i + 1] - start[i])
+
+
+class HistogramsSoFar(NamedTuple):
+    """The rows at one moment. What is appended later does not change them, so no lock is needed to read them."""
+
+    layouts: Layouts
+    rows: NDArray[Any]
+    words: Ints
+
+    def take(self, wanted: Ints) -> HistogramBatch:
+        """The rows with these numbers, in this order, and the layouts that they have."""
+        n = len(wanted)
+        taken = HistogramColumns(
+            np.empty(n, np.int32), np.empty(n, np.uint8), np.empty(n), np.empty(n), np.empty(n + 1, np.int64),
+            np.empty(0),
+        )  # fmt: skip
+        _take(wanted, self.layouts.columns.start, self.rows, taken)
+        taken = taken._replace(counts=np.empty(taken.start[-1]))
+        _take_counts(wanted, self.rows, self.words, taken.start, taken.counts)
+        return with_used_layouts(HistogramBatch(self.layouts, sealed(taken)))
 
 
 class GrowingHistograms:
     """Rows are appended and never change. Each layout is kept once for all of them."""
 
     def __init__(self) -> None:
-        self._layout = GrowingArray(np.int32)
-        self._flags = GrowingArray(np.uint8)
-        self._observations = GrowingArray(np.float64)
-        self._sum = GrowingArray(np.float64)
-        self._start = GrowingArray(np.int64)
-        self._start.extend(np.zeros(1, np.int64))
-        self._counts = GrowingArray(np.float64)
+        self._rows = GrowingArray(_ROW)
+        self._words = GrowingArray(np.int64)
         self._layouts = collection(1, 1, 1)
+        self._counts = 0
 
     def __len__(self) -> int:
-        return len(self._layout)
+        return len(self._rows)
 
     @property
     def nbytes(self) -> int:
         """The memory of rows and layouts that is used."""
+        return self._nbytes(8 * len(self._words))
+
+    @property
+    def read_nbytes(self) -> int:
+        """The memory that all rows take when they are read."""
+        return self._nbytes(8 * self._counts)
+
+    def _nbytes(self, in_counts: int) -> int:
         layouts = self._layouts
         used = int(layouts.used[0])
         in_layouts = 4 * int(layouts.start[used]) + 8 * int(layouts.bound_start[used]) + layouts.slots.nbytes
-        return _ROW_BYTES * len(self) + 8 * len(self._counts) + _LAYOUT_BYTES * used + in_layouts
+        return _ROW.itemsize * len(self) + in_counts + _LAYOUT_BYTES * used + in_layouts
 
-    def append(self, batch: HistogramBatch) -> int:
+    def append(self, histograms: PackedHistograms) -> int:
         """Append all rows. Returns the number that the first one has here."""
-        first, rows = len(self), batch.columns
-        self._layouts = with_room(self._layouts, batch.layouts.columns)
-        self._layout.extend(interned(self._layouts, batch.layouts.columns)[rows.layout])
-        self._flags.extend(rows.flags)
-        self._observations.extend(rows.observations)
-        self._sum.extend(rows.sum)
-        self._start.extend(rows.start[1:] + len(self._counts))
-        self._counts.extend(rows.counts)
+        first = len(self)
+        for words, own in histograms.frames:
+            self._layouts = with_room(self._layouts, own.layouts, own.buckets, own.bounds)
+            count_words = own.observations - own.counts_at
+            self._rows.reserve(own.rows)
+            self._words.reserve(count_words)
+            numbers = np.empty(own.layouts, np.int32)
+            _append(words, self._layouts, numbers, self._rows.data, len(self), self._words.data, len(self._words))
+            self._rows.size += own.rows
+            self._words.size += count_words
+            self._counts += own.counts
         return first
 
-    def take(self, rows: Ints) -> HistogramBatch:
-        """The rows with these numbers, in this order."""
-        columns = HistogramColumns(
-            self._layout.rows(),
-            self._flags.rows(),
-            self._observations.rows(),
-            self._sum.rows(),
-            self._start.rows(),
-            self._counts.rows(),
-        )
-        return with_used_layouts(HistogramBatch(views(self._layouts), sealed(columns)).take(rows))
+    def so_far(self) -> HistogramsSoFar:
+        """All rows appended so far."""
+        return HistogramsSoFar(views(self._layouts), self._rows.rows(), self._words.rows())

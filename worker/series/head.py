@@ -7,19 +7,22 @@ skips other chunks. Samples are stored in order of arrival. A series with a late
 samples with equal times the last one written counts. A series with half of its samples late is rewritten in order with
 each time once, so that writing the same times again and again does not slow down reading.
 
-A sample that is a histogram is a reference to a row of the head's own batch, which rows are only appended to.
+A sample that is a histogram is a reference to a row of the head's own histograms, which rows are only appended to.
 
 A head is not safe for concurrent use: its owner holds one lock around every call, for about 15 ns per sample. Lock-free
 readers would need copies on growth and published lengths and gain little, and a deletion would have to wait for them.
+Only histograms, which take the most time to read and never change, are read without the lock (`Copied`).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.histograms import references
-from shared.histograms.batch import HistogramBatch
+from shared.histograms.packed import PackedHistograms
 from shared.promql.model import Samples
 from shared.start_timestamps import StartTimestamps
 from worker.series import arena
@@ -36,7 +39,7 @@ from worker.series.arena import (
     STORED,
 )
 from worker.series.growing_array import GrowingArray
-from worker.series.growing_histograms import GrowingHistograms
+from worker.series.growing_histograms import GrowingHistograms, HistogramsSoFar
 from worker.series.pieces import in_order
 
 ARENA_ROOM_MIN = 4 * CHUNK_SAMPLES_MAX
@@ -44,6 +47,26 @@ CHUNK_ROOM_MIN = 64
 CHUNK_BYTES = 36
 """Bytes of a chunk's rows in `shapes` and `places`."""
 _NO_STARTS = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Samples of a head at one moment, and the rest of the work of reading them, which needs no lock. `late` bool[n]:
+    which of their n series are not in the order of time."""
+
+    _samples: Samples
+    _late: NDArray[np.bool_]
+    _histograms: HistogramsSoFar | None
+
+    def samples(self) -> Samples:
+        """What `Head.read` returns. Call this once."""
+        samples = in_order(self._samples, self._late) if self._late.any() else self._samples
+        if self._histograms is not None:
+            found = np.flatnonzero(references.is_reference(samples.values))
+            if len(found):
+                samples.histograms = self._histograms.take(references.rows_of(samples.values[found]))
+                samples.values[found] = references.references(np.arange(len(found)))
+        return samples
 
 
 class Head:
@@ -76,8 +99,15 @@ class Head:
         """Memory of the samples, their histograms and their chunks, without the fixed cost of each series. The
         histograms of samples that later ones have replaced or a deletion has removed are freed only with the head, and
         count until then."""
+        return self._size_bytes(0 if self._histograms is None else self._histograms.nbytes)
+
+    @property
+    def read_bytes(self) -> int:
+        """As `size_bytes`, but of the histograms as they are when they are read, with wider counts."""
+        return self._size_bytes(0 if self._histograms is None else self._histograms.read_nbytes)
+
+    def _size_bytes(self, histogram_bytes: int) -> int:
         sample_bytes = 24 if len(self._starts) else 16
-        histogram_bytes = 0 if self._histograms is None else self._histograms.nbytes
         return sample_bytes * int(self._tally[ARENA]) + CHUNK_BYTES * int(self._tally[CHUNKS]) + histogram_bytes
 
     def times(self) -> tuple[int, int]:
@@ -99,7 +129,7 @@ class Head:
         times: NDArray[np.int64],
         values: NDArray[np.float64],
         starts: StartTimestamps = None,
-        histograms: HistogramBatch | None = None,
+        histograms: PackedHistograms | None = None,
     ) -> None:
         """Append samples: `series` int64[n] are their ids, `times` int64[n] is in Unix ms, `values` is float64[n] and
         refers to `histograms`, `starts` int64[n] are start timestamps. A sample replaces an earlier one with the same
@@ -204,16 +234,21 @@ class Head:
     def read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
         """The samples of these series with start ≤ t ≤ end, ascending in time, each time once, and the histograms among
         them."""
-        samples = self._read(ids, start_ms, end_ms)
-        if self._histograms is not None:
-            found = np.flatnonzero(references.is_reference(samples.values))
-            if len(found):
-                samples.histograms = self._histograms.take(references.rows_of(samples.values[found]))
-                samples.values[found] = references.references(np.arange(len(found)))
-        return samples
+        return self.copied(ids, start_ms, end_ms).samples()
+
+    def copied(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Copied:
+        """What `read` needs of a head that is then appended to: the samples alone, in order of arrival."""
+        samples, late = self._copied(ids, start_ms, end_ms)
+        return Copied(samples, late, None if self._histograms is None else self._histograms.so_far())
 
     def _read(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> Samples:
         """As `read`, but with values that refer to the head's own histograms."""
+        samples, late = self._copied(ids, start_ms, end_ms)
+        return in_order(samples, late) if late.any() else samples
+
+    def _copied(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> tuple[Samples, NDArray[np.bool_]]:
+        """(the samples in order of arrival, with values that refer to the head's own histograms; which series have
+        some that are late)."""
         links, shapes, places = self._links.data, self._shapes.data, self._places.data
         room = arena.bound(ids, start_ms, end_ms, links, shapes, places)
         offsets = np.empty(len(ids) + 1, dtype=np.int64)
@@ -237,8 +272,7 @@ class Head:
         size = offsets[-1]
         has_starts = starts[:size].any()
         samples = Samples(offsets, times[:size], values[:size], starts[:size] if has_starts else None)
-        late = self._late.data[ids] > 0
-        return in_order(samples, late) if late.any() else samples
+        return samples, self._late.data[ids] > 0
 
     def delete(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> int:
         """Remove the samples of these distinct series with start ≤ t ≤ end. Returns the number of removed samples."""

@@ -260,9 +260,9 @@ class SeriesPart:
 
         def pieces() -> tuple[list[Piece], Samples]:
             with contents.lock:
-                recent = contents.head.read(ids, start_ms, end_ms)
+                recent = contents.head.copied(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
-            return layers.pieces(ids, permanent[ids], start_ms, end_ms), recent
+            return layers.pieces(ids, permanent[ids], start_ms, end_ms), recent.samples()
 
         below, recent = self._around_damage(pieces)
         return join([*below, Piece.of(recent)], len(ids)) if below else recent
@@ -365,8 +365,9 @@ class SeriesPart:
             contents.head.append(
                 rows, written.times_ms, written.values, written.start_timestamps_ms, written.histograms
             )
+            head_bytes = contents.head.size_bytes
         self._samples_in += len(rows)
-        if contents.head.size_bytes > self._head_bytes_max:
+        if head_bytes > self._head_bytes_max:
             self._upkeep.wake()
 
 

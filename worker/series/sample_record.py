@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.histograms import frames, references
-from shared.histograms.batch import HistogramBatch
+from shared.histograms import references
+from shared.histograms.packed import PackedHistograms, aligned_words
 from shared.sample_frames import SampleColumns
 from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
@@ -30,7 +30,7 @@ class Written:
     times_ms: NDArray[np.int64]
     values: NDArray[np.float64]
     start_timestamps_ms: StartTimestamps = None
-    histograms: HistogramBatch | None = None
+    histograms: PackedHistograms | None = None
 
     @classmethod
     def of_columns(cls, columns: SampleColumns, series: NDArray[np.int64]) -> Written:
@@ -69,7 +69,10 @@ class Written:
         if is_wanted.all():
             return self
         series, starts = self.rows()[is_wanted], self.start_timestamps_ms
-        values, histograms = references.used_only(self.values[is_wanted], self.histograms)
+        values, histograms = self.values[is_wanted], self.histograms
+        if histograms is not None:
+            values, used = references.used_only(values, histograms.unpacked())
+            histograms = None if used is None else PackedHistograms.of(used)
         starts = None if starts is None else starts[is_wanted]
         ones = np.ones(len(series), dtype=np.int64)
         return Written(series, ones, self.times_ms[is_wanted], values, starts, histograms)
@@ -81,9 +84,10 @@ class Written:
         if not self.is_extended:
             return [*samples, *runs]
         starts = b"" if self.start_timestamps_ms is None else self.start_timestamps_ms.tobytes()
-        histograms = b"" if self.histograms is None else frames.encode(self.histograms)
-        sizes = _EXTENSION.pack(len(starts) // 8, len(histograms))
-        return [sizes, *samples, starts + histograms, *runs]
+        histogram_bytes, histograms = 0, list[Frame]()
+        if self.histograms is not None:  # as they came
+            histogram_bytes, histograms = self.histograms.nbytes, self.histograms.bytes()
+        return [_EXTENSION.pack(len(starts) // 8, histogram_bytes), *samples, starts, *histograms, *runs]
 
 
 def decode(data: Frame, runs: int, samples: int, *, is_extended: bool) -> Written:
@@ -101,7 +105,9 @@ def decode(data: Frame, runs: int, samples: int, *, is_extended: bool) -> Writte
     at += 16 * samples
     start_timestamps_ms = np.frombuffer(octets, dtype=np.int64, count=starts, offset=at) if starts else None
     at += 8 * starts
-    histograms = frames.decode(octets[at : at + histogram_bytes]) if histogram_bytes else None
+    histograms = None
+    if histogram_bytes:
+        histograms = PackedHistograms.of_words(aligned_words(octets[at : at + histogram_bytes]))
     at += histogram_bytes
     series = np.frombuffer(octets, dtype=np.int32, count=runs, offset=at)
     counts = np.frombuffer(octets, dtype=np.int32, count=runs, offset=at + 4 * runs)
@@ -111,6 +117,6 @@ def decode(data: Frame, runs: int, samples: int, *, is_extended: bool) -> Writte
         raise ValueError(f"it has {samples} samples, but {starts} start timestamps")
     if not is_extended:
         values = references.without_references(values)  # such bits were ordinary NaNs once
-    elif not references.refer_into(values, histograms):
+    elif not references.refer_into(values, 0 if histograms is None else len(histograms)):
         raise ValueError("its samples refer to histograms that it does not have")
     return Written(series.astype(np.int64), counts.astype(np.int64), times, values, start_timestamps_ms, histograms)

@@ -224,7 +224,7 @@ class Upkeep:
             (0, 0) if layers.slab is None else (len(layers.slab.samples.values), layers.slab.size_bytes)
         )
         parts = slices(
-            even_shares(len(ids), layers.frozen.samples + slab_samples, layers.frozen.size_bytes + slab_bytes)
+            even_shares(len(ids), layers.frozen.samples + slab_samples, layers.frozen.read_bytes + slab_bytes)
         )
 
         def read(part: slice) -> Samples:

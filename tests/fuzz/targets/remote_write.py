@@ -85,7 +85,7 @@ def _require_times(runs: sample_frames.SampleColumns) -> None:
         if times_ms is not None:
             assert ((times_ms >= TIME_MS_MIN) & (times_ms <= TIME_MS_MAX)).all()
     if runs.histograms is not None:
-        edges = runs.histograms.layouts.edges
+        edges = runs.histograms.unpacked().layouts.edges
         assert (edges[:, 0] <= edges[:, 1]).all()
 
 

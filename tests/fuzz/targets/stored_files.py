@@ -20,6 +20,7 @@ from coordinator.log.sequencer import Segment
 from shared import catalogue_file, identity
 from shared.durable import DAMAGED
 from shared.errors import ConfigError
+from shared.histograms.packed import PackedHistograms
 from shared.histograms.references import is_reference, references
 from shared.manifest import Manifest
 from shared.messages.log import Batch
@@ -201,7 +202,7 @@ def _logs() -> Iterator[bytes]:
 def _journal_records() -> Iterator[bytes]:
     ids, counts = np.array([1, 2], np.int64), np.array([2, 1], np.int64)
     written = Written(ids, counts, np.array([1, 2, 1], np.int64), np.array([0.5, 1, 2]))
-    histograms = batch_of([NativeHistogram(count=1.0, sum=0.5, positive={0: 1.0}, schema=1)])
+    histograms = PackedHistograms.of(batch_of([NativeHistogram(count=1.0, sum=0.5, positive={0: 1.0}, schema=1)]))
     extended = replace(written, values=references(np.array([0, 0, 0])), histograms=histograms)
     for record_of_samples in (written, extended, replace(extended, start_timestamps_ms=np.array([0, 1, 2]))):
         yield b"".join(map(bytes, journal.encode(record_of_samples, 7)))

@@ -1,0 +1,204 @@
+"""What native histograms cost a worker, from the arrival of their frames to the answer, and what sealing them costs:
+`python -m loadtest.bench.histogram_writes`.
+
+The requests are those of `loadtest.bench.native_histograms`: 1,000 series of 40 buckets with 240 samples, 4 of half of
+the series at a time. Four of eight shards take theirs in process, as one of two workers does, with a log that is
+synced. Rounds commit one request, or two that came at the same time. The same without syncs shows what the caches of
+the processor, which others use while a sync waits, do to the figures. These are processor time of the thread in
+nanoseconds a histogram, and of the sync the time by the clock.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import snappy
+
+from coordinator.series import remote_write
+from loadtest.bench.native_histograms import SAMPLES, SERIES, STEP_MS, native_requests
+from loadtest.harness.remote_write_bodies import UNLIMITED
+from shared.config import Settings
+from shared.kernels import compile_all
+from shared.wire import Frame
+from worker.series import part as parts
+from worker.series.arrivals import parse
+from worker.series.head import NEVER
+from worker.series.index.texts import TextTable
+from worker.series.part import SeriesPart
+from worker.series.services import SeriesServices
+from worker.storage.objects import LocalObjects
+from worker.storage.rows.store import Store
+from worker.storage.wal.log import SERIES as AREA
+from worker.storage.wal.log import WriteAheadLog
+
+SHARDS, OWN = 8, (0, 2, 4, 6)
+CONNECTIONS = 2
+SYNC, ALL = "sync, by the clock", "all but the sync"
+STEPS = ("parse the frames", "resolve the series, make the records", "write to the log", SYNC, "show")
+READ_SERIES = 20
+TIMEOUT_S = 60.0
+
+Request = Mapping[int, Sequence[Frame]]
+"""The frames of a request by shard."""
+
+
+def show(what: str, figure: float, unit: str) -> None:
+    sys.stdout.write(f"{what:<75} {figure:>10,.1f} {unit}\n")
+
+
+def requests() -> list[Request]:
+    end_ms = int(time.time() * 1000) // 60_000 * 60_000
+    times_ms = end_ms - STEP_MS * np.arange(SAMPLES, dtype=np.int64)[::-1]
+    halves = (range(k * SERIES // CONNECTIONS, (k + 1) * SERIES // CONNECTIONS) for k in range(CONNECTIONS))
+    streams = (native_requests(times_ms, half) for half in halves)
+    bodies = [body for pair in zip(*streams, strict=True) for body in pair]
+    return [remote_write.cut(snappy.decompress(body), SHARDS, UNLIMITED).parts for body in bodies]
+
+
+class Worker:
+    """Four shards of series, which seal nothing unless asked to."""
+
+    def __init__(self, path: Path) -> None:
+        self.log = WriteAheadLog(path / "wal").open()
+        self.services = SeriesServices(Settings(), TextTable())
+        self.stores = {number: Store(path / f"store-{number}") for number in OWN}
+        self.parts = {number: self._part(path, number) for number in OWN}
+
+    def _part(self, path: Path, number: int) -> SeriesPart:
+        objects = LocalObjects(path / f"blocks-{number}")
+        part = SeriesPart(self.stores[number], self.services, objects, self.log.stream(number, AREA))
+        part.upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]
+        part.upkeep._tend = lambda now_ms: None  # type: ignore[method-assign]
+        part.load()
+        return part
+
+    def close(self) -> None:
+        for number, part in self.parts.items():
+            part.close()
+            self.stores[number].close()
+        self.log.close()
+
+    def commit(self, group: Sequence[Request], *, is_synced: bool = True) -> list[float]:
+        """A round of these requests. Returns the seconds that its steps took."""
+        clock = time.thread_time
+        marks = [clock()]
+        arrivals = {n: [parse(frame) for request in group for frame in request.get(n, ())] for n in OWN}
+        marks.append(clock())
+        staged: dict[int, Any] = {number: part.stage(arrivals[number]) for number, part in self.parts.items()}
+        for number, part in self.parts.items():
+            if part.has_new_series:
+                self.parts[number].sync()
+        marks.append(clock())
+        entries = [(part, entry) for number, part in self.parts.items() for entry in staged[number][1]]
+        positions = self.log.write([(entry.wal, entry.frames) for _, entry in entries])
+        for (part, entry), position in zip(entries, positions, strict=True):
+            part.journaled(entry, position)
+        marks.append(clock())
+        waited = time.perf_counter()
+        if is_synced:
+            self.log.sync()
+        waited = time.perf_counter() - waited
+        shown = clock()
+        for number, part in self.parts.items():
+            part.show(staged[number][0])
+        return [*np.diff(marks).tolist(), waited, clock() - shown]
+
+
+@contextmanager
+def worker() -> Iterator[Worker]:
+    with ExitStack() as stack:
+        started = Worker(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd()))))
+        stack.callback(started.close)
+        yield started
+
+
+def stored(running: Worker) -> int:
+    return sum(part.counts()["samples"] for part in running.parts.values())
+
+
+def steps(sent: Sequence[Request], at_once: int, *, is_synced: bool) -> None:
+    for is_warm in (False, True):  # the first time compiles
+        with worker() as running:
+            groups = (sent[first : first + at_once] for first in range(0, len(sent), at_once))
+            took = np.array([running.commit(group, is_synced=is_synced) for group in groups])
+            histograms = stored(running)
+            size = sum(part.contents.head.size_bytes for part in running.parts.values())
+        if is_warm:
+            took *= 1e9 * len(took) / histograms
+            columns = dict(zip(STEPS, took.T, strict=True))
+            columns[ALL] = sum(column for name, column in columns.items() if name != SYNC)
+            group = f"{at_once} a round, {'synced' if is_synced else 'not synced'}"
+            for name, column in columns.items():
+                show(f"{group}: {name}, median (mean)", np.median(column), f"ns ({column.mean():,.0f})")
+            show(f"{group}: memory of the head", size / histograms, "bytes a histogram")
+
+
+def reads(running: Worker) -> None:
+    """What reading costs, and how much of it holds the lock of the contents, which writes wait for."""
+    took = []
+    for _ in range(5):
+        started, histograms = time.thread_time(), 0
+        for part in running.parts.values():
+            ids = np.arange(len(part.contents.index))
+            for first in range(0, len(ids), READ_SERIES):
+                found = part.read(ids[first : first + READ_SERIES], 0, NEVER - 1).histograms
+                histograms += 0 if found is None else len(found)
+        took.append((time.thread_time() - started) / histograms)
+    show(f"read {READ_SERIES} series at a time from the head", min(took) * 1e9, "ns")
+
+
+def write_ms(running: Worker, request: Request) -> float:
+    """The milliseconds of a write."""
+    started = time.perf_counter()
+    parts.write({running.parts[n]: request[n] for n in OWN if n in request}, TIMEOUT_S)
+    return (time.perf_counter() - started) * 1e3
+
+
+def sealing(sent: Sequence[Request]) -> None:
+    """The cost of a seal, and how long writes take during it and before it."""
+    with worker() as running:
+        unsent = iter(sent)
+        before = [write_ms(running, request) for request in islice(unsent, len(sent) // 2)]
+        histograms = stored(running)
+        reads(running)
+        took: list[tuple[float, float]] = []
+
+        def seal() -> None:
+            for part in running.parts.values():
+                started, worked = time.perf_counter(), time.thread_time()
+                part.upkeep._seal(NEVER)
+                took.append((time.perf_counter() - started, time.thread_time() - worked))
+
+        thread = Thread(target=seal)
+        thread.start()
+        meanwhile = []
+        while thread.is_alive() and (request := next(unsent, None)) is not None:
+            meanwhile.append(write_ms(running, request))
+        thread.join()
+    show("seal", sum(worked for _, worked in took) / histograms * 1e9, "ns")
+    show("the longest seal of a shard", max(clock for clock, _ in took) * 1e3, "ms")
+    for name, waits in (("before the seals", before[len(before) // 4 :]), ("during the seals", meanwhile)):
+        p50, p99 = np.percentile(waits, [50, 99])
+        show(f"{len(waits)} writes {name}: median, p99", p50, f"ms, {p99:.1f} ms")
+
+
+def main() -> None:
+    compile_all()
+    sent = requests()
+    for is_synced in (True, False):
+        for at_once in (1, 2):
+            steps(sent, at_once, is_synced=is_synced)
+    sealing(sent)
+
+
+if __name__ == "__main__":
+    main()
