@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 from aiohttp import web
 
+from coordinator.api import parameters
 from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters
 from coordinator.context import CONTEXT, Context
@@ -57,7 +58,7 @@ async def scan(request: web.Request) -> web.StreamResponse:
         following = partial(_event_stream, request, selection, _resumed(request, start), end)
         return await listed(request, FOLLOW, text, following)
     limit = log_parameters.whole(query, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
-    timeout_s = log_parameters.seconds(query, "timeout", FOLLOW_TIMEOUT_S, FOLLOW_TIMEOUT_MAX_S)
+    timeout_s = parameters.seconds(query, "timeout", FOLLOW_TIMEOUT_S, FOLLOW_TIMEOUT_MAX_S)
     if follow and reverse:
         raise BadData("parameter 'reverse' is true; a read that follows goes forward only")
     if selection.key is None and reverse:
@@ -262,7 +263,7 @@ async def _event_stream(
     running.enter("following")
     context = request.app[CONTEXT]
     limit = log_parameters.whole(request.query, ("limit",), LIMIT_MAX, 1, LIMIT_MAX)
-    timeout_s = log_parameters.seconds(request.query, "timeout", float("inf"), float("inf"))
+    timeout_s = parameters.seconds(request.query, "timeout", float("inf"), float("inf"))
     with _following(request, selection, start) as follower:
         rows = await context.log.followers.read(follower, min(limit, EVENTS_AT_ONCE))
         headers = {"Content-Type": EVENTS, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
