@@ -101,27 +101,39 @@ def test_a_query_is_listed_and_canceled_and_the_workers_stop(watched: Cluster) -
         assert watched.get("/api/v1/query", query="sum(running_total)", time=str(NOW)).status == 200
 
 
-def test_a_search_for_vectors_is_listed_and_canceled(watched: Cluster) -> None:
+FIELDS = {"collection": "listed", "vector": [1, 1], "k": 3, "exact": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "fields", "text"),
+    [
+        ("vector.search", "/api/v1/vector/search", FIELDS, "collection=listed vectors=1 k=3 exact"),
+        ("log.count", "/api/v1/log/count?prefix=l", None, "prefix=l"),
+        ("log.keys", "/api/v1/log/keys?prefix=l", None, "prefix=l"),
+    ],
+)
+def test_what_is_asked_of_vectors_and_of_the_log_is_listed_and_canceled(
+    watched: Cluster, kind: str, path: str, fields: dict[str, Any] | None, text: str
+) -> None:
     assert put(watched, "listed", {"dimension": 2}).status == 200
     assert write(watched, *((f"v{n}", {"vector": [n, 1]}) for n in range(8)), collection="listed").status == 200
-    fields = {"collection": "listed", "vector": [1, 1], "k": 3, "exact": True}
     pid = watched.worker_pids()["worker-0"]
     freeze(pid)
     try:
-        asked = Asked(watched, "search", "/api/v1/vector/search", search=fields)
-        told = until(lambda: listed(watched, "search"))
-        assert (told["kind"], told["query"]) == ("vector.search", "collection=listed vectors=1 k=3 exact")
-        assert (told["state"], told["client"]) == ("running", "127.0.0.1") and told["age"] >= 0
-        assert "worker-0" in {
-            part["worker"] for part in until(lambda: (listed(watched, "search") or {}).get("workers"))
-        }
-        assert watched.request("DELETE", "/api/v1/queries/search").json()["data"] == {"canceled": 1}
+        asked = Asked(watched, kind, path, search=fields)
+        told = until(lambda: listed(watched, kind))
+        assert (told["kind"], told["query"], told["client"]) == (kind, text, "127.0.0.1")
+        assert told["age"] >= 0
+        until(lambda: (listed(watched, kind) or {}).get("state") == "running")
+        workers = until(lambda: (listed(watched, kind) or {}).get("workers"))
+        assert "worker-0" in {part["worker"] for part in workers}
+        assert watched.request("DELETE", f"/api/v1/queries/{kind}").json()["data"] == {"canceled": 1}
         answer = asked.answered()
     finally:
         os.kill(pid, signal.SIGCONT)
     assert answer.status == 503 and "was canceled" in answer.json()["message"]
     until(lambda: watched.get("/-/ready").status == 200)
-    assert len(search(watched, **fields)["results"]) == 3
+    assert len(search(watched, **FIELDS)["results"]) == 3
 
 
 def test_followers_of_the_log_are_listed_and_canceled(watched: Cluster) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from coordinator.api.queries import listed
 from coordinator.calls import MethodCall, Worker, WorkerCall
+from coordinator.context import CONTEXT
 from coordinator.queries import slow as slow_queries
 from coordinator.queries.gate import HEAVY, LIGHT, Place
 from coordinator.queries.running import FOLLOW, LISTED_MAX, TEXT_MAX, RunningQueries, RunningQuery
@@ -193,6 +197,11 @@ async def test_the_list_is_bounded_and_followers_do_not_hide_queries() -> None:
     await asyncio.sleep(0)
     assert [told["id"] for told in own.listed([])] == ["a-1", "a-2", *(f"f-{n}" for n in range(LISTED_MAX - 2))]
     assert len(own) == LISTED_MAX + 3
+    context = SimpleNamespace(running=own, links=SimpleNamespace(awaited=list))
+    answer = await listed(cast(Any, SimpleNamespace(app={CONTEXT: context})))
+    content = json.loads(cast(bytes, answer.body))
+    assert len(content["data"]) == LISTED_MAX
+    assert content["warnings"] == [f"3 more are being served; the list has at most {LISTED_MAX}"]
     assert own.cancel(f"f-{LISTED_MAX}") == 1
     with pytest.raises(Canceled):
         await followers[-1]
