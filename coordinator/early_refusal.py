@@ -9,15 +9,13 @@ import random
 import re
 from functools import lru_cache
 
-from coordinator.request_ids import HEADER
-from coordinator.responses import MESSAGE_AREAS, error_answer
+from coordinator.responses import MESSAGE_AREAS, SERVER, error_answer, own_lines
 from shared.errors import Overloaded
 
 TEXTS_CACHED = 64
 """Answers differ by area, by text, which changes with the numbers in it, and by `Retry-After`."""
 
 RETRY_AFTER_S = Overloaded.retry_after_s or (1, 3)
-_HEADER = HEADER.encode()
 _FIRST_LINE = re.compile(rb"(?:GET|POST|PUT|DELETE) (/[A-Za-z0-9_/.-]*)(?:\?[^ \r\n#]*)? HTTP/1\.1\r\n")
 _CONTENT_LENGTH = re.compile(rb"\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n")
 _PARTICULAR = (b"transfer-encoding", b"expect", b"upgrade", b"close")
@@ -57,7 +55,7 @@ def refusal(path: str, why: str, request_id: str, header_lines: bytes) -> bytes:
     """The whole answer to a request to this path. `header_lines`: of every answer, each with its end."""
     # Clients that were refused together shall not come back together.
     head, body = _answer(path.startswith(MESSAGE_AREAS), why, random.randint(*RETRY_AFTER_S))
-    return b"%b%b%b: %b\r\n\r\n%b" % (head, header_lines, _HEADER, request_id.encode(), body)
+    return b"%b%b%b\r\n%b" % (head, header_lines, own_lines(request_id), body)
 
 
 @lru_cache(TEXTS_CACHED)
@@ -67,6 +65,6 @@ def _answer(is_message_area: bool, why: str, retry_after_s: int) -> tuple[bytes,
     assert isinstance(response.body, bytes)
     head = (
         f"HTTP/1.1 {response.status} {response.reason}\r\nContent-Type: {response.headers['Content-Type']}\r\n"
-        f"Retry-After: {retry_after_s}\r\nContent-Length: {len(response.body)}\r\n"
+        f"Retry-After: {retry_after_s}\r\nContent-Length: {len(response.body)}\r\nServer: {SERVER}\r\n"
     )
     return head.encode(), response.body

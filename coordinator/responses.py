@@ -111,7 +111,7 @@ class AtOnce(web.StreamResponse):
         """Write all of it. Raises ConnectionError when the client has gone."""
         response = self._whole
         head = _head(response.status, response.reason, tuple(response.headers.items()))
-        own, body = _own_headers(), self._content
+        own, body = own_lines(REQUEST_ID.get()), self._content
         if response.status == 204:
             text = b"%b%b\r\n" % (head, own)
         else:
@@ -134,9 +134,9 @@ def _head(status: int, reason: str, headers: tuple[tuple[str, str], ...]) -> byt
     return ("\r\n".join(lines) + "\r\n").encode()
 
 
-def _own_headers() -> bytes:
-    """The lines that no two answers have in common."""
-    return b"Date: %b\r\n%b: %b\r\n" % (_date(int(time.time())), _HEADER, REQUEST_ID.get().encode())
+def own_lines(request_id: str) -> bytes:
+    """The lines of a head that no two answers have in common."""
+    return b"Date: %b\r\n%b: %b\r\n" % (_date(int(time.time())), _HEADER, request_id.encode())
 
 
 @lru_cache(1)

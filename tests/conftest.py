@@ -33,7 +33,6 @@ LONGEST = (
     "test_corpus",
     "test_log_area",
     "test_backup",
-    "test_access",
     "test_watching",
     "test_histograms_merging",
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 
-from tests.oracle_native_histograms import Hint, NativeHistogram, aligned, common_hint, summed
+from tests.oracle_native_histograms import Hint, NativeHistogram, joined, summed
 from tests.oracle_values import Number, Remarks, of_metric
 
 MIXED_SCHEMAS = "vector contains a mix of histograms with exponential and custom buckets schemas"
@@ -86,18 +85,7 @@ def parted(values: Sequence[Number]) -> tuple[list[float], list[NativeHistogram]
 
 def averaged(histograms: Sequence[NativeHistogram]) -> NativeHistogram:
     """Every count and the sum are means; none overflows on the way."""
-    parts = aligned(histograms)
-    positive = {index for part in parts for index in part.positive}
-    negative = {index for part in parts for index in part.negative}
-    return replace(
-        parts[0],
-        count=mean([part.count for part in parts]),
-        sum=mean([part.sum for part in parts]),
-        zero_count=mean([part.zero_count for part in parts]),
-        positive={i: mean([part.positive.get(i, 0.0) for part in parts]) for i in positive},
-        negative={i: mean([part.negative.get(i, 0.0) for part in parts]) for i in negative},
-        hint=common_hint([part.hint for part in parts]),
-    )
+    return joined(histograms, mean)
 
 
 _OF_FLOATS: dict[str, Callable[[Sequence[float]], float]] = {"sum": total, "avg": mean}

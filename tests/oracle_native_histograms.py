@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -159,18 +159,23 @@ def aligned(histograms: Sequence[NativeHistogram]) -> list[NativeHistogram]:
 
 def summed(histograms: Sequence[NativeHistogram], weights: Sequence[float] | None = None) -> NativeHistogram:
     """Raises ValueError for a mix of exponential and custom buckets."""
+    factors = weights or [1.0] * len(histograms)
+    return joined(histograms, lambda values: exact_sum([f * x for f, x in zip(factors, values, strict=True)]))
+
+
+def joined(histograms: Sequence[NativeHistogram], join: Callable[[Sequence[float]], float]) -> NativeHistogram:
+    """One histogram, each number of which `join` makes of those of all. Raises ValueError for a mix of exponential and
+    custom buckets."""
     parts = aligned(histograms)
-    factors = weights or [1.0] * len(parts)
-    add = lambda values: exact_sum([f * x for f, x in zip(factors, values, strict=True)])  # noqa: E731
     positive = {i for h in parts for i in h.positive}
     negative = {i for h in parts for i in h.negative}
     return replace(
         parts[0],
-        count=add([h.count for h in parts]),
-        sum=add([h.sum for h in parts]),
-        zero_count=add([h.zero_count for h in parts]),
-        positive={i: add([h.positive.get(i, 0.0) for h in parts]) for i in positive},
-        negative={i: add([h.negative.get(i, 0.0) for h in parts]) for i in negative},
+        count=join([h.count for h in parts]),
+        sum=join([h.sum for h in parts]),
+        zero_count=join([h.zero_count for h in parts]),
+        positive={i: join([h.positive.get(i, 0.0) for h in parts]) for i in positive},
+        negative={i: join([h.negative.get(i, 0.0) for h in parts]) for i in negative},
         hint=common_hint([h.hint for h in parts]),
     )
 

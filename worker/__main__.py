@@ -23,6 +23,7 @@ from shared import (
     interpreter,
     manifest,
     open_files,
+    supervision,
     telemetry,
     tracing,
 )
@@ -55,6 +56,7 @@ class _Child:
     started_at: float = 0.0
     start_at: float = 0.0
     backoff_s: float = field(default=BACKOFF_FIRST_S)
+    exits: supervision.Exits = field(default_factory=supervision.Exits)
 
 
 class Supervisor:
@@ -68,6 +70,8 @@ class Supervisor:
         self._address = address
         count = settings.worker_count()
         self._children = [_Child(f"worker-{n}", tuple(range(n, settings.shards, count))) for n in range(count)]
+        exits = {child.name: child.exits for child in self._children}
+        self._told = supervision.Supervision(time.time(), exits)
         self._stopping = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -75,6 +79,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         warming = _fork.Process(target=self._become_warmer, name="kernels", daemon=True)
+        self._tell()
         while not self._stopping:
             now = time.monotonic()
             for child in self._children:
@@ -89,6 +94,15 @@ class Supervisor:
         if warming.pid is not None:
             warming.kill()
         self._stop_children()
+        with contextlib.suppress(OSError):
+            supervision.remove(self._settings.data)
+
+    def _tell(self) -> None:
+        """Let the coordinator know of the exits."""
+        try:
+            supervision.write(self._settings.data, self._told)
+        except OSError as error:  # such as a full disk, which must not stop the workers
+            event(logging.WARNING, "the exits of workers cannot be shown in the metrics", why=error)
 
     def _stop(self, *_: Any) -> None:
         self._stopping = True
@@ -139,15 +153,18 @@ class Supervisor:
         if time.monotonic() - child.started_at > HEALTHY_AFTER_S:
             child.backoff_s = BACKOFF_FIRST_S
         child.start_at = time.monotonic() + child.backoff_s
+        reason = _exit_text(process.exitcode)
         event(
             logging.ERROR,
             "worker died, restarting",
             worker=child.name,
             pid=process.pid,
-            exit=_exit_text(process.exitcode),
+            exit=reason,
             in_s=child.backoff_s,
         )
         child.backoff_s = min(child.backoff_s * 2, BACKOFF_MAX_S)
+        child.exits.count, child.exits.reason, child.exits.at = child.exits.count + 1, reason, time.time()
+        self._tell()
 
     def _stop_children(self) -> None:
         alive = [child.process for child in self._children if child.process is not None]

@@ -9,12 +9,14 @@ from typing import Any
 
 from aiohttp import web
 
+from coordinator.api.parameters import seconds
 from coordinator.backup.views import View, file_of
 from coordinator.context import CONTEXT
 from coordinator.negotiation import boolean
 from coordinator.responses import success
 
 PIECE_BYTES = 256 << 10
+HOLD_MAX_S = 30.0
 
 
 async def snapshot(request: web.Request) -> web.Response:
@@ -26,12 +28,17 @@ async def snapshot(request: web.Request) -> web.Response:
 
 
 async def begin(request: web.Request) -> web.Response:
-    """Make a view of the data directory, which is removed when nobody has renewed it for half a minute."""
+    """Make a view of the data directory, which is removed when nobody has renewed it for half a minute, or when the
+    connection of somebody who holds it is closed."""
     return success(_described(await request.app[CONTEXT].views.lease()))
 
 
 async def renew(request: web.Request) -> web.Response:
-    return success(_described(request.app[CONTEXT].views.renew(request.match_info["view"])))
+    """Keep the view for another half a minute; with `hold`, answer only after so many seconds, and remove the view if
+    the client goes away before."""
+    views, view_id = request.app[CONTEXT].views, request.match_info["view"]
+    hold_s = seconds(request.query, "hold", 0.0, HOLD_MAX_S)
+    return success(_described(await views.hold(view_id, hold_s) if hold_s else views.renew(view_id)))
 
 
 async def end(request: web.Request) -> web.Response:

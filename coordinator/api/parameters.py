@@ -119,6 +119,17 @@ def duration_ms(text: str, name: str) -> int:
     return round(milliseconds)
 
 
+def seconds(query: Mapping[str, str], name: str, default_s: float, most_s: float) -> float:
+    """A duration such as `30s`, or seconds; capped at `most_s`."""
+    text = query.get(name)
+    if text is None:
+        return default_s
+    value_ms = duration_ms(text, name)
+    if value_ms < 0:
+        raise BadData(f"parameter {name!r} is {text!r}; it must not be negative")
+    return min(value_ms / 1000, most_s)
+
+
 def limit(text: str, name: str = "limit") -> int:
     """A whole number ≥ 0, where 0 means no cap."""
     if not _WHOLE.fullmatch(text):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from coordinator.context import CONTEXT
+from coordinator.queries.running import LISTED_MAX
 from coordinator.responses import success
 from shared.errors import BadData, NotFound
 
@@ -14,9 +15,12 @@ ORDERS = ("seconds", "samples", "start")
 
 
 async def listed(request: web.Request) -> web.Response:
-    """What is known of each, the oldest first."""
+    """What is known of each, the oldest first, and then of those who follow the log."""
     context = request.app[CONTEXT]
-    return success(context.running.listed(context.links.awaited()))
+    rows = context.running.listed(context.links.awaited())
+    left_out = len(context.running) - len(rows)
+    warnings = [f"{left_out} more are being served; the list has at most {LISTED_MAX}"] if left_out else None
+    return success(rows, warnings)
 
 
 async def cancel(request: web.Request) -> web.Response:

@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 import orjson
 from aiohttp import web
 
+from coordinator.api.listed import listed
 from coordinator.api.parameters import partial_response
 from coordinator.bodies import read_body
 from coordinator.calls import require_whole
 from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON, content_type, wants_protobuf
+from coordinator.queries.running import RunningQuery
 from coordinator.vectors import search as searches
 from coordinator.vectors.answers import hits_json, hits_protobuf, vector_json, vector_protobuf
 from coordinator.vectors.decode import (
@@ -90,9 +92,13 @@ async def delete(request: web.Request) -> web.Response:
 async def search(request: web.Request) -> web.Response:
     """POST /api/v1/vector/search."""
     wanted = await _body(request, searches.from_json, searches.from_protobuf)
-    area = _context(request).vectors
-    partial = _partial(request)
-    answer = await area.search(wanted, partial=partial)
+    return await listed(request, "vector.search", wanted.summary(), lambda running: _searched(request, wanted, running))
+
+
+async def _searched(request: web.Request, wanted: searches.SearchRequest, running: RunningQuery) -> web.Response:
+    running.enter("running")
+    answer = await _context(request).vectors.search(wanted, partial=_partial(request))
+    running.enter("rendering")
     collection = answer.collection
     metric = collection.metric if collection is not None and not wanted.text_query else ""
     if wants_protobuf(request):

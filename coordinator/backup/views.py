@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordinator.calls import WorkerReply
@@ -39,7 +39,7 @@ DRAIN_S, DRAIN_POLLS = 0.5, 250
 """How long a view waits for the writes under way. A write that takes longer may be in the view in part, as after a
 crash: nobody has been told of it."""
 LEASE_S = 30.0
-"""A view that nobody has asked for is removed after this time: its user has been killed."""
+"""A view that nobody has asked for is removed after this time: its user has been killed, and nobody held it."""
 DOCUMENTS = (("sequencer", "state"), ("vector", "*.json"), ("vector", "*.damaged*"), ("wal", "workers"))
 """Small documents of the coordinator and of the supervisor: (directory, pattern of names)."""
 
@@ -47,7 +47,8 @@ DOCUMENTS = (("sequencer", "state"), ("vector", "*.json"), ("vector", "*.damaged
 @dataclass(slots=True)
 class View:
     """`path`: the view's directory. `moment_ms`: Unix time of the moment. `pause_ms`: how long writes were held back.
-    `warnings`: what the cluster knows to be damaged, which is damaged in the view too."""
+    `warnings`: what the cluster knows to be damaged, which is damaged in the view too. `released`: set when it is
+    removed."""
 
     id: str
     path: Path
@@ -55,6 +56,7 @@ class View:
     pause_ms: float
     warnings: list[str]
     expires_at: float = 0.0
+    released: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Views:
@@ -69,6 +71,7 @@ class Views:
         self._identity = identity
         self._is_busy = False
         self._leased: View | None = None
+        self._removals: set[asyncio.Task[None]] = set()
         self._expiry: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -81,6 +84,7 @@ class Views:
             self._expiry.cancel()
         if self._leased is not None:
             await self.release(self._leased.id)
+        await asyncio.gather(*self._removals)
 
     # Views that a client uses
 
@@ -100,10 +104,33 @@ class Views:
         view.expires_at = time.monotonic() + LEASE_S
         return view
 
+    async def hold(self, view_id: str, seconds: float) -> View:
+        """Returns the view after this time. Canceled before, since the client is gone, it removes the view: the next
+        backup need not wait until the lease has ended. Raises NotFound, also when the view is released meanwhile."""
+        view = self.renew(view_id)
+        try:
+            async with asyncio.timeout(seconds):
+                await view.released.wait()
+        except TimeoutError:
+            return self.renew(view_id)
+        except asyncio.CancelledError:
+            if self._leased is view:
+                event(logging.WARNING, "the command of a backup is gone, its view is removed", view=view.id)
+                removal = asyncio.create_task(self._remove(view))
+                self._leased = None
+                self._removals.add(removal)
+                removal.add_done_callback(self._removals.discard)
+            raise
+        return self.renew(view_id)
+
     async def release(self, view_id: str) -> None:
         """Remove the view. Raises NotFound."""
         view = self.renew(view_id)
         self._leased = None
+        await self._remove(view)
+
+    async def _remove(self, view: View) -> None:
+        view.released.set()
         await asyncio.to_thread(shutil.rmtree, view.path, True)
 
     async def _expire_forever(self) -> None:

@@ -1,4 +1,5 @@
-"""Queries that are being served: who asks what, how far it is, and how one is canceled.
+"""Queries, searches and followers of the log that are being served: who asks what, how far it is, and how one is
+canceled.
 
 A query passes through states, and the time it spends in each is kept: for the list of running queries, and for the log
 of slow ones (coordinator/queries/slow.py).
@@ -24,9 +25,15 @@ from shared.telemetry import REQUEST_ID
 
 T = TypeVar("T")
 
-State = Literal["planning", "waiting", "running", "merging", "rendering", "sending"]
-"""`waiting`: for a place at the gate; `running`: in the workers. Answers begin to be written while they are rendered:
-`sending` is what is left of an answer that is not sent in one piece."""
+State = Literal["planning", "waiting", "following", "running", "merging", "rendering", "sending"]
+"""`waiting`: for a place at the gate; `following`: waiting for records of the log, and sending those that come;
+`running`: in the workers. Answers begin to be written while they are rendered: `sending` is what is left of an answer
+that is not sent in one piece."""
+
+FOLLOW = "log.follow"
+"""The kind of those that wait for records of the log. There may be thousands, for days."""
+LISTED_MAX = 1000
+"""Listed at once: with texts that is 1 MB. There may be ten times as many followers."""
 
 TEXT_MAX = 1000
 """Characters of a query that are shown."""
@@ -65,6 +72,11 @@ class RunningQuery:
     @property
     def age_s(self) -> float:
         return time.perf_counter() - self.entered[0][1]
+
+    @property
+    def busy_s(self) -> float:
+        """The age without the time in which there was nothing to do: no record to read."""
+        return self.age_s - self.seconds().get("following", 0.0)
 
     def enter(self, state: State) -> None:
         """The query is in this state from now on."""
@@ -110,6 +122,9 @@ class RunningQueries:
         self._ended = ended
         self._running: dict[RunningQuery, None] = {}
 
+    def __len__(self) -> int:
+        return len(self._running)
+
     async def serve(self, kind: str, text: str, client: str, work: Callable[[RunningQuery], Awaitable[T]]) -> T:
         """What `work` returns; the query is listed meanwhile. Raises what `work` raises, Canceled when it was canceled
         by `cancel`."""
@@ -148,11 +163,13 @@ class RunningQueries:
         return len(canceled)
 
     def listed(self, calls: Iterable[WorkerCall]) -> list[dict[str, Any]]:
-        """What is known of each query, the oldest first. `calls`: all that workers have not answered."""
+        """What is known of each query, the oldest first, then of each follower; of LISTED_MAX at most. `calls`: all
+        that workers have not answered."""
         by_request: dict[str, list[WorkerCall]] = {}
         for call in calls:
             by_request.setdefault(call.call.http_request, []).append(call)
-        return [self._told(running, by_request.get(running.id, ())) for running in self._running]
+        shown = sorted(self._running, key=lambda running: running.kind == FOLLOW)[:LISTED_MAX]
+        return [self._told(running, by_request.get(running.id, ())) for running in shown]
 
     def _told(self, running: RunningQuery, calls: Iterable[WorkerCall]) -> dict[str, Any]:
         now = time.monotonic()

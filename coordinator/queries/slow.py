@@ -22,7 +22,8 @@ ERROR_MAX = 500
 
 
 class SlowQueries:
-    """Queries that took `after_s` or longer; 0: none. For the event loop's thread only."""
+    """Queries that took `after_s` or longer, beside waits for new records of the log; 0: none. For the event loop's
+    thread only."""
 
     def __init__(self, after_s: float, *, shows_texts: bool) -> None:
         self._after_s = after_s
@@ -31,7 +32,7 @@ class SlowQueries:
 
     def ended(self, running: RunningQuery) -> None:
         """The query has been answered or has failed."""
-        if self._after_s and running.age_s >= self._after_s:
+        if self._after_s and running.age_s >= self._after_s and running.busy_s >= self._after_s:
             self._keep(running)
 
     def kept(self, by: str) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from coordinator.calls import FanOut
 from coordinator.vectors.merging import MergedHits
 from shared.errors import DeadlineExceeded
 from shared.messages.vectors import Floats, SearchBody
+from shared.telemetry import REQUEST_ID
 
 BATCHES_IN_FLIGHT = 1
 """For each kind of search, that is, searches that differ only in their vectors. Searches that arrive while a batch is
@@ -30,8 +31,26 @@ Ask = Callable[[SearchBody, Floats], Awaitable[tuple[MergedHits, FanOut]]]
 
 @dataclass(slots=True)
 class _Waiting:
+    """`http_request`: the id of the search's HTTP request. `batch`: the one it was sent with."""
+
     queries: Floats
     answer: asyncio.Future[tuple[MergedHits, FanOut]]
+    http_request: str
+    batch: _Batch | None = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """`awaited`: how many of its searches somebody waits for."""
+
+    task: asyncio.Task[None]
+    awaited: int
+
+    def leave(self) -> None:
+        """A search was canceled. When all have been, the workers need not go on."""
+        self.awaited -= 1
+        if not self.awaited:
+            self.task.cancel()
 
 
 @dataclass(slots=True)
@@ -68,12 +87,16 @@ class SearchBatches:
         key = msgspec.msgpack.encode(body)
         queue = self._queues.setdefault(key, _Queue(body))
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(queries, loop.create_future())
+        waiting = _Waiting(queries, loop.create_future(), REQUEST_ID.get())
         queue.waiting.append(waiting)
         timer = loop.call_later(self._timeout_s, self._expire, waiting)
         self._advance(key, queue)
         try:
             return await waiting.answer
+        except asyncio.CancelledError:
+            if waiting.batch is not None:
+                waiting.batch.leave()
+            raise
         finally:
             timer.cancel()
 
@@ -94,6 +117,9 @@ class SearchBatches:
             queue.in_flight += 1
             queue.sent = len(batch)
             task = asyncio.create_task(self._run(key, queue, batch))
+            sent = _Batch(task, sum(not waiting.answer.done() for waiting in batch))
+            for waiting in batch:
+                waiting.batch = sent
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         if not queue.waiting and not queue.in_flight and len(self._queues) > QUEUES_MAX:
@@ -107,6 +133,7 @@ class SearchBatches:
         awaited = [waiting for waiting in batch if not waiting.answer.done()]
         try:
             if awaited:
+                REQUEST_ID.set(awaited[0].http_request)  # the workers are asked for one of them
                 queries = np.concatenate([waiting.queries for waiting in awaited])
                 results, outcome = await self._ask(queue.body, queries)
                 for waiting, hits in zip(awaited, results.lists, strict=True):

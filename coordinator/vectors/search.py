@@ -11,6 +11,7 @@ import numpy as np
 
 from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
 from coordinator.vectors import filters
+from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.decode import check_components, decode_json, numbers
 from coordinator.vectors.decode_protobuf import parse_protobuf
 from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX
@@ -77,6 +78,19 @@ class SearchRequest:
     def hybrid(self) -> bool:
         """Whether the request searches by text and by vector."""
         return bool(self.text_query and self.counts)
+
+    def summary(self) -> str:
+        """What is searched for, in one line: without the numbers, and of the filter only that there is one."""
+        parts = [f"collection={self.collection or DEFAULT} vectors={len(self.counts)} k={self.k}"]
+        if self.expansion:
+            parts.append(f"expansion={self.expansion}")
+        if self.exact:
+            parts.append("exact")
+        if self.filter is not None:
+            parts.append("filter")
+        if self.text_query:
+            parts.append(f"text={self.text_query}")
+        return " ".join(parts)
 
     def body(self, collection: Collection, expansion: int) -> SearchBody:
         """The message to the workers. `expansion` is the default for requests that give none."""

@@ -135,6 +135,21 @@ CLUSTER = (
     _gauge("triptych_workers", "", "Worker processes connected"),
     _gauge("triptych_workers_expected", "", "Worker processes there should be"),
     _counter("triptych_worker_restarts_total", "worker", "Restarts of workers: the log has the reason"),
+    _gauge(
+        "triptych_supervisor_start_time_seconds",
+        "",
+        "When the supervisor of the workers started, in Unix time; of one that was killed until the next one starts",
+    ),
+    _counter(
+        "triptych_worker_exits_total",
+        "worker",
+        "Processes of a worker that have ended since the supervisor started, also those that never came to serve",
+    ),
+    _gauge(
+        "triptych_worker_last_exit_timestamp_seconds",
+        "worker reason",
+        "When the last of them ended, in Unix time, and how: a signal or an exit code",
+    ),
     _gauge("triptych_worker_in_flight", "worker", "Requests that a worker has been sent and has not answered"),
     _gauge("triptych_worker_in_flight_bytes", "worker", "Bytes of these requests"),
     _gauge("triptych_worker_measured_seconds", "worker", "Age of the worker's numbers. If it grows, the worker hangs"),

@@ -1,4 +1,5 @@
-"""What has to be asked of the operating system: about this process, and the space on the disk of the data directory.
+"""What has to be asked of the operating system: about this process, the space on the disk of the data directory, and
+what the supervisor of the workers has left there.
 
 A disk that does not answer must not stop the event loop, so a thread asks, and the last answer is shown with its age.
 """
@@ -11,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from shared import supervision
 from shared.measurements import Values
 from shared.process_measurements import ProcessMeasurements
 
@@ -51,6 +53,9 @@ class Host:
             value = values.get(own, NAME)
             assert isinstance(value, float)
             values.put(name, value)
+        told = supervision.read(self._directory)
+        if told is not None:
+            _put_exits(values, told)
         status = os.statvfs(self._directory)
         values.put("triptych_disk_free_bytes", status.f_bavail * status.f_frsize)
         values.put("triptych_disk_size_bytes", status.f_blocks * status.f_frsize)
@@ -66,3 +71,11 @@ class Host:
         values.update(self._known)
         if self._known_at:
             values.put("triptych_disk_measured_seconds", time.monotonic() - self._known_at)
+
+
+def _put_exits(values: Values, told: supervision.Supervision) -> None:
+    values.put("triptych_supervisor_start_time_seconds", told.started_at)
+    for worker, exits in told.workers.items():
+        values.put("triptych_worker_exits_total", exits.count, worker)
+        if exits.count:
+            values.put("triptych_worker_last_exit_timestamp_seconds", exits.at, worker, exits.reason)

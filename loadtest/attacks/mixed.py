@@ -16,6 +16,7 @@ from loadtest.attacks.running import Result, run
 from loadtest.attacks.target import Target
 from loadtest.attacks.watching import proportional_mb
 from loadtest.harness.cluster import ROOT, Cluster
+from loadtest.harness.processes import end
 
 USERS = 10
 LOAD_SECONDS_MAX = 86_400.0
@@ -68,10 +69,5 @@ def _load(cluster: Cluster, seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, STOP_WITHIN_S)
         sys.stdout.write((cluster.directory / "locust.log").read_text())

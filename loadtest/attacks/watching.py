@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from loadtest.harness.cluster import Cluster
+from loadtest.harness.processes import family, processor_s
 
 SAMPLE_INTERVAL_S = 0.1
 SAMPLES_A_LISTING = 10
@@ -23,33 +24,16 @@ PAGE_BYTES = 4096
 MB = 1 << 20
 
 
-def family(cluster: Cluster) -> list[psutil.Process]:
-    """Coordinator, supervisor and everything they started."""
-    roots = [psutil.Process(p.pid) for p in (cluster.coordinator, cluster.supervisor) if p and p.poll() is None]
-    return [*roots, *(child for root in roots for child in root.children(recursive=True))]
-
-
 def becomes_quiet(cluster: Cluster) -> bool:
     """Return True when the cluster's processes have taken less than QUIET_SHARE of a processor for a second; False when
     they do not within QUIET_WITHIN_S."""
     give_up = time.monotonic() + QUIET_WITHIN_S
     while time.monotonic() < give_up:
-        before = processor_s(cluster)
+        before = processor_s(family(cluster))
         time.sleep(1)
-        if processor_s(cluster) - before < QUIET_SHARE:
+        if processor_s(family(cluster)) - before < QUIET_SHARE:
             return True
     return False
-
-
-def processor_s(cluster: Cluster) -> float:
-    """Processor time of all its processes, in seconds; nothing of those that have ended."""
-    total = 0.0
-    for process in family(cluster):
-        try:
-            total += sum(process.cpu_times()[:2])
-        except psutil.Error:
-            continue
-    return total
 
 
 def resident_mb(processes: list[psutil.Process]) -> float:

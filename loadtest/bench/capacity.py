@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.attacks.watching import MB, becomes_quiet, processor_s, proportional_mb
+from loadtest.attacks.watching import MB, becomes_quiet, proportional_mb
 from loadtest.bench import filling
 from loadtest.harness.cluster import MEASURED, Cluster
+from loadtest.harness.processes import family, processor_s
 
 STEPS, RECORDS, VECTORS = 1_000, 1_000_000, 100_000
 REST_S = 15.0
@@ -37,7 +38,7 @@ class State:
     def of(cls, cluster: Cluster) -> State:
         files = [path.stat() for path in (cluster.directory / "data").rglob("*") if path.is_file()]
         disk = sum(status.st_blocks * 512 for status in {status.st_ino: status for status in files}.values())
-        return cls(processor_s(cluster), disk, proportional_mb(cluster) * MB)
+        return cls(processor_s(family(cluster)), disk, proportional_mb(cluster) * MB)
 
 
 def _settled(cluster: Cluster) -> State:
@@ -52,7 +53,7 @@ def measure(cluster: Cluster, what: str, count: int, write: Callable[[], None]) 
     began = time.perf_counter()
     write()
     seconds = time.perf_counter() - began
-    answered_s = processor_s(cluster) - before.processor_s
+    answered_s = processor_s(family(cluster)) - before.processor_s
     after = _settled(cluster)
     total_s = after.processor_s - before.processor_s
     return (

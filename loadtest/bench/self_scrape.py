@@ -11,24 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
-
 from loadtest.harness.cluster import Cluster
+from loadtest.harness.processes import family, processor_s
 
 INTERVALS = {"off": "0", "15s": "15s", "1s": "1s"}
 SETTLE_S = 10.0
 SCRAPES = 20
-
-
-def family(cluster: Cluster) -> list[psutil.Process]:
-    """The coordinator, the supervisor and the workers."""
-    assert cluster.coordinator is not None and cluster.supervisor is not None
-    roots = [psutil.Process(process.pid) for process in (cluster.coordinator, cluster.supervisor)]
-    return [*roots, *(child for root in roots for child in root.children(recursive=True))]
-
-
-def processor_s(processes: list[psutil.Process]) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from loadtest.harness.processes import end
+
 T = TypeVar("T")
 
 FOUND_WITHIN_S = 40.0
@@ -62,9 +64,4 @@ def prometheus(
     try:
         yield Prometheus(process, log)
     finally:
-        process.terminate()
-        try:
-            process.wait(STOPS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, STOPS_WITHIN_S)

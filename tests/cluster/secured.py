@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import ssl
+import time
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import bcrypt
 import trustme
@@ -20,6 +25,15 @@ COST = 6
 PASSWORD = "Passw0rd-alice"
 ALICE = "Basic " + b64encode(f"alice:{PASSWORD}".encode()).decode()
 HEAD_TIMEOUT_S = 2.0
+TOKENS = {
+    "reader": 'metrics = "read"\nlog = "read"\nvectors = "read"',
+    "writer": 'metrics = "write"\nlog = "write"',
+    "slow": 'metrics = "read"\nrequests_per_second = 2',
+    "small": 'log = "read"\nshare = 1',
+}
+JSON = {"Content-Type": "application/json"}
+QUERY = "/api/v1/query?query=1"
+RECORDS = json.dumps({"records": [{"key": b64encode(b"k").decode(), "value": "dg=="}]}).encode()
 
 
 def hashed(secret: str, cost: int = COST) -> str:
@@ -83,3 +97,24 @@ class Files:
             tls=self.client(),
             settings={"TRIPTYCH_HEAD_TIMEOUT": f"{HEAD_TIMEOUT_S:g}s", **names, **settings},
         )
+
+
+def ask(server: Cluster, path: str, authorization: str = "", method: str = "GET", body: bytes | None = None) -> Any:
+    headers = JSON | ({"Authorization": authorization} if authorization else {})
+    return server.request(method, path, body, headers)
+
+
+def secure_socket(
+    server: Cluster, context: ssl.SSLContext | None = None, session: ssl.SSLSession | None = None
+) -> ssl.SSLSocket:
+    tls = context or server.tls
+    assert tls is not None
+    plain = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    return tls.wrap_socket(plain, server_hostname="localhost", session=session)
+
+
+def wait_until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    give_up = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.05)

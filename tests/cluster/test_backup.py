@@ -15,6 +15,8 @@ import random
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,11 +30,13 @@ from coordinator.backup import restoring, sending
 from coordinator.backup.destination import open_place
 from coordinator.backup.inventory import BackupError
 from coordinator.backup.sources import RemoteSource
+from coordinator.backup.views import LEASE_S
 from coordinator.command_client import Client, CommandError
 from loadtest.harness.cluster import Cluster, freeze
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
 from tests.cluster.log_requests import b64
 
+ROOT = Path(__file__).resolve().parents[2]
 WRITERS = 4
 SERIES = KEYS = 7
 SETTINGS = {
@@ -278,6 +282,36 @@ def test_a_process_that_is_killed_during_a_backup_harms_neither_the_cluster_nor_
     cluster.kill()
     copy = restored(new_cluster, place).start()
     assert_one_moment(copy, writers, asked)
+
+
+KEEPS_A_VIEW = """
+import sys, time
+from coordinator.backup.sending import _kept
+from coordinator.command_client import Client
+api = Client(sys.argv[1])
+with _kept(api, api.call("POST", "/api/v1/admin/backup", {})["data"]["view"]):
+    time.sleep(3)
+    print("kept", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_next_backup_need_not_wait_for_a_command_that_was_killed(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster(settings=SETTINGS).start()
+    arguments = [sys.executable, "-c", KEEPS_A_VIEW, cluster.url]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=ROOT) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"kept\n"
+        with pytest.raises(CommandError, match="is being copied"):
+            back_up(cluster, tmp_path / "place")
+        command.kill()
+    killed_at = time.monotonic()
+    wait_for(lambda: staged(cluster) == [])
+    back_up(cluster, tmp_path / "place")
+    assert time.monotonic() - killed_at < LEASE_S / 2
+    assert "the command of a backup is gone" in cluster.log("coordinator")
 
 
 def test_a_worker_that_does_not_answer_ends_the_backup_and_writes_go_on(

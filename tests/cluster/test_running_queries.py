@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -13,8 +16,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from loadtest.harness.cluster import Cluster, Response
+from loadtest.harness.cluster import Cluster, Response, freeze
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
+from tests.cluster.vector_requests import put, search, write
 from tests.forked_cluster import ForkedCluster
 
 NOW = 1_700_000_000
@@ -41,15 +45,19 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 class Asked(threading.Thread):
     """A request whose answer is waited for in a thread."""
 
-    def __init__(self, cluster: Cluster, name: str, **parameters: str) -> None:
+    def __init__(
+        self, cluster: Cluster, name: str, path: str = "", search: dict[str, Any] | None = None, **parameters: str
+    ) -> None:
         super().__init__(daemon=True)
-        self._path = "/api/v1/query_range?" + urlencode(RANGE | parameters)
-        self._cluster, self._name = cluster, name
+        self._path = path or "/api/v1/query_range?" + urlencode(RANGE | parameters)
+        self._body = None if search is None else json.dumps(search).encode()
+        self._cluster, self._headers = cluster, {"X-Request-Id": name, "Content-Type": "application/json"}
         self.answer: Response | None = None
         self.start()
 
     def run(self) -> None:
-        self.answer = self._cluster.request("GET", self._path, None, {"X-Request-Id": self._name})
+        method = "GET" if self._body is None else "POST"
+        self.answer = self._cluster.request(method, self._path, self._body, self._headers)
 
     def answered(self) -> Response:
         self.join(WITHIN_S)
@@ -91,6 +99,64 @@ def test_a_query_is_listed_and_canceled_and_the_workers_stop(watched: Cluster) -
     until(lambda: not any(w["requestsInFlight"] for w in watched.get("/api/v1/cluster").json()["data"]["workers"]))
     for _ in range(2):
         assert watched.get("/api/v1/query", query="sum(running_total)", time=str(NOW)).status == 200
+
+
+FIELDS = {"collection": "listed", "vector": [1, 1], "k": 3, "exact": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "fields", "text"),
+    [
+        ("vector.search", "/api/v1/vector/search", FIELDS, "collection=listed vectors=1 k=3 exact"),
+        ("log.count", "/api/v1/log/count?prefix=l", None, "prefix=l"),
+        ("log.keys", "/api/v1/log/keys?prefix=l", None, "prefix=l"),
+    ],
+)
+def test_what_is_asked_of_vectors_and_of_the_log_is_listed_and_canceled(
+    watched: Cluster, kind: str, path: str, fields: dict[str, Any] | None, text: str
+) -> None:
+    assert put(watched, "listed", {"dimension": 2}).status == 200
+    assert write(watched, *((f"v{n}", {"vector": [n, 1]}) for n in range(8)), collection="listed").status == 200
+    pid = watched.worker_pids()["worker-0"]
+    freeze(pid)
+    try:
+        asked = Asked(watched, kind, path, search=fields)
+        told = until(lambda: listed(watched, kind))
+        assert (told["kind"], told["query"], told["client"]) == (kind, text, "127.0.0.1")
+        assert told["age"] >= 0
+        until(lambda: (listed(watched, kind) or {}).get("state") == "running")
+        workers = until(lambda: (listed(watched, kind) or {}).get("workers"))
+        assert "worker-0" in {part["worker"] for part in workers}
+        assert watched.request("DELETE", f"/api/v1/queries/{kind}").json()["data"] == {"canceled": 1}
+        answer = asked.answered()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert answer.status == 503 and "was canceled" in answer.json()["message"]
+    until(lambda: watched.get("/-/ready").status == 200)
+    assert len(search(watched, **FIELDS)["results"]) == 3
+
+
+def test_followers_of_the_log_are_listed_and_canceled(watched: Cluster) -> None:
+    path = "/api/v1/log/scan?key=followed&start_seq=1000000&follow=true"
+    waiting = Asked(watched, "waits", path)
+    with socket.create_connection(("127.0.0.1", watched.port), timeout=WITHIN_S) as events:
+        events.sendall(
+            b"GET /api/v1/log/scan?prefix=followed HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: events\r\n"
+            b"Accept: text/event-stream\r\n\r\n"
+        )
+        assert events.recv(4096).startswith(b"HTTP/1.1 200")
+        for name, text in (("waits", path.partition("?")[2]), ("events", "prefix=followed")):
+            told = until(lambda name=name: listed(watched, name))
+            assert (told["kind"], told["query"], told["client"]) == ("log.follow", text, "127.0.0.1")
+            until(lambda name=name: (listed(watched, name) or {}).get("state") == "following")
+            assert watched.request("DELETE", f"/api/v1/queries/{name}").status == 200
+        answer = waiting.answered()
+        assert answer.status == 503 and "was canceled" in answer.json()["message"]
+        with contextlib.suppress(ConnectionResetError):
+            while events.recv(4096):
+                pass  # the connection has ended
+    for name in ("waits", "events"):
+        until(lambda name=name: listed(watched, name) is None)
 
 
 def test_a_slow_query_is_logged_with_where_its_time_went(watched: Cluster) -> None:

@@ -22,7 +22,8 @@ from loadtest.harness.cluster import ROOT, Cluster, freeze
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
 from tests.forked_cluster import ForkedCluster
 
-WITH_TLS = {"triptych_tls_certificate_expiry_timestamp_seconds"}
+NOT_OF_THE_WELL = {"triptych_tls_certificate_expiry_timestamp_seconds", "triptych_worker_last_exit_timestamp_seconds"}
+"""Only with TLS, and only of workers that have ended."""
 SCRAPED = {"TRIPTYCH_SELF_SCRAPE": "250ms"}
 FIRES_WITHIN_S = 20.0
 GROUPS = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"]
@@ -74,7 +75,7 @@ def test_every_metric_is_exposed_with_its_type_labels_and_help(well: Cluster) ->
     text = well.get("/metrics").body.decode()
     families = {family.name: family for family in plain_families(text)}
     assert "_created" not in text
-    shown = {name: metric for name, metric in METRICS.items() if name not in WITH_TLS}
+    shown = {name: metric for name, metric in METRICS.items() if name not in NOT_OF_THE_WELL}
     for metric in shown.values():
         family = families[metric.name.removesuffix("_total")]
         assert (family.type, family.documentation) == (metric.type, metric.help)
@@ -153,6 +154,16 @@ def test_a_worker_that_was_killed_is_told(unwell: Cluster) -> None:
     unwell.kill_worker("worker-1")
     wait_for_alert(unwell, "TriptychWorkerRestarts")
     unwell.wait_ready()
+    wait_until(lambda: not result_of(unwell, RULES["TriptychShardMissing"]), "TriptychShardMissing goes on")
+    text = unwell.get("/metrics").body.decode()
+    assert 'triptych_worker_exits_total{worker="worker-1"} 1' in text
+    assert 'triptych_worker_last_exit_timestamp_seconds{reason="SIGKILL",worker="worker-1"}' in text
+    assert not result_of(unwell, RULES["TriptychWorkerCrashes"])
+    for _ in range(2):
+        pid = unwell.worker_pids()["worker-1"]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: unwell.worker_pids().get("worker-1", pid) != pid, "worker-1 does not come back")
+    wait_for_alert(unwell, "TriptychWorkerCrashes")
     wait_until(lambda: not result_of(unwell, RULES["TriptychShardMissing"]), "TriptychShardMissing goes on")
 
 

@@ -38,17 +38,22 @@ SCHEMAS = (0, 0, 1, 2, -1)
 KINDS = ("float", "counter", "counter", "custom", "gauge", "mixed")
 
 
-@st.composite
-def series_points(draw: Draw, counter: bool) -> list[Point]:
-    """Some samples from about t=0 on, with gaps, stale markers, resets and special values."""
+def _timed_events(draw: Draw) -> list[tuple[int, int]]:
+    """(time in ms, a number that says what happens then) of some samples from about t=0 on."""
     interval = draw(st.sampled_from(INTERVALS_MS))
     start = draw(st.sampled_from((0, 0, 0, 1, 5_000, 120_000)))
     events = draw(st.lists(st.integers(0, 31), min_size=SAMPLES_MIN, max_size=SAMPLES_MAX))
+    return [(start + i * interval, event) for i, event in enumerate(events)]
+
+
+@st.composite
+def series_points(draw: Draw, counter: bool) -> list[Point]:
+    """Some samples from about t=0 on, with gaps, stale markers, resets and special values."""
+    timed_events = _timed_events(draw)
     special = 16 if draw(st.integers(0, 2)) == 0 else 27
     points: list[Point] = []
     value = float(draw(st.integers(0, 9)))
-    for i, event in enumerate(events):
-        time_ms = start + i * interval
+    for i, (time_ms, event) in enumerate(timed_events):
         if event == 31:
             points.append(Point(time_ms, STALE))
         elif event >= 28:
@@ -67,17 +72,14 @@ def series_points(draw: Draw, counter: bool) -> list[Point]:
 @st.composite
 def histogram_points(draw: Draw, kind: str) -> list[Point]:
     """As `series_points`, of native histograms. Where the events leave a choice, it depends on a drawn number."""
-    interval = draw(st.sampled_from(INTERVALS_MS))
-    start = draw(st.sampled_from((0, 0, 0, 1, 5_000, 120_000)))
-    events = draw(st.lists(st.integers(0, 31), min_size=SAMPLES_MIN, max_size=SAMPLES_MAX))
+    timed_events = _timed_events(draw)
     random = Random(draw(st.integers(0, 1 << 20)))
     tells_hints = random.random() < 0.4
     unit = random.choice((1.0, 1.0, 0.25))
     points: list[Point] = []
     value = _first(kind, random, unit)
     hint = Hint.GAUGE if kind == "gauge" else Hint.UNKNOWN
-    for i, event in enumerate(events):
-        time_ms = start + i * interval
+    for i, (time_ms, event) in enumerate(timed_events):
         if event == 31:
             points.append(Point(time_ms, STALE))
         elif event >= 28:

@@ -16,6 +16,8 @@ from worker.series.part import SeriesPart
 Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
 Exemplar = tuple[Pairs, float, int]
 """Labels, value, Unix ms."""
+NO_MESSAGES = (b"\x0a", b"\x0a\x05ab", b"\x11\x00", b"\x18", b"\x00")
+"""Bytes that are no exemplar in either version of remote write."""
 ALL_TIME = (-(1 << 60), 1 << 60)
 
 

@@ -44,10 +44,13 @@ class Api:
         self.view = view
         self.name = "20261122T000000Z-0"
         self.released = 0
+        self.holds: list[object] = []
 
-    def call(self, method: str, path: str, body: Any = None, **_: str | int) -> Any:
+    def call(self, method: str, path: str, body: Any = None, **parameters: str | int) -> Any:
         if method == "DELETE":
             self.released += 1
+        if "hold" in parameters:
+            self.holds.append(parameters["hold"])
         return {
             "data": {
                 "view": self.name,
@@ -122,6 +125,8 @@ def back_up(view: Path, location: str, name: str = "20261122T000000Z-0") -> send
     api.name = name
     sent = sending.backup(api, open_place(location, create=True), nothing)
     assert api.released == 1
+    assert api.holds
+    assert set(api.holds) == {f"{sending.RENEW_EVERY_S:g}s"}
     return sent
 
 

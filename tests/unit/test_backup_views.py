@@ -221,6 +221,35 @@ async def test_a_view_is_removed_when_nobody_renews_it(cluster, tmp_path, monkey
     assert os.listdir(tmp_path / "backup.staging") == []
 
 
+async def test_a_view_whose_holder_goes_away_is_removed_at_once(cluster, views) -> None:
+    await Recorded(cluster, {}).worker(cluster, "w0", dict.fromkeys(range(4), READY))
+    view = await views.lease()
+    holding = asyncio.create_task(views.hold(view.id, 60.0))
+    await asyncio.sleep(0.05)
+    assert not holding.done()
+    holding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    again = await views.lease()
+    assert again.path.exists()
+    while view.path.exists():
+        await asyncio.sleep(0.01)
+    with pytest.raises(NotFound):
+        await views.hold(view.id, 60.0)
+
+
+async def test_a_view_is_held_for_so_long_or_until_it_is_released(cluster, views) -> None:
+    await Recorded(cluster, {}).worker(cluster, "w0", dict.fromkeys(range(4), READY))
+    view = await views.lease()
+    assert await views.hold(view.id, 0.05) is view
+    assert view.path.exists()
+    holding = asyncio.create_task(views.hold(view.id, 60.0))
+    await asyncio.sleep(0.05)
+    await views.release(view.id)
+    with pytest.raises(NotFound):
+        await asyncio.wait_for(holding, 5)
+
+
 async def test_only_files_of_the_view_are_given_out(cluster, views, tmp_path) -> None:
     await Recorded(cluster, {}).worker(cluster, "w0", dict.fromkeys(range(4), READY))
     view = await views.lease()

@@ -14,7 +14,7 @@ from coordinator.access.certificates import expires_at
 from coordinator.access.policy import Policy
 from coordinator.doctor import access
 from shared.config import Settings
-from tests.unit.test_doctor import level
+from tests.unit.doctor_findings import level
 
 TOKEN_HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+from email.utils import parsedate_to_datetime
 
 import pytest
 
 from coordinator.early_refusal import path_of_whole, refusal
+from coordinator.responses import SERVER
 
 BODY = b'{"records":[]}'
 
@@ -63,6 +66,9 @@ def test_the_answer_is_503_in_the_envelope_of_the_area_and_says_when_to_come_bac
     head, _, body = refusal(path, "too much", "a-1", b"X-Frame-Options: deny\r\n").partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     headers = dict(line.split(": ") for line in lines)
+    assert len(headers) == len(lines)
+    assert headers["Server"] == SERVER
+    assert abs(parsedate_to_datetime(headers["Date"]).timestamp() - time.time()) < 60
     assert first == "HTTP/1.1 503 Service Unavailable"
     assert headers["Content-Type"].startswith("application/json")
     assert int(headers["Content-Length"]) == len(body)

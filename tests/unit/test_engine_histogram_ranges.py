@@ -12,7 +12,7 @@ from loadtest.harness.local_queries import range_query
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import DeadlineExceeded, OverBudget
 from shared.histograms.batch import HistogramBatch
-from shared.histograms.references import is_reference, references
+from shared.histograms.references import is_reference
 from shared.labels import Symbols
 from shared.promql import parser
 from shared.promql.engine import histogram_neighbours, histogram_ranges, range_functions, scan
@@ -21,7 +21,7 @@ from shared.promql.engine.evaluator import evaluate
 from shared.promql.engine.functions import native_histogram
 from shared.promql.model import Grid, Matrix
 from tests.conformance.histogram_notation import parse_histogram
-from tests.conformance.memory_backend import answer_of
+from tests.conformance.memory_backend import answer_of, columns
 from tests.histogram_batches import batch_of
 from tests.oracle_native_histograms import Hint, NativeHistogram
 
@@ -57,20 +57,14 @@ def _walk(rng: np.random.Generator) -> list[NativeHistogram | float]:
 def _source(seed: int, extra: list[NativeHistogram | float] | None = None) -> MemorySource:
     rng = np.random.default_rng(seed)
     histograms: list[NativeHistogram] = []
-    columns = {}
+    series = {}
     for i in range(SERIES):
         samples = _walk(rng) if i or extra is None else extra
-        values = np.zeros(len(samples))
-        for k, sample in enumerate(samples):
-            if isinstance(sample, NativeHistogram):
-                values[k : k + 1] = references(np.array([len(histograms)]))
-                histograms.append(sample)
-            else:
-                values[k] = sample
         times = STEP_MS * np.arange(len(samples))
         starts = np.where(rng.random(len(times)) < 0.2, times - 4_000, 0)
-        columns[(("__name__", "m"), ("i", str(i)))] = (times, values, starts)
-    return MemorySource(columns, batch_of(histograms))
+        points = list(zip(times.tolist(), samples, starts.tolist(), strict=True))
+        series[(("__name__", "m"), ("i", str(i)))] = columns(points, histograms)
+    return MemorySource(series, batch_of(histograms))
 
 
 def _answer(query: str, source: MemorySource) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -148,61 +149,52 @@ FIRST: list[Run] = [("a", [(10, ONE, 5), (20, 0.5, 0), (30, ONE, 5)]), ("b", [(1
 SECOND: list[Run] = [("b", [(10, ONE, 0), (40, 2.0, 0)]), ("c", [(5, CUSTOM, 1)])]
 
 
-def test_histograms_and_start_timestamps_survive_a_restart(tmp_path: Path) -> None:
-    shard = Quiet(tmp_path)
-    try:
-        assert shard.part.write([frame(FIRST), frame(SECOND)], TIMEOUT_S) == 7
+@pytest.fixture
+def shard(tmp_path: Path) -> Iterator[Quiet]:
+    opened = Quiet(tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_histograms_and_start_timestamps_survive_a_restart(shard: Quiet) -> None:
+    assert shard.part.write([frame(FIRST), frame(SECOND)], TIMEOUT_S) == 7
+    assert read(shard) == by_job(FIRST, SECOND)
+    for _ in range(2):
+        shard.reopen()
         assert read(shard) == by_job(FIRST, SECOND)
-        for _ in range(2):
-            shard.reopen()
-            assert read(shard) == by_job(FIRST, SECOND)
-            assert shard.part.counts()["head_samples"] == 6
-    finally:
-        shard.close()
+        assert shard.part.counts()["head_samples"] == 6
 
 
-def test_a_torn_record_leaves_those_before_it(tmp_path: Path) -> None:
-    shard = Quiet(tmp_path)
-    try:
-        shard.part.write([frame(FIRST)], TIMEOUT_S)
-        shard.part.write([frame(SECOND)], TIMEOUT_S)
-        shard.close()
-        newest = shard.files_of_log()[-1]
-        content = newest.read_bytes()
-        used = len(content.rstrip(b"\0"))
-        newest.write_bytes(content[: used - 20])
-        shard.open()
-        assert {"a": by_job(FIRST)["a"]}.items() <= read(shard).items()
-        assert "c" not in read(shard)
-    finally:
-        shard.close()
+def test_a_torn_record_leaves_those_before_it(shard: Quiet) -> None:
+    shard.part.write([frame(FIRST)], TIMEOUT_S)
+    shard.part.write([frame(SECOND)], TIMEOUT_S)
+    shard.close()
+    newest = shard.files_of_log()[-1]
+    content = newest.read_bytes()
+    used = len(content.rstrip(b"\0"))
+    newest.write_bytes(content[: used - 20])
+    shard.open()
+    assert {"a": by_job(FIRST)["a"]}.items() <= read(shard).items()
+    assert "c" not in read(shard)
 
 
-def test_a_deletion_removes_histograms_and_is_replayed(tmp_path: Path) -> None:
-    shard = Quiet(tmp_path)
-    try:
-        shard.part.write([frame(FIRST), frame(SECOND)], TIMEOUT_S)
-        assert shard.part.delete([[]], 0, 10, TIMEOUT_S) == 3
-        written = by_job(FIRST, SECOND)
-        left = {job: [entry for entry in own if entry[0] > 10] for job, own in written.items()}
-        for _ in range(2):
-            assert {job: own for job, own in read(shard).items() if own} == {job: left[job] for job in "ab"}
-            shard.reopen()
-    finally:
-        shard.close()
+def test_a_deletion_removes_histograms_and_is_replayed(shard: Quiet) -> None:
+    shard.part.write([frame(FIRST), frame(SECOND)], TIMEOUT_S)
+    assert shard.part.delete([[]], 0, 10, TIMEOUT_S) == 3
+    written = by_job(FIRST, SECOND)
+    left = {job: [entry for entry in own if entry[0] > 10] for job, own in written.items()}
+    for _ in range(2):
+        assert {job: own for job, own in read(shard).items() if own} == {job: left[job] for job in "ab"}
+        shard.reopen()
 
 
-def test_sealed_histograms_and_start_timestamps_are_read_with_those_of_the_head(tmp_path: Path) -> None:
-    shard = Quiet(tmp_path)
-    try:
-        shard.part.write([frame(FIRST)], TIMEOUT_S)
-        shard.seal(before_ms=25)
-        shard.part.write([frame(SECOND)], TIMEOUT_S)
-        for _ in range(2):
-            assert read(shard) == by_job(FIRST, SECOND)
-            shard.reopen()
-        shard.seal()
-        assert shard.part.counts()["head_samples"] == 0
+def test_sealed_histograms_and_start_timestamps_are_read_with_those_of_the_head(shard: Quiet) -> None:
+    shard.part.write([frame(FIRST)], TIMEOUT_S)
+    shard.seal(before_ms=25)
+    shard.part.write([frame(SECOND)], TIMEOUT_S)
+    for _ in range(2):
         assert read(shard) == by_job(FIRST, SECOND)
-    finally:
-        shard.close()
+        shard.reopen()
+    shard.seal()
+    assert shard.part.counts()["head_samples"] == 0
+    assert read(shard) == by_job(FIRST, SECOND)

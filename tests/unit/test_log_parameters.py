@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.api.log.log_parameters import octets, seconds, selection, sequences, whole
+from coordinator.api.log.log_parameters import octets, selection, sequences, whole
+from coordinator.api.parameters import seconds
 from coordinator.log.reads import KeySelection
 from shared.errors import BadData
 from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX

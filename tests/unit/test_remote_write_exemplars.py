@@ -20,7 +20,7 @@ from shared.config import Settings
 from shared.errors import Internal, TooLarge
 from shared.protobuf_fields import delimited_head
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
-from tests.unit.exemplar_requests import Exemplar, body
+from tests.unit.exemplar_requests import NO_MESSAGES, Exemplar, body
 
 SHARDS = 3
 M = {"__name__": "m"}
@@ -100,11 +100,7 @@ def label(name: bytes, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (b"\x0a", "an exemplar is not an Exemplar message"),
-        (b"\x0a\x05ab", "an exemplar is not an Exemplar message"),
-        (b"\x11\x00", "an exemplar is not an Exemplar message"),
-        (b"\x18", "an exemplar is not an Exemplar message"),
-        (b"\x00", "an exemplar is not an Exemplar message"),
+        *((data, "an exemplar is not an Exemplar message") for data in NO_MESSAGES),
         (b"\x0a\x02\x0a\x09", "an exemplar is not an Exemplar message"),
         (b"\x18" + b"\xff" * 9 + b"\x01", None),
         (b"\x18" + b"\xff" * 8 + b"\x7f", "an exemplar's timestamp is 9223372036854775807 ms; it must lie within"),

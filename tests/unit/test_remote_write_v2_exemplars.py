@@ -15,7 +15,7 @@ from shared.errors import TooLarge
 from shared.protobuf_fields import delimited_head
 from shared.sample_frames import TIME_MS_MAX
 from tests.unit import exemplar_requests
-from tests.unit.exemplar_requests import body, body_v2
+from tests.unit.exemplar_requests import NO_MESSAGES, body, body_v2
 from tests.unit.test_remote_write_exemplars import LIMITS, SHARDS, M, found, requests
 
 BYTES_MAX = 1 << 30
@@ -72,11 +72,7 @@ def test_the_labels_take_no_more_than_the_survey_says(requested: list) -> None:
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
-        (b"\x0a", "an exemplar is not an Exemplar message"),
-        (b"\x0a\x05ab", "an exemplar is not an Exemplar message"),
-        (b"\x11\x00", "an exemplar is not an Exemplar message"),
-        (b"\x18", "an exemplar is not an Exemplar message"),
-        (b"\x00", "an exemplar is not an Exemplar message"),
+        *((data, "an exemplar is not an Exemplar message") for data in NO_MESSAGES),
         (b"\x0a\x02\x03\x84", "an exemplar is not an Exemplar message"),
         (b"\x0a\x0b" + b"\xff" * 10 + b"\x01", "an exemplar is not an Exemplar message"),
         (b"\x18" + b"\xff" * 9 + b"\x01", None),

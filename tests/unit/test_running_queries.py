@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from coordinator.api.queries import listed
 from coordinator.calls import MethodCall, Worker, WorkerCall
+from coordinator.context import CONTEXT
 from coordinator.queries import slow as slow_queries
 from coordinator.queries.gate import HEAVY, LIGHT, Place
-from coordinator.queries.running import TEXT_MAX, RunningQueries, RunningQuery
+from coordinator.queries.running import FOLLOW, LISTED_MAX, TEXT_MAX, RunningQueries, RunningQuery
 from coordinator.queries.slow import KEPT, SlowQueries
 from shared.errors import Canceled, NotExecutable, TooHeavy
 from shared.telemetry import REQUEST_ID
@@ -24,11 +28,15 @@ def queries(shows_texts: bool = True) -> tuple[RunningQueries, list[RunningQuery
 
 
 def serve(
-    own: RunningQueries, name: str, work: Callable[[RunningQuery], Awaitable[Any]], text: str = "up"
+    own: RunningQueries,
+    name: str,
+    work: Callable[[RunningQuery], Awaitable[Any]],
+    text: str = "up",
+    kind: str = "instant",
 ) -> asyncio.Task[Any]:
     async def served() -> Any:
         REQUEST_ID.set(name)
-        return await own.serve("instant", text, "127.0.0.1", work)
+        return await own.serve(kind, text, "127.0.0.1", work)
 
     return asyncio.ensure_future(served())
 
@@ -158,6 +166,47 @@ async def test_slow_queries_are_logged_and_the_last_are_kept(monkeypatch: pytest
     by_samples = slow.kept("samples")
     assert [told["samples"] for told in by_samples] == list(range(KEPT + 4, 4, -1))
     assert slow.kept("seconds")[0]["seconds"] >= slow.kept("seconds")[-1]["seconds"] >= 0.03
+
+
+async def follow(running: RunningQuery) -> None:
+    running.enter("following")
+    await asyncio.sleep(0.05)
+
+
+async def follow_and_scan(running: RunningQuery) -> None:
+    await follow(running)
+    running.enter("running")
+    await asyncio.sleep(0.05)
+
+
+async def test_a_reader_that_waited_for_records_is_not_slow_but_the_scan_after_it_may_be() -> None:
+    slow = SlowQueries(0.04, shows_texts=True)
+    own = RunningQueries(shows_texts=True, ended=slow.ended)
+    await serve(own, "a-1", follow, kind=FOLLOW)
+    assert slow.kept("start") == []
+    await serve(own, "a-2", follow_and_scan, kind=FOLLOW)
+    (told,) = slow.kept("start")
+    assert told["id"] == "a-2" and told["states"]["following"] >= 0.05
+
+
+async def test_the_list_is_bounded_and_followers_do_not_hide_queries() -> None:
+    own, _ = queries()
+    followers = [serve(own, f"f-{n}", forever, kind=FOLLOW) for n in range(LISTED_MAX + 1)]
+    await asyncio.sleep(0)
+    one, other = serve(own, "a-1", forever), serve(own, "a-2", forever)
+    await asyncio.sleep(0)
+    assert [told["id"] for told in own.listed([])] == ["a-1", "a-2", *(f"f-{n}" for n in range(LISTED_MAX - 2))]
+    assert len(own) == LISTED_MAX + 3
+    context = SimpleNamespace(running=own, links=SimpleNamespace(awaited=list))
+    answer = await listed(cast(Any, SimpleNamespace(app={CONTEXT: context})))
+    content = json.loads(cast(bytes, answer.body))
+    assert len(content["data"]) == LISTED_MAX
+    assert content["warnings"] == [f"3 more are being served; the list has at most {LISTED_MAX}"]
+    assert own.cancel(f"f-{LISTED_MAX}") == 1
+    with pytest.raises(Canceled):
+        await followers[-1]
+    for task in (one, other, *followers):
+        task.cancel()
 
 
 async def test_the_log_of_slow_queries_can_be_off_and_texts_hidden() -> None:

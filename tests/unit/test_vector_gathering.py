@@ -12,13 +12,14 @@ import numpy as np
 
 from coordinator.calls import FanOut, WorkerReply
 from coordinator.links import Links
-from coordinator.vectors.area import VectorArea
+from coordinator.vectors.area import Searched, VectorArea
 from coordinator.vectors.search import SearchRequest
 from shared import wire
 from shared.config import Settings
 from shared.control import LocalControl
 from shared.errors import Internal
 from shared.messages.vectors import CollectionsReply, Floats, SearchReply, ShardCollections, pack_blobs
+from shared.telemetry import REQUEST_ID
 from shared.wire import Frame, Reply
 
 ANSWER_S = 0.005
@@ -32,6 +33,9 @@ class SlowLinks:
     def __init__(self) -> None:
         self.batches: list[int] = []
         self.failing = False
+        self.answer_s = ANSWER_S
+        self.left: list[str] = []
+        """The ids of the HTTP requests whose batches were given up."""
 
     def unready(self, shards: Any = None) -> dict[int, str]:
         return {}
@@ -44,7 +48,11 @@ class SlowLinks:
             return FanOut([WorkerReply("worker-0", (0,), Reply(wire.pack(empty)), 1.0)], {})
         queries = np.frombuffer(frames[0], dtype=np.float32).reshape(-1, 2)
         self.batches.append(len(queries))
-        await asyncio.sleep(ANSWER_S)
+        try:
+            await asyncio.sleep(self.answer_s)
+        except asyncio.CancelledError:
+            self.left.append(REQUEST_ID.get())
+            raise
         if self.failing:
             raise Internal("no")
         ids = [str(int(query[0])).encode() for query in queries]
@@ -101,3 +109,44 @@ async def test_failure_reaches_every_search_of_a_batch_and_no_later_one(tmp_path
     assert all(isinstance(result, Internal) for result in results)
     links.failing = False
     assert (await area.search(request(3), partial=False)).lists[0].ids == [b"3"]
+
+
+def begin(area: VectorArea, number: int) -> asyncio.Task[Searched]:
+    async def search() -> Searched:
+        REQUEST_ID.set(f"a-{number}")
+        return await area.search(request(number), partial=False)
+
+    return asyncio.create_task(search())
+
+
+async def test_the_workers_stop_when_all_searches_of_a_batch_have_been_canceled(tmp_path: Path) -> None:
+    links = SlowLinks()
+    area = await area_on(links, tmp_path)
+    links.answer_s = 60.0
+    first = begin(area, 1)
+    await asyncio.sleep(0.05)
+    second, third = begin(area, 2), begin(area, 3)  # which wait for the first
+    await asyncio.sleep(0.05)
+    first.cancel()
+    await asyncio.sleep(0.05)
+    assert links.left == ["a-1"]
+    assert links.batches == [1, 2]
+    third.cancel()
+    await asyncio.sleep(0.05)
+    assert links.left == ["a-1"]
+    second.cancel()
+    await asyncio.sleep(0.05)
+    assert links.left == ["a-1", "a-2"]
+    links.answer_s = ANSWER_S
+    assert (await area.search(request(4), partial=False)).lists[0].ids == [b"4"]
+
+
+async def test_a_canceled_search_leaves_the_others_of_its_batch_their_answers(tmp_path: Path) -> None:
+    links = SlowLinks()
+    area = await area_on(links, tmp_path)
+    links.answer_s = 0.1
+    searches = [begin(area, number) for number in range(3)]
+    await asyncio.sleep(0.05)
+    searches[1].cancel()
+    assert [(await searches[number]).lists[0].ids for number in (0, 2)] == [[b"0"], [b"2"]]
+    assert not links.left

@@ -7,9 +7,11 @@ from typing import Any
 
 from aiohttp import web
 
+from coordinator.api.listed import listed
 from coordinator.api.log import log_parameters
 from coordinator.context import CONTEXT
 from coordinator.log.reads import KeySelection, Warnings
+from coordinator.queries.running import RunningQuery
 from coordinator.responses import json_answer
 from shared.messages.log import SEQUENCE_MAX
 
@@ -41,10 +43,15 @@ async def keys(request: web.Request) -> web.Response:
     first = log_parameters.whole(query, ("start_segment", "startSegment"), 0, 0, SEGMENT_MAX)
     last = log_parameters.whole(query, ("end_segment", "endSegment"), SEGMENT_MAX, 0, SEGMENT_MAX)
     limit = log_parameters.whole(query, ("limit",), KEYS_DEFAULT, 1, KEYS_MAX)
-    warnings = Warnings()
-    page, more = await request.app[CONTEXT].log.reader.keys(prefix, after, (first, last), limit, warnings)
-    rows = [{"key": base64.b64encode(key).decode()} for key in page]
-    return json_answer(_warned({"status": "success", "keys": rows, "more": more}, warnings))
+
+    async def served(running: RunningQuery) -> web.Response:
+        running.enter("running")
+        warnings = Warnings()
+        page, more = await request.app[CONTEXT].log.reader.keys(prefix, after, (first, last), limit, warnings)
+        rows = [{"key": base64.b64encode(key).decode()} for key in page]
+        return json_answer(_warned({"status": "success", "keys": rows, "more": more}, warnings))
+
+    return await listed(request, "log.keys", request.query_string, served)
 
 
 async def count(request: web.Request) -> web.Response:
@@ -52,9 +59,14 @@ async def count(request: web.Request) -> web.Response:
     start, end = log_parameters.sequences(request.query)
     named = any(name in request.query for name in ("key", "key_base64", "prefix", "prefix_base64"))
     selection = log_parameters.selection(request.query) if named else KeySelection(None)
-    warnings = Warnings()
-    records = await request.app[CONTEXT].log.reader.count(selection, start, end, warnings)
-    return json_answer(_warned({"status": "success", "count": records}, warnings))
+
+    async def served(running: RunningQuery) -> web.Response:
+        running.enter("running")
+        warnings = Warnings()
+        records = await request.app[CONTEXT].log.reader.count(selection, start, end, warnings)
+        return json_answer(_warned({"status": "success", "count": records}, warnings))
+
+    return await listed(request, "log.count", request.query_string, served)
 
 
 def _warned(answer: dict[str, Any], warnings: Warnings) -> dict[str, Any]:

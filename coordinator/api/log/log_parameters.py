@@ -6,7 +6,6 @@ import base64
 import binascii
 from collections.abc import Mapping
 
-from coordinator.api import parameters
 from coordinator.log.reads import KeySelection
 from shared.errors import BadData
 from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX
@@ -27,17 +26,6 @@ def sequences(query: Mapping[str, str]) -> tuple[int, int]:
     """(start, inclusive; end, exclusive) of `start_seq` and `end_seq`; by default everything."""
     start = whole(query, ("start_seq", "startSeq"), 0, 0, SEQUENCE_MAX)
     return start, whole(query, ("end_seq", "endSeq"), SEQUENCE_MAX, 0, SEQUENCE_MAX)
-
-
-def seconds(query: Mapping[str, str], name: str, default_s: float, most_s: float) -> float:
-    """A duration such as `30s`, or seconds; capped at `most_s`."""
-    text = query.get(name)
-    if text is None:
-        return default_s
-    value_ms = parameters.duration_ms(text, name)
-    if value_ms < 0:
-        raise BadData(f"parameter {name!r} is {text!r}; it must not be negative")
-    return min(value_ms / 1000, most_s)
 
 
 def octets(query: Mapping[str, str], name: str) -> bytes | None:

@@ -7,10 +7,12 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from aiohttp import web
 
+from coordinator.api import parameters
 from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters
 from coordinator.context import CONTEXT, Context
@@ -18,7 +20,7 @@ from coordinator.log.follow import Follower, Row, rows_of
 from coordinator.log.reads import KeySelection, Warnings
 from coordinator.negotiation import EVENTS, JSON, PROTOBUF, boolean, preferred
 from coordinator.protocol import connection_of
-from coordinator.queries.running import RunningQuery
+from coordinator.queries.running import FOLLOW, TEXT_MAX, RunningQuery
 from coordinator.streaming import Outlet, Piece, gathered, outlet
 from proto import log_pb2
 from shared.errors import BadData, TriptychError
@@ -49,25 +51,28 @@ async def scan(request: web.Request) -> web.StreamResponse:
     reverse = boolean(query, "reverse", False)
     follow = boolean(query, "follow", False)
     media_type = preferred(request, EVENTS, PROTOBUF, JSON)
+    text = request.query_string[:TEXT_MAX]  # no more of it is kept, since a request may follow for days
     if media_type == EVENTS:
         if reverse:
             raise BadData("parameter 'reverse' is true; an event stream goes forward only")
-        return await _event_stream(request, selection, _resumed(request, start), end)
+        following = partial(_event_stream, request, selection, _resumed(request, start), end)
+        return await listed(request, FOLLOW, text, following)
     limit = log_parameters.whole(query, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
-    timeout_s = log_parameters.seconds(query, "timeout", FOLLOW_TIMEOUT_S, FOLLOW_TIMEOUT_MAX_S)
-    if follow:
-        if reverse:
-            raise BadData("parameter 'reverse' is true; a read that follows goes forward only")
-        await _wait_for_records(request, selection, start, end, timeout_s)
+    timeout_s = parameters.seconds(query, "timeout", FOLLOW_TIMEOUT_S, FOLLOW_TIMEOUT_MAX_S)
+    if follow and reverse:
+        raise BadData("parameter 'reverse' is true; a read that follows goes forward only")
     if selection.key is None and reverse:
         raise BadData("parameter 'reverse' is true; records of a prefix are merged forward only")
     body = _Protobuf(selection) if media_type == PROTOBUF else _Json(selection)
 
     async def scanned(running: RunningQuery) -> web.StreamResponse:
+        if follow:
+            running.enter("following")
+            await _wait_for_records(request, selection, start, end, timeout_s)
         running.enter("running")
         return await _scan(request, selection, start, end, limit, reverse, body)
 
-    return await listed(request, "log.scan", request.query_string, scanned)
+    return await listed(request, FOLLOW if follow else "log.scan", text, scanned)
 
 
 class _Json:
@@ -251,11 +256,14 @@ def _resumed(request: web.Request, start: int) -> int:
     return int(text) + 1
 
 
-async def _event_stream(request: web.Request, selection: KeySelection, start: int, end: int) -> web.StreamResponse:
+async def _event_stream(
+    request: web.Request, selection: KeySelection, start: int, end: int, running: RunningQuery
+) -> web.StreamResponse:
     """Records as server-sent events, past and then live, until `end` or the reader goes."""
+    running.enter("following")
     context = request.app[CONTEXT]
     limit = log_parameters.whole(request.query, ("limit",), LIMIT_MAX, 1, LIMIT_MAX)
-    timeout_s = log_parameters.seconds(request.query, "timeout", float("inf"), float("inf"))
+    timeout_s = parameters.seconds(request.query, "timeout", float("inf"), float("inf"))
     with _following(request, selection, start) as follower:
         rows = await context.log.followers.read(follower, min(limit, EVENTS_AT_ONCE))
         headers = {"Content-Type": EVENTS, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

@@ -25,7 +25,7 @@ def _fields(data: bytes) -> None:
     parameters.optional(found, "limit", parameters.limit, 0)
     parameters.partial_response(found)
     log_parameters.sequences(found)
-    log_parameters.seconds(found, "timeout", 1, 60)
+    parameters.seconds(found, "timeout", 1, 60)
     log_parameters.whole(found, ("limit",), 1, 1, 100)
     log_parameters.selection(found)
 
