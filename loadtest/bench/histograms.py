@@ -3,8 +3,8 @@ queries over them.
 
 1,000 series of 40 buckets with 200 histograms each, once with one layout for all of them and once with a layout for
 each series, as series have that saw different values. Queries read 240 histograms of each series, 15 s apart, over 200
-steps of 15 s, and are evaluated in one thread without workers. Times are processor time, which other work on the
-machine changes least.
+steps of 15 s, and are evaluated in one thread without workers. A request has four histograms of each series, and is
+read into the frames of 8 shards. Times are processor time, which other work on the machine changes least.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from coordinator.series.remote_write import Limits, cut
 from loadtest.harness.histogram_messages import body_of, histogram_message
 from loadtest.harness.local_queries import range_query
 from loadtest.harness.memory_source import MemorySource, label_set
-from shared.histograms import buckets, merging, operators, readouts, resets, trimming
+from proto.remote_write_pb2 import WriteRequest
+from shared import allocator
+from shared.config import Settings
+from shared.histograms import buckets, frames, merging, operators, readouts, resets, trimming
 from shared.histograms.batch import HistogramBatch, sealed
 from shared.histograms.decoding import decoded
 from shared.histograms.references import references
@@ -27,6 +31,8 @@ from shared.promql.model import Grid, Matrix
 from shared.promql.rendering.series import SeriesWriter
 
 SERIES, STEPS, BUCKETS, JOBS, ROUNDS = 1000, 200, 40, 10, 5
+SHARDS, AT_ONCE = 8, 4
+LIMITS = Limits.of(Settings())
 
 
 def messages(*, own_layouts: bool) -> list[bytes]:
@@ -50,6 +56,25 @@ def messages(*, own_layouts: bool) -> list[bytes]:
             )
         )
     return encoded
+
+
+def request(encoded: list[bytes]) -> bytes:
+    """A body of remote write 1.0 that has each AT_ONCE times in a series of its own."""
+    body = WriteRequest()
+    for i, message in enumerate(encoded):
+        series = body.timeseries.add(histograms=[message] * AT_ONCE)
+        for name, value in (("__name__", "h"), ("instance", f"instance-{i:04d}"), ("job", f"job-{i % JOBS}")):
+            series.labels.add(name=name, value=value)
+    return body.SerializeToString()
+
+
+def arrivals(encoded: list[bytes]) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What is measured over these messages, one for each series, AT_ONCE times each."""
+    messages, body = body_of([message for message in encoded for _ in range(AT_ONCE)]), request(encoded)
+    batch = decoded(*messages).batch
+    yield "decode", lambda: decoded(*messages)
+    yield "write as bytes", lambda: frames.encode(batch)
+    yield "read a request into frames", lambda: cut(body, SHARDS, LIMITS)
 
 
 def operations(batch: HistogramBatch) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -130,6 +155,7 @@ def best_s(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
+    allocator.keep_pages()  # as all servers do
     sys.stdout.write(
         "Processor time in ns a bucket, best of 5\n| work | one layout | a layout for each series |\n|---|---|---|\n"
     )
@@ -137,7 +163,7 @@ def main() -> None:
     for own_layouts in (False, True):
         encoded = messages(own_layouts=own_layouts)
         body = body_of(encoded)
-        results = {"decode": best_s(lambda body=body: decoded(*body)) / (SERIES * BUCKETS)}  # type: ignore[misc]
+        results = {name: best_s(work) / (SERIES * AT_ONCE * BUCKETS) for name, work in arrivals(encoded)}
         batch = decoded(*body).batch.take(np.repeat(np.arange(SERIES), STEPS))
         for name, work in operations(batch):
             results[name] = best_s(work) / (SERIES * STEPS * BUCKETS)
