@@ -2,7 +2,7 @@
 
 A sender sends the same series again and again, and in nearly the same order. The symbols of a request are looked up
 once each (`recognise`); a series is known if its symbols are, one by one, those of a set that was kept. Then
-nothing about its labels needs to be checked, written or hashed again. What is looked up first is the text, or the set,
+its labels need not be checked, written and hashed again. What is looked up first is the text, or the set,
 behind the one found last. Only where that is another one is a hash table asked; what it names is compared as well, so
 that no hash decides which series a sample belongs to.
 
@@ -51,10 +51,14 @@ PROBES_MAX = 8
 LABEL_BYTES_MAX = 4096
 """Of a set that is kept: a few long ones would take the room of many."""
 
+LEFT_OUT_MAX = 4
+"""To keep a set takes as long as to read a series: senders of ever new series keep a fifth of theirs at most."""
+
 _REFERENCES_TAG = 1 << 3 | DELIMITED
 _SHIFT = 32
 _INDEX = np.int64(0xFFFFFFFF)
 
+_PAIR = types.UniTuple(types.int64, 2)
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS = types.Array(types.int64, 1, "C")
 _NUMBERS = types.Array(types.int32, 1, "C")
@@ -118,11 +122,7 @@ def _is_tagged(slot: int, key: np.uint64) -> bool:
     return np.uint64(slot) >> np.uint64(_SHIFT) == key >> np.uint64(_SHIFT)
 
 
-@kernel(
-    types.UniTuple(types.int64, 2)(Bytes, types.int64, types.int64, TABLES, types.uint64),
-    first=True,
-    allocates=False,
-)
+@kernel(_PAIR(Bytes, types.int64, types.int64, TABLES, types.uint64), first=True, allocates=False)
 def _find_symbol(body: np.ndarray, begin: int, end: int, tables: Tables, key: np.uint64) -> tuple[int, int]:
     """(the number of a text or -1, the free slot that ended the search or -1)."""
     for probe in range(PROBES_MAX):
@@ -182,11 +182,7 @@ def _key(body: np.ndarray, at: int, end: int, numbers: np.ndarray, tables: Table
     return True, key ^ key >> np.uint64(_SHIFT)
 
 
-@kernel(
-    types.UniTuple(types.int64, 2)(Bytes, types.int64, types.int64, _NUMBERS, TABLES),
-    first=True,
-    allocates=False,
-)
+@kernel(_PAIR(Bytes, types.int64, types.int64, _NUMBERS, TABLES), first=True, allocates=False)
 def _find_set(body: np.ndarray, at: int, end: int, numbers: np.ndarray, tables: Tables) -> tuple[int, int]:
     are_known, key = _key(body, at, end, numbers, tables)
     if are_known:
@@ -333,9 +329,9 @@ class KnownLabels:
     """The label sets that are kept, in `bytes_max` bytes at most: some 400 for a series of seven labels. All requests
     have the same limits on labels.
 
-    One request at a time uses the tables; a set that finds no room is left out. When twice as many were left out as
-    there is room for, the tables start anew, since they may have what nobody sends any more. A sender with more series
-    than there is room for keeps the gain for those that are in them meanwhile.
+    One request at a time uses the tables; a set that finds no room is left out. When LEFT_OUT_MAX times as many were
+    left out as there is room for, the tables start anew, since they may have what nobody sends any more. A sender with
+    more series than there is room for keeps the gain for those that are in them meanwhile.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -364,7 +360,7 @@ class KnownLabels:
         try:
             if self._tables is NO_TABLES:
                 self._tables = _tables(self._sets_max)
-            elif self._tables.used[LEFT_OUT] > 2 * self._sets_max:
+            elif self._tables.used[LEFT_OUT] > LEFT_OUT_MAX * self._sets_max:
                 self.generation += 1
                 for part in (self._tables.symbol_slots, self._tables.set_slots, self._tables.used):
                     part[:] = 0

@@ -10,6 +10,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,9 @@ import psutil
 import snappy
 
 from coordinator.series import decompression, remote_write, remote_write_v2
+from coordinator.series.known_labels import KnownLabels
 from coordinator.series.remote_write import Cut
+from coordinator.series.remote_write_v2 import KEEPS_NONE
 from loadtest.bench import histograms as bench_histograms
 from loadtest.harness.histogram_messages import body_of
 from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body, request_v2
@@ -67,18 +70,18 @@ def request(first: int, series: int, samples: int, at: int) -> bytes:
     return body(series_of(first, series, samples, at))
 
 
-def wide(series: int) -> Iterator[Series]:
+def wide(first: int, series: int) -> Iterator[Series]:
     """Series of a cluster of containers: sixteen labels of 567 bytes."""
-    for own, samples in series_of(0, series, 1, 0):
+    for own, samples in series_of(first, series, 1, 0):
         assert isinstance(own, dict)
         more = {f"kubernetes_label_{i:02}": f"value-of-the-label-{i:02}" for i in range(9)}
         yield {**own, **more}, samples
 
 
-def scraped(series: int) -> Iterator[Series]:
+def scraped(series: int, instance: str) -> Iterator[Series]:
     """The scrape of one target: five labels of 110 bytes, most of them the same in all series."""
     for i in range(series):
-        own = {"__name__": f"node_metric_{i // 16}_total", "instance": "db-7.example:9100", "job": "node"}
+        own = {"__name__": f"node_metric_{i // 16}_total", "instance": instance, "job": "node"}
         yield {**own, "cpu": str(i % 16), "cluster": "eu-west-1"}, [(START_MS, float(i))]
 
 
@@ -129,23 +132,44 @@ def stages() -> None:
 
 def versions() -> None:
     """All of the decoding, from the body that was sent to the frames of 8 shards: version 2.0, with the metadata that
-    it carries, beside 1.0. In turn, since a busy machine changes from one moment to the next."""
+    it carries, beside 1.0. Of 2.0 with series that were sent before, as nearly always; with such that were not; with
+    new ones each time, long after there is no room for more; and without known labels. In turn, since a busy machine
+    changes from one moment to the next."""
     allocator.keep_pages()  # as the coordinator does
-    shapes = {
-        "seven labels": list(series_of(0, REQUEST_SERIES, 1, 0)),
-        "sixteen labels": list(wide(REQUEST_SERIES)),
-        "one scrape": list(scraped(REQUEST_SERIES)),
+    shapes: dict[str, Callable[[int], list[Series]]] = {
+        "seven labels": lambda number: list(series_of(number * REQUEST_SERIES, REQUEST_SERIES, 1, 0)),
+        "sixteen labels": lambda number: list(wide(number * REQUEST_SERIES, REQUEST_SERIES)),
+        "one scrape": lambda number: list(scraped(REQUEST_SERIES, f"db-{number}.example:9100")),
     }
     for name, series in shapes.items():
-        sent = [snappy.compress(body(series)), snappy.compress(with_metadata(series))]
-        known = set(_cut_v2(sent[1], set()).metadata_keys)
-        works = [partial(_cut_v1, sent[0]), partial(_cut_v2, sent[1], known)]
-        took = [min(times) for times in zip(*([_seconds(work) for work in works] for _ in range(TURNS)), strict=True)]
-        first, second = (seconds / REQUEST_SERIES * 1e9 for seconds in took)
-        print(
-            f"{'decode, ' + name + ', least of many':<36} 1.0: {first:.0f} ns, 2.0: {second:.0f} ns a series, "
-            f"{first / second:.2f} times the rate; sent: {len(sent[0])} and {len(sent[1])} bytes"
-        )
+        versions_of(name, [series(number) for number in range(TURNS // 4)])
+
+
+def versions_of(name: str, requested: list[list[Series]]) -> None:
+    """The same of requests of one shape, all of which have other series."""
+    first = snappy.compress(body(requested[0]))
+    second = [snappy.compress(with_metadata(each)) for each in requested]
+    said = {key for sent in second for key in _cut_v2(sent, set(), KEEPS_NONE).metadata_keys}
+    known, empty, full = KnownLabels(64 << 20), KnownLabels(64 << 20), KnownLabels(1 << 20)
+    for _ in range(2):  # the second time, there is no room left
+        for sent in second:
+            _cut_v2(sent, said, full)
+    _cut_v2(second[0], said, known)
+    took: dict[str, list[float]] = defaultdict(list)
+    for sent in second:
+        works = {
+            "1.0": partial(_cut_v1, first),
+            "2.0, known series": partial(_cut_v2, second[0], said, known),
+            "2.0, first time": partial(_cut_v2, sent, said, empty),
+            "2.0, new each time": partial(_cut_v2, sent, said, full),
+            "2.0, none kept": partial(_cut_v2, sent, said, KEEPS_NONE),
+        }
+        for work, call in works.items():
+            took[work].extend(_seconds(call) for _ in range(1 if "time" in work else 4))
+    least = {work: min(times) / REQUEST_SERIES * 1e9 for work, times in took.items()}
+    print(f"decode, {name}, ns a series, least of many; sent: {len(first)} bytes by 1.0, {len(second[0])} by 2.0")
+    for work, nanoseconds in least.items():
+        print(f"    {work:<24} {nanoseconds:>8.0f} {least['1.0'] / nanoseconds:>8.2f} times the rate of 1.0")
 
 
 def histograms() -> None:
@@ -175,7 +199,7 @@ def histograms() -> None:
 
         works: dict[str, Callable[[], object]] = {
             "1.0, body to the frames of 8 shards": partial(_cut_v1, sent[0]),
-            "2.0, body to the frames of 8 shards": partial(_cut_v2, sent[1], set()),
+            "2.0, body to the frames of 8 shards": partial(_cut_v2, sent[1], set(), KEEPS_NONE),
             "of which decoding": partial(decoded, *arrays),
             "read in the worker": partial(parse, frame),
             "record for the journal": partial(encode, written, 1),
@@ -195,8 +219,8 @@ def _cut_v1(sent: bytes) -> Cut:
     return remote_write.cut(decompression.decompress(sent, 1 << 30), 8, UNLIMITED)
 
 
-def _cut_v2(sent: bytes, known: set[int]) -> Cut:
-    surveyed = remote_write_v2.survey(decompression.decompress(sent, 1 << 30), UNLIMITED, 1 << 30, known)
+def _cut_v2(sent: bytes, known: set[int], known_labels: KnownLabels) -> Cut:
+    surveyed = remote_write_v2.survey(decompression.decompress(sent, 1 << 30), UNLIMITED, 1 << 30, known, known_labels)
     return remote_write_v2.cut(surveyed, 8, UNLIMITED)
 
 

@@ -72,6 +72,17 @@ def test_version_1_is_told_what_was_written_too(cluster: Cluster, name: str, hea
     assert written(answer) == ("1", "0", "0")
 
 
+def test_series_that_were_sent_before_are_known_and_written_like_the_first_time(cluster: Cluster, name: str) -> None:
+    for i in range(3):
+        sent = [({"__name__": name, "i": str(number)}, [(T + i, float(10 * i + number))]) for number in range(5)]
+        assert written(send(cluster, body_v2(sent))) == ("5", "0", "0")
+        assert values(cluster, f"{name} @ {(T + i) / 1000}") == {
+            str(number): str(10 * i + number) for number in range(5)
+        }
+    [line] = [line for line in cluster.get("/metrics").body.decode().splitlines() if 'owner="known_labels"' in line]
+    assert float(line.rsplit(" ", 1)[1]) > 5 * 50
+
+
 def test_both_versions_write_the_same_series(cluster: Cluster, name: str) -> None:
     own = [({"__name__": name, "i": str(i), "é": "ü"}, [(T, 1.0)]) for i in range(20)]
     assert send(cluster, body(own), HEADERS).status == 204

@@ -179,7 +179,7 @@ def test_when_many_sets_found_no_room_the_tables_start_anew() -> None:
     cut(body_v2(named("m", 6)), labels)
     assert known_in(body_v2(named("m", 6)), labels) == [True] * 4 + [False] * 2
     held = surveyed(body_v2(named("m", 6)), labels)
-    for _ in range(4):
+    for _ in range(8):
         cut(body_v2(named("n", 2)), labels)
     assert tables_of(labels).used[LEFT_OUT] == 0
     assert labels.generation == 1

@@ -12,6 +12,7 @@ import snappy
 from hypothesis import strategies as st
 
 from coordinator.series import decompression, remote_write, remote_write_v2
+from coordinator.series.known_labels import KnownLabels
 from coordinator.series.remote_write import Cut, Limits
 from loadtest.harness.histogram_messages import histogram_message
 from loadtest.harness.remote_write_bodies import body, body_v2, request_v2
@@ -30,6 +31,7 @@ from tests.unit import exemplar_requests
 LIMITS = Limits.of(Settings())
 SHARDS = 3
 DECOMPRESSED_BYTES_MAX = 1 << 20
+_KNOWN_LABELS_BYTES = 2048
 _STALE = np.array([STALE_SUM_BITS]).view(np.float64).item()
 
 
@@ -99,13 +101,24 @@ def _request(data: bytes) -> None:
 
 
 def _cut_v2(data: bytes) -> None:
-    """The same of version 2.0, whose labels take what the survey says."""
+    """The same of version 2.0, whose labels take what the survey says, and which is cut in the same way when its labels
+    are known."""
     surveyed = remote_write_v2.survey(data, LIMITS, DECOMPRESSED_BYTES_MAX)
     cut = remote_write_v2.cut(surveyed, SHARDS, LIMITS)
     assert surveyed.bytes_total <= DECOMPRESSED_BYTES_MAX
     _require_as_said(cut)
     with suppress(write_oracle.Unclear):
         _require_as_expected(cut, write_oracle.expected_v2(data, LIMITS))
+    known_labels = KnownLabels(_KNOWN_LABELS_BYTES)
+    for _ in range(2):
+        surveyed = remote_write_v2.survey(data, LIMITS, DECOMPRESSED_BYTES_MAX, known_labels=known_labels)
+        _require_same_frames(remote_write_v2.cut(surveyed, SHARDS, LIMITS), cut)
+
+
+def _require_same_frames(one: Cut, other: Cut) -> None:
+    assert one.refused == other.refused
+    frames = [{shard: [bytes(frame) for frame in each.parts[shard]] for shard in each.parts} for each in (one, other)]
+    assert frames[0] == frames[1], "the frames of a request with known labels are others"
 
 
 def bodies_v2() -> Iterator[bytes]:
