@@ -11,7 +11,7 @@ from loadtest.harness.local_queries import range_query
 from loadtest.harness.memory_source import MemorySource
 from shared.errors import NotExecutable
 from shared.kernels import Kernel, compile_all
-from shared.promql.engine import readings
+from shared.promql.engine import histogram_ranges, readings
 from shared.promql.engine.kernels import (
     counters,
     extended,
@@ -222,6 +222,19 @@ def test_overlapping_start_timestamps_are_remarked_of_their_own_series_only() ->
     )
     text = 'sample has start time that overlaps with previous sample timestamp for metric "other_total"'
     assert remarks('rate({__name__=~".+"}[1m])', data, 20) == [("PromQL warning: " + text, 5)]
+
+
+def test_overlaps_are_found_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [10_000, 20_000, 30_000]
+    series = {f'm{i}_total{{i="{i}"}}': (times, [1.0, 2, 3], [0, 0, 15_000 if i % 3 == 0 else 0]) for i in range(7)}
+    data = MemorySource.of(series)
+    grid = Grid(10_000, 60_000, 10_000)
+    for values_max in (1 << 18, 12, 4):
+        monkeypatch.setattr(histogram_ranges, "CELLS_AT_ONCE", values_max)
+        found = [a.text for a in range_query('rate({__name__=~".+"}[10s])', data, grid).annotations.items.values()]
+        assert not found
+        found = [a.text for a in range_query('rate({__name__=~".+"}[21s])', data, grid).annotations.items.values()]
+        assert [text.partition(" for metric ")[2] for text in found] == ['"m0_total"', '"m3_total"', '"m6_total"']
 
 
 def test_start_timestamps_overlap_within_a_window_only() -> None:

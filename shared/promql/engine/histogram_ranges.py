@@ -92,7 +92,7 @@ def note_overlaps(func: str, reading: Reading, context: EvalContext) -> None:
     are there."""
     if not scan.overlapping_starts(reading.samples).any():
         return
-    for part in readings.parts(reading, CELLS_AT_ONCE):
+    for part in readings.parts_of_values(reading, CELLS_AT_ONCE):
         context.check()
         bounds = _difference_bounds(func, part)[0].chosen(part.present)
         before = sums_before(scan.overlapping_starts(part.samples))

@@ -28,8 +28,8 @@ class Reading:
 
     `out`: float64[n, steps], `present`: bool[n, steps]; `parameters`: float64[steps] each, the scalar arguments in
     order; `now`, `now_step`: the evaluation times in ms, which `@` and `offset` do not change. `events`: bool[m], or
-    empty: resets or changes before a sample that its value does not show. `notes`: uint8[n], what a call that has
-    histograms says of a series; empty for others.
+    empty: resets or changes before a sample that its value does not show. `notes`: uint8[n], what is noted of a
+    series.
     """
 
     samples: Samples
@@ -91,6 +91,19 @@ def parts(reading: Reading, work_max: int) -> Iterator[Reading]:
         else:
             yield series
         first = last
+
+
+def parts_of_values(reading: Reading, values_max: int) -> Iterator[Reading]:
+    """The reading cut into parts that have few values. Each reads its samples once, however many windows they are
+    in."""
+    steps = reading.windows.steps
+    size = max(1, values_max // max(steps, 1))
+    for first in range(0, len(reading.out), size):
+        series = _of_series(reading, first, min(first + size, len(reading.out)))
+        if steps > values_max:
+            yield from _runs_of_steps(series, values_max)
+        else:
+            yield series
 
 
 def _of_series(reading: Reading, first: int, last: int) -> Reading:
