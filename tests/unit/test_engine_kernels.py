@@ -30,17 +30,17 @@ FIRST_T, LAST_T = 100, 110
         (10, 0, 2, 20.0),
         (0, 10, 2, 20.0),
         (10, 10, 2, 30.0),
-        (11, 0, 2, 15.0),
-        (0, 11, 2, 15.0),
+        (11, 0, 2, 21.0),
+        (0, 11, 2, 21.0),
         (12, 13, 2, 20.0),
         (5, 5, 3, 20.0),
         (6, 5, 3, 17.5),
         (5, 6, 3, 17.5),
         (50, 50, 3, 15.0),
-        (11, 5, 2, 20.0),
-        (5, 11, 2, 20.0),
+        (11, 5, 2, 26.0),
+        (5, 11, 2, 26.0),
         (10, 10, 1, 30.0),
-        (11, 11, 1, 20.0),
+        (11, 11, 1, 32.0),
     ],
 )
 def test_an_increase_goes_on_to_the_windows_ends_or_half_a_gap_where_they_are_far(
@@ -243,3 +243,21 @@ def test_a_light_query_calls_kernels_with_less_at_once(monkeypatch: pytest.Monke
     light = rows("sum_over_time(m[30s])", data, 0, 40, 10, processor=ProcessorTime(60))
     assert light == expected
     assert calls == [2, 2, 1]
+
+
+def test_bounds_that_are_exactly_at_the_threshold_are_decided_as_the_formula_rounds():
+    """A bound as far as 1.1 average gaps: seconds and quotients round to one side or the other."""
+    sides = set()
+    for gaps in (1, 3, 6, 7, 10, 11):
+        for interval in range(30_000, 330_000, 30_000):
+            distance, rest = divmod(11 * interval, 10 * gaps)
+            if rest:
+                continue
+            threshold = interval / 1000 / gaps * 1.1
+            is_far = distance / 1000 >= threshold
+            sides.add(is_far)
+            beyond = interval / gaps / 2 if is_far else distance
+            begin, end = FIRST_T - distance, FIRST_T + interval
+            got = extrapolation(1.0, 1.0, FIRST_T, end, gaps + 1, begin, end, begin, False)
+            assert got == pytest.approx((interval + beyond) / interval, rel=1e-12)
+    assert sides == {True, False}

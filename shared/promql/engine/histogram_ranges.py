@@ -94,8 +94,11 @@ def note_overlaps(func: str, reading: Reading, context: EvalContext) -> None:
         return
     for part in readings.parts_of_values(reading, CELLS_AT_ONCE):
         context.check()
+        overlaps = scan.overlapping_starts(part.samples)
+        if not overlaps.any():
+            continue
         bounds = _difference_bounds(func, part)[0].chosen(part.present)
-        before = sums_before(scan.overlapping_starts(part.samples))
+        before = sums_before(overlaps)
         is_overlapping = before[bounds.last + 1] > before[bounds.left + 1]
         Cells(part, *np.nonzero(part.present)).note(is_overlapping, OVERLAPPING)
 

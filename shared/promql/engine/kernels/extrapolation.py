@@ -11,24 +11,34 @@ from shared.kernels import inlined, kernel
 
 
 @inlined(error_model="numpy")
+def _is_far(distance: float, interval: float, gaps: float) -> bool:
+    """Whether a distance is at least 1.1 times the average gap of `gaps` gaps in an interval."""
+    # Products of whole numbers are exact, and cheaper than quotients. Where they are equal, rounding decides in the
+    # formula of the source, which is of seconds.
+    left, right = 10.0 * distance * gaps, 11.0 * interval
+    if left != right:
+        return left > right
+    return distance / 1000.0 >= interval / 1000.0 / gaps * 1.1
+
+
+@inlined(error_model="numpy")
 def reach(first_t: int, last_t: int, samples: int, from_t: int, to_t: int, zero_t: int) -> tuple[float, float, float]:
     """(time between the first and the last sample, and how far beyond each of them the window's bounds are taken to
     have samples). From `zero_t` on, where it is later than the window's start, instead of from the first sample on."""
-    # Products stand in for quotients, because divisions dominate the cost.
     to_start = float(first_t - from_t)
     to_end = float(to_t - last_t)
     interval = float(last_t - first_t)
     gaps = float(max(samples - 1, 1))
-    threshold = 1.1 * interval
+    is_far_from_start, is_far_from_end = _is_far(to_start, interval, gaps), _is_far(to_end, interval, gaps)
     half_average = 0.0
-    if to_start * gaps >= threshold or to_end * gaps >= threshold:
+    if is_far_from_start or is_far_from_end:
         half_average = interval / gaps / 2
     if zero_t > from_t:
         interval = float(last_t - zero_t)
         to_start = 0.0
-    elif to_start * gaps >= threshold:
+    elif is_far_from_start:
         to_start = half_average
-    if to_end * gaps >= threshold:
+    if is_far_from_end:
         to_end = half_average
     return interval, to_start, to_end
 
