@@ -45,7 +45,7 @@ def samples_of(series: list[Series]) -> Samples:
 def together(op: int, series: list[Series]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     samples = samples_of(series)
     out, present = np.empty((len(series), STEPS)), np.empty((len(series), STEPS), dtype=np.bool_)
-    starts, began, _ = scan.counter_starts(samples)
+    starts, began = scan.counter_starts(samples)
     edges = WINDOWS.first, WINDOWS.step, WINDOWS.range_ms
     counters(op, samples.offsets, samples.timestamps_ms, samples.values, began, starts, *edges, out, present)
     return np.where(present, out, 0.0), present
@@ -55,7 +55,7 @@ def window_by_window(op: int, own: Series) -> tuple[NDArray[np.float64], NDArray
     """The same from the definition of a window, one after another."""
     samples = samples_of([own])
     times, values = samples.timestamps_ms, samples.values
-    starts, began, _ = scan.counter_starts(samples)
+    starts, began = scan.counter_starts(samples)
     out, present = np.zeros(STEPS), np.zeros(STEPS, dtype=np.bool_)
     for k, to_t in enumerate(range(WINDOWS.first, WINDOWS.last + 1, STEP_MS)):
         from_t = zero_t = to_t - RANGE_MS
