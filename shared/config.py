@@ -276,17 +276,15 @@ def _convert(name: str, hint: Any, value: Any, where: str) -> Any:
     try:
         if hint is bool:
             return _boolean(value)
-        if hint is Path:
-            return Path(value)
         if hint == tuple[str, ...]:
             return _names(value)
-        if hint is str:
-            return str(value)
+        if hint in (Path, str):
+            return hint(_text(value))
         if isinstance(value, str) and name.endswith("_ms"):
             return parse_duration_ms(value)
         if isinstance(value, str) and "_bytes" in name:
             return _bytes(value)
-        return int(value)
+        return _whole(value)
     except (ValueError, OverflowError) as error:  # a size may be infinite
         expected = {
             bool: "true or false",
@@ -307,6 +305,19 @@ def _boolean(value: Any) -> bool:
     if str(value).lower() not in known:
         raise ValueError(value)
     return known[str(value).lower()]
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return value
+
+
+def _whole(value: Any) -> int:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not isinstance(value, str) and not (is_number and int(value) == value):
+        raise ValueError(value)
+    return int(value)
 
 
 def _names(value: Any) -> tuple[str, ...]:

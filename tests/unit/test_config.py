@@ -41,6 +41,26 @@ def test_a_bad_value_is_refused_with_the_name_of_its_setting(variable, value, na
     assert named in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "seen", "expected"),
+    [
+        ("head.a = 0", "head_bytes is {'a': 0}", "a size such as 64MB"),
+        ("shards = [4]", "shards is [4]", "a whole number"),
+        ("shards = 2.5", "shards is 2.5", "a whole number"),
+        ("shards = true", "shards is True", "a whole number"),
+        ("listen = 9090", "listen is 9090", "text"),
+        ("data = 1", "data is 1", "text"),
+        ("query_timeout = {}", "query_timeout_ms is {}", "a duration such as 30s"),
+    ],
+)
+def test_a_value_of_another_type_in_the_file_is_refused(tmp_path, line, seen, expected):
+    path = tmp_path / "triptych.toml"
+    path.write_text(line)
+    with pytest.raises(ConfigError) as refusal:
+        config.load({"TRIPTYCH_CONFIG": str(path)})
+    assert seen in str(refusal.value) and f"it must be {expected}" in str(refusal.value)
+
+
 def test_sizes_and_durations_take_units():
     settings = config.load({"TRIPTYCH_BODY_BYTES_MAX": "32MB", "TRIPTYCH_QUERY_TIMEOUT": "1m30s"})
     assert (settings.body_bytes_max, settings.query_timeout_ms) == (32 << 20, 90_000)
