@@ -74,7 +74,7 @@ class Settings:
         most=100,
     )
     queue_wait_ms: int = _setting(
-        10, "requests are refused while work waits longer than this for its turn, all the time and on average", least=1
+        25, "requests are refused while work waits longer than this for its turn, all the time and on average", least=1
     )
     memory_reserve_bytes: int = _setting(
         0,

@@ -30,7 +30,7 @@ BOUNDS = ("0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5
 STEP_MS = 15_000
 CONNECTIONS = 2
 SAMPLES_AT_ONCE = 4
-ROUNDS = 7
+ROUNDS = 21
 TIMEOUT_S = 120.0
 QUERY_TIMEOUT_S = 30
 """Version 2.42 of Prometheus takes longer than this for the query of native histograms."""
