@@ -61,7 +61,9 @@ class Settings:
     health_open: bool = _setting(True, "answer /-/healthy and /-/ready also without a credential")
 
     body_bytes_max: int = _setting(64 << 20, "largest request body", least=1024)
-    decompressed_bytes_max: int = _setting(256 << 20, "largest body after decompression", least=1024)
+    decompressed_bytes_max: int = _setting(
+        256 << 20, "largest body after decompression", least=1024, most=(1 << 31) - 1
+    )
     bodies_bytes_max: int = _setting(
         512 << 20, "bodies of all requests together, also decompressed, until they are answered", least=1024
     )

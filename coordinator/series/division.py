@@ -11,9 +11,9 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from coordinator.series.walk import CREATED, END, FIELDS, LABELS, LABELS_END, SAMPLES, STARTS, sample
+from coordinator.series.walk import CREATED, END, FIELDS, LABELS, LABELS_END, PLAIN, SAMPLES, STARTS, STATUS, sample
 from coordinator.series.walked import Walk
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.protobuf_fields import field_length
 from shared.sample_frames import EXTENDED_MARK, HEADER_WORDS, MARK, TAIL_WORDS, frame_words
 from shared.wire import Frame
@@ -91,6 +91,24 @@ def _sort_by_place(
         next_at[places[i]] += 1
 
 
+@inlined(allocates=False)
+def begin_frame(
+    words: np.ndarray, at: int, mark: int, series: int, samples: int, label_bytes: int
+) -> tuple[int, int, int, int, int, int, int]:
+    """Write the header of a frame of so many words from words[at] on. Returns where each part begins: hashes, offsets,
+    counts, times, values and labels, which have none of their bytes yet but the padding, and what follows them."""
+    words[at], words[at + 1], words[at + 2], words[at + 3] = mark, series, samples, label_bytes
+    hashes = at + HEADER_WORDS
+    offsets = hashes + series
+    counts = offsets + series + 1
+    times = counts + series
+    values = times + samples
+    labels = values + samples
+    following = labels + (label_bytes + 7) // 8
+    words[following - 1] = 0  # the padding; a label set is never empty
+    return hashes, offsets, counts, times, values, labels, following
+
+
 @kernel(
     types.void(Bytes, Bytes, _TABLE, _HASHES, _INTS, _TABLE, types.boolean, _INTS, _FLOATS, _OUT),
     first=True,
@@ -115,16 +133,11 @@ def _fill_columns(
         series, samples, label_bytes = totals[place, 0], totals[place, 1], totals[place, 2]
         if series == 0:
             continue
-        words[at] = EXTENDED_MARK if has_starts else MARK
-        words[at + 1], words[at + 2], words[at + 3] = series, samples, label_bytes
-        own_hashes = at + HEADER_WORDS
-        offsets = own_hashes + series
-        counts = offsets + series + 1
-        times = counts + series
-        values = times + samples
-        labels = values + samples
-        starts = at = labels + (label_bytes + 7) // 8
-        words[at - 1] = 0  # the padding; a label set is never empty
+        mark = EXTENDED_MARK if has_starts else MARK
+        own_hashes, offsets, counts, times, values, labels, starts = begin_frame(
+            words, at, mark, series, samples, label_bytes
+        )
+        at = starts
         octet = 8 * labels
         for i in range(series):
             source = order[first + i]
@@ -148,13 +161,20 @@ def _fill_columns(
         first += series
 
 
-def divide(walk: Walk, rows: NDArray[np.int64], shards: int) -> Iterator[tuple[int, Frame]]:
-    """(shard, frame) of every shard that has some of the `rows` (int64[n], PLAIN ones with samples) of a walk."""
+def sort(walk: Walk, shards: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The PLAIN series with samples of a walk, by shard: (int64[n], their rows; int64[shards, 3], how many series,
+    samples and bytes of labels each shard has)."""
+    rows = np.flatnonzero((walk.table[:, STATUS] == PLAIN) & (walk.table[:, SAMPLES] > 0))
     places = (walk.hashes[rows] % np.uint64(shards)).astype(np.int64)
     totals = np.zeros((shards, 3), dtype=np.int64)
     order = np.empty(len(rows), dtype=np.int64)
     _sort_by_place(walk.table, rows, places, totals, order)
     assert int(totals[:, 0].sum()) == len(rows), "each row belongs to one shard"
+    return order, totals
+
+
+def frames(walk: Walk, order: NDArray[np.int64], totals: NDArray[np.int64]) -> Iterator[tuple[int, Frame]]:
+    """(shard, frame) of every shard that has some series, as `sort` gives them."""
     has_starts = bool(walk.counts[STARTS])
     sizes = [
         frame_words(*total) + (total[1] + TAIL_WORDS if has_starts else 0) if total[0] else 0

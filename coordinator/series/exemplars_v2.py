@@ -236,7 +236,7 @@ def locate(
     body: NDArray[np.uint8],
     symbols: NDArray[np.int64],
     table: NDArray[np.int64],
-    references: NDArray[np.int64],
+    references: NDArray[np.int32],
     odd: NDArray[np.int64],
     most: int,
 ) -> Located:

@@ -26,6 +26,7 @@ _TABLE = types.Array(types.int64, 2, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
 _OUT = types.Array(types.uint8, 1, "C")
 _NUMBERS = types.Array(types.int32, 1, "C")
+_SPANS = types.Array(types.int32, 2, "C")
 
 
 @inlined(allocates=False)
@@ -57,7 +58,7 @@ def _expand_one(body: np.ndarray, at: int, end: int, symbols: np.ndarray, out: n
 
 
 @kernel(
-    types.boolean(Bytes, _TABLE, _TABLE, _TABLE, _OUT, _HASHES, _TABLE, _NUMBERS, TABLES), first=True, allocates=False
+    types.boolean(Bytes, _TABLE, _TABLE, _SPANS, _OUT, _HASHES, _SPANS, _NUMBERS, TABLES), first=True, allocates=False
 )
 def expand(
     body: np.ndarray,
@@ -85,7 +86,7 @@ def expand(
             copy_bytes(out, begin, tables.labels, tables.sets[own, SET_LABELS], end - begin)
             hashes[i] = np.uint64(tables.sets[own, SET_HASH])
             continue
-        first, last = references[i, REFERENCES], references[i, REFERENCES_END]
+        first, last = np.int64(references[i, REFERENCES]), np.int64(references[i, REFERENCES_END])
         if _expand_one(body, first, last, symbols, out, begin) != end:
             return False
         hashes[i] = xxh64(out, begin, end)

@@ -28,7 +28,7 @@ from shared.histograms.decoding import Decoded
 from shared.histograms.references import reference_bits
 from shared.kernels import inlined, kernel
 from shared.promql.model import STALE_NAN_BITS
-from shared.sample_frames import EXTENDED_MARK, HEADER_WORDS, TAIL_WORDS, TIME_MS_MAX, TIME_MS_MIN, frame_words
+from shared.sample_frames import EXTENDED_MARK, TAIL_WORDS, TIME_MS_MAX, TIME_MS_MIN, frame_words
 from shared.wire import Frame
 from shared.xxh64 import Bytes, copy_bytes
 
@@ -290,15 +290,9 @@ def _fill_frames(
         series, samples, label_bytes = totals[shard, SERIES], totals[shard, OWN_SAMPLES], totals[shard, LABEL_BYTES]
         if samples == 0:
             continue
-        words[at], words[at + 1], words[at + 2], words[at + 3] = EXTENDED_MARK, series, samples, label_bytes
-        own_hashes = at + HEADER_WORDS
-        offsets = own_hashes + series
-        counts = offsets + series + 1
-        times = counts + series
-        values = times + samples
-        labels = values + samples
-        starts = labels + (label_bytes + 7) // 8
-        words[starts - 1] = 0  # the padding; a label set is never empty
+        own_hashes, offsets, counts, times, values, labels, starts = division.begin_frame(
+            words, at, EXTENDED_MARK, series, samples, label_bytes
+        )
         octet, run, histograms, last = 8 * labels, np.int64(-1), np.int64(0), np.int64(-1)
         for i in range(samples):
             row = order[first + i]

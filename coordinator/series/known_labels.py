@@ -62,6 +62,7 @@ _PAIR = types.UniTuple(types.int64, 2)
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS = types.Array(types.int64, 1, "C")
 _NUMBERS = types.Array(types.int32, 1, "C")
+_SPANS = types.Array(types.int32, 2, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
 _OUT = types.Array(types.uint8, 1, "C")
 
@@ -207,12 +208,12 @@ def _references(body: np.ndarray, at: int, end: int) -> tuple[int, int]:
     return (at, at + size) if 0 <= size <= end - at else (-1, -1)
 
 
-@kernel(types.void(Bytes, _TABLE, _TABLE, TABLES, _NUMBERS, _TABLE), first=True, allocates=False)
+@kernel(types.void(Bytes, _TABLE, _TABLE, TABLES, _NUMBERS, _SPANS), first=True, allocates=False)
 def recognise(
     body: np.ndarray, symbols: np.ndarray, table: np.ndarray, tables: Tables, numbers: np.ndarray, known: np.ndarray
 ) -> None:
     """`numbers` (int32[symbols]): which of the kept texts each symbol is; -1 for others, and for what can be neither
-    name nor value in a plain series. `known` (int64[series, KNOWN_COLUMNS]): the series that `walk_v2.index` has put
+    name nor value in a plain series. `known` (int32[series, KNOWN_COLUMNS]): the series that `walk_v2.index` has put
     into `table`, if their labels are known."""
     _identify(body, symbols, tables, numbers)
     following = np.int64(0)

@@ -30,7 +30,6 @@ from coordinator.series.walk import (
     LABELS_END,
     METADATA,
     PLAIN,
-    SAMPLES,
     STATUS,
 )
 from coordinator.series.walked import Walk
@@ -232,15 +231,15 @@ def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[F
     """Shard → the frames with the samples of the plain series of the walks. Raises TooLarge past SAMPLES_MAX."""
     per_shard: dict[int, list[Frame]] = {}
     for piece in pieces:
-        rows = np.flatnonzero((piece.table[:, STATUS] == PLAIN) & (piece.table[:, SAMPLES] > 0))
-        if not len(rows):
+        order, totals = division.sort(piece, shards)
+        if not len(order):
             continue
-        answer.samples += int(piece.table[rows, SAMPLES].sum())
+        answer.samples += int(totals[:, 1].sum())
         if answer.samples > SAMPLES_MAX:
             raise TooLarge(
                 f"the request has {answer.samples} samples; the limit is {SAMPLES_MAX}, send fewer at a time"
             )
-        for shard, frame in division.divide(piece, rows, shards):
+        for shard, frame in division.frames(piece, order, totals):
             per_shard.setdefault(shard, []).append(frame)
     return per_shard
 

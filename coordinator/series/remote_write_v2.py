@@ -37,7 +37,8 @@ MESSAGE = "io.prometheus.write.v2.Request"
 SYMBOLS_MAX = 1 << 20
 """Symbols of one request: their tables take 36 bytes for each of them, however little the body spends on one."""
 SERIES_MAX = 1 << 19
-"""Series of one request: its tables and frames take some 210 bytes for each, and the body may spend 8 on one."""
+"""Series of one request: its tables and frames take some 165 bytes for each at a time, and the body may spend 8 on
+one."""
 
 KEEPS_NONE = KnownLabels(0)
 
@@ -48,13 +49,13 @@ _METADATA_MIN = 2
 @dataclass(slots=True)
 class Survey:
     """A body with the table of its symbols and its series checked: `symbols` int64[symbols, SYMBOL_COLUMNS],
-    `references` int64[series, REFERENCE_COLUMNS], `said` int64[n, METADATA_COLUMNS] and the hashes of its
+    `references` int32[series, REFERENCE_COLUMNS], `said` int64[n, METADATA_COLUMNS] and the hashes of its
     rows, `keys` uint64[n] (columns of `coordinator.series.walk_v2`). The labels of the walk, of `label_bytes`, are not
     written yet, and neither are those of the exemplars."""
 
     walk: Walk
     symbols: NDArray[np.int64]
-    references: NDArray[np.int64]
+    references: NDArray[np.int32]
     said: NDArray[np.int64]
     keys: NDArray[np.uint64]
     label_bytes: int
@@ -62,7 +63,7 @@ class Survey:
     """Series that are not plain."""
     exemplars: Located
     known_labels: KnownLabels
-    known: NDArray[np.int64]
+    known: NDArray[np.int32]
     numbers: NDArray[np.int32]
     """The series with known labels, and which of the known texts each symbol is, as `recognise` gives them: as long as
     the known labels have this `generation`."""
@@ -82,6 +83,11 @@ class Survey:
     def steps(self) -> int:
         """How many series and metadata are read by interpreted code, one by one; histograms as in version 1.0."""
         return len(self.odd) + len(self.said) + remote_write.decoding_steps(self.walk)
+
+    def drop_references(self) -> None:
+        """Give back the tables that nothing is read from once the labels are written and the histograms found, before
+        frames as large are made."""
+        self.references, self.known = self.references[:0].copy(), self.known[:0].copy()
 
     def text(self, symbol: int) -> bytes:
         return self.walk.body[self.symbols.item(symbol, BEGIN) : self.symbols.item(symbol, SYMBOL_END)].tobytes()
@@ -113,12 +119,12 @@ def survey(
     table = np.zeros((series, COLUMNS), dtype=np.int64)
     kernels.index(data, symbols, table, limits.array())
     _check_symbols(symbols, len(data))
-    references = np.empty((series, REFERENCE_COLUMNS), dtype=np.int64)
+    references = np.empty((series, REFERENCE_COLUMNS), dtype=np.int32)
     said = np.empty((_METADATA_MIN + min(series, metadata.METADATA_MAX), METADATA_COLUMNS), dtype=np.int64)
     counts = np.zeros(COUNTS, dtype=np.int64)
     most = bytes_max - len(data)
     numbers = np.full(symbols_count, -1, dtype=np.int32)
-    recognised = np.full((series, KNOWN_COLUMNS), -1, dtype=np.int64)
+    recognised = np.full((series, KNOWN_COLUMNS), -1, dtype=np.int32)
     with known_labels.lent() as tables:
         generation = known_labels.generation
         if tables is not NO_TABLES:
@@ -186,8 +192,10 @@ def cut(surveyed: Survey, shards: int, limits: Limits) -> Cut:
     pieces = [walk]
     if len(surveyed.odd):
         pieces.append(remote_write.rewalked(_odd(surveyed, limits, answer, entries), limits))
+    located_histograms = [_histograms_of(surveyed), *map(histograms_of, pieces[1:])]
+    surveyed.drop_references()
     per_shard = remote_write.divide(pieces, shards, answer)
-    for piece, located in zip(pieces, [_histograms_of(surveyed), *map(histograms_of, pieces[1:])], strict=True):
+    for piece, located in zip(pieces, located_histograms, strict=True):
         remote_write.add_histograms(piece, located, shards, answer, per_shard)
     if len(surveyed.exemplars.table):
         _divide_exemplars(surveyed, pieces, shards, answer, per_shard)
@@ -226,7 +234,7 @@ def _histograms_of(surveyed: Survey) -> NDArray[np.int64] | None:
         return None
     table, spans = surveyed.walk.table, surveyed.references
     rows = np.flatnonzero((table[:, STATUS] == PLAIN) & (spans[:, HISTOGRAMS_END] > 0))
-    begins, ends = spans[rows, HISTOGRAMS_BEGIN], spans[rows, HISTOGRAMS_END]
+    begins, ends = (spans[rows, column].astype(np.int64) for column in (HISTOGRAMS_BEGIN, HISTOGRAMS_END))
     return histograms.locate(surveyed.walk.body, histograms.TAG_V2, rows, begins, ends, count)
 
 

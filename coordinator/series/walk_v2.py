@@ -60,6 +60,7 @@ _TRIPLE = types.UniTuple(types.int64, 3)
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS = types.Array(types.int64, 1, "C")
 _PLACES = types.Array(types.int32, 1, "C")
+_SPANS = types.Array(types.int32, 2, "C")
 
 
 @kernel(_TRIPLE(Bytes, types.int64, types.int64), first=True, allocates=False)
@@ -257,9 +258,11 @@ def _series(
         return 0
     references[i, REFERENCES_END] = references_end
     if known[i, KNOWN_SET] >= 0 and known[i, KNOWN_AT] == references[i, REFERENCES]:
-        size, metric = known[i, KNOWN_BYTES], known[i, KNOWN_METRIC]
+        size, metric = np.int64(known[i, KNOWN_BYTES]), np.int64(known[i, KNOWN_METRIC])
     else:
-        size, metric = _labels_size(body, references[i, REFERENCES], references_end, symbols, shape, labels_max)
+        size, metric = _labels_size(
+            body, np.int64(references[i, REFERENCES]), references_end, symbols, shape, labels_max
+        )
     if metric >= 0:
         said[own, METRIC] = metric
         table[i, FIELDS], table[i, END] = first, last
@@ -290,7 +293,7 @@ def _keep_metadata(said: np.ndarray, counts: np.ndarray, latest: np.ndarray) -> 
 
 
 @kernel(
-    types.int64(Bytes, _TABLE, _TABLE, _TABLE, _TABLE, _INTS, types.int64, types.int64, _INTS, _PLACES, _TABLE),
+    types.int64(Bytes, _TABLE, _TABLE, _SPANS, _TABLE, _INTS, types.int64, types.int64, _INTS, _PLACES, _SPANS),
     first=True,
     allocates=False,
 )
@@ -311,7 +314,7 @@ def measure(
     request have more than `most` bytes in canonical form: as many as are read, however often a symbol is referred to.
 
     Of PLAIN rows of `table`, all columns are filled in; LABELS and LABELS_END are where `expand` will write the labels,
-    of which a series with nothing to store has none. `references`: int64[series, REFERENCE_COLUMNS]. `said`
+    of which a series with nothing to store has none. `references`: int32[series, REFERENCE_COLUMNS]. `said`
     (int64[at least 2, METADATA_COLUMNS]) gets the metadata of PLAIN series, each once for neighbouring series of one
     metric, and `counts` how many there are, up to one less than there is room for. `known` is what
     `known_labels.recognise` has filled in.

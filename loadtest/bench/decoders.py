@@ -29,6 +29,7 @@ from coordinator.context import Context
 from coordinator.dispatch import Dispatcher, _answered
 from coordinator.queries.gate import Gate
 from loadtest.harness.worst_bodies import WORST
+from shared.allocator import keep_pages
 from shared.config import Settings
 from shared.errors import Unavailable
 from shared.interpreter import collect_seldom, switch_often
@@ -156,6 +157,7 @@ def main() -> None:
     parser.add_argument("--one", default="", help="measure this one here, and print JSON")
     options = parser.parse_args()
     if options.one:
+        keep_pages()
         compile_all()
         collect_seldom()
         switch_often()
