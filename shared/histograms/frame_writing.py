@@ -26,23 +26,16 @@ from shared.histograms.batch import (
     LayoutColumns,
     read_only,
 )
+from shared.histograms.frame_layout import F8, U1, U2, U4, arranged, put_header, put_numbers
 from shared.kernels import inlined, kernel
 
-VERSION = 1
-
-U1, U2, U4, F8 = range(4)
-"""The codes of the types of counts."""
-HEADER_BYTES = 32
-"""Version, the types of `observations` and `counts`, two zeros; uint32 numbers of rows, of layouts, of their buckets
-and boundaries, and the uint64 number of the counts of all rows."""
-
-# Columns of the table of frames: what they hold, the types of their numbers, and their bytes.
-ROW_COUNT, LAYOUT_COUNT, BUCKETS, BOUNDS, COUNTS, OBSERVATIONS_TYPE, COUNTS_TYPE, BYTES = range(8)
+# Columns of the table of frames: what they hold, the codes of their types, and their bytes.
+ROW_COUNT, LAYOUT_COUNT, BUCKETS, BOUNDS, COUNTS, COUNTS_CODE, OBSERVATIONS_CODE, BYTES = range(8)
 COLUMNS = 8
 
 _TABLE = types.Array(types.int64, 2, "C")
 _INT32 = types.int32[::1]
-_OUT = types.uint8[::1]
+_WORDS = types.int64[::1]
 _TWO_52, _EXPONENT_52 = 2.0**52, 0x433
 """Added to 2^52, a whole number from 0 to below 2^52 is the lower 52 bits of the sum."""
 
@@ -76,12 +69,13 @@ class Plan:
         """Write frame i into `out` from byte places[i] on, a multiple of 8."""
         columns, layouts = self.batch.columns, self.batch.layouts.columns
         places = read_only(places, np.int64)
-        _write(columns, layouts, self.order, self.ends, self.numbers, self.layouts, self.table, places, out)
+        words = out.view(np.int64)
+        _write(columns, layouts, self.order, self.ends, self.numbers, self.layouts, self.table, places // 8, words)
 
 
 @inlined(allocates=False)
 def _digits(values: Any) -> Any:
-    """What tells the narrowest type of these numbers (`_type`), 0 if they are whole and from 0 to below 2^52."""
+    """What tells the narrowest type of these numbers (`_code`), 0 if they are whole and from 0 to below 2^52."""
     digits, others = np.int64(0), np.int64(0)
     for i in range(values.size):  # without a way out, so that it is vectorized
         moved = values[i] + _TWO_52
@@ -92,22 +86,12 @@ def _digits(values: Any) -> Any:
 
 
 @inlined(allocates=False)
-def _type(digits: int) -> int:
-    """The narrowest type of numbers, given the bitwise or of what `_digits` says of them, or 0 for no number."""
+def _code(digits: int) -> int:
+    """The code of the narrowest type of numbers, of which this is the bitwise or of what `_digits` says, or 0."""
     digits ^= _EXPONENT_52 << 52 if digits != 0 else 0
     if digits >> 32 != 0:
         return F8
     return U1 if digits < 1 << 8 else U2 if digits < 1 << 16 else U4
-
-
-@inlined(allocates=False)
-def _room(size: int) -> int:
-    return (size + 7) // 8 * 8
-
-
-@inlined(allocates=False)
-def _item_bytes(number_type: int) -> int:
-    return 1 << number_type
 
 
 @kernel(
@@ -145,55 +129,33 @@ def _measure(
             counts_digits |= _digits(rows.counts[rows.start[row] : rows.start[row + 1]])
             observations_digits |= _digits(rows.observations[row : row + 1])
         own[ROW_COUNT] = ends[frame] - first
-        own[COUNTS_TYPE], own[OBSERVATIONS_TYPE] = _type(counts_digits), _type(observations_digits)
-        own[BYTES] = 0 if own[ROW_COUNT] == 0 else _end(own)
+        own[COUNTS_CODE], own[OBSERVATIONS_CODE] = _code(counts_digits), _code(observations_digits)
+        own[BYTES] = 0 if own[ROW_COUNT] == 0 else 8 * _sections(own).end
         first = ends[frame]
 
 
 @inlined(allocates=False)
 def _sections(own: Any) -> Any:
-    """Where each of the twelve arrays of a frame with this row of the table begins, in bytes, and where the last one
-    ends: zero thresholds, boundaries, sums, counts, observations; of each layout the place of the zero bucket, how many
-    buckets and how many boundaries; indexes of buckets; the layout of each row; schemas; flags."""
-    rows, layouts = own[ROW_COUNT], own[LAYOUT_COUNT]
-    bounds = HEADER_BYTES + 8 * layouts
-    sums = bounds + 8 * own[BOUNDS]
-    counts = sums + 8 * rows
-    observations = counts + _room(_item_bytes(own[COUNTS_TYPE]) * own[COUNTS])
-    zeros = observations + _room(_item_bytes(own[OBSERVATIONS_TYPE]) * rows)
-    sizes = zeros + _room(4 * layouts)
-    bound_sizes = sizes + _room(4 * layouts)
-    indexes = bound_sizes + _room(4 * layouts)
-    numbers = indexes + _room(4 * own[BUCKETS])
-    schemas = numbers + _room(4 * rows)
-    flags = schemas + _room(layouts)
-    end = flags + _room(rows)
-    return bounds, sums, counts, observations, zeros, sizes, bound_sizes, indexes, numbers, schemas, flags, end
+    """Of the frame with this row of the table."""
+    return arranged(
+        own[ROW_COUNT], own[LAYOUT_COUNT], own[BUCKETS], own[BOUNDS], own[COUNTS], own[COUNTS_CODE],
+        own[OBSERVATIONS_CODE],
+    )  # fmt: skip
 
 
 @inlined(allocates=False)
-def _end(own: Any) -> Any:
-    return _sections(own)[11]
-
-
-@inlined(allocates=False)
-def _write_layouts(layouts: Any, used: Any, own: Any, data: Any) -> None:
-    """Write the header of a frame, which has these layouts in this order, and all that tells of layouts."""
-    bounds, _, _, _, zeros, sizes, bound_sizes, indexes, _, schemas, _, _ = _sections(own)
-    ints, floats = data.view(np.int32), data.view(np.float64)
-    ints[0], ints[1] = VERSION | own[OBSERVATIONS_TYPE] << 8 | own[COUNTS_TYPE] << 16, 0
-    for i in range(4):
-        ints[2 + i] = own[ROW_COUNT + i]
-    data.view(np.int64)[3] = own[COUNTS]
-    index, bound = indexes // 4, bounds // 8
-    for i in range(own[LAYOUT_COUNT]):
+def _write_layouts(layouts: Any, used: Any, own: Any, words: Any) -> None:
+    """Write all that tells of the layouts of a frame with these sections, which has these in this order."""
+    ints, floats, octets = words.view(np.int32), words.view(np.float64), words.view(np.uint8)
+    index, bound = 2 * own.indexes, own.bound_at
+    for i in range(own.layouts):
         layout = used[i]
         begin, bound_begin = layouts.start[layout], layouts.bound_start[layout]
         size, bound_size = layouts.start[layout + 1] - begin, layouts.bound_start[layout + 1] - bound_begin
-        floats[HEADER_BYTES // 8 + i] = layouts.zero_threshold[layout]
-        data[schemas + i] = np.uint8(layouts.schema[layout])
-        ints[zeros // 4 + i], ints[sizes // 4 + i] = layouts.zero_at[layout], size
-        ints[bound_sizes // 4 + i] = bound_size
+        floats[own.zero_thresholds + i] = layouts.zero_threshold[layout]
+        octets[8 * own.schemas + i] = np.uint8(layouts.schema[layout])
+        ints[2 * own.zero_places + i], ints[2 * own.layout_sizes + i] = layouts.zero_at[layout], size
+        ints[2 * own.bound_sizes + i] = bound_size
         for k in range(size):
             ints[index + k] = layouts.indexes[begin + k]
         for k in range(bound_size):
@@ -203,44 +165,20 @@ def _write_layouts(layouts: Any, used: Any, own: Any, data: Any) -> None:
 
 
 @inlined(allocates=False)
-def _write_rows(rows: Any, order: Any, numbers: Any, own: Any, data: Any) -> None:
+def _write_rows(rows: Any, order: Any, numbers: Any, own: Any, words: Any) -> None:
     """Write all that tells of the rows of a frame, which are in this order and have layouts of these numbers."""
-    _, sums, counts, observations, _, _, _, _, own_layouts, _, flags, _ = _sections(own)
-    ints, floats = data.view(np.int32), data.view(np.float64)
-    at = counts
-    for i in range(own[ROW_COUNT]):
+    ints, floats, octets = words.view(np.int32), words.view(np.float64), words.view(np.uint8)
+    counts, observations = 8 * own.counts_at, 8 * own.observations
+    for i in range(own.rows):
         row = order[i]
-        floats[sums // 8 + i], ints[own_layouts // 4 + i], data[flags + i] = rows.sum[row], numbers[i], rows.flags[row]
-        own_counts = rows.counts[rows.start[row] : rows.start[row + 1]]
-        at = _put_numbers(own_counts, own[COUNTS_TYPE], data, at)
-        observations = _put_numbers(rows.observations[row : row + 1], own[OBSERVATIONS_TYPE], data, observations)
-
-
-@inlined(allocates=False)
-def _put_numbers(values: Any, number_type: int, data: Any, at: int) -> Any:
-    """Write the values as numbers of this type from byte `at` on. Returns where they end."""
-    end = at + values.size * _item_bytes(number_type)
-    if number_type == U1:
-        octets = data[at:end]
-        for i in range(values.size):
-            octets[i] = np.uint8(values[i])
-    elif number_type == U2:
-        shorts = data[at:end].view(np.uint16)
-        for i in range(values.size):
-            shorts[i] = np.uint16(values[i])
-    elif number_type == U4:
-        words = data[at:end].view(np.uint32)
-        for i in range(values.size):
-            words[i] = np.uint32(values[i])
-    else:
-        floats = data[at:end].view(np.float64)
-        for i in range(values.size):
-            floats[i] = values[i]
-    return end
+        floats[own.sums + i], ints[2 * own.layout + i] = rows.sum[row], numbers[i]
+        octets[8 * own.flags + i] = rows.flags[row]
+        counts = put_numbers(rows.counts[rows.start[row] : rows.start[row + 1]], own.count_code, words, counts)
+        observations = put_numbers(rows.observations[row : row + 1], own.observation_code, words, observations)
 
 
 @kernel(
-    types.void(ROWS, LAYOUTS, INTS, INTS, _INT32, _INT32, _TABLE, INTS, _OUT), first=True, error_model="numpy",
+    types.void(ROWS, LAYOUTS, INTS, INTS, _INT32, _INT32, _TABLE, INTS, _WORDS), first=True, error_model="numpy",
     allocates=False,
 )  # fmt: skip
 def _write(
@@ -252,17 +190,15 @@ def _write(
     used: NDArray[np.int32],
     table: Ints,
     places: Ints,
-    out: NDArray[np.uint8],
+    out: Ints,
 ) -> None:
-    """Write the frames of a plan (`Plan.write`)."""
+    """Write the frames of a plan (`Plan.write`), of which each begins at a word of `out`."""
     first = 0
     for frame in range(ends.size):
-        own = table[frame]
-        if own[ROW_COUNT] > 0:
-            data = out[places[frame] : places[frame] + own[BYTES]]
-            words = data.view(np.int64)
-            for end in _sections(own):
-                words[end // 8 - 1] = 0  # the padding
-            _write_layouts(layouts, used[first : ends[frame]], own, data)
-            _write_rows(rows, order[first : ends[frame]], numbers[first : ends[frame]], own, data)
+        own = _sections(table[frame])
+        if own.rows > 0:
+            words = out[places[frame] : places[frame] + own.end]
+            put_header(words, own)
+            _write_layouts(layouts, used[first : ends[frame]], own, words)
+            _write_rows(rows, order[first : ends[frame]], numbers[first : ends[frame]], own, words)
         first = ends[frame]

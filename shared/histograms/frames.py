@@ -6,7 +6,6 @@ numbers below 2^16. Layouts that no row has are left out.
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,10 @@ from shared.histograms.batch import (
     Layouts,
     sealed,
 )
-from shared.histograms.frame_writing import BYTES, HEADER_BYTES, VERSION, Plan
+from shared.histograms.frame_layout import HEADER_WORDS, VERSION, sections_within
+from shared.histograms.frame_writing import BYTES, Plan
 from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN
 
-_HEADER = struct.Struct("<BBBBIIIIIQ")
-assert _HEADER.size == HEADER_BYTES
 INDEX_MAX = np.iinfo(np.int32).max - 1
 """Of a bucket; real ones are far smaller."""
 Frame = bytes | bytearray | memoryview
@@ -37,7 +35,7 @@ _NUMBERS = ("<u1", "<u2", "<u4", "<f8")
 def encode(batch: HistogramBatch) -> Frame:
     """The batch as one frame, a multiple of 8 bytes long."""
     if not len(batch):
-        return VERSION.to_bytes(HEADER_BYTES, "little")
+        return VERSION.to_bytes(8 * HEADER_WORDS, "little")
     plan = Plan.of(batch, np.arange(len(batch)), np.array([len(batch)]))
     frame = np.empty(plan.table.item(0, BYTES), np.uint8)
     plan.write(frame, np.zeros(1, np.int64))
@@ -46,25 +44,25 @@ def encode(batch: HistogramBatch) -> Frame:
 
 def decode(frame: Frame) -> HistogramBatch:
     """The batch of a frame. Raises ValueError if `encode` did not write it."""
-    data = memoryview(frame).cast("B")
-    if data.nbytes < _HEADER.size:
-        raise ValueError(f"{data.nbytes} bytes cannot hold histograms")
-    version, observations_code, counts_code, _, _, rows, layouts, buckets, bounds, counts = _HEADER.unpack_from(data)
-    if version != VERSION or max(observations_code, counts_code) >= len(_NUMBERS):
-        raise ValueError(f"version {version} of histograms is not known to this release")
-    types = (
-        ("<f8", layouts), ("<f8", bounds), ("<f8", rows), (_NUMBERS[counts_code], counts),
-        (_NUMBERS[observations_code], rows), ("<i4", layouts), ("<i4", layouts), ("<i4", layouts), ("<i4", buckets),
-        ("<i4", rows), ("<i1", layouts), ("<u1", rows),
-    )  # fmt: skip
-    size = _HEADER.size + sum(_room(np.dtype(name).itemsize * items) for name, items in types)
-    if data.nbytes != size:
-        raise ValueError(f"{data.nbytes} bytes hold no {rows} histograms of {counts} counts, which take {size}")
-    arrays, at = [], _HEADER.size
-    for name, items in types:
-        arrays.append(np.frombuffer(data, dtype=name, count=items, offset=at))
-        at += _room(arrays[-1].nbytes)
-    thresholds, bound, sums, numbers, observations, zero_at, sizes, bound_sizes, indexes, layout, schema, flags = arrays
+    octets = np.frombuffer(frame, np.uint8)
+    if len(octets) % 8:
+        raise ValueError(f"{len(octets)} bytes are no histograms, which take a multiple of 8")
+    words = np.require(octets.view(np.int64), requirements="A")
+    own = sections_within(words)
+    if own.end != len(words):
+        raise ValueError(f"{len(octets)} bytes are no whole frame of histograms of version {VERSION}")
+    rows, layouts, buckets, bounds, counts = own[:5]
+
+    def array(name: str, place: int, items: int) -> NDArray[Any]:
+        return words[place:].view(name)[:items]
+
+    numbers = array(_NUMBERS[own.count_code], own.counts_at, counts)
+    observations = array(_NUMBERS[own.observation_code], own.observations, rows)
+    sizes, bound_sizes = (array("<i4", place, layouts) for place in (own.layout_sizes, own.bound_sizes))
+    layout, sums = array("<i4", own.layout, rows), array("<f8", own.sums, rows)
+    schema, zero_at = array("<i1", own.schemas, layouts), array("<i4", own.zero_places, layouts)
+    thresholds, bound = array("<f8", own.zero_thresholds, layouts), array("<f8", own.bound_at, bounds)
+    indexes, flags = array("<i4", own.indexes, buckets), array("<u1", own.flags, rows)
     starts, bound_starts = _starts(sizes), _starts(bound_sizes)
     if min(sizes.min(initial=0), bound_sizes.min(initial=0), layout.min(initial=0)) < 0:
         raise ValueError("histograms have layouts of negative size")
@@ -125,7 +123,3 @@ def _starts(sizes: NDArray[Any]) -> Ints:
 def _owned(columns: Any) -> Any:
     """The columns as arrays that are aligned and do not keep the frame."""
     return type(columns)(*(np.array(array) for array in columns))
-
-
-def _room(size: int) -> int:
-    return -(-size // 8) * 8

@@ -13,10 +13,11 @@ from numba import from_dtype, types
 from numpy.typing import NDArray
 
 from shared.histograms.batch import INTS, HistogramBatch, HistogramColumns, Ints, Layouts, sealed
+from shared.histograms.frame_layout import get_numbers, number, sections, size_of
 from shared.histograms.frames import with_used_layouts
 from shared.histograms.interning import COLLECTION, LayoutCollection, collection, intern, views, with_room
-from shared.histograms.packed import PackedHistograms, number, sections, size_of
-from shared.kernels import inlined, kernel
+from shared.histograms.packed import PackedHistograms
+from shared.kernels import kernel
 from worker.series.growing_array import GrowingArray
 
 _LAYOUT_BYTES = 1 + 8 + 4 + 8 + 8
@@ -44,28 +45,6 @@ _TAKEN = types.NamedTuple(
     ],
     HistogramColumns,
 )
-
-
-@inlined(allocates=False)
-def _widen(words: Any, code: Any, start: Any, out: Any, at: Any, count: Any) -> None:
-    """Write so many numbers of the type with this code, from byte `start` of the words on, to `out` from `at` on."""
-    place = start // size_of(code)
-    if code == 0:
-        octets = words.view(np.uint8)
-        for i in range(count):
-            out[at + i] = octets[place + i]
-    elif code == 1:
-        shorts = words.view(np.uint16)
-        for i in range(count):
-            out[at + i] = shorts[place + i]
-    elif code == 2:
-        ints = words.view(np.uint32)
-        for i in range(count):
-            out[at + i] = ints[place + i]
-    else:
-        floats = words.view(np.float64)
-        for i in range(count):
-            out[at + i] = floats[place + i]
 
 
 @kernel(
@@ -126,7 +105,7 @@ def _take(wanted: Ints, layout_start: Ints, rows: Any, taken: HistogramColumns) 
 def _take_counts(wanted: Ints, rows: Any, words: Ints, start: Ints, counts: NDArray[np.float64]) -> None:
     for i in range(wanted.size):
         row = rows[wanted[i]]
-        _widen(words, row.code, row.start, counts, start[i], start[i + 1] - start[i])
+        get_numbers(words, row.code, row.start, counts[start[i] : start[i + 1]])
 
 
 class HistogramsSoFar(NamedTuple):
