@@ -87,9 +87,13 @@ class Work(Protocol):
     """The requests that are served."""
 
     requests_max: int
+    requests: int
+    """Requests in flight, with heavy queries."""
+    announced: int
+    """Requests that are about to be in flight."""
 
     def at_work(self) -> int:
-        """Requests in flight, without heavy queries."""
+        """All of these, without heavy queries."""
 
     def fresh_reads(self) -> int:
         """Of these, reads that began a short time ago."""
@@ -267,9 +271,14 @@ class Pressure:
         finally:
             self._schedule()
 
-    def look_at_crowd(self) -> None:
-        """Bound the requests at work now if they are a crowd and wait for each other. To be called when one comes while
-        nothing is refused."""
+    def bounds_now(self) -> bool:
+        """Whether a request that comes now may have to wait or be refused."""
+        if not self.is_on and self._work.requests + self._work.announced >= CROWD:
+            self._look_at_crowd()
+        return self.is_on or not self.has_place_for_read()
+
+    def _look_at_crowd(self) -> None:
+        """Bound the requests at work now if they are a crowd and wait for each other."""
         at_work = self._work.at_work()
         if at_work < CROWD:
             return

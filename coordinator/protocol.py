@@ -159,16 +159,19 @@ class Connection(RequestHandler):
     def unsent_bytes(self) -> int:
         return 0 if self._wire is None else self._wire.get_write_buffer_size()
 
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """aiohttp calls this whenever a body has been taken, and would parse nothing anew although nothing was
+        paused."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return  # what follows is nothing that can be read; the connection ends with the answer
         if self._unread:
             data = self._taken_back() + data  # pipelined: what cannot wait whole takes the usual way
         else:
-            if not self._pressure.is_on:
-                self._pressure.look_at_crowd()
-            is_bounded = self._pressure.is_on or not self._pressure.has_place_for_read()
-            if is_bounded and self._is_kept(data):
+            if self._pressure.bounds_now() and self._is_kept(data):
                 return
         # The parser forgets the requests that came in one piece with a malformed one, and they would have no answers.
         begin = 0
@@ -188,7 +191,7 @@ class Connection(RequestHandler):
         super().data_received(data)
         if self._request_count != requests:
             self._connections.heard(self)
-            self._connections.admission.announce(self.holder, is_read=is_read(self._path()))
+            self._connections.admission.announce(self.holder, is_read=is_read(self._latest_path()))
             if self._messages:
                 self._note_request()
         elif not is_body and data:
@@ -264,6 +267,11 @@ class Connection(RequestHandler):
         self._messages.append((_ErrInfo(status=400, exc=error, message=str(error)), EMPTY_PAYLOAD))
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _latest_path(self) -> str:
+        """As `_path`, at less cost where the parser has found it."""
+        target = getattr(self._messages[-1][0], "path", "") if self._messages else ""
+        return target.partition("?")[0] if target.startswith("/") else self._path()
 
     def _path(self) -> str:
         for data in (self._latest, self._first):

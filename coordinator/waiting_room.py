@@ -79,6 +79,8 @@ class WaitingRoom:
         """Give turns while there are places, and refuse those who have waited too long. To be called when a request has
         been answered, and at intervals."""
         stays = self._stays
+        if not stays:
+            return
         self._refuse_late()
         while stays and self._pressure.has_place():
             visitor = self._next()

@@ -22,6 +22,7 @@ DELETE = "/api/v1/vector/delete"
 class Work:
     requests: int = 0
     reads: int = 0
+    announced: int = 0
     requests_max: int = 1024
     looks: int = 0
 
@@ -111,10 +112,10 @@ def test_a_crowd_that_waits_for_itself_is_bounded_at_once_and_refused_when_it_st
     pressure = service.pressure
     for requests, wait_ms in ((module.CROWD - 1, 500.0), (module.CROWD, TARGET_MS - 1.0)):
         service.work.requests, service.waits.calls, service.waits.ms = requests, 1, wait_ms
-        pressure.look_at_crowd()
+        pressure.bounds_now()
         assert not pressure.is_on
     service.work.requests, service.waits.calls, service.waits.ms = 100, 2, 4.0 * TARGET_MS
-    pressure.look_at_crowd()
+    pressure.bounds_now()
     assert pressure.is_on
     assert pressure.limit == 50
     assert not pressure.is_standing

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from coordinator.admission import Admission
@@ -64,7 +65,7 @@ class Rig:
             is_on=True,
             memory_refusal=lambda path: "",
             has_to_wait=lambda path: path != "/first",
-            has_place_for_read=lambda: False,
+            bounds_now=lambda: True,
         )
         room = SimpleNamespace(
             enter=lambda visitor, client, path: self.waiting.append(path),
@@ -130,4 +131,23 @@ async def test_a_request_behind_one_that_is_not_answered_does_not_wait_in_the_ro
     assert rig.waiting == []
     rig.go.set()
     await until(lambda: wire.answers == 3)
+    rig.connection.connection_lost(None)
+
+
+async def test_a_body_that_is_taken_has_nothing_parsed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    parsed: list[bytes] = []
+    receive = Connection.data_received
+    monkeypatch.setattr(Connection, "data_received", lambda self, data: (parsed.append(data), receive(self, data)))
+
+    async def read_and_answer(request: web.BaseRequest) -> web.Response:
+        assert await request.read() == b"body"
+        return web.Response()
+
+    rig.connection._request_handler = read_and_answer
+    wire = rig.connect(lambda: None)
+    whole = b"POST /first HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody"
+    rig.connection.data_received(whole)
+    await until(lambda: wire.answers == 1)
+    assert parsed == [whole]
     rig.connection.connection_lost(None)
