@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import mmap
 import time
+from typing import Any
 
+import numpy as np
 import psutil
+from numpy.typing import DTypeLike, NDArray
 
 MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8
 MMAP_THRESHOLD_BYTES = 32 << 20
@@ -17,6 +22,9 @@ TRIM_THRESHOLD_BYTES = 128 << 20
 ARENAS = 1
 """Heaps of a process. By itself, glibc makes up to eight for each processor, and `trim` returns nothing of the free
 memory at the end of any but the first."""
+
+SCRATCH_BYTES_MIN = 4 << 20
+"""Pages from the kernel have to be zeroed, which is worth it for large arrays only."""
 
 TRIM_INTERVAL_S = 10.0
 """Time between two looks at how much memory a process has."""
@@ -32,6 +40,16 @@ def keep_pages() -> None:
         mallopt(MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
         mallopt(TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
         mallopt(ARENA_MAX, ARENAS)
+
+
+def scratch(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """An array of zeros, for what is freed before others are made that find no room in its place. A large one comes
+    from the kernel and goes back to it, instead of leaving a hole in the heap."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size < SCRATCH_BYTES_MIN:
+        return np.zeros(shape, dtype)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 def trim() -> None:

@@ -72,23 +72,30 @@ def _read_row(
     return count
 
 
-@kernel(types.void(_TABLE, _INTS, _INTS, _TABLE, _INTS), first=True)
-def _sort_by_place(
-    table: np.ndarray, rows: np.ndarray, places: np.ndarray, totals: np.ndarray, order: np.ndarray
-) -> None:
-    """`order`: the rows by place, in their order within each; `totals` (zeros before): series, samples and label bytes
-    of each place."""
-    for i in range(len(rows)):
-        total = totals[places[i]]
-        total[0] += 1
-        total[1] += table[rows[i], SAMPLES]
-        total[2] += table[rows[i], LABELS_END] - table[rows[i], LABELS]
-    next_at = np.zeros(len(totals), dtype=np.int64)
-    for place in range(1, len(totals)):
-        next_at[place] = next_at[place - 1] + totals[place - 1, 0]
-    for i in range(len(rows)):
-        order[next_at[places[i]]] = rows[i]
-        next_at[places[i]] += 1
+@inlined(allocates=False)
+def _has_samples(row: np.ndarray) -> bool:
+    return row[STATUS] == PLAIN and row[SAMPLES] > 0
+
+
+@kernel(types.void(_TABLE, _HASHES, _TABLE), first=True, allocates=False)
+def _count(table: np.ndarray, hashes: np.ndarray, totals: np.ndarray) -> None:
+    """`totals` (zeros before): how many series, samples and label bytes each shard has."""
+    for i in range(len(table)):
+        if _has_samples(table[i]):
+            total = totals[np.int64(hashes[i] % np.uint64(len(totals)))]
+            total[0] += 1
+            total[1] += table[i, SAMPLES]
+            total[2] += table[i, LABELS_END] - table[i, LABELS]
+
+
+@kernel(types.void(_TABLE, _HASHES, _INTS, _INTS), first=True, allocates=False)
+def _sort(table: np.ndarray, hashes: np.ndarray, next_at: np.ndarray, order: np.ndarray) -> None:
+    """`order`: the rows by shard, in their order within each; next_at[shard]: where its first one goes."""
+    for i in range(len(table)):
+        if _has_samples(table[i]):
+            shard = np.int64(hashes[i] % np.uint64(len(next_at)))
+            order[next_at[shard]] = i
+            next_at[shard] += 1
 
 
 @inlined(allocates=False)
@@ -126,11 +133,11 @@ def _fill_columns(
     floats: np.ndarray,
     octets: np.ndarray,
 ) -> None:
-    """Write the frame of each place (`shared.sample_frames`) one after another into `words`, of whose memory `floats`
-    and `octets` are views, given what `_sort_by_place` found."""
+    """Write the frame of each shard (`shared.sample_frames`) one after another into `words`, of whose memory `floats`
+    and `octets` are views, given what `sort` found."""
     first, at = 0, 0
-    for place in range(len(totals)):
-        series, samples, label_bytes = totals[place, 0], totals[place, 1], totals[place, 2]
+    for shard in range(len(totals)):
+        series, samples, label_bytes = totals[shard, 0], totals[shard, 1], totals[shard, 2]
         if series == 0:
             continue
         mark = EXTENDED_MARK if has_starts else MARK
@@ -164,12 +171,11 @@ def _fill_columns(
 def sort(walk: Walk, shards: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The PLAIN series with samples of a walk, by shard: (int64[n], their rows; int64[shards, 3], how many series,
     samples and bytes of labels each shard has)."""
-    rows = np.flatnonzero((walk.table[:, STATUS] == PLAIN) & (walk.table[:, SAMPLES] > 0))
-    places = (walk.hashes[rows] % np.uint64(shards)).astype(np.int64)
     totals = np.zeros((shards, 3), dtype=np.int64)
-    order = np.empty(len(rows), dtype=np.int64)
-    _sort_by_place(walk.table, rows, places, totals, order)
-    assert int(totals[:, 0].sum()) == len(rows), "each row belongs to one shard"
+    _count(walk.table, walk.hashes, totals)
+    ends = np.cumsum(totals[:, 0])
+    order = np.empty(ends[-1], dtype=np.int64)
+    _sort(walk.table, walk.hashes, ends - totals[:, 0], order)
     return order, totals
 
 

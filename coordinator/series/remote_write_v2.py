@@ -30,6 +30,7 @@ from coordinator.series.walk_v2 import (
     REFERENCE_COLUMNS,
 )
 from proto import remote_write_v2_pb2
+from shared.allocator import scratch
 from shared.errors import BadData, TooLarge
 from shared.wire import Frame
 
@@ -119,12 +120,13 @@ def survey(
     table = np.zeros((series, COLUMNS), dtype=np.int64)
     kernels.index(data, symbols, table, limits.array())
     _check_symbols(symbols, len(data))
-    references = np.empty((series, REFERENCE_COLUMNS), dtype=np.int32)
+    references = scratch((series, REFERENCE_COLUMNS), np.int32)
     said = np.empty((_METADATA_MIN + min(series, metadata.METADATA_MAX), METADATA_COLUMNS), dtype=np.int64)
     counts = np.zeros(COUNTS, dtype=np.int64)
     most = bytes_max - len(data)
     numbers = np.full(symbols_count, -1, dtype=np.int32)
-    recognised = np.full((series, KNOWN_COLUMNS), -1, dtype=np.int32)
+    recognised = scratch((series, KNOWN_COLUMNS), np.int32)
+    recognised[:, KNOWN_SET] = -1
     with known_labels.lent() as tables:
         generation = known_labels.generation
         if tables is not NO_TABLES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from shared import allocator
@@ -79,3 +80,24 @@ def test_free_memory_returns_to_the_system() -> None:
     del freed
     allocator.trim()
     assert trimmer._process.memory_info().rss <= before
+
+
+def test_scratch_memory_goes_back_to_the_system_at_once() -> None:
+    process = Trimmer()._process
+    size = 8 * allocator.SCRATCH_BYTES_MIN
+    before = process.memory_info().rss
+    held = allocator.scratch((size // 8, 2), np.int32)
+    held[:] = 1
+    behind = bytes(100_000)  # what is above it in the heap does not keep it
+    assert process.memory_info().rss - before > size // 2
+    del held
+    assert process.memory_info().rss - before < size // 2
+    assert len(behind) == 100_000
+
+
+@pytest.mark.parametrize("rows", [0, 1, allocator.SCRATCH_BYTES_MIN // 8])
+def test_scratch_memory_is_an_array_of_zeros(rows: int) -> None:
+    array = allocator.scratch((rows, 2), np.int32)
+    assert array.shape == (rows, 2) and array.dtype == np.int32
+    assert array.flags.c_contiguous and array.flags.writeable
+    assert not array.any()
