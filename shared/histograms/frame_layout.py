@@ -185,19 +185,19 @@ def put_numbers(values: Any, code: Any, words: Any, start: Any) -> Any:
     end."""
     place = start // size_of(code)
     if code == U1:
-        octets = words.view(np.uint8)
+        octets = words.view(np.uint8)[place : place + values.size]
         for i in range(values.size):
-            octets[place + i] = np.uint8(values[i])
+            octets[i] = np.uint8(values[i])
     elif code == U2:
-        shorts = words.view(np.uint16)
+        shorts = words.view(np.uint16)[place : place + values.size]
         for i in range(values.size):
-            shorts[place + i] = np.uint16(values[i])
+            shorts[i] = np.uint16(values[i])
     elif code == U4:
-        ints = words.view(np.uint32)
+        ints = words.view(np.uint32)[place : place + values.size]
         for i in range(values.size):
-            ints[place + i] = np.uint32(values[i])
+            ints[i] = np.uint32(values[i])
     else:
-        floats = words.view(np.float64)
+        floats = words.view(np.float64)[place : place + values.size]
         for i in range(values.size):
-            floats[place + i] = values[i]
+            floats[i] = values[i]
     return start + values.size * size_of(code)
