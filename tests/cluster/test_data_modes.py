@@ -5,10 +5,13 @@ from __future__ import annotations
 import stat
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from loadtest.harness.cluster import Cluster
 from loadtest.harness.remote_write_bodies import HEADERS, compressed
+
+LISTINGS_MAX = 100
 
 
 def write_everywhere(cluster: Cluster) -> None:
@@ -22,9 +25,16 @@ def write_everywhere(cluster: Cluster) -> None:
 
 def open_to_others(data: Path) -> list[str]:
     """Everything in the data directory that users other than its owner have any access to."""
-    paths = [data, *data.rglob("*")]
-    assert len(paths) > 30
-    return [f"{path} {stat.filemode(path.lstat().st_mode)}" for path in paths if path.lstat().st_mode & 0o077]
+    modes = modes_within(data)
+    assert len(modes) > 30
+    return [f"{path} {stat.filemode(mode)}" for path, mode in modes.items() if mode & 0o077]
+
+
+def modes_within(directory: Path) -> dict[Path, int]:
+    for _ in range(LISTINGS_MAX):
+        with suppress(FileNotFoundError):  # a file of the index that was just written has got another name
+            return {path: path.lstat().st_mode for path in [directory, *directory.rglob("*")]}
+    raise AssertionError(f"something vanished in each of {LISTINGS_MAX} listings of {directory}")
 
 
 def test_all_files_sockets_and_directories_are_the_owners_alone(new_cluster: Callable[..., Cluster]) -> None:
