@@ -33,6 +33,8 @@ from shared.wire import pack
 SNAPSHOTS = "snapshots"
 PREPARE_S, FINISH_S = 60.0, 60.0
 """How long the workers may take for what they do before and after the moment. Writes go on meanwhile."""
+RECOVERY_S = 10.0
+"""How long a view waits for the log to be recovered after a start."""
 PAUSE_MAX_S = 2.0
 """How long writes are held back at most."""
 DRAIN_S, DRAIN_POLLS = 0.5, 250
@@ -170,13 +172,20 @@ class Views:
         finally:
             self._is_busy = False
 
+    async def _recovered(self) -> None:
+        """Return when the log has been recovered, which takes a moment after a start."""
+        try:
+            async with asyncio.timeout(RECOVERY_S):
+                await self._log.recovery.complete.wait()
+        except TimeoutError:
+            raise Unavailable("the log is still being recovered after a start; try again later") from None
+
     async def _make(self, skip_head: bool = False) -> View:
         now_s = time.time()
         view_id = view_name(now_s)
         path = self._base / view_id
         self._links.require(range(self._links.shards))
-        if not self._log.recovery.complete.is_set():
-            raise Unavailable("the log is still being recovered after a start; try again later")
+        await self._recovered()
         made = False
         try:
             await asyncio.to_thread(shutil.rmtree, self._base, True)  # what late workers have written to earlier views

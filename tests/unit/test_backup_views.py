@@ -187,7 +187,8 @@ async def test_a_state_that_is_being_written_for_ever_ends_the_view(cluster, vie
     await views.lease()
 
 
-async def test_all_shards_must_be_ready_and_the_log_recovered(cluster, views) -> None:
+async def test_all_shards_must_be_ready_and_the_log_recovered(cluster, views, monkeypatch) -> None:
+    monkeypatch.setattr(views_module, "RECOVERY_S", 0.05)
     await Recorded(cluster, {}).worker(cluster, "w0", {0: READY, 1: READY, 2: READY, 3: FAILED})
     with pytest.raises(Unavailable, match="shard 3: w0 could not load it"):
         await views.lease()
@@ -195,6 +196,9 @@ async def test_all_shards_must_be_ready_and_the_log_recovered(cluster, views) ->
     views._log.recovery.complete.clear()
     with pytest.raises(Unavailable, match="recovered"):
         await views.lease()
+    monkeypatch.setattr(views_module, "RECOVERY_S", 10.0)
+    asyncio.get_running_loop().call_later(0.05, views._log.recovery.complete.set)
+    await views.lease()
 
 
 async def test_a_view_is_removed_when_nobody_renews_it(cluster, tmp_path, monkeypatch) -> None:
