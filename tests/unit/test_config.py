@@ -32,6 +32,11 @@ def test_environment_overrides_the_toml_file_which_overrides_defaults(tmp_path):
         ("TRIPTYCH_LOG_LEVEL", "loud", "TRIPTYCH_LOG_LEVEL is 'loud'; it must be one of debug"),
         ("TRIPTYCH_REMOTE_WRITE", "maybe", "TRIPTYCH_REMOTE_WRITE is 'maybe'; it must be true or false"),
         ("TRIPTYCH_BODY_BYTES_MAX", "big", "TRIPTYCH_BODY_BYTES_MAX is 'big'; it must be a size such as 64MB"),
+        (
+            "TRIPTYCH_DECOMPRESSED_BYTES_MAX",  # places in such a body have 31 bits
+            "2GB",
+            "TRIPTYCH_DECOMPRESSED_BYTES_MAX is 2147483648; it must be at most 2147483647",
+        ),
         ("TRIPTYCH_QUERY_TIMEOUT", "soon", "TRIPTYCH_QUERY_TIMEOUT is 'soon'; it must be a duration such as 30s"),
     ],
 )
