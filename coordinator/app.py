@@ -123,6 +123,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         context.log,
         access,
         context.known_labels,
+        context.series_references,
     )
     _say_limits(context.connections, settings)
     context.connections.start()

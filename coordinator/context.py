@@ -23,6 +23,7 @@ from coordinator.queries.slow import SlowQueries
 from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.metadata import KnownMetadata
+from coordinator.series.series_references import SeriesReferences
 from coordinator.spool import Spool
 from coordinator.vectors.area import VectorArea
 from coordinator.waiting_room import WaitingRoom
@@ -46,6 +47,7 @@ class Context:
     decodings: Decodings = field(default_factory=Decodings)
     known_metadata: KnownMetadata = field(default_factory=KnownMetadata)
     known_labels: KnownLabels = field(init=False)
+    series_references: SeriesReferences = field(init=False)
     admission: Admission = field(init=False)
     connections: Connections = field(init=False)
     pressure: Pressure = field(init=False)
@@ -60,6 +62,7 @@ class Context:
     def __post_init__(self) -> None:
         self.cross_site = CrossSite(self.settings)
         self.known_labels = KnownLabels(self.settings.known_labels_bytes)
+        self.series_references = SeriesReferences(self.settings.series_references_bytes, self.settings.shards)
         self.admission = Admission(self.settings)
         self.connections = Connections(self.settings, self.admission, connections_max(self.settings))
         self.admission.heavy_requests = self.gate.heavy_queries

@@ -123,6 +123,12 @@ class Settings:
         least=0,
         most=1 << 30,
     )
+    series_references_bytes: int = _setting(
+        128 << 20,
+        "series that the coordinator sends to the workers by number instead of labels, some 250 bytes each; 0: none",
+        least=0,
+        most=4 << 30,
+    )
 
     retention_ms: int = _setting(0, "samples older than this are dropped, a block at a time; 0: never", least=0)
     retention_bytes: int = _setting(

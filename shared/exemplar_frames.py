@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import Internal
-from shared.run_frames import Runs, has_mark, joined_runs, read_runs, read_words
+from shared.run_frames import Runs, has_mark, read_runs, read_words
 from shared.wire import Frame
 
 MARK = int.from_bytes(b"exempla1", "little")
@@ -60,14 +60,6 @@ def parse(frame: Frame) -> ExemplarColumns:
     if offsets[-1] != label_bytes:
         raise Internal(f"a frame of {words.nbytes} bytes for series.write is not in the form of {__name__}")
     return ExemplarColumns(*runs, offsets, words[labels:].view(np.uint8)[:label_bytes])
-
-
-def joined(parts: Sequence[ExemplarColumns]) -> ExemplarColumns:
-    """The runs of all parts, one part after another."""
-    if len(parts) == 1:
-        return parts[0]
-    labels = joined_labels([part.label_offsets for part in parts], [part.labels for part in parts])
-    return ExemplarColumns(*joined_runs(parts), *labels)
 
 
 def joined_labels(

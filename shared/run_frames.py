@@ -8,7 +8,7 @@ series' label bytes; n counts of entries; m times; m values; and what else its k
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,18 +83,4 @@ def read_runs(
         words[counts:times],
         words[times:values],
         words[values : values + entries].view(np.float64),
-    )
-
-
-def joined_runs(parts: Sequence[Runs]) -> RunArrays:
-    """The runs of all parts, one part after another."""
-    shifts = np.cumsum([0, *(len(part.data) for part in parts)]).tolist()
-    return (
-        np.concatenate([part.data for part in parts]),
-        np.concatenate([part.starts + shift for part, shift in zip(parts, shifts, strict=False)]),
-        np.concatenate([part.ends + shift for part, shift in zip(parts, shifts, strict=False)]),
-        np.concatenate([part.hashes for part in parts]),
-        np.concatenate([part.counts for part in parts]),
-        np.concatenate([part.times_ms for part in parts]),
-        np.concatenate([part.values for part in parts]),
     )

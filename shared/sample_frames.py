@@ -14,19 +14,16 @@ how many start timestamps there are, and how many bytes the histograms take.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import start_timestamps
 from shared.errors import Internal
 from shared.histograms import frames, references
 from shared.histograms.batch import HistogramBatch
 from shared.histograms.packed import PackedHistograms
-from shared.histograms.packed import joined as joined_histograms
-from shared.run_frames import RunArrays, Runs, has_mark, joined_runs, read_runs, read_words
+from shared.run_frames import RunArrays, Runs, has_mark, read_runs, read_words
 from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
 
@@ -99,19 +96,3 @@ def _parse_extended(frame: Frame) -> SampleColumns:
             f"{samples} samples have {start_count} start timestamps, or refer to histograms that are not there"
         )
     return SampleColumns(*runs, starts, histograms)
-
-
-def joined(parts: Sequence[SampleColumns]) -> SampleColumns:
-    """The runs of all parts, one part after another."""
-    if len(parts) == 1:
-        return parts[0]
-    starts = start_timestamps.joined([(len(part.times_ms), part.start_timestamps_ms) for part in parts])
-    runs = SampleColumns(*joined_runs(parts), starts)
-    batches = [part.histograms for part in parts if part.histograms is not None]
-    if not batches:
-        return runs
-    values, rows = [], 0
-    for part in parts:
-        values.append(references.shifted(part.values, rows))
-        rows += 0 if part.histograms is None else len(part.histograms)
-    return replace(runs, values=np.concatenate(values), histograms=joined_histograms(batches))

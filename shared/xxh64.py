@@ -98,14 +98,16 @@ def _copy_bytes(typing_context, out, place, data, start, size):  # type: ignore[
 copy_bytes: Any = intrinsic(_copy_bytes)
 
 
-@kernel(types.boolean(Bytes, types.int64, Bytes, types.int64, types.int64), first=True)
+@kernel(types.boolean(Bytes, types.int64, Bytes, types.int64, types.int64), first=True, allocates=False)
 def equal_bytes(a: np.ndarray, i: int, b: np.ndarray, j: int, size: int) -> bool:
     """Whether a[i:i + size] and b[j:j + size] are equal."""
     at = 0
-    while at + 8 <= size:
-        if load64(a, i + at) != load64(b, j + at):
-            return False
-        at += 8
+    if size >= 8:
+        while at + 8 <= size:
+            if load64(a, i + at) != load64(b, j + at):
+                return False
+            at += 8
+        return bool(load64(a, i + size - 8) == load64(b, j + size - 8))
     while at < size:
         if a[i + at] != b[j + at]:
             return False

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Container
+from contextlib import suppress
 from functools import partial
 
 from aiohttp import web
@@ -16,13 +18,13 @@ from aiohttp import web
 from coordinator.bodies import hold, read_body
 from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import REMOTE_WRITE, content_type, content_type_parameter
-from coordinator.series import decompression, metadata, remote_write, remote_write_v2
+from coordinator.series import decompression, lessons, metadata, remote_write, remote_write_v2
 from coordinator.series.known_labels import KnownLabels
-from coordinator.series.metadata import KnownMetadata
 from coordinator.series.remote_write import Cut, Limits
 from coordinator.series.remote_write_v2 import Survey
+from coordinator.series.series_references import SeriesReferences
 from shared.config import Settings
-from shared.errors import BadData, TriptychError
+from shared.errors import BadData, TriptychError, Unavailable
 from shared.telemetry import event
 
 INLINE_BYTES_MAX = 512 << 10
@@ -32,8 +34,15 @@ SKIPPED_LOG_INTERVAL_S = 60.0
 INLINE_STEPS_MAX = 500
 """A request with more series and metadata than this that interpreted code reads, in some 2 to 20 µs each, is cut in a
 thread too."""
+INLINE_LESSON_MAX = 5_000
+"""Series of a request whose numbers are learned on the event loop, at some 0.1 µs each; more are in a thread."""
 MESSAGES = ("prometheus.WriteRequest", remote_write_v2.MESSAGE)
 """What a body can be, versions 1.0 and 2.0; the first where the Content-Type has no `proto`."""
+
+
+NO_REFERENCES = remote_write.KEEPS_NONE
+Again = Callable[[], Awaitable[Cut]]
+"""Cuts a request once more, with the labels of all series."""
 
 
 class _Skipped:
@@ -72,9 +81,9 @@ async def write(request: web.Request) -> web.Response:
     is_second = _message(request) == remote_write_v2.MESSAGE
     written = _written(0, 0, 0)
     try:
-        cut = await (_read_v2(request) if is_second else _read(request))
+        cut, again = await (_read_v2(request) if is_second else _read(request))
         if cut.parts:
-            await context.samples.write(cut.parts)
+            await _store(context, cut, again)
         written = _written(cut.samples, cut.histograms, cut.exemplars)
         context.telemetry.samples_in += cut.samples + cut.histograms
         context.telemetry.histograms_in += cut.histograms
@@ -92,6 +101,27 @@ async def write(request: web.Request) -> web.Response:
             error.headers = written
         raise
     return web.Response(status=204, headers=written)
+
+
+async def _store(context: Context, cut: Cut, again: Again) -> None:
+    """Store what was cut, and keep the numbers of series that the shards gave. What a shard does not store because it
+    has been opened anew, which makes its earlier numbers stale, is cut with labels and sent once more."""
+    receipt = await context.samples.write(cut.parts)
+    context.telemetry.series_by_number += cut.known_series
+    if not receipt.epochs:
+        return
+    if receipt.stale:
+        context.telemetry.stale_writes += 1
+        stale = {shard for shard, _ in receipt.stale}
+        whole = await again()
+        await context.samples.write({shard: frames for shard, frames in whole.parts.items() if shard in stale})
+    learn = partial(lessons.learn, cut.lessons, context.series_references, receipt)
+    series = sum(len(lesson.walk.table) for lesson in cut.lessons)
+    if series <= INLINE_LESSON_MAX and not context.series_references.is_crowded:
+        learn()
+    else:
+        with suppress(Unavailable):  # there is too much else to do: they are learned another time
+            await context.decodings.run(0, learn)
 
 
 async def _keep_metadata(context: Context, cut: Cut) -> None:
@@ -114,34 +144,38 @@ def _problem(cut: Cut, is_second: bool) -> str:
     return ", ".join(problems)
 
 
-async def _read(request: web.Request) -> Cut:
-    """The body of a request of version 1.0, which is let go, cut by shard."""
+async def _read(request: web.Request) -> tuple[Cut, Again]:
+    """The body of a request of version 1.0, cut by shard."""
     context = request.app[CONTEXT]
-    settings, limits = context.settings, Limits.of(context.settings)
+    settings, limits, references = context.settings, Limits.of(context.settings), context.series_references
     raw, size = await _held_body(request)
+    run_large = partial(context.decodings.run, max(size, len(raw)))
+    again = partial(run_large, partial(_cut, raw, settings, NO_REFERENCES))
     if size > INLINE_BYTES_MAX:
-        return await context.decodings.run(max(size, len(raw)), partial(_cut, raw, settings))
+        return await run_large(partial(_cut, raw, settings, references)), again
     body = decompression.decompress(raw, settings.decompressed_bytes_max)
-    walked = remote_write.walk(body, limits)
+    walked = remote_write.walk(body, limits, references)
     cut = partial(remote_write.cut_walked, body, walked, settings.shards, limits)
-    return cut() if remote_write.steps(walked) <= INLINE_STEPS_MAX else await context.decodings.run(size, cut)
+    return cut() if remote_write.steps(walked) <= INLINE_STEPS_MAX else await context.decodings.run(size, cut), again
 
 
-async def _read_v2(request: web.Request) -> Cut:
-    """The body of a request of version 2.0, which is let go, cut by shard. What its labels will take is held too, as
-    soon as that is known."""
+async def _read_v2(request: web.Request) -> tuple[Cut, Again]:
+    """The body of a request of version 2.0, cut by shard. What its labels will take is held too, as soon as that is
+    known."""
     context = request.app[CONTEXT]
     settings, known, known_labels = context.settings, context.known_metadata, context.known_labels
     raw, size = await _held_body(request)
+    run_large = partial(context.decodings.run, max(size, len(raw)))
+    again = partial(run_large, partial(_cut_v2, raw, settings))
     known.forget()
-    survey = partial(_survey, raw, settings, known, known_labels)
-    surveyed = survey() if size <= INLINE_BYTES_MAX else await context.decodings.run(max(size, len(raw)), survey)
+    survey = partial(_survey, raw, settings, known, known_labels, context.series_references)
+    surveyed = survey() if size <= INLINE_BYTES_MAX else await run_large(survey)
     del raw, survey
     hold(request, surveyed.resolved_bytes)
     cut = partial(remote_write_v2.cut, surveyed, settings.shards, Limits.of(settings))
     if surveyed.bytes_total <= INLINE_BYTES_MAX and surveyed.steps <= INLINE_STEPS_MAX:
-        return cut()
-    return await context.decodings.run(surveyed.bytes_total, cut)
+        return cut(), again
+    return await context.decodings.run(surveyed.bytes_total, cut), again
 
 
 async def _held_body(request: web.Request) -> tuple[bytes, int]:
@@ -153,14 +187,22 @@ async def _held_body(request: web.Request) -> tuple[bytes, int]:
     return raw, size
 
 
-def _cut(raw: bytes, settings: Settings) -> Cut:
+def _cut(raw: bytes, settings: Settings, references: SeriesReferences) -> Cut:
     body = decompression.decompress(raw, settings.decompressed_bytes_max)
-    return remote_write.cut(body, settings.shards, Limits.of(settings))
+    return remote_write.cut(body, settings.shards, Limits.of(settings), references)
 
 
-def _survey(raw: bytes, settings: Settings, known: KnownMetadata, known_labels: KnownLabels) -> Survey:
+def _survey(
+    raw: bytes, settings: Settings, known: Container[int], known_labels: KnownLabels, references: SeriesReferences
+) -> Survey:
     body = decompression.decompress(raw, settings.decompressed_bytes_max)
-    return remote_write_v2.survey(body, Limits.of(settings), settings.decompressed_bytes_max, known, known_labels)
+    limits, bytes_max = Limits.of(settings), settings.decompressed_bytes_max
+    return remote_write_v2.survey(body, limits, bytes_max, known, known_labels, references)
+
+
+def _cut_v2(raw: bytes, settings: Settings) -> Cut:
+    surveyed = _survey(raw, settings, (), remote_write_v2.KEEPS_NONE, NO_REFERENCES)
+    return remote_write_v2.cut(surveyed, settings.shards, Limits.of(settings))
 
 
 def _message(request: web.Request) -> str:

@@ -11,13 +11,29 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from coordinator.series.walk import CREATED, END, FIELDS, LABELS, LABELS_END, PLAIN, SAMPLES, STARTS, STATUS, sample
+from coordinator.series.walk import (
+    CREATED,
+    END,
+    FIELDS,
+    LABELS,
+    LABELS_END,
+    NUMBERED,
+    PLAIN,
+    SAMPLES,
+    STARTS,
+    STATUS,
+    sample,
+)
 from coordinator.series.walked import Walk
+from shared import reference_frames
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import field_length
 from shared.sample_frames import EXTENDED_MARK, HEADER_WORDS, MARK, TAIL_WORDS, frame_words
 from shared.wire import Frame
 from shared.xxh64 import Bytes, copy_bytes
+
+_REFERENCES_MARK, _REFERENCES_HEADER = reference_frames.MARK, reference_frames.HEADER_WORDS
+_COUNT_SHIFT = reference_frames.COUNT_SHIFT
 
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS = types.Array(types.int64, 1, "C")
@@ -73,26 +89,26 @@ def _read_row(
 
 
 @inlined(allocates=False)
-def _has_samples(row: np.ndarray) -> bool:
-    return row[STATUS] == PLAIN and row[SAMPLES] > 0
+def _has_samples(row: np.ndarray, is_known: bool) -> bool:
+    return row[STATUS] == PLAIN and row[SAMPLES] > 0 and (row[NUMBERED] > 0) == is_known
 
 
-@kernel(types.void(_TABLE, _HASHES, _TABLE), first=True, allocates=False)
-def _count(table: np.ndarray, hashes: np.ndarray, totals: np.ndarray) -> None:
+@kernel(types.void(_TABLE, _HASHES, types.boolean, _TABLE), first=True, allocates=False)
+def _count(table: np.ndarray, hashes: np.ndarray, is_known: bool, totals: np.ndarray) -> None:
     """`totals` (zeros before): how many series, samples and label bytes each shard has."""
     for i in range(len(table)):
-        if _has_samples(table[i]):
+        if _has_samples(table[i], is_known):
             total = totals[np.int64(hashes[i] % np.uint64(len(totals)))]
             total[0] += 1
             total[1] += table[i, SAMPLES]
             total[2] += table[i, LABELS_END] - table[i, LABELS]
 
 
-@kernel(types.void(_TABLE, _HASHES, _INTS, _INTS), first=True, allocates=False)
-def _sort(table: np.ndarray, hashes: np.ndarray, next_at: np.ndarray, order: np.ndarray) -> None:
+@kernel(types.void(_TABLE, _HASHES, types.boolean, _INTS, _INTS), first=True, allocates=False)
+def _sort(table: np.ndarray, hashes: np.ndarray, is_known: bool, next_at: np.ndarray, order: np.ndarray) -> None:
     """`order`: the rows by shard, in their order within each; next_at[shard]: where its first one goes."""
     for i in range(len(table)):
-        if _has_samples(table[i]):
+        if _has_samples(table[i], is_known):
             shard = np.int64(hashes[i] % np.uint64(len(next_at)))
             order[next_at[shard]] = i
             next_at[shard] += 1
@@ -168,19 +184,58 @@ def _fill_columns(
         first += series
 
 
-def sort(walk: Walk, shards: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The PLAIN series with samples of a walk, by shard: (int64[n], their rows; int64[shards, 3], how many series,
-    samples and bytes of labels each shard has)."""
+@kernel(types.void(Bytes, _TABLE, _INTS, _TABLE, _INTS, types.boolean, _INTS, _FLOATS), first=True, allocates=False)
+def _fill_references(
+    body: np.ndarray,
+    table: np.ndarray,
+    order: np.ndarray,
+    totals: np.ndarray,
+    epochs: np.ndarray,
+    has_starts: bool,
+    words: np.ndarray,
+    floats: np.ndarray,
+) -> None:
+    """Write the frame of each shard (`shared.reference_frames`) one after another into `words`, of whose memory
+    `floats` is a view, given what `sort` found."""
+    first, at = 0, 0
+    for shard in range(len(totals)):
+        series, samples = totals[shard, 0], totals[shard, 1]
+        if series == 0:
+            continue
+        starts_count = samples if has_starts else np.int64(0)
+        words[at], words[at + 1], words[at + 2] = _REFERENCES_MARK, epochs[shard], series
+        words[at + 3], words[at + 4] = samples, starts_count
+        runs = at + _REFERENCES_HEADER
+        times = runs + series
+        values = times + samples
+        starts = values + samples
+        at = starts + starts_count
+        for i in range(series):
+            row = table[order[first + i]]
+            words[runs + i] = row[NUMBERED] - 1 | row[SAMPLES] << _COUNT_SHIFT
+            more = _read_row(
+                body, row[FIELDS], row[END], words, times, floats, values, has_starts, starts, row[CREATED]
+            )
+            times += more
+            values += more
+            starts += more
+        first += series
+
+
+def sort(walk: Walk, shards: int, *, is_known: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The PLAIN series with samples of a walk, by shard, whose numbers are known, or those of which they are not:
+    (int64[n], their rows; int64[shards, 3], how many series, samples and bytes of labels each shard has)."""
     totals = np.zeros((shards, 3), dtype=np.int64)
-    _count(walk.table, walk.hashes, totals)
+    _count(walk.table, walk.hashes, is_known, totals)
     ends = np.cumsum(totals[:, 0])
     order = np.empty(ends[-1], dtype=np.int64)
-    _sort(walk.table, walk.hashes, ends - totals[:, 0], order)
+    if len(order):
+        _sort(walk.table, walk.hashes, is_known, ends - totals[:, 0], order)
     return order, totals
 
 
 def frames(walk: Walk, order: NDArray[np.int64], totals: NDArray[np.int64]) -> Iterator[tuple[int, Frame]]:
-    """(shard, frame) of every shard that has some series, as `sort` gives them."""
+    """(shard, frame with the labels) of every shard that has some series, as `sort` gives them."""
     has_starts = bool(walk.counts[STARTS])
     sizes = [
         frame_words(*total) + (total[1] + TAIL_WORDS if has_starts else 0) if total[0] else 0
@@ -189,6 +244,19 @@ def frames(walk: Walk, order: NDArray[np.int64], totals: NDArray[np.int64]) -> I
     words = np.empty(sum(sizes), dtype=np.int64)
     floats, octets = words.view(np.float64), words.view(np.uint8)
     _fill_columns(walk.body, walk.label_data, walk.table, walk.hashes, order, totals, has_starts, words, floats, octets)
+    return frames_of(words, sizes)
+
+
+def frames_of_known(walk: Walk, order: NDArray[np.int64], totals: NDArray[np.int64]) -> Iterator[tuple[int, Frame]]:
+    """(shard, frame with the numbers) of every shard that has some series, as `sort` gives them."""
+    assert walk.epochs is not None
+    has_starts = bool(walk.counts[STARTS])
+    sizes = [
+        reference_frames.frame_words(series, samples, samples * has_starts) if series else 0
+        for series, samples, _ in totals.tolist()
+    ]
+    words = np.empty(sum(sizes), dtype=np.int64)
+    _fill_references(walk.body, walk.table, order, totals, walk.epochs, has_starts, words, words.view(np.float64))
     return frames_of(words, sizes)
 
 

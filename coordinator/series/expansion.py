@@ -9,10 +9,21 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from coordinator.series import series_references
 from coordinator.series.known_labels import KNOWN_AT, KNOWN_BYTES, KNOWN_SET, SET_HASH, SET_LABELS, TABLES, Tables, add
+from coordinator.series.series_references import find_near, used
 from coordinator.series.symbols import AS_NAME, AS_VALUE, BEGIN, SYMBOL_END, reference
-from coordinator.series.walk import LABELS, LABELS_END, PLAIN, STATUS
-from coordinator.series.walk_v2 import HELP, METRIC, REFERENCES, REFERENCES_END, TYPE, UNIT
+from coordinator.series.walk import LABELS, LABELS_END, NUMBERED, PLAIN, STATUS
+from coordinator.series.walk_v2 import (
+    EXEMPLARS_END,
+    HELP,
+    HISTOGRAMS_END,
+    METRIC,
+    REFERENCES,
+    REFERENCES_END,
+    TYPE,
+    UNIT,
+)
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import put_length
 from shared.xxh64 import Bytes, copy_16, copy_bytes, xxh64
@@ -58,7 +69,9 @@ def _expand_one(body: np.ndarray, at: int, end: int, symbols: np.ndarray, out: n
 
 
 @kernel(
-    types.boolean(Bytes, _TABLE, _TABLE, _SPANS, _OUT, _HASHES, _SPANS, _NUMBERS, TABLES), first=True, allocates=False
+    types.boolean(Bytes, _TABLE, _TABLE, _SPANS, _OUT, _HASHES, _SPANS, _NUMBERS, TABLES, series_references.TABLES),
+    first=True,
+    allocates=False,
 )
 def expand(
     body: np.ndarray,
@@ -70,11 +83,14 @@ def expand(
     known: np.ndarray,
     numbers: np.ndarray,
     tables: Tables,
+    numbered: series_references.Tables,
 ) -> bool:
     """Write the canonical labels of all PLAIN series with something to store to `out` (uint8[what `measure` said +
     SPARE_BYTES]), and their hashes to `hashes` (uint64[series]). The `known` ones are in `tables`, to
-    which others are added, with the `numbers` that `recognise` gave. Returns whether each took the bytes that were
-    measured."""
+    which others are added, with the `numbers` that `recognise` gave. A series that the workers have `numbered` gets its
+    number in `table`, and its labels are not written if nothing needs them. Returns whether each took the bytes that
+    were measured."""
+    following = np.int64(0)
     for i in range(len(table)):
         begin, end = table[i, LABELS], table[i, LABELS_END]
         if table[i, STATUS] != PLAIN or end == begin:
@@ -83,13 +99,24 @@ def expand(
         if own >= 0 and known[i, KNOWN_AT] == references[i, REFERENCES]:
             if known[i, KNOWN_BYTES] != end - begin:
                 return False
-            copy_bytes(out, begin, tables.labels, tables.sets[own, SET_LABELS], end - begin)
+            labels = tables.sets[own, SET_LABELS]
             hashes[i] = np.uint64(tables.sets[own, SET_HASH])
+            row = find_near(tables.labels, labels, labels + end - begin, hashes[i], numbered, following)
+            if row >= 0:
+                table[i, NUMBERED] = used(numbered, row)
+                following = row + 1
+            has_more = references[i, EXEMPLARS_END] > 0 or references[i, HISTOGRAMS_END] > 0
+            if table[i, NUMBERED] == 0 or has_more:
+                copy_bytes(out, begin, tables.labels, labels, end - begin)
             continue
         first, last = np.int64(references[i, REFERENCES]), np.int64(references[i, REFERENCES_END])
         if _expand_one(body, first, last, symbols, out, begin) != end:
             return False
         hashes[i] = xxh64(out, begin, end)
+        row = find_near(out, begin, end, hashes[i], numbered, following)
+        if row >= 0:
+            table[i, NUMBERED] = used(numbered, row)
+            following = row + 1
         if len(tables.sets) > 0:
             add(body, first, last, symbols, numbers, out, begin, end, hashes[i], tables)
     return True

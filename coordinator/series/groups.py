@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.links import Links
+from coordinator.series.lessons import Receipt
 from shared import wire
 from shared.config import Settings
 from shared.errors import Overloaded
@@ -29,18 +30,23 @@ GROUP_FRAMES_MAX = wire.FRAMES_MAX // 2
 class _Group:
     """Requests that are sent together. `done` gets its result when they are stored, or the error when they are not."""
 
-    done: asyncio.Future[None]
+    done: asyncio.Future[Receipt]
     parts: dict[int, list[Frame]] = field(default_factory=dict)
     requests: int = 0
     frames: int = 0
     bytes: int = 0
 
-    def add(self, parts: Mapping[int, Sequence[Frame]], size: int) -> None:
+    def add(self, parts: Mapping[int, Sequence[Frame]], size: int) -> dict[int, range]:
+        """Returns which of the group's frames are those of the request, by shard."""
+        places: dict[int, range] = {}
         for shard, frames in parts.items():
-            self.parts.setdefault(shard, []).extend(frames)
+            own = self.parts.setdefault(shard, [])
+            places[shard] = range(len(own), len(own) + len(frames))
+            own.extend(frames)
             self.frames += len(frames)
         self.requests += 1
         self.bytes += size
+        return places
 
     def has_room(self) -> bool:
         return self.requests < GROUP_REQUESTS_MAX and self.bytes < GROUP_BYTES_MAX and self.frames < GROUP_FRAMES_MAX
@@ -66,15 +72,15 @@ class SampleWrites:
     def waiting_bytes(self) -> int:
         return self._waiting_bytes
 
-    async def write(self, parts: Mapping[int, Sequence[Frame]]) -> None:
-        """Return when the samples of these frames (shard → of `remote_write.cut`) are stored.
+    async def write(self, parts: Mapping[int, Sequence[Frame]]) -> Receipt:
+        """Return when the samples of these frames (shard → of `remote_write.cut`) are stored, but for those of stale
+        frames, which the receipt names.
 
         Raises Unavailable when a shard is missing or fails, which may be one that only another request of the same
         message needs; some of the samples may be stored then. Raises Overloaded when too many bytes wait already.
         """
         if self._in_flight < IN_FLIGHT_MAX:
-            await self._send(parts)
-            return
+            return await self._send(parts)
         self._links.require(parts)
         size = sum(wire.size_of(frame) for frames in parts.values() for frame in frames)
         if self._waiting and self._waiting_bytes + size > self._settings.worker_bytes_max:
@@ -85,16 +91,17 @@ class SampleWrites:
         if not self._waiting or not self._waiting[-1].has_room():
             self._waiting.append(_Group(asyncio.get_running_loop().create_future()))
         group = self._waiting[-1]
-        group.add(parts, size)
+        places = group.add(parts, size)
         self._waiting_bytes += size
         # A client that disconnects does not cancel the others' write. A request waits for at most two earlier messages.
-        await asyncio.shield(group.done)
+        receipt = await asyncio.shield(group.done)
+        return receipt.part(places)
 
-    async def _send(self, parts: Mapping[int, Sequence[Frame]]) -> None:
+    async def _send(self, parts: Mapping[int, Sequence[Frame]]) -> Receipt:
         self._in_flight += 1
         try:
             timeout_s = self._settings.write_timeout_ms / 1000
-            await self._links.call("series.write", parts=parts, timeout_s=timeout_s)
+            return Receipt.of(await self._links.call("series.write", parts=parts, timeout_s=timeout_s))
         finally:
             self._in_flight -= 1
             self._launch()
@@ -109,7 +116,7 @@ class SampleWrites:
 
     async def _send_group(self, group: _Group) -> None:
         try:
-            await self._send(group.parts)
+            receipt = await self._send(group.parts)
         except asyncio.CancelledError:
             group.done.cancel()
             raise
@@ -117,4 +124,4 @@ class SampleWrites:
             group.done.set_exception(error)
             group.done.exception()  # if no client waits any more, asyncio must not log the error as unhandled
         else:
-            group.done.set_result(None)
+            group.done.set_result(receipt)

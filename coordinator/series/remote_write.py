@@ -19,6 +19,8 @@ from coordinator.series import division, exemplars, histograms, metadata
 from coordinator.series import walk as kernels
 from coordinator.series.exemplars import Exemplars
 from coordinator.series.label_sets import Limits, problem_of, shown
+from coordinator.series.lessons import Lesson
+from coordinator.series.series_references import SeriesReferences
 from coordinator.series.walk import (
     COLUMNS,
     COUNTS,
@@ -60,12 +62,16 @@ HISTOGRAM_BYTES_PER_STEP = 1024
 """Bytes of histograms that take as long as a series that is not plain: decoding and division take 1 to 7 ns of each."""
 HISTOGRAM_BYTES_BESIDE = 64
 """A histogram takes as long as its bytes and so many more."""
+LESSON_SERIES_MAX = 100_000
+"""Series of one request whose numbers are learned: its tables are kept until it is stored."""
 ODD_LABELS_MIN = 100_000
 """Labels of a series that is not plain, up to which it is refused alone, and the others of the request are stored."""
 
 _TIMESERIES_FIELD = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
 _METADATA_FIELD = remote_write_pb2.RawWriteRequest.METADATA_FIELD_NUMBER
 _LABELS_FIELD = remote_write_pb2.RawTimeSeries.LABELS_FIELD_NUMBER
+
+KEEPS_NONE = SeriesReferences(0, 1)
 
 AnySample = remote_write_pb2.Sample | remote_write_v2_pb2.Sample
 
@@ -91,6 +97,10 @@ class Cut:
     exemplars_left_out: int = 0
     histograms: int = 0
     histograms_refused: int = 0
+    lessons: list[Lesson] = field(default_factory=list, compare=False)
+    """What there is to learn from the answer to the frames."""
+    known_series: int = 0
+    """How many series are in the frames by their numbers."""
 
     def refuse(self, text: str) -> None:
         self.refused_count += 1
@@ -98,8 +108,9 @@ class Cut:
             self.refused.append(text)
 
 
-def walk(body: Frame, limits: Limits) -> Walk | None:
-    """Find the series of a body; None if its top level has fields the kernel does not know.
+def walk(body: Frame, limits: Limits, references: SeriesReferences = KEEPS_NONE) -> Walk | None:
+    """Find the series of a body, those of `references` by their numbers; None if its top level has fields the kernel
+    does not know.
 
     Raises TooLarge for more than SERIES_MAX series.
     """
@@ -112,17 +123,20 @@ def walk(body: Frame, limits: Limits) -> Walk | None:
     table = np.zeros((series, COLUMNS), dtype=np.int64)
     hashes = np.zeros(series, dtype=np.uint64)
     counts = np.zeros(COUNTS, dtype=np.int64)
-    kernels.walk(data, table, hashes, counts, limits.array())
-    return Walk(data, data, table, hashes, counts)
+    with references.lent() as tables:
+        kernels.walk(data, table, hashes, counts, limits.array(), tables)
+        epochs = references.epochs.copy()
+    return Walk(data, data, table, hashes, counts, epochs=epochs)
 
 
-def cut(body: Frame, shards: int, limits: Limits) -> Cut:
-    """Check a decompressed request and cut it by the shard of each series.
+def cut(body: Frame, shards: int, limits: Limits, references: SeriesReferences = KEEPS_NONE) -> Cut:
+    """Check a decompressed request and cut it by the shard of each series, whose number is sent if it is among the
+    `references`, and otherwise its labels.
 
     A series or sample that is not valid is left out and named in `Cut.refused`. Raises BadData if the body is not a
     WriteRequest, TooLarge past the bounds above.
     """
-    return cut_walked(body, walk(body, limits), shards, limits)
+    return cut_walked(body, walk(body, limits, references), shards, limits)
 
 
 def steps(walked: Walk | None) -> float:
@@ -231,16 +245,23 @@ def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[F
     """Shard → the frames with the samples of the plain series of the walks. Raises TooLarge past SAMPLES_MAX."""
     per_shard: dict[int, list[Frame]] = {}
     for piece in pieces:
-        order, totals = division.sort(piece, shards)
-        if not len(order):
-            continue
-        answer.samples += int(totals[:, 1].sum())
+        sent = [(is_known, *division.sort(piece, shards, is_known=is_known)) for is_known in (False, True)]
+        answer.samples += sum(int(totals[:, 1].sum()) for _, _, totals in sent)
         if answer.samples > SAMPLES_MAX:
             raise TooLarge(
                 f"the request has {answer.samples} samples; the limit is {SAMPLES_MAX}, send fewer at a time"
             )
-        for shard, frame in division.frames(piece, order, totals):
-            per_shard.setdefault(shard, []).append(frame)
+        for is_known, order, totals in sent:
+            if not len(order):
+                continue
+            places: dict[int, int] = {}
+            for shard, frame in (division.frames_of_known if is_known else division.frames)(piece, order, totals):
+                places[shard] = len(per_shard.setdefault(shard, []))
+                per_shard[shard].append(frame)
+            if is_known:
+                answer.known_series += len(order)
+            elif piece.numbers is None and len(piece.table) <= LESSON_SERIES_MAX:
+                answer.lessons.append(Lesson(piece, order, totals[:, 0].tolist(), places))
     return per_shard
 
 
@@ -305,7 +326,8 @@ def add_exemplars(found: Exemplars, piece: Walk, shards: int, answer: Cut, per_s
 
 
 def rewalked(series: Iterable[tuple[int, bytes]], limits: Limits) -> Walk:
-    """The walk of series (number, what `canonical` has written), all of which are plain."""
+    """The walk of series (number, what `canonical` has written), all of which are plain. They are sent with their
+    labels each time."""
     fields = {number: encoded for number, encoded in series if encoded}
     rewritten = walk(b"".join(fields.values()), limits)
     assert rewritten is not None and not rewritten.table[:, STATUS].any()

@@ -21,6 +21,7 @@ from coordinator.series.exemplars import ROW
 from coordinator.series.exemplars_v2 import Located
 from coordinator.series.known_labels import KNOWN_COLUMNS, KNOWN_SET, NO_TABLES, KnownLabels, recognise
 from coordinator.series.remote_write import ODD_BODY_BYTES_MAX, Cut, Limits, Walk, histograms_of
+from coordinator.series.series_references import SeriesReferences
 from coordinator.series.symbols import BEGIN, SYMBOL_COLUMNS, SYMBOL_END
 from coordinator.series.walk import COLUMNS, COUNTS, END, EXEMPLARS, HISTOGRAMS, LABELS, METADATA, ODD, PLAIN, STATUS
 from coordinator.series.walk_v2 import (
@@ -69,6 +70,8 @@ class Survey:
     """The series with known labels, and which of the known texts each symbol is, as `recognise` gives them: as long as
     the known labels have this `generation`."""
     generation: int
+    series_references: SeriesReferences
+    """The series that are sent by their numbers."""
 
     @property
     def resolved_bytes(self) -> int:
@@ -100,9 +103,10 @@ def survey(
     bytes_max: int,
     known: Container[int] = (),
     known_labels: KnownLabels = KEEPS_NONE,
+    series_references: SeriesReferences = remote_write.KEEPS_NONE,
 ) -> Survey:
     """Find the symbols and series of a decompressed request, what its labels take, and the metadata that is not among
-    the `known` (by hash). Of `known_labels`, all requests have the same limits.
+    the `known` (by hash). Of `known_labels`, all requests have the same limits. The `series_references` are for `cut`.
 
     Raises BadData if it is no Request or its table of symbols is not valid; TooLarge for more than SYMBOLS_MAX symbols,
     SERIES_MAX series, or more than `bytes_max` bytes with the labels written out, and past the bounds of version 1.0
@@ -162,7 +166,7 @@ def survey(
             raise _too_large("exemplars", len(data), bytes_max)
     return Survey(
         walk, symbols, references, said[is_new], keys[is_new], label_bytes, odd, located, known_labels, recognised,
-        numbers, generation,
+        numbers, generation, series_references,
     )  # fmt: skip
 
 
@@ -211,7 +215,9 @@ def _expand(surveyed: Survey) -> None:
     """Write the labels of the walk, and keep those that are not known yet."""
     walk = surveyed.walk
     walk.label_data = np.empty(surveyed.label_bytes + expansion.SPARE_BYTES, dtype=np.uint8)
-    with surveyed.known_labels.lent() as tables:
+    references = surveyed.series_references
+    with surveyed.known_labels.lent() as tables, references.lent() as numbered:
+        walk.epochs = references.epochs.copy()
         if tables is NO_TABLES or surveyed.known_labels.generation != surveyed.generation:
             tables = NO_TABLES  # known sets are written like the others
             surveyed.known[:, KNOWN_SET] = -1
@@ -225,6 +231,7 @@ def _expand(surveyed: Survey) -> None:
             surveyed.known,
             surveyed.numbers,
             tables,
+            numbered,
         )
     assert is_as_measured, "labels take as many bytes as were measured"
 

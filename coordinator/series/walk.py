@@ -13,6 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from coordinator.series.series_references import BEGIN, HASH, TABLES, Tables, find, find_next, used
+from coordinator.series.series_references import END as END_OF_ROW
 from shared.histograms.references import refers
 from shared.kernels import kernel
 from shared.protobuf_fields import DELIMITED, LENGTH_BYTES_MAX, field_length, integer, past_field
@@ -20,10 +22,10 @@ from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from shared.xxh64 import Bytes, load64, xxh64
 
 # Columns of a walk's table: where the labels begin and end, where the fields with the samples begin and end, how many
-# samples there are, and the start timestamp of those that have none of their own. Of an odd series: where all of it
-# begins (LABELS) and ends.
-LABELS, LABELS_END, FIELDS, END, SAMPLES, STATUS, CREATED = range(7)
-COLUMNS = 7
+# samples there are, the start timestamp of those that have none of their own, and one more than the number that the
+# shard gave the series, if it is known. Of an odd series: where all of it begins (LABELS) and ends.
+LABELS, LABELS_END, FIELDS, END, SAMPLES, STATUS, CREATED, NUMBERED = range(8)
+COLUMNS = 8
 PLAIN, ODD = 0, 1
 
 # What a walk counts beside the series; STARTS: samples with a start timestamp.
@@ -190,15 +192,11 @@ def sample(body: np.ndarray, at: int, end: int) -> tuple[int, int, float, int]:
     return np.int64(ok), time, np.uint64(bits).view(np.float64), start
 
 
-@kernel(types.void(Bytes, _INTS, _INTS, _INTS), first=True, allocates=False)
-def _series(body: np.ndarray, row: np.ndarray, counts: np.ndarray, limits: np.ndarray) -> None:
-    """Walk one TimeSeries between row[LABELS] and row[END] and fill in the rest of the row."""
-    row[STATUS] = ODD
-    end = row[END]
-    ok, at = _labels(body, row[LABELS], end, limits)
-    if ok == 0:
-        return
-    row[LABELS_END], row[FIELDS] = at, at
+@kernel(types.void(Bytes, _INTS, _INTS), first=True, allocates=False)
+def _fields(body: np.ndarray, row: np.ndarray, counts: np.ndarray) -> None:
+    """Walk the fields behind the labels of one TimeSeries, from row[FIELDS] to row[END], and fill in the rest of the
+    row. It is PLAIN then, or remains ODD."""
+    at, end = row[FIELDS], row[END]
     samples, starts, exemplars, histograms, histogram_bytes = 0, 0, 0, 0, 0
     while at < end:
         tag = body[at]
@@ -265,23 +263,41 @@ def count_series(body: np.ndarray) -> int:
     return count
 
 
-@kernel(types.void(Bytes, _TABLE, _HASHES, _INTS, _INTS), first=True, allocates=False)
-def walk(body: np.ndarray, table: np.ndarray, hashes: np.ndarray, counts: np.ndarray, limits: np.ndarray) -> None:
+@kernel(types.void(Bytes, _TABLE, _HASHES, _INTS, _INTS, TABLES), first=True, allocates=False)
+def walk(
+    body: np.ndarray, table: np.ndarray, hashes: np.ndarray, counts: np.ndarray, limits: np.ndarray, tables: Tables
+) -> None:
     """Fill `table` (int64[series, COLUMNS], zeros before) and `hashes` (uint64[series], of the canonical label bytes).
 
     series is what `count_series` gave, which must not be -1. `counts` (int64[COUNTS]) is added to. `limits` is
-    [labels a series, bytes a label name, bytes a label value]. The hash of an ODD row is unspecified.
+    [labels a series, bytes a label name, bytes a label value]. The hash of an ODD row is unspecified. `tables` have
+    the series that are known.
     """
     at, end, i = 0, len(body), 0
+    following = np.int64(0)
     while at < end:
         tag = body[at]
         size, at = field_length(body, at + 1, end)
         if tag == 0x0A:
             row = table[i]
-            row[LABELS], row[END] = at, at + size
-            _series(body, row, counts, limits)
-            if row[STATUS] == PLAIN:
-                hashes[i] = xxh64(body, at, row[LABELS_END])
+            row[LABELS], row[END], row[STATUS] = at, at + size, ODD
+            if find_next(body, at, at + size, tables, following):
+                known = following
+                row[LABELS_END] = at + tables.rows[known, END_OF_ROW] - tables.rows[known, BEGIN]
+                hashes[i] = np.uint64(tables.rows[known, HASH])
+            else:
+                known = np.int64(-1)
+                ok, labels_end = _labels(body, at, at + size, limits)
+                if ok == 1:
+                    row[LABELS_END] = labels_end
+                    hashes[i] = xxh64(body, at, labels_end)
+                    known = find(body, at, labels_end, hashes[i], tables)
+            if row[LABELS_END] > 0:
+                row[FIELDS] = row[LABELS_END]
+                _fields(body, row, counts)
+            if known >= 0:
+                row[NUMBERED] = used(tables, known)
+                following = known + 1
             i += 1
         else:
             counts[METADATA] += 1

@@ -18,7 +18,7 @@ class Walk:
     """A body and where its series are: `table` int64[series, COLUMNS] (columns of `coordinator.series.walk`), `hashes`
     uint64[series] of the canonical label bytes, `counts` int64[COUNTS] of what there is beside samples. The label bytes
     are in `label_data`, which for version 1.0 is the body. `numbers`: which series of the request they are, if they are
-    not all."""
+    not all. `epochs` int64[shards]: of the numbers that the shards gave to known series; None if none is known."""
 
     body: NDArray[np.uint8]
     label_data: NDArray[np.uint8]
@@ -26,6 +26,7 @@ class Walk:
     hashes: NDArray[np.uint64]
     counts: NDArray[np.int64]
     numbers: Sequence[int] | None = None
+    epochs: NDArray[np.int64] | None = None
 
     def name(self, row: int) -> str:
         """The series in this row, in the words of an error message."""

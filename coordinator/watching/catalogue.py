@@ -62,6 +62,16 @@ REQUESTS = (
     ),
     _counter("triptych_samples_in_total", "", "Samples acknowledged by remote write, native histograms included"),
     _counter("triptych_series_refused_total", "", "Series of remote write requests that were not valid"),
+    _counter(
+        "triptych_series_by_number_total",
+        "",
+        "Series of remote write requests that were sent to the workers by their number, because these know the labels",
+    ),
+    _counter(
+        "triptych_stale_writes_total",
+        "",
+        "Remote write requests of which a part was sent twice, because a shard had been opened anew",
+    ),
     _counter("triptych_histograms_in_total", "", "Native histograms acknowledged by remote write"),
     _counter(
         "triptych_histograms_refused_total",
@@ -198,7 +208,7 @@ PROCESSES = (
         "process owner",
         "Memory by owner: head (samples not in blocks yet), exemplars, block_cache, log (records in memory), rows "
         "(RocksDB), vectors (rows and index), queries (their arrays), bodies (of requests), known_labels (of "
-        "remote write 2.0)",
+        "remote write 2.0), series_references (series sent by their numbers)",
     ),
     _counter("process_cpu_seconds_total", "", "Processor time of the coordinator"),
     _gauge("process_resident_memory_bytes", "", "Memory of the coordinator"),

@@ -15,6 +15,7 @@ from coordinator.pressure import Pressure
 from coordinator.queries.gate import Gate
 from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
+from coordinator.series.series_references import SeriesReferences
 from coordinator.spool import Spool
 from coordinator.version import VERSION
 from coordinator.watching.host import NAME
@@ -43,12 +44,14 @@ def watch(
     log: LogArea,
     access: Gatekeeper,
     known_labels: KnownLabels,
+    references: SeriesReferences,
 ) -> None:
     """Have all parts of the coordinator show what they say."""
     telemetry.watch(lambda values: put_settings(values, settings, started_at))
     telemetry.watch(lambda values: put_connections(values, connections))
     telemetry.watch(lambda values: put_admission(values, connections.admission))
     telemetry.watch(lambda values: values.put("triptych_memory_bytes", known_labels.bytes, NAME, "known_labels"))
+    telemetry.watch(lambda values: values.put("triptych_memory_bytes", references.bytes, NAME, "series_references"))
     telemetry.watch(lambda values: put_pressure(values, pressure))
     telemetry.watch(lambda values: put_queues(values, links, gate, samples, spool, log))
     telemetry.watch(lambda values: put_access(values, access))

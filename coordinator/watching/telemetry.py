@@ -47,6 +47,9 @@ class Telemetry:
     def __init__(self) -> None:
         self.samples_in = 0
         self.series_refused = 0
+        self.series_by_number = 0
+        """Runs of samples that went to the workers with a number instead of labels."""
+        self.stale_writes = 0
         self.histograms_in = 0
         self.histograms_refused = 0
         self.exemplars_in = 0
@@ -107,6 +110,8 @@ class Telemetry:
             values.put("triptych_requests_refused_total", count, reason)
         values.put("triptych_samples_in_total", self.samples_in)
         values.put("triptych_series_refused_total", self.series_refused)
+        values.put("triptych_series_by_number_total", self.series_by_number)
+        values.put("triptych_stale_writes_total", self.stale_writes)
         values.put("triptych_histograms_in_total", self.histograms_in)
         values.put("triptych_histograms_refused_total", self.histograms_refused)
         values.put("triptych_exemplars_in_total", self.exemplars_in)

@@ -29,6 +29,7 @@ from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.pieces import join
 from worker.series.services import SeriesServices
+from worker.series.writing import write_to
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
@@ -119,7 +120,7 @@ def shard(directory: Path, series: int, rounds: int) -> None:
     part._upkeep._tick = lambda now_ms: None  # type: ignore[method-assign]  # sealing is timed here
     for at in range(rounds):
         for body in bodies(series, at):
-            part.write(remote_write.cut(body, 1, UNLIMITED).parts[0], 60.0)
+            write_to(part, remote_write.cut(body, 1, UNLIMITED).parts[0], 60.0)
     stop = threading.Event()
     waits: dict[str, list[float]] = {"write": [], "read": []}
     later = [
@@ -133,7 +134,7 @@ def shard(directory: Path, series: int, rounds: int) -> None:
         while not stop.is_set():
             started = time.perf_counter()
             if name == "write":
-                part.write(later[number % len(later)], 60.0)
+                write_to(part, later[number % len(later)], 60.0)
             else:
                 part.read(np.arange(number * 100 % series, min(number * 100 % series + 100, series)), 0, NEVER - 1)
             waits[name].append(time.perf_counter() - started)

@@ -29,8 +29,8 @@ from loadtest.harness.remote_write_bodies import UNLIMITED
 from shared.config import Settings
 from shared.kernels import compile_all
 from shared.wire import Frame
-from worker.series import part as parts
-from worker.series.arrivals import parse
+from worker.series import writing
+from worker.series.arrivals import Arrival, parse
 from worker.series.head import NEVER
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
@@ -91,7 +91,7 @@ class Worker:
         """A round of these requests. Returns the seconds that its steps took."""
         clock = time.thread_time
         marks = [clock()]
-        arrivals = {n: [parse(frame) for request in group for frame in request.get(n, ())] for n in OWN}
+        arrivals = {n: [Arrival(parse(frame)) for request in group for frame in request.get(n, ())] for n in OWN}
         marks.append(clock())
         staged: dict[int, Any] = {number: part.stage(arrivals[number]) for number, part in self.parts.items()}
         for number, part in self.parts.items():
@@ -159,7 +159,7 @@ def reads(running: Worker) -> None:
 def write_ms(running: Worker, request: Request) -> float:
     """The milliseconds of a write."""
     started = time.perf_counter()
-    parts.write({running.parts[n]: request[n] for n in OWN if n in request}, TIMEOUT_S)
+    writing.write({running.parts[n]: request[n] for n in OWN if n in request}, TIMEOUT_S)
     return (time.perf_counter() - started) * 1e3
 
 

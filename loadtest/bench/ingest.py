@@ -40,6 +40,7 @@ from worker.series.index.texts import TextTable
 from worker.series.journal import Written, encode
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
+from worker.series.writing import write_to
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
@@ -255,7 +256,7 @@ def shard(series: int) -> None:
             took = 0.0
             for body in bodies(series, at):
                 started = time.perf_counter()
-                part.write(remote_write.cut(body, 1, UNLIMITED).parts[0], 60.0)
+                write_to(part, remote_write.cut(body, 1, UNLIMITED).parts[0], 60.0)
                 took += time.perf_counter() - started
             show(f"{stage}, {REQUEST_SERIES} a commit, durable", took / series * 1e9, "sample")
         grown = psutil.Process().memory_info().rss - before

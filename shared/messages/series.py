@@ -13,9 +13,17 @@ Selectors = list[tuple[Matcher, ...]]
 
 class WriteReply(msgspec.Struct):
     """Reply to series.write, whose part frames are one or more frames of samples or exemplars per shard
-    (shared.sample_frames, shared.exemplar_frames)."""
+    (shared.sample_frames, shared.reference_frames, shared.exemplar_frames).
+
+    `samples`: how many were stored. `epochs`: shard → the epoch of its numbers of series. `stale`: shard → which of its
+    frames, counted from 0, were not stored because their numbers are of another epoch. `numbered`: shard → which of its
+    frames had labels of series; the numbers of these series are the reply's frames, in this order, int32[runs] each.
+    """
 
     samples: int
+    epochs: dict[int, int] = {}
+    stale: dict[int, list[int]] = {}
+    numbered: dict[int, list[int]] = {}
 
 
 class SelectBody(msgspec.Struct):

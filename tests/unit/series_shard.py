@@ -16,6 +16,7 @@ from worker.series.head import NEVER
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
+from worker.series.writing import write_to
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
@@ -50,7 +51,7 @@ class Shard:
 
     def write(self, series: list[Series]) -> int:
         cut = remote_write.cut(body(series), 1, UNLIMITED)
-        return self.part.write(cut.parts[0], TIMEOUT_S)
+        return write_to(self.part, cut.parts[0], TIMEOUT_S)
 
     def samples(self, *matchers: Matcher, window: tuple[int, int] = EVERYTHING) -> dict[Labels, list]:
         selection = ShardSource([self.part]).select(matchers, *window, Symbols(self.symbols))

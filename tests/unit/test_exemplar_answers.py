@@ -25,6 +25,7 @@ from tests.unit.exemplar_requests import body
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, Quiet, m
 from worker.methods.table import METHODS
 from worker.series.index.texts import TextTable
+from worker.series.writing import write_to
 
 EXEMPLARS_EACH = 3
 
@@ -37,7 +38,7 @@ def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Qui
     opened = [Quiet(tmp_path / str(number)) for number in range(2)]
     for shard, jobs in zip(opened, ("eca", "db"), strict=True):
         series = [(m(job=job), [], [({"n": job}, float(i), i * 1000) for i in range(EXEMPLARS_EACH)]) for job in jobs]
-        shard.part.write(remote_write.cut(body(series), 1, UNLIMITED).parts[0], TIMEOUT_S)
+        write_to(shard.part, remote_write.cut(body(series), 1, UNLIMITED).parts[0], TIMEOUT_S)
     yield opened
     for shard in opened:
         shard.close()

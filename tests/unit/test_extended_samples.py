@@ -17,8 +17,9 @@ from shared.sample_frames import SampleColumns
 from tests.oracle_native_histograms import NativeHistogram
 from tests.unit.extended_samples import Run, any_values, frame, read, starts, text_of, texts
 from tests.unit.series_shard import TIMEOUT_S, Quiet
-from worker.series import journal
+from worker.series import journal, sample_record
 from worker.series.sample_record import Written
+from worker.series.writing import write_to
 
 ONE = NativeHistogram(schema=1, count=3.0, sum=0.5, positive={0: 1.0, 1: 2.0})
 
@@ -45,7 +46,7 @@ def expected(own: list[Run]) -> list[tuple[int, str, int]]:
 def test_a_frame_says_what_was_put_into_it_alone_and_joined(first: list[Run], second: list[Run]) -> None:
     parts = [sample_frames.parse(frame(own)) for own in (first, second)]
     assert [shown(part) for part in parts] == [expected(first), expected(second)]
-    together = sample_frames.joined(parts)
+    together = sample_record.joined([Written.of_columns(part, np.arange(len(part.counts))) for part in parts])
     assert shown(together) == expected(first + second)
     assert together.counts.tolist() == [len(of_run) for _, of_run in first + second]
 
@@ -69,8 +70,8 @@ def test_a_record_of_the_journal_keeps_histograms_and_start_timestamps(own: list
 @given(st.lists(runs, min_size=1, max_size=4), st.integers(-9, 9))
 def test_a_record_has_the_histograms_of_all_frames_as_they_came(frames_of_runs: list[list[Run]], since: int) -> None:
     parts = [sample_frames.parse(frame(own)) for own in frames_of_runs]
-    columns = sample_frames.joined(parts)
-    payload = b"".join(map(bytes, journal.encode(Written.of_columns(columns, np.arange(len(columns.counts))), 8)))
+    written = sample_record.joined([Written.of_columns(part, np.arange(len(part.counts))) for part in parts])
+    payload = b"".join(map(bytes, journal.encode(written, 8)))
     together = b"".join(bytes(octets) for part in parts if part.histograms for octets in part.histograms.bytes())
     assert together in payload
     _, again = journal.decode(payload)
@@ -157,7 +158,7 @@ def shard(tmp_path: Path) -> Iterator[Quiet]:
 
 
 def test_histograms_and_start_timestamps_survive_a_restart(shard: Quiet) -> None:
-    assert shard.part.write([frame(FIRST), frame(SECOND)], TIMEOUT_S) == 7
+    assert write_to(shard.part, [frame(FIRST), frame(SECOND)], TIMEOUT_S) == 7
     assert read(shard) == by_job(FIRST, SECOND)
     for _ in range(2):
         shard.reopen()
@@ -166,8 +167,8 @@ def test_histograms_and_start_timestamps_survive_a_restart(shard: Quiet) -> None
 
 
 def test_a_torn_record_leaves_those_before_it(shard: Quiet) -> None:
-    shard.part.write([frame(FIRST)], TIMEOUT_S)
-    shard.part.write([frame(SECOND)], TIMEOUT_S)
+    write_to(shard.part, [frame(FIRST)], TIMEOUT_S)
+    write_to(shard.part, [frame(SECOND)], TIMEOUT_S)
     shard.close()
     newest = shard.files_of_log()[-1]
     content = newest.read_bytes()
@@ -179,7 +180,7 @@ def test_a_torn_record_leaves_those_before_it(shard: Quiet) -> None:
 
 
 def test_a_deletion_removes_histograms_and_is_replayed(shard: Quiet) -> None:
-    shard.part.write([frame(FIRST), frame(SECOND)], TIMEOUT_S)
+    write_to(shard.part, [frame(FIRST), frame(SECOND)], TIMEOUT_S)
     assert shard.part.delete([[]], 0, 10, TIMEOUT_S) == 3
     written = by_job(FIRST, SECOND)
     left = {job: [entry for entry in own if entry[0] > 10] for job, own in written.items()}
@@ -189,9 +190,9 @@ def test_a_deletion_removes_histograms_and_is_replayed(shard: Quiet) -> None:
 
 
 def test_sealed_histograms_and_start_timestamps_are_read_with_those_of_the_head(shard: Quiet) -> None:
-    shard.part.write([frame(FIRST)], TIMEOUT_S)
+    write_to(shard.part, [frame(FIRST)], TIMEOUT_S)
     shard.seal(before_ms=25)
-    shard.part.write([frame(SECOND)], TIMEOUT_S)
+    write_to(shard.part, [frame(SECOND)], TIMEOUT_S)
     for _ in range(2):
         assert read(shard) == by_job(FIRST, SECOND)
         shard.reopen()

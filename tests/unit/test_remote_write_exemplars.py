@@ -21,6 +21,7 @@ from shared.errors import Internal, TooLarge
 from shared.protobuf_fields import delimited_head
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.unit.exemplar_requests import NO_MESSAGES, Exemplar, body
+from worker.series.exemplar_record import ExemplarRecord, joined
 
 SHARDS = 3
 M = {"__name__": "m"}
@@ -181,13 +182,15 @@ def test_joined_frames_have_the_exemplars_of_each(parts: list) -> None:
         expected += found(answer)
         frames += answer.parts.get(0, [])
     if frames:
-        own = exemplar_frames.joined([exemplar_frames.parse(frame) for frame in frames])
-        assert len(own) == expected.total() == own.counts.sum()
-        offsets = own.label_offsets.tolist()
-        decoded = [labels.decode(own.labels[a:b].tobytes()) for a, b in pairwise(offsets)]
+        records, series = [], []
+        for frame in frames:
+            own = exemplar_frames.parse(frame)
+            records.append(ExemplarRecord.of_columns(own, np.arange(len(own.counts)) + len(series)))
+            series += [own.data[a:b].tobytes() for a, b in zip(own.starts, own.ends, strict=True)]
+        together = joined(records)
+        assert len(together) == expected.total()
+        decoded = [labels.decode(together.labels[a:b].tobytes()) for a, b in pairwise(together.label_offsets.tolist())]
         assert Counter(decoded) == Counter({key[2]: 0 for key in expected}) + Counter(
             key[2] for key in expected.elements()
         )
-        assert {own.data[a:b].tobytes() for a, b in zip(own.starts, own.ends, strict=True)} == {
-            key[1] for key in expected
-        }
+        assert {series[row] for row in together.series.tolist()} == set(series) == {key[1] for key in expected}

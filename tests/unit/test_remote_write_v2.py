@@ -119,10 +119,10 @@ def test_a_created_timestamp_is_that_of_samples_without_one_of_their_own(is_odd:
         message.histograms.append(histogram_message(timestamp=time + 1, start_timestamp=start))
     raw = message.SerializeToString() + (b"\x78\x01" if is_odd else b"")
     answer = cut(b"\x22\x00\x22\x08__name__\x22\x01m" + delimited_head(5, len(raw)) + raw)
-    columns = sample_frames.joined([sample_frames.parse(bytes(frame)) for frame in answer.parts[0]])
-    assert columns.times_ms.tolist() == [10, 20, 11, 21]
-    assert columns.start_timestamps_ms is not None
-    assert columns.start_timestamps_ms.tolist() == [7, 9, 7, 9]
+    frames = [sample_frames.parse(bytes(frame)) for frame in answer.parts[0]]
+    assert [columns.times_ms.tolist() for columns in frames] == [[10, 20], [11, 21]]
+    starts = [columns.start_timestamps_ms for columns in frames]
+    assert [None if own is None else own.tolist() for own in starts] == [[7, 9], [7, 9]]
 
 
 def test_a_created_timestamp_out_of_range_refuses_the_samples_that_need_it() -> None:

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from coordinator.calls import WorkerReply
 from coordinator.links import Links
 from coordinator.series.groups import GROUP_FRAMES_MAX, GROUP_REQUESTS_MAX, IN_FLIGHT_MAX, SampleWrites
+from coordinator.series.lessons import NOTHING_SAID, Receipt
 from shared.config import Settings
 from shared.errors import Overloaded, Unavailable
 from shared.wire import FRAMES_MAX, Frame
@@ -21,25 +23,25 @@ class Workers:
     """Stands in for `Links`: holds every call until it is let go."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Parts, asyncio.Future[None]]] = []
+        self.calls: list[tuple[Parts, asyncio.Future[list[WorkerReply]]]] = []
         self.down: set[int] = set()
 
     def require(self, shards: Parts) -> None:
         if self.down.intersection(shards):
             raise Unavailable(f"not available: {self.down}")
 
-    async def call(self, method: str, *, parts: Parts, timeout_s: float) -> None:
+    async def call(self, method: str, *, parts: Parts, timeout_s: float) -> list[WorkerReply]:
         assert method == "series.write"
         answer = asyncio.get_running_loop().create_future()
         self.calls.append(({shard: list(frames) for shard, frames in parts.items()}, answer))
-        await answer
+        return await answer
 
     def parts(self) -> list[Parts]:
         return [parts for parts, _ in self.calls]
 
-    def answer(self, number: int, error: Exception | None = None) -> None:
+    def answer(self, number: int, error: Exception | None = None, replies: Sequence[WorkerReply] = ()) -> None:
         future = self.calls[number][1]
-        future.set_exception(error) if error is not None else future.set_result(None)
+        future.set_exception(error) if error is not None else future.set_result(list(replies))
 
 
 class Writers:
@@ -47,7 +49,7 @@ class Writers:
         self.workers = Workers()
         self._writes = SampleWrites(Settings(**cast(Any, settings)), cast(Links, self.workers))
 
-    async def start(self, *parts: Parts) -> list[asyncio.Task[None]]:
+    async def start(self, *parts: Parts) -> list[asyncio.Task[Receipt]]:
         tasks = [asyncio.create_task(self._writes.write(own)) for own in parts]
         await settle()
         return tasks
@@ -92,7 +94,7 @@ async def test_a_failure_is_told_to_all_who_went_along_and_to_no_other() -> None
     writers.workers.answer(IN_FLIGHT_MAX, Unavailable("shard 1 is down"))
     writers.workers.answer(1)
     ends = await asyncio.gather(*first, *later, return_exceptions=True)
-    assert [str(end) for end in ends] == ["shard 0 is down", "None", "shard 1 is down", "shard 1 is down"]
+    assert [str(end) for end in ends] == ["shard 0 is down", str(NOTHING_SAID), "shard 1 is down", "shard 1 is down"]
     (again,) = await writers.start({0: [b"z"]})
     writers.workers.answer(-1)
     await again

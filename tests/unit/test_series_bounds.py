@@ -19,7 +19,7 @@ from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, Quiet, m
 from worker.damage import DamageReport
-from worker.series import part as part_module
+from worker.series import writing
 from worker.series.blocks import block as blocks_module
 from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
@@ -29,6 +29,7 @@ from worker.series.index.texts import TextTable
 from worker.series.part import HEAD_OVERRUN_MAX, SeriesPart
 from worker.series.pieces import Piece, join
 from worker.series.services import SeriesServices
+from worker.series.writing import write_to
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
@@ -58,13 +59,13 @@ def opened(path: Path, **options: int) -> Iterator[SeriesPart]:
 
 def write(part: SeriesPart, at: int, timeout_s: float = TIMEOUT_S) -> int:
     cut = remote_write.cut(body([(m(i=str(i)), [(at, 1.0)]) for i in range(9)]), 1, UNLIMITED)
-    return part.write(cut.parts[0], timeout_s)
+    return write_to(part, cut.parts[0], timeout_s)
 
 
 def test_a_shards_head_is_sealed_when_it_is_larger_than_its_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_module, "HOLD_UP_S", 0.0)
+    monkeypatch.setattr(writing, "HOLD_UP_S", 0.0)
     with opened(tmp_path, shards=4, head_bytes=1 << 15) as part:
         share, woken, sealed = (1 << 15) // 4, list[int](), list[int]()
         monkeypatch.setattr(part._upkeep, "wake", lambda: woken.append(1))
@@ -90,9 +91,9 @@ def test_blocks_of_a_shard_have_their_share_of_the_space_rounded_up(tmp_path: Pa
 
 def test_a_write_is_held_up_no_longer_than_it_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     until: list[float] = []
-    monkeypatch.setattr(part_module.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(writing.time, "monotonic", lambda: 100.0)
     monkeypatch.setattr(SeriesPart, "hold_up", lambda self, give_up_s: until.append(give_up_s))
-    monkeypatch.setattr(part_module, "HOLD_UP_S", 1.0)
+    monkeypatch.setattr(writing, "HOLD_UP_S", 1.0)
     with opened(tmp_path) as part:
         write(part, 1, timeout_s=0.25)
         write(part, 2, timeout_s=9.0)

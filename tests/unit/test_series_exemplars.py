@@ -22,6 +22,7 @@ from tests.unit.exemplar_requests import Exemplar, body, held, listed
 from tests.unit.series_shard import EVERYTHING, FAR_MS, TIMEOUT_S, A, B, Quiet, m
 from worker.series import exemplars, verify
 from worker.series.exemplar_record import ExemplarRecord
+from worker.series.writing import write_to
 from worker.storage.rows import check as store_check
 from worker.storage.rows.damage import StoreDamaged
 
@@ -33,7 +34,7 @@ class Shard(Quiet):
     def send(self, *series: tuple[dict[str, str], list[tuple[int, float]], list[Exemplar]]) -> None:
         cut = remote_write.cut(body(series), 1, UNLIMITED)
         assert not cut.refused
-        self.part.write(cut.parts[0], TIMEOUT_S)
+        write_to(self.part, cut.parts[0], TIMEOUT_S)
 
     def exemplars(self, job: str, *exemplars: Exemplar) -> None:
         self.send((m(job=job), [(T0, 1.0)], list(exemplars)))

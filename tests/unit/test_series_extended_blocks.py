@@ -19,6 +19,7 @@ from worker.series.blocks import block as block_module
 from worker.series.blocks import seal
 from worker.series.growing_histograms import HistogramsSoFar
 from worker.series.head import NEVER
+from worker.series.writing import write_to
 
 ONE = NativeHistogram(schema=1, count=3.0, sum=0.5, positive={0: 1.0, 1: 2.0})
 times = st.integers(0, 20) | st.integers(0, 5000)
@@ -47,7 +48,7 @@ def texts(written: Written) -> dict[str, list[tuple[int, str, int]]]:
 
 
 def write(shard: Quiet, written: Written, entries: list[tuple[str, int, Value, int]]) -> None:
-    shard.part.write([frame([(job, [(time, value, start)]) for job, time, value, start in entries])], TIMEOUT_S)
+    write_to(shard.part, [frame([(job, [(time, value, start)]) for job, time, value, start in entries])], TIMEOUT_S)
     for job, time, value, start in entries:
         written.setdefault(job, {})[time] = value, start
 

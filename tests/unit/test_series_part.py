@@ -19,6 +19,7 @@ from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, B, Shard, m
 from worker.queries.source import ShardSource
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
+from worker.series.writing import write_to
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
@@ -152,14 +153,14 @@ def test_concurrent_writes_and_reads_lose_and_invent_nothing(shard: Shard) -> No
 
 def test_a_write_gives_up_when_its_turn_does_not_come(shard: Shard) -> None:
     with shard.part.turn.exclusive(1.0), pytest.raises(DeadlineExceeded, match="busy"):
-        shard.part.write(remote_write.cut(body([(m(job="a"), [(1, 1.0)])]), 1, UNLIMITED).parts[0], 0.01)
+        write_to(shard.part, remote_write.cut(body([(m(job="a"), [(1, 1.0)])]), 1, UNLIMITED).parts[0], 0.01)
     shard.write([(m(job="b"), [(1, 1.0)])])
     assert shard.samples() == {B: [(1, 1.0)]}
 
 
 def test_a_body_that_is_not_canonical_is_an_internal_error(shard: Shard) -> None:
     with pytest.raises(Internal):
-        shard.part.write([body([([("b", "x"), ("__name__", "m")], [(1, 1.0)])])], TIMEOUT_S)
+        write_to(shard.part, [body([([("b", "x"), ("__name__", "m")], [(1, 1.0)])])], TIMEOUT_S)
 
 
 def test_several_shards_are_one_source(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_several_shards_are_one_source(tmp_path: Path) -> None:
         parts.append(part)
     cut = remote_write.cut(body([(m(i=str(i)), [(1, float(i)), (2, -1.0)]) for i in range(100)]), 3, UNLIMITED)
     for number, bodies in cut.parts.items():
-        parts[number].write(bodies, TIMEOUT_S)
+        write_to(parts[number], bodies, TIMEOUT_S)
     child = Symbols(services.symbols)
     selection = ShardSource(parts).select([Matcher("i", "!=", "7")], 0, 9, child)
     assert selection.labels.size == 99

@@ -16,8 +16,7 @@ from shared.config import Settings
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.promql.ast import Matcher
 from tests.unit.series_shard import FAR_MS, TIMEOUT_S, WINDOW_MS, A, Quiet, m
-from worker.series import part as part_module
-from worker.series import upkeep
+from worker.series import upkeep, writing
 from worker.series.blocks import retention
 from worker.series.blocks.archive import LEFT_OVER
 from worker.series.blocks.retention import SETTLE_MS, WallClock
@@ -80,7 +79,7 @@ def test_a_shard_is_sealed_while_another_one_is_merged_for_long(
 def test_writes_and_deletions_are_refused_when_the_head_is_over_its_bound_though_nothing_is_being_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_module, "HOLD_UP_S", 0.05)
+    monkeypatch.setattr(writing, "HOLD_UP_S", 0.05)
     monkeypatch.setitem(Quiet.options, "head_bytes", 1 << 13)
     shard = Quiet(tmp_path)
     accepted = 0
@@ -104,7 +103,7 @@ def test_writes_and_deletions_are_refused_when_the_head_is_over_its_bound_though
 def test_a_write_waits_for_a_head_over_its_bound_that_is_sealed_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part_module, "HOLD_UP_S", 20.0)
+    monkeypatch.setattr(writing, "HOLD_UP_S", 20.0)
     monkeypatch.setitem(Quiet.options, "head_bytes", 1 << 12)
     shard = Quiet(tmp_path)
     shard.write([(m(job="a"), [(i, 1.0) for i in range(0, 4000, 2)])])

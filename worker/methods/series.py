@@ -24,12 +24,12 @@ from shared.messages.series import (
     TextsReply,
     WriteReply,
 )
-from shared.wire import Reply, Request, pack, unpack
+from shared.wire import Frame, Reply, Request, pack, unpack
 from worker.methods.method import Method, check
 from worker.series.exemplar_record import ExemplarRecord, joined
 from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids, distinct
-from worker.series.part import write
+from worker.series.writing import write
 from worker.shard import Shard
 
 T = TypeVar("T")
@@ -39,9 +39,21 @@ VALUES_AT_ONCE = 1 << 14
 
 
 def _write(shards: Mapping[int, Shard], request: Request) -> Reply:
-    """Store each shard's samples; returns when all are durable (see `part.write`)."""
-    bodies = {shard.series: request.parts[number] for number, shard in shards.items()}
-    return Reply(pack(WriteReply(write(bodies, request.time_left))))
+    """Store each shard's samples; returns when all are durable (see `writing.write`)."""
+    stored = write({shard.series: request.parts[number] for number, shard in shards.items()}, request.time_left)
+    reply, frames = WriteReply(stored.samples), list[Frame]()
+    for number, shard in shards.items():
+        numbers = enumerate(stored.numbers.get(shard.series, ()))
+        given = {position: series for position, series in numbers if series is not None}
+        stale = [position for position, is_stale in enumerate(stored.stale[shard.series]) if is_stale]
+        if given or stale:
+            reply.epochs[number] = shard.series.epoch
+        if stale:
+            reply.stale[number] = stale
+        if given:
+            reply.numbered[number] = list(given)
+            frames += [series.astype(np.int32).data for series in given.values()]
+    return Reply(pack(reply), frames)
 
 
 def _delete(shards: Mapping[int, Shard], request: Request) -> Reply:

@@ -1,24 +1,56 @@
-"""What a write brings to a shard, as columns: samples, and exemplars."""
+"""What a write brings to a shard: samples and exemplars."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from shared import exemplar_frames, sample_frames
+import numpy as np
+from numpy.typing import NDArray
+
+from shared import exemplar_frames, reference_frames, sample_frames
 from shared.exemplar_frames import ExemplarColumns
+from shared.reference_frames import ReferenceColumns
 from shared.sample_frames import SampleColumns
 from shared.wire import Frame
+from worker.series import exemplar_record, sample_record
+from worker.series.exemplar_record import ExemplarRecord
+from worker.series.index.index import Index
+from worker.series.sample_record import Written
 
-Arrival = SampleColumns | ExemplarColumns
+Columns = SampleColumns | ExemplarColumns | ReferenceColumns
 
 
-def parse(frame: Frame) -> Arrival:
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """One frame as it came, and the numbers of the series of its runs, int64[runs], once the index has given them."""
+
+    columns: Columns
+    series: NDArray[np.int64] | None = None
+
+    def resolve(self, index: Index) -> None:
+        """Ask the index for the numbers. The caller has its lock."""
+        columns = self.columns
+        if isinstance(columns, ReferenceColumns):
+            self.series = columns.series
+        else:
+            self.series = index.resolve(columns.data, columns.starts, columns.ends, columns.hashes)
+
+
+def parse(frame: Frame) -> Columns:
     """The content of one frame of `series.write`. Raises Internal for anything else."""
+    if reference_frames.is_references(frame):
+        return reference_frames.parse(frame)
     return exemplar_frames.parse(frame) if exemplar_frames.is_exemplars(frame) else sample_frames.parse(frame)
 
 
-def joined(arrivals: Sequence[Arrival]) -> tuple[SampleColumns | None, ExemplarColumns | None]:
-    """All samples, and all exemplars, in their order; None where there are none."""
-    samples = [arrival for arrival in arrivals if isinstance(arrival, SampleColumns)]
-    exemplars = [arrival for arrival in arrivals if isinstance(arrival, ExemplarColumns)]
-    return sample_frames.joined(samples) if samples else None, exemplar_frames.joined(exemplars) if exemplars else None
+def joined(arrivals: Sequence[Arrival]) -> tuple[Written | None, ExemplarRecord | None]:
+    """All samples, and all exemplars, of resolved arrivals in their order; None where there are none."""
+    samples, exemplars = list[Written](), list[ExemplarRecord]()
+    for arrival in arrivals:
+        assert arrival.series is not None
+        if isinstance(arrival.columns, ExemplarColumns):
+            exemplars.append(ExemplarRecord.of_columns(arrival.columns, arrival.series))
+        else:
+            samples.append(Written.of_columns(arrival.columns, arrival.series))
+    return sample_record.joined(samples) if samples else None, exemplar_record.joined(exemplars) if exemplars else None

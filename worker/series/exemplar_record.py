@@ -70,6 +70,8 @@ class ExemplarRecord:
 
 def joined(records: Sequence[ExemplarRecord]) -> ExemplarRecord:
     """The exemplars of all records, one record after another."""
+    if len(records) == 1:
+        return records[0]
     return ExemplarRecord(
         np.concatenate([record.series for record in records]),
         np.concatenate([record.times_ms for record in records]),

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.errors import DeadlineExceeded, Unavailable
+from shared.errors import DeadlineExceeded, Internal, Unavailable
 from shared.labels import Symbols
 from shared.promql.ast import Matcher
 from shared.promql.model import Samples
 from shared.promql.regex import unchecked
-from shared.sample_frames import SampleColumns
-from shared.wire import Frame
+from shared.reference_frames import ReferenceColumns, new_epoch
 from worker.damage import DamageReport
-from worker.series.arrivals import Arrival, joined, parse
+from worker.series.arrivals import Arrival, Columns, joined
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import CorruptBlock
 from worker.series.blocks.layers import Tombstone
@@ -28,8 +27,8 @@ from worker.series.exemplars import Exemplars
 from worker.series.index.lookup import Lookup
 from worker.series.index.postings import Ids
 from worker.series.index.registry import Registry
-from worker.series.ingest import Committed, Turn
-from worker.series.journal import Deletion, Journal, PendingRecord, Staged, Written
+from worker.series.ingest import Turn
+from worker.series.journal import Deletion, Journal, PendingRecord, Staged
 from worker.series.loading import carry_out, load_labels, replay
 from worker.series.metadata import Metadata
 from worker.series.pieces import Piece, join
@@ -43,8 +42,8 @@ DELETE_SERIES = 1024
 """A deletion counts the samples of this many series at a time."""
 HEAD_OVERRUN_MAX = 4
 """Writes are refused when the head is this many times as large as a head that is due to be sealed."""
-HOLD_UP_S, HOLD_UP_POLL_S = 1.0, 0.01
-"""How long a write waits for such a head to be sealed before it is refused, and the pause between two checks."""
+HOLD_UP_POLL_S = 0.01
+"""The pause between two checks of whether a head has been sealed."""
 
 
 class SeriesPart:
@@ -63,6 +62,8 @@ class SeriesPart:
         wal: JournalStream,
         damage: DamageReport | None = None,
     ) -> None:
+        self.epoch = new_epoch()
+        """Of the numbers that the index gives to series (`shared.reference_frames`)."""
         self._damage = DamageReport() if damage is None else damage
         self._store = store
         self.services = services
@@ -144,10 +145,6 @@ class SeriesPart:
         """End the background work. Nothing else is left to do, because every write is journaled before it is
         answered."""
         self._upkeep.stop()
-
-    def write(self, bodies: Sequence[Frame], timeout_s: float) -> int:
-        """Store the samples and exemplars of these frames. Returns the number of samples: see the function `write`."""
-        return write({self: bodies}, timeout_s)
 
     def delete(self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, timeout_s: float) -> int:
         """Delete the samples and exemplars with start ≤ t ≤ end of the series that any selector matches. Returns the
@@ -267,6 +264,18 @@ class SeriesPart:
         below, recent = self._around_damage(pieces)
         return join([*below, Piece.of(recent)], len(ids)) if below else recent
 
+    def is_stale(self, columns: Columns) -> bool:
+        """Whether a frame has numbers of series that an earlier opening of this shard gave. Raises Internal for numbers
+        that this one has not given."""
+        if not isinstance(columns, ReferenceColumns):
+            return False
+        if columns.epoch != self.epoch:
+            return True
+        number, series = int(columns.series.max(initial=-1)), len(self.contents.index)
+        if number >= series:
+            raise Internal(f"a frame for series.write has a series {number}; the shard has {series}")
+        return False
+
     def damage(self, start_ms: int, end_ms: int) -> list[str]:
         """What answers about start ≤ t ≤ end lack: one text for each damaged block."""
         return self.contents.layers.damage(start_ms, end_ms)
@@ -312,9 +321,9 @@ class SeriesPart:
         """
         contents = self.contents
         self._refuse_overrun()
-        samples, exemplars = joined(arrivals)
         with contents.lock:
-            ids, exemplar_ids = (self._resolved(columns) for columns in (samples, exemplars))
+            for arrival in arrivals:
+                arrival.resolve(contents.index)
             series = len(contents.index)
             if series > len(contents.permanent):
                 contents.head.extend(series)
@@ -327,22 +336,14 @@ class SeriesPart:
             self._store.write(batch)
             self._series_staged = series
         permanent = contents.permanent.data
+        samples, exemplars = joined(arrivals)
         records = []
-        written = exemplar_record = None
         if samples is not None:
-            written = Written.of_columns(samples, ids)
-            records.append(self.journal.entry(written.of(permanent[ids])))
+            records.append(self.journal.entry(samples.of(permanent[samples.series])))
         if exemplars is not None:
-            exemplar_record = ExemplarRecord.of_columns(exemplars, ids=exemplar_ids)
-            records.append(self.journal.entry(exemplar_record.of(permanent[exemplar_record.series])))
+            records.append(self.journal.entry(exemplars.of(permanent[exemplars.series])))
         assert records, "a write has samples or exemplars"
-        return Staged(written, exemplar_record), records
-
-    def _resolved(self, columns: Arrival | None) -> Ids:
-        """int64[runs]: the numbers of the series. The caller has the lock of the contents."""
-        if columns is None:
-            return np.zeros(0, dtype=np.int64)
-        return self.contents.index.resolve(columns.data, columns.starts, columns.ends, columns.hashes)
+        return Staged(samples, exemplars), records
 
     def sync(self) -> None:
         """Make new series durable before a record refers to them, whatever the durability of samples is. Otherwise a
@@ -369,25 +370,3 @@ class SeriesPart:
         self._samples_in += len(rows)
         if head_bytes > self._head_bytes_max:
             self._upkeep.wake()
-
-
-def write(bodies: Mapping[SeriesPart, Sequence[Frame]], timeout_s: float) -> int:
-    """Store the samples and exemplars of these frames (shared.sample_frames, shared.exemplar_frames) in their parts,
-    which belong to one process. Returns the number of samples.
-
-    When this returns, every later read sees them, and, unless the durability is "buffered", they survive the loss of
-    power. When it raises, no sample of the failed part is visible; after a restart, some or all of them may be.
-    Writing them again changes nothing, so the whole of a failed write should be repeated.
-    """
-    rounds = next(iter(bodies)).services.rounds
-    arrivals: dict[Committed[Staged], list[Arrival]] = {}
-    with rounds.coming():
-        for part, frames in bodies.items():
-            arrivals[part] = [parse(frame) for frame in frames]
-    give_up_s = time.monotonic() + min(HOLD_UP_S, timeout_s)
-    for part in bodies:
-        part.hold_up(give_up_s)
-    delay_s = max((part.commit_delay_s for part in bodies), default=0.0)
-    rounds.add(arrivals, timeout_s, delay_s)
-    every = (arrival for part_arrivals in arrivals.values() for arrival in part_arrivals)
-    return sum(len(arrival.times_ms) for arrival in every if isinstance(arrival, SampleColumns))

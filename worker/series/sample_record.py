@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shared import start_timestamps
 from shared.histograms import references
 from shared.histograms.packed import PackedHistograms, aligned_words
+from shared.histograms.packed import joined as joined_histograms
+from shared.reference_frames import ReferenceColumns
 from shared.sample_frames import SampleColumns
 from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
@@ -33,11 +37,10 @@ class Written:
     histograms: PackedHistograms | None = None
 
     @classmethod
-    def of_columns(cls, columns: SampleColumns, series: NDArray[np.int64]) -> Written:
+    def of_columns(cls, columns: SampleColumns | ReferenceColumns, series: NDArray[np.int64]) -> Written:
         """What came on the wire. `series` int64[runs]: the ids."""
-        return cls(
-            series, columns.counts, columns.times_ms, columns.values, columns.start_timestamps_ms, columns.histograms
-        )
+        histograms = columns.histograms if isinstance(columns, SampleColumns) else None
+        return cls(series, columns.counts, columns.times_ms, columns.values, columns.start_timestamps_ms, histograms)
 
     @property
     def is_extended(self) -> bool:
@@ -88,6 +91,25 @@ class Written:
         if self.histograms is not None:  # as they came
             histogram_bytes, histograms = self.histograms.nbytes, self.histograms.bytes()
         return [_EXTENSION.pack(len(starts) // 8, histogram_bytes), *samples, starts, *histograms, *runs]
+
+
+def joined(parts: Sequence[Written]) -> Written:
+    """The runs of all parts, one part after another."""
+    if len(parts) == 1:
+        return parts[0]
+    values, rows = [], 0
+    for part in parts:
+        values.append(part.values if part.histograms is None else references.shifted(part.values, rows))
+        rows += 0 if part.histograms is None else len(part.histograms)
+    batches = [part.histograms for part in parts if part.histograms is not None]
+    return Written(
+        np.concatenate([part.series for part in parts]),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.times_ms for part in parts]),
+        np.concatenate(values),
+        start_timestamps.joined([(len(part.times_ms), part.start_timestamps_ms) for part in parts]),
+        joined_histograms(batches) if batches else None,
+    )
 
 
 def decode(data: Frame, runs: int, samples: int, *, is_extended: bool) -> Written:

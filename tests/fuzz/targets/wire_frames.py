@@ -13,7 +13,7 @@ import numpy as np
 from coordinator.series import remote_write
 from loadtest.harness.memory_source import MemorySource
 from proto import cluster_pb2
-from shared import exemplar_frames, log_blocks, sample_frames, wire
+from shared import exemplar_frames, log_blocks, reference_frames, sample_frames, wire
 from shared.histograms import references
 from shared.labels import LabelFrame, Symbols
 from shared.messages import exchange
@@ -27,6 +27,9 @@ from tests.fuzz.targets.remote_write import LIMITS, bodies
 from tests.histogram_batches import batch_of
 from tests.oracle_native_histograms import NativeHistogram
 from worker.queries.evaluation import answer
+from worker.series import exemplar_record, sample_record
+from worker.series.exemplar_record import ExemplarRecord
+from worker.series.sample_record import Written
 
 ANY = (Exception,)
 ID = b"12345678"
@@ -47,12 +50,19 @@ def _register(data: bytes) -> None:
 
 def _samples(data: bytes) -> None:
     columns = sample_frames.parse(data)
-    together = sample_frames.joined([columns, columns])
+    together = sample_record.joined([Written.of_columns(columns, np.arange(len(columns.counts)))] * 2)
     assert references.refer_into(together.values, 0 if together.histograms is None else len(together.histograms))
 
 
 def _exemplars(data: bytes) -> None:
-    exemplar_frames.joined([exemplar_frames.parse(data)] * 2)
+    columns = exemplar_frames.parse(data)
+    exemplar_record.joined([ExemplarRecord.of_columns(columns, np.arange(len(columns.counts)))] * 2)
+
+
+def _references(data: bytes) -> None:
+    columns = reference_frames.parse(data)
+    together = sample_record.joined([Written.of_columns(columns, columns.series)] * 2)
+    assert len(together.rows()) == len(together.times_ms)
 
 
 def _value(data: bytes) -> None:
@@ -152,6 +162,12 @@ def _sample_frames() -> Iterator[bytes]:
             yield from (bytes(frame) for frame in frames if not exemplar_frames.is_exemplars(frame))
 
 
+def _reference_frames() -> Iterator[bytes]:
+    for starts in ((), (7, 9, 0)):
+        words = [reference_frames.MARK, 5, 2, 3, len(starts), 1 | 1 << 32, 4 | 2 << 32, 10, 10, 20, 0, 0, 0, *starts]
+        yield np.array(words, dtype=np.int64).tobytes()
+
+
 def _exemplar_frames() -> Iterator[bytes]:
     for body in bodies():
         for frames in remote_write.cut(body, 1, LIMITS).parts.values():
@@ -163,6 +179,7 @@ TARGETS = [
     Target("wire-reply", _reply, _replies, refusals=ANY),
     Target("wire-register", _register, _registrations, refusals=ANY),
     Target("wire-samples", _samples, _sample_frames, refusals=ANY),
+    Target("wire-references", _references, _reference_frames, refusals=ANY),
     Target("wire-exemplars", _exemplars, _exemplar_frames, refusals=ANY),
     Target("wire-value", _value, _values, refusals=ANY),
     Target("wire-records", _records, _frames_of_records, refusals=ANY),

@@ -24,6 +24,7 @@ from worker.series.head import NEVER
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices
+from worker.series.writing import write_to
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.store import Store
 from worker.storage.wal.log import SERIES, WriteAheadLog
@@ -74,7 +75,7 @@ class Part(Shard):
 
     def write(self, series: list[Series]) -> int:
         cut = remote_write.cut(exemplars.body(series), 1, UNLIMITED)
-        return self.part.write([*cut.parts[0], *histograms.frames(series)], TIMEOUT_S)
+        return write_to(self.part, [*cut.parts[0], *histograms.frames(series)], TIMEOUT_S)
 
     def held(self) -> Samples:
         return histograms.held(self)

@@ -1,0 +1,256 @@
+"""Series sent by number: no sample is ever stored with the wrong series, whatever shards and senders do meanwhile."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.series import lessons, remote_write, remote_write_v2, series_references
+from coordinator.series.known_labels import KnownLabels
+from coordinator.series.lessons import NOTHING_SAID, Receipt
+from coordinator.series.remote_write import Cut
+from coordinator.series.series_references import _ROW_BYTES, UNUSED_MINUTES, SeriesReferences
+from loadtest.harness.remote_write_bodies import UNLIMITED, body, body_v2
+from shared import labels, reference_frames, sample_frames
+from shared.errors import Internal
+
+SHARDS = 3
+SERIES = 12
+BYTES_MAX = 1 << 30
+
+Entry = tuple[int, list[tuple[int, float]]]
+
+
+def labels_of(number: int) -> dict[str, str]:
+    """Label sets of different lengths, some of which begin like others."""
+    every = {
+        "__name__": "m" * (1 + number % 3),
+        "a": str(number // 4),
+        "b": "x" * (number % 4),
+        "c": "1" * (number % 2),
+    }
+    return {name: value for name, value in every.items() if value}
+
+
+def pairs_of(number: int) -> list[tuple[str, str]]:
+    return sorted(labels_of(number).items())
+
+
+class Shards:
+    """Stand in for the workers: what was stored, by label bytes and time, and the numbers of each opening."""
+
+    def __init__(self) -> None:
+        self.stored: dict[tuple[bytes, int], float] = {}
+        self.by_number = 0
+        self._epochs = [0] * SHARDS
+        self._numbers: list[dict[bytes, int]] = [{} for _ in range(SHARDS)]
+        for shard in range(SHARDS):
+            self.reopen(shard)
+
+    def reopen(self, shard: int) -> None:
+        """Another opening gives other numbers."""
+        self._epochs[shard] = reference_frames.new_epoch()
+        known = list(self._numbers[shard])
+        random.shuffle(known)
+        self._numbers[shard] = {label_bytes: number for number, label_bytes in enumerate(known)}
+
+    def write(self, parts: dict) -> Receipt:
+        epochs, stale, given = {}, set(), {}
+        for shard, frames in parts.items():
+            own = self._numbers[shard]
+            for place, frame in enumerate(frames):
+                if reference_frames.is_references(frame):
+                    columns = reference_frames.parse(bytes(frame))
+                    if columns.epoch != self._epochs[shard]:
+                        stale.add((shard, place))
+                        epochs[shard] = self._epochs[shard]
+                        continue
+                    every = list(own)
+                    series = [every[number] for number in columns.series.tolist()]
+                    self.by_number += len(series)
+                else:
+                    columns = sample_frames.parse(bytes(frame))
+                    ends = zip(columns.starts.tolist(), columns.ends.tolist(), strict=True)
+                    series = [columns.data[begin:end].tobytes() for begin, end in ends]
+                    numbers = [own.setdefault(label_bytes, len(own)) for label_bytes in series]
+                    given[shard, place] = np.array(numbers, dtype=np.int32)
+                    epochs[shard] = self._epochs[shard]
+                at = 0
+                for label_bytes, count in zip(series, columns.counts.tolist(), strict=True):
+                    for i in range(at, at + count):
+                        self.stored[label_bytes, int(columns.times_ms[i])] = float(columns.values[i])
+                    at += count
+        return Receipt(epochs, frozenset(stale), given) if epochs else NOTHING_SAID
+
+
+class Coordinator:
+    """Cuts, sends and learns as `coordinator.api.write` does; what it learns from a request may come late."""
+
+    def __init__(self, rows: int) -> None:
+        self.shards = Shards()
+        self.references = SeriesReferences(rows * _ROW_BYTES, SHARDS)
+        self.known_labels = KnownLabels(1 << 20)
+        self.pending: list[tuple[Cut, Receipt]] = []
+        self.expected: dict[tuple[bytes, int], float] = {}
+
+    def send(self, entries: list[Entry], version: int, *, odd: bool) -> None:
+        series = [(labels_of(number) if version == 2 else pairs_of(number), samples) for number, samples in entries]
+        if odd and version == 1:
+            series = [(list(reversed(pairs)) if i % 2 else pairs, samples) for i, (pairs, samples) in enumerate(series)]
+        raw = body(series) if version == 1 else body_v2(series)
+        cut = self.cut(raw, version, self.references)
+        receipt = self.shards.write(cut.parts)
+        stale = {shard for shard, _ in receipt.stale}
+        if stale:
+            again = self.cut(raw, version, remote_write.KEEPS_NONE).parts
+            assert not self.shards.write({shard: again[shard] for shard in stale}).stale
+        self.pending.append((cut, receipt))
+        for number, samples in entries:
+            label_bytes = labels.encode(tuple(pairs_of(number)))
+            self.expected.update({(label_bytes, time): value for time, value in samples})
+
+    def cut(self, raw: bytes, version: int, references: SeriesReferences) -> Cut:
+        if version == 1:
+            return remote_write.cut(raw, SHARDS, UNLIMITED, references)
+        surveyed = remote_write_v2.survey(raw, UNLIMITED, BYTES_MAX, (), self.known_labels, references)
+        return remote_write_v2.cut(surveyed, SHARDS, UNLIMITED)
+
+    def learn(self, which: int) -> None:
+        if self.pending:
+            cut, receipt = self.pending.pop(which % len(self.pending))
+            lessons.learn(cut.lessons, self.references, receipt)
+
+
+@st.composite
+def entry_lists(draw: st.DrawFn) -> list[Entry]:
+    """Series of a request, most of them in the order of all, each once; a time has one value in it."""
+    numbers = draw(st.lists(st.integers(0, SERIES - 1), min_size=1, max_size=SERIES, unique=True))
+    if draw(st.booleans()):
+        numbers.sort()
+    times = st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True)
+    return [(number, [(time, draw(st.floats(-9, 9))) for time in draw(times)]) for number in numbers]
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), entry_lists(), st.sampled_from([1, 2]), st.booleans()),
+        st.tuples(st.just("send and learn"), entry_lists(), st.sampled_from([1, 2]), st.just(False)),
+        st.tuples(st.just("learn"), st.integers(0, 9)),
+        st.tuples(st.just("reopen"), st.integers(0, SHARDS - 1)),
+        st.tuples(st.just("minutes"), st.integers(1, 2 * UNUSED_MINUTES)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps, st.sampled_from([0, 1, 3, 7, 100]))
+def test_every_sample_is_stored_with_its_own_series(history: list, rows: int) -> None:
+    coordinator, minute = Coordinator(rows), [100]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(series_references, "_minute", lambda: minute[0])
+        for what, *given_ in history:
+            if what == "learn":
+                coordinator.learn(*given_)
+            elif what == "reopen":
+                coordinator.shards.reopen(*given_)
+            elif what == "minutes":
+                minute[0] += given_[0]
+            else:
+                entries, version, odd = given_
+                coordinator.send(entries, version, odd=odd)
+                if what == "send and learn":
+                    coordinator.learn(-1)
+            assert coordinator.shards.stored == coordinator.expected
+
+
+def every_series(time: int) -> list[Entry]:
+    return [(number, [(time, float(number))]) for number in range(SERIES)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_series_travels_by_number_from_its_second_request_on(version: int) -> None:
+    coordinator = Coordinator(100)
+    for time in range(4):
+        coordinator.send(every_series(time), version, odd=False)
+        coordinator.learn(0)
+        assert coordinator.shards.by_number == time * SERIES
+    coordinator.send(every_series(9), 3 - version, odd=False)  # in the other version too
+    assert coordinator.shards.by_number == 4 * SERIES
+
+
+def test_after_a_shard_was_opened_anew_its_series_are_sent_whole_once() -> None:
+    coordinator = Coordinator(100)
+    for time in range(2):
+        coordinator.send(every_series(time), 1, odd=False)
+        coordinator.learn(0)
+    coordinator.shards.reopen(1)
+    counts = []
+    for time in range(2, 6):
+        before = coordinator.shards.by_number
+        coordinator.send(every_series(time), 1, odd=False)
+        coordinator.learn(0)
+        counts.append(coordinator.shards.by_number - before)
+    of_shard = SERIES - counts[0]
+    assert 0 < of_shard < SERIES
+    # It learns from requests that it has cut with labels: those after the one that found the numbers stale.
+    assert counts == [SERIES - of_shard, SERIES - of_shard, SERIES, SERIES]
+    assert coordinator.shards.stored == coordinator.expected
+
+
+def test_a_late_answer_of_an_earlier_opening_teaches_nothing_wrong() -> None:
+    coordinator = Coordinator(100)
+    coordinator.send(every_series(0), 1, odd=False)
+    for shard in range(SHARDS):
+        coordinator.shards.reopen(shard)
+    coordinator.send(every_series(1), 1, odd=False)
+    coordinator.learn(1)
+    coordinator.learn(0)  # the first answer comes last
+    for time in range(2, 6):
+        coordinator.send(every_series(time), 1, odd=False)
+        coordinator.learn(0)
+        assert coordinator.shards.stored == coordinator.expected
+
+
+def test_unused_series_make_room_and_used_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    minute = [100]
+    monkeypatch.setattr(series_references, "_minute", lambda: minute[0])
+    coordinator = Coordinator(6)
+
+    def send(numbers: range) -> int:
+        before = coordinator.shards.by_number
+        coordinator.send([(number, [(minute[0], 1.0)]) for number in numbers], 1, odd=False)
+        coordinator.learn(0)
+        return coordinator.shards.by_number - before
+
+    assert [send(range(6)), send(range(6))] == [0, 6]
+    assert [send(range(6, 12)) for _ in range(3)] == [0, 0, 0]  # no room, and those that are there may be needed
+    minute[0] += UNUSED_MINUTES + 1
+    assert send(range(3)) == 3
+    assert [send(range(6, 12)) for _ in range(2)] == [0, 3]
+    assert send(range(3)) == 3
+    assert coordinator.references.bytes < 6 * _ROW_BYTES + 4096
+    assert coordinator.shards.stored == coordinator.expected
+
+
+def test_what_differs_from_a_known_series_by_a_byte_is_another_series() -> None:
+    coordinator = Coordinator(100)
+    coordinator.send([(0, [(0, 1.0)])], 1, odd=False)
+    coordinator.learn(0)
+    base = dict(pairs_of(0))
+    others = [{**base, "a": "1"}, {**base, "zz": "0"}, {**base, "__name__": "n"}, {"__name__": "m"}]
+    cut = remote_write.cut(body([(other, [(1, 2.0)]) for other in others]), SHARDS, UNLIMITED, coordinator.references)
+    assert cut.known_series == 0
+    assert cut.samples == len(others)
+
+
+@pytest.mark.parametrize(
+    "words", [[5, 1, 1, 0, 0, 1, 2], [5, 1, 2, 0, 1 << 32, 1, 2, 0, 0], [5, 1, 1, 2, 1 << 32, 1, 0]]
+)
+def test_what_is_no_frame_of_numbers_is_an_internal_error(words: list[int]) -> None:
+    with pytest.raises(Internal, match="reference_frames"):
+        reference_frames.parse(np.array([reference_frames.MARK, *words], dtype=np.int64).tobytes())
