@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numba import types
@@ -89,29 +90,34 @@ def _read_row(
 
 
 @inlined(allocates=False)
-def _has_samples(row: np.ndarray, is_known: bool) -> bool:
-    return row[STATUS] == PLAIN and row[SAMPLES] > 0 and (row[NUMBERED] > 0) == is_known
+def _group(row: np.ndarray, label_hash: np.uint64, shards: int) -> int:
+    """Of a series with samples: its shard, plus `shards` if its number is known. Of any other row -1."""
+    if row[STATUS] != PLAIN or row[SAMPLES] == 0:
+        return np.int64(-1)
+    shard = np.int64(label_hash % np.uint64(shards))
+    return shard + shards if row[NUMBERED] > 0 else shard
 
 
-@kernel(types.void(_TABLE, _HASHES, types.boolean, _TABLE), first=True, allocates=False)
-def _count(table: np.ndarray, hashes: np.ndarray, is_known: bool, totals: np.ndarray) -> None:
-    """`totals` (zeros before): how many series, samples and label bytes each shard has."""
+@kernel(types.void(_TABLE, _HASHES, _TABLE), first=True, allocates=False)
+def _count(table: np.ndarray, hashes: np.ndarray, totals: np.ndarray) -> None:
+    """`totals` (zeros before): how many series, samples and label bytes each group has."""
     for i in range(len(table)):
-        if _has_samples(table[i], is_known):
-            total = totals[np.int64(hashes[i] % np.uint64(len(totals)))]
+        group = _group(table[i], hashes[i], len(totals) // 2)
+        if group >= 0:
+            total = totals[group]
             total[0] += 1
             total[1] += table[i, SAMPLES]
             total[2] += table[i, LABELS_END] - table[i, LABELS]
 
 
-@kernel(types.void(_TABLE, _HASHES, types.boolean, _INTS, _INTS), first=True, allocates=False)
-def _sort(table: np.ndarray, hashes: np.ndarray, is_known: bool, next_at: np.ndarray, order: np.ndarray) -> None:
-    """`order`: the rows by shard, in their order within each; next_at[shard]: where its first one goes."""
+@kernel(types.void(_TABLE, _HASHES, _INTS, _INTS), first=True, allocates=False)
+def _sort(table: np.ndarray, hashes: np.ndarray, next_at: np.ndarray, order: np.ndarray) -> None:
+    """`order`: the rows by group, in their order within each; next_at[group]: where its first one goes."""
     for i in range(len(table)):
-        if _has_samples(table[i], is_known):
-            shard = np.int64(hashes[i] % np.uint64(len(next_at)))
-            order[next_at[shard]] = i
-            next_at[shard] += 1
+        group = _group(table[i], hashes[i], len(next_at) // 2)
+        if group >= 0:
+            order[next_at[group]] = i
+            next_at[group] += 1
 
 
 @inlined(allocates=False)
@@ -222,41 +228,56 @@ def _fill_references(
         first += series
 
 
-def sort(walk: Walk, shards: int, *, is_known: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The PLAIN series with samples of a walk, by shard, whose numbers are known, or those of which they are not:
-    (int64[n], their rows; int64[shards, 3], how many series, samples and bytes of labels each shard has)."""
-    totals = np.zeros((shards, 3), dtype=np.int64)
-    _count(walk.table, walk.hashes, is_known, totals)
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a walk by shard: `order` int64[n]; `totals` int64[shards, 3], how many of these series each shard has,
+    how many samples, and how many bytes of labels."""
+
+    order: NDArray[np.int64]
+    totals: NDArray[np.int64]
+
+    @property
+    def samples(self) -> int:
+        return int(self.totals[:, 1].sum())
+
+
+def sort(walk: Walk, shards: int) -> tuple[Rows, Rows]:
+    """The PLAIN series with samples of a walk: those of which the labels are sent, and those with known numbers."""
+    totals = np.zeros((2 * shards, 3), dtype=np.int64)
+    _count(walk.table, walk.hashes, totals)
     ends = np.cumsum(totals[:, 0])
     order = np.empty(ends[-1], dtype=np.int64)
-    if len(order):
-        _sort(walk.table, walk.hashes, is_known, ends - totals[:, 0], order)
-    return order, totals
+    _sort(walk.table, walk.hashes, ends - totals[:, 0], order)
+    whole = ends[shards - 1]
+    return Rows(order[:whole], totals[:shards]), Rows(order[whole:], totals[shards:])
 
 
-def frames(walk: Walk, order: NDArray[np.int64], totals: NDArray[np.int64]) -> Iterator[tuple[int, Frame]]:
-    """(shard, frame with the labels) of every shard that has some series, as `sort` gives them."""
+def frames(walk: Walk, rows: Rows) -> Iterator[tuple[int, Frame]]:
+    """(shard, frame with the labels) of every shard that has some of these series."""
     has_starts = bool(walk.counts[STARTS])
     sizes = [
         frame_words(*total) + (total[1] + TAIL_WORDS if has_starts else 0) if total[0] else 0
-        for total in totals.tolist()
+        for total in rows.totals.tolist()
     ]
     words = np.empty(sum(sizes), dtype=np.int64)
     floats, octets = words.view(np.float64), words.view(np.uint8)
-    _fill_columns(walk.body, walk.label_data, walk.table, walk.hashes, order, totals, has_starts, words, floats, octets)
+    _fill_columns(
+        walk.body, walk.label_data, walk.table, walk.hashes, rows.order, rows.totals, has_starts, words, floats, octets
+    )  # fmt: skip
     return frames_of(words, sizes)
 
 
-def frames_of_known(walk: Walk, order: NDArray[np.int64], totals: NDArray[np.int64]) -> Iterator[tuple[int, Frame]]:
-    """(shard, frame with the numbers) of every shard that has some series, as `sort` gives them."""
+def frames_of_known(walk: Walk, rows: Rows) -> Iterator[tuple[int, Frame]]:
+    """(shard, frame with the numbers) of every shard that has some of these series."""
     assert walk.epochs is not None
     has_starts = bool(walk.counts[STARTS])
     sizes = [
         reference_frames.frame_words(series, samples, samples * has_starts) if series else 0
-        for series, samples, _ in totals.tolist()
+        for series, samples, _ in rows.totals.tolist()
     ]
     words = np.empty(sum(sizes), dtype=np.int64)
-    _fill_references(walk.body, walk.table, order, totals, walk.epochs, has_starts, words, words.view(np.float64))
+    floats = words.view(np.float64)
+    _fill_references(walk.body, walk.table, rows.order, rows.totals, walk.epochs, has_starts, words, floats)
     return frames_of(words, sizes)
 
 

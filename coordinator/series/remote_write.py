@@ -245,23 +245,23 @@ def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[F
     """Shard → the frames with the samples of the plain series of the walks. Raises TooLarge past SAMPLES_MAX."""
     per_shard: dict[int, list[Frame]] = {}
     for piece in pieces:
-        sent = [(is_known, *division.sort(piece, shards, is_known=is_known)) for is_known in (False, True)]
-        answer.samples += sum(int(totals[:, 1].sum()) for _, _, totals in sent)
+        whole, known = division.sort(piece, shards)
+        answer.samples += whole.samples + known.samples
         if answer.samples > SAMPLES_MAX:
             raise TooLarge(
                 f"the request has {answer.samples} samples; the limit is {SAMPLES_MAX}, send fewer at a time"
             )
-        for is_known, order, totals in sent:
-            if not len(order):
-                continue
+        if len(whole.order):
             places: dict[int, int] = {}
-            for shard, frame in (division.frames_of_known if is_known else division.frames)(piece, order, totals):
+            for shard, frame in division.frames(piece, whole):
                 places[shard] = len(per_shard.setdefault(shard, []))
                 per_shard[shard].append(frame)
-            if is_known:
-                answer.known_series += len(order)
-            elif piece.numbers is None and len(piece.table) <= LESSON_SERIES_MAX:
-                answer.lessons.append(Lesson(piece, order, totals[:, 0].tolist(), places))
+            if piece.numbers is None and len(piece.table) <= LESSON_SERIES_MAX:
+                answer.lessons.append(Lesson(piece, whole.order, whole.totals[:, 0].tolist(), places))
+        if len(known.order):
+            answer.known_series += len(known.order)
+            for shard, frame in division.frames_of_known(piece, known):
+                per_shard.setdefault(shard, []).append(frame)
     return per_shard
 
 
