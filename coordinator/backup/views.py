@@ -172,20 +172,12 @@ class Views:
         finally:
             self._is_busy = False
 
-    async def _recovered(self) -> None:
-        """Return when the log has been recovered, which takes a moment after a start."""
-        try:
-            async with asyncio.timeout(RECOVERY_S):
-                await self._log.recovery.complete.wait()
-        except TimeoutError:
-            raise Unavailable("the log is still being recovered after a start; try again later") from None
-
     async def _make(self, skip_head: bool = False) -> View:
         now_s = time.time()
         view_id = view_name(now_s)
         path = self._base / view_id
         self._links.require(range(self._links.shards))
-        await self._recovered()
+        await self._log.recovery.wait_complete(RECOVERY_S)
         made = False
         try:
             await asyncio.to_thread(shutil.rmtree, self._base, True)  # what late workers have written to earlier views

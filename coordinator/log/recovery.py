@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -85,12 +86,15 @@ class Recovery:
         if self._has_reported(shards):
             return
         self._links.require(range(self._links.shards) if self._sequencer.is_new else shards)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                while not self._has_reported(shards):
-                    await self._progress.wait()
-        except TimeoutError:
-            raise Unavailable("the log is still being recovered after a start; try again later") from None
+        async with _in_time(self._timeout_s):
+            while not self._has_reported(shards):
+                await self._progress.wait()
+
+    async def wait_complete(self, timeout_s: float) -> None:
+        """Return when the log has been recovered, which takes a moment after a start. Raises Unavailable when it is not
+        in time."""
+        async with _in_time(timeout_s):
+            await self._complete.wait()
 
     def _has_reported(self, shards: Sequence[int]) -> bool:
         return self._complete.is_set() or (not self._sequencer.is_new and self._recovered.issuperset(shards))
@@ -320,3 +324,12 @@ class Recovery:
         if not item.shards:
             self._sequencer.revoked.remove(item)
             self._hold_settled()
+
+
+@asynccontextmanager
+async def _in_time(timeout_s: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        raise Unavailable("the log is still being recovered after a start; try again later") from None

@@ -14,6 +14,7 @@ import pytest
 
 from coordinator.backup import views as views_module
 from coordinator.backup.views import Views, view_name
+from coordinator.log.recovery import Recovery
 from shared import wire
 from shared.errors import BadData, NotFound, Unavailable
 from shared.manifest import Manifest
@@ -26,7 +27,7 @@ class Still:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.recovery = SimpleNamespace(complete=asyncio.Event())
+        self.recovery = Recovery(*[SimpleNamespace()] * 5)  # type: ignore[arg-type]
         self.recovery.complete.set()
 
     @asynccontextmanager

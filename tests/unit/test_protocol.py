@@ -61,7 +61,7 @@ class Rig:
         self.go = asyncio.Event()
         self.go.set()
         settings = Settings()
-        pressure = SimpleNamespace(
+        self.pressure = pressure = SimpleNamespace(
             is_on=True,
             memory_refusal=lambda path: "",
             has_to_wait=lambda path: path != "/first",
@@ -72,7 +72,7 @@ class Rig:
             leave=lambda visitor: bool(self.waiting and self.waiting.pop()),
         )
         access = SimpleNamespace(tls=None, headers={}, header_lines=b"")
-        registry = Connections(settings, Admission(settings), CONNECTIONS)
+        self.registry = registry = Connections(settings, Admission(settings), CONNECTIONS)
         server = Server(self._answer, registry, pressure, room, access)  # type: ignore[arg-type]
         self.connection = server()
         assert isinstance(self.connection, Connection)
@@ -150,4 +150,18 @@ async def test_a_body_that_is_taken_has_nothing_parsed_anew(monkeypatch: pytest.
     rig.connection.data_received(whole)
     await until(lambda: wire.answers == 1)
     assert parsed == [whole]
+    rig.connection.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    ("target", "reads"),
+    [("/api/v1/query?query=up", 1), ("/api/v1/write", 0), ("/api/v1/write?x=1", 0), ("http://a/api/v1/write?x=1", 0)],
+)
+async def test_what_a_request_is_does_not_depend_on_its_parameters(target: str, reads: int) -> None:
+    rig = Rig()
+    rig.go.clear()
+    rig.pressure.has_to_wait = lambda path: False
+    rig.connect(lambda: None)
+    rig.connection.data_received(f"POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode())
+    assert rig.registry.admission.fresh_reads() == reads
     rig.connection.connection_lost(None)
