@@ -31,6 +31,7 @@ from coordinator.series.walk import (
     LABELS,
     LABELS_END,
     METADATA,
+    ODDS,
     PLAIN,
     STATUS,
 )
@@ -72,6 +73,7 @@ _METADATA_FIELD = remote_write_pb2.RawWriteRequest.METADATA_FIELD_NUMBER
 _LABELS_FIELD = remote_write_pb2.RawTimeSeries.LABELS_FIELD_NUMBER
 
 KEEPS_NONE = SeriesReferences(0, 1)
+NO_ROWS = np.empty(0, dtype=np.int64)
 
 AnySample = remote_write_pb2.Sample | remote_write_v2_pb2.Sample
 
@@ -144,7 +146,7 @@ def steps(walked: Walk | None) -> float:
     whose top level the kernel does not know. Histograms count by what their decoding takes."""
     if walked is None:
         return math.inf
-    read = int(np.count_nonzero(walked.table[:, STATUS])) + int(walked.counts[METADATA])
+    read = int(walked.counts[ODDS]) + int(walked.counts[METADATA])
     return read + decoding_steps(walked)
 
 
@@ -175,7 +177,7 @@ def cut_walked(body: Frame, walked: Walk | None, shards: int, limits: Limits) ->
         begins = ends - sizes
     else:
         pieces.append(walked)
-        rows = np.flatnonzero(walked.table[:, STATUS] != PLAIN)
+        rows = np.flatnonzero(walked.table[:, STATUS]) if walked.counts[ODDS] else NO_ROWS
         check_odd_count(len(rows))
         metadata.check_count(int(walked.counts[METADATA]))
         data, begins, ends = walked.body, walked.table[rows, LABELS], walked.table[rows, END]

@@ -28,9 +28,9 @@ LABELS, LABELS_END, FIELDS, END, SAMPLES, STATUS, CREATED, NUMBERED = range(8)
 COLUMNS = 8
 PLAIN, ODD = 0, 1
 
-# What a walk counts beside the series; STARTS: samples with a start timestamp.
-METADATA, EXEMPLARS, HISTOGRAMS, HISTOGRAM_BYTES, STARTS = range(5)
-COUNTS = 5
+# What a walk counts beside the series; STARTS: samples with a start timestamp; ODDS: in version 1.0, series that are ODD.
+METADATA, EXEMPLARS, HISTOGRAMS, HISTOGRAM_BYTES, STARTS, ODDS = range(6)
+COUNTS = 6
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _NAN = np.uint64(0x7FF8000000000000)
@@ -295,6 +295,7 @@ def walk(
             if row[LABELS_END] > 0:
                 row[FIELDS] = row[LABELS_END]
                 _fields(body, row, counts)
+            counts[ODDS] += np.int64(row[STATUS] == ODD)
             if known >= 0:
                 row[NUMBERED] = used(tables, known)
                 following = known + 1
