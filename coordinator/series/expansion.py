@@ -10,8 +10,18 @@ import numpy as np
 from numba import types
 
 from coordinator.series import series_references
-from coordinator.series.known_labels import KNOWN_AT, KNOWN_BYTES, KNOWN_SET, SET_HASH, SET_LABELS, TABLES, Tables, add
-from coordinator.series.series_references import find_near, used
+from coordinator.series.known_labels import (
+    KNOWN_AT,
+    KNOWN_BYTES,
+    KNOWN_SET,
+    SET_HASH,
+    SET_LABELS,
+    SET_ROW,
+    TABLES,
+    Tables,
+    add,
+)
+from coordinator.series.series_references import VERSION, find_near, used
 from coordinator.series.symbols import AS_NAME, AS_VALUE, BEGIN, SYMBOL_END, reference
 from coordinator.series.walk import LABELS, LABELS_END, NUMBERED, PLAIN, STATUS
 from coordinator.series.walk_v2 import (
@@ -32,6 +42,9 @@ SPARE_BYTES = 16
 """Behind the labels in what `expand` writes to."""
 
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
+
+_SHIFT, _INDEX = 32, np.int64(0xFFFFFFFF)
+"""Where a series is: a row, behind the version of the tables in which it has this place."""
 
 _TABLE = types.Array(types.int64, 2, "C")
 _HASHES = types.Array(types.uint64, 1, "C")
@@ -101,7 +114,13 @@ def expand(
                 return False
             labels = tables.sets[own, SET_LABELS]
             hashes[i] = np.uint64(tables.sets[own, SET_HASH])
-            row = find_near(tables.labels, labels, labels + end - begin, hashes[i], numbered, following)
+            version, place = numbered.used[VERSION], tables.sets[own, SET_ROW]
+            if place >> _SHIFT == version > 0:
+                row = place & _INDEX
+            else:
+                row = find_near(tables.labels, labels, labels + end - begin, hashes[i], numbered, following)
+                if row >= 0:
+                    tables.sets[own, SET_ROW] = version << _SHIFT | row
             if row >= 0:
                 table[i, NUMBERED] = used(numbered, row)
                 following = row + 1

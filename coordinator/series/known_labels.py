@@ -30,10 +30,10 @@ from shared.protobuf_fields import DELIMITED, field_length
 from shared.xxh64 import Bytes, copy_bytes, load64, xxh64
 
 # Columns of the kept texts and sets: where each begins and ends in `texts`, `members` and `labels`, the place among the
-# members of the value of __name__, and the hash of the labels.
+# members of the value of __name__, the hash of the labels, and where `series_references` has the series (`expansion`).
 TEXT, TEXT_END = range(2)
-MEMBERS, MEMBERS_END, METRIC_AT, SET_LABELS, SET_LABELS_END, SET_HASH = range(6)
-SET_COLUMNS = 6
+MEMBERS, MEMBERS_END, METRIC_AT, SET_LABELS, SET_LABELS_END, SET_HASH, SET_ROW = range(7)
+SET_COLUMNS = 7
 
 # Columns of the table of the series that are known: the set, where its references begin in the body, the symbol of the
 # metric's name, and the bytes of the labels. Of others, the set is -1.
@@ -319,6 +319,7 @@ def add(
             own = tables.sets[number]
             own[MEMBERS], own[MEMBERS_END], own[SET_LABELS], own[SET_LABELS_END] = first, last, out, out + size
             own[METRIC_AT], own[SET_HASH] = _metric_at(body, at, end, symbols, first), np.int64(label_hash)
+            own[SET_ROW] = 0
             tables.set_slots[place] = _entry(key, number)
             tables.used[SETS], tables.used[MEMBERS_USED], tables.used[LABELS_USED] = number + 1, last, out + size
             return

@@ -32,9 +32,10 @@ from shared.xxh64 import Bytes, copy_bytes, equal_bytes
 BEGIN, END, HASH, NUMBER, ERA, USED_AT = range(6)
 ROW_COLUMNS = 6
 
-# What is in use: rows, bytes of labels; how many series found no room; and the minute.
-ROWS, LABEL_BYTES, LEFT_OUT, NOW = range(4)
-USES = 4
+# What is in use: rows, bytes of labels; how many series found no room; the minute; and a number that changes when rows
+# get other places, 0 for tables that have no room for any.
+ROWS, LABEL_BYTES, LEFT_OUT, NOW, VERSION = range(5)
+USES = 5
 
 PROBES_MAX = 16
 """Slots that are looked at for one series, whatever labels a sender chooses: a few in a thousand find none that is
@@ -180,6 +181,7 @@ def _keep_used(tables: Tables, since: int) -> None:
             kept += 1
             at += size
     tables.used[ROWS], tables.used[LABEL_BYTES], tables.used[LEFT_OUT] = kept, at, 0
+    tables.used[VERSION] += 1
 
 
 class SeriesReferences:
@@ -264,10 +266,12 @@ def _minute() -> int:
 
 def _tables(rows: int, shards: int) -> Tables:
     """Empty tables with room for so many rows. Memory that is never written to is not taken from the system."""
+    in_use = np.zeros(USES, dtype=np.int64)
+    in_use[VERSION] = min(rows, 1)
     return Tables(
         labels=np.empty(_MEAN_LABELS_BYTES * rows, dtype=np.uint8),
         rows=np.empty((rows, ROW_COLUMNS), dtype=np.int64),
         slots=np.zeros(1 << (3 * rows // 2).bit_length(), dtype=np.int64),  # at most three for each row
         eras=np.zeros(shards, dtype=np.int64),
-        used=np.zeros(USES, dtype=np.int64),
+        used=in_use,
     )

@@ -28,7 +28,7 @@ LABELS, LABELS_END, FIELDS, END, SAMPLES, STATUS, CREATED, NUMBERED = range(8)
 COLUMNS = 8
 PLAIN, ODD = 0, 1
 
-# What a walk counts beside the series; STARTS: samples with a start timestamp; ODDS: in version 1.0, series that are ODD.
+# What a walk counts beside the series; STARTS: samples with a start timestamp; ODDS: series that are ODD (version 1.0).
 METADATA, EXEMPLARS, HISTOGRAMS, HISTOGRAM_BYTES, STARTS, ODDS = range(6)
 COUNTS = 6
 

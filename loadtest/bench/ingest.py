@@ -20,10 +20,13 @@ import numpy as np
 import psutil
 import snappy
 
-from coordinator.series import decompression, remote_write, remote_write_v2
+from coordinator.series import decompression, lessons, remote_write, remote_write_v2
 from coordinator.series.known_labels import KnownLabels
+from coordinator.series.lessons import Receipt
+from coordinator.series.remote_write import KEEPS_NONE as NO_REFERENCES
 from coordinator.series.remote_write import Cut
 from coordinator.series.remote_write_v2 import KEEPS_NONE
+from coordinator.series.series_references import SeriesReferences
 from loadtest.bench import histograms as bench_histograms
 from loadtest.harness.histogram_messages import body_of
 from loadtest.harness.remote_write_bodies import UNLIMITED, Series, body, request_v2
@@ -133,9 +136,10 @@ def stages() -> None:
 
 def versions() -> None:
     """All of the decoding, from the body that was sent to the frames of 8 shards: version 2.0, with the metadata that
-    it carries, beside 1.0. Of 2.0 with series that were sent before, as nearly always; with such that were not; with
-    new ones each time, long after there is no room for more; and without known labels. In turn, since a busy machine
-    changes from one moment to the next."""
+    it carries, beside 1.0. Of both with series that were sent before, as nearly always, so that their numbers are sent
+    on. Of 2.0 with labels that are known to the coordinator only; with series that were not sent before; with new ones
+    each time, long after there is no room for more; and without known labels. In turn, since a busy machine changes
+    from one moment to the next."""
     allocator.keep_pages()  # as the coordinator does
     shapes: dict[str, Callable[[int], list[Series]]] = {
         "seven labels": lambda number: list(series_of(number * REQUEST_SERIES, REQUEST_SERIES, 1, 0)),
@@ -156,11 +160,14 @@ def versions_of(name: str, requested: list[list[Series]]) -> None:
         for sent in second:
             _cut_v2(sent, said, full)
     _cut_v2(second[0], said, known)
+    references = _learned(_cut_v1(first))
     took: dict[str, list[float]] = defaultdict(list)
     for sent in second:
         works = {
             "1.0": partial(_cut_v1, first),
-            "2.0, known series": partial(_cut_v2, second[0], said, known),
+            "1.0, by number": partial(_cut_v1, first, references),
+            "2.0, by number": partial(_cut_v2, second[0], said, known, references),
+            "2.0, known labels": partial(_cut_v2, second[0], said, known),
             "2.0, first time": partial(_cut_v2, sent, said, empty),
             "2.0, new each time": partial(_cut_v2, sent, said, full),
             "2.0, none kept": partial(_cut_v2, sent, said, KEEPS_NONE),
@@ -216,13 +223,26 @@ def histograms() -> None:
         print(f"{name}: {len(sent[0])} and {len(sent[1])} bytes sent, {wire.size_of(frame)} in a frame")
 
 
-def _cut_v1(sent: bytes) -> Cut:
-    return remote_write.cut(decompression.decompress(sent, 1 << 30), 8, UNLIMITED)
+def _cut_v1(sent: bytes, references: SeriesReferences = NO_REFERENCES) -> Cut:
+    return remote_write.cut(decompression.decompress(sent, 1 << 30), 8, UNLIMITED, references)
 
 
-def _cut_v2(sent: bytes, known: set[int], known_labels: KnownLabels) -> Cut:
-    surveyed = remote_write_v2.survey(decompression.decompress(sent, 1 << 30), UNLIMITED, 1 << 30, known, known_labels)
+def _cut_v2(
+    sent: bytes, known: set[int], known_labels: KnownLabels, references: SeriesReferences = NO_REFERENCES
+) -> Cut:
+    body = decompression.decompress(sent, 1 << 30)
+    surveyed = remote_write_v2.survey(body, UNLIMITED, 1 << 30, known, known_labels, references)
     return remote_write_v2.cut(surveyed, 8, UNLIMITED)
+
+
+def _learned(cut: Cut) -> SeriesReferences:
+    """What the coordinator keeps of a request's series, with numbers as workers give them."""
+    references = SeriesReferences(64 << 20, 8)
+    numbers = {
+        (shard, 0): np.arange(len(parse(frames[0]).counts), dtype=np.int32) for shard, frames in cut.parts.items()
+    }
+    lessons.learn(cut.lessons, references, Receipt(dict.fromkeys(cut.parts, 1), numbers=numbers))
+    return references
 
 
 def _seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
