@@ -102,7 +102,7 @@ class Settings:
 
     query_timeout_ms: int = _setting(120_000, "longest timeout of a query", least=1)
     lookback_ms: int = _setting(300_000, "PromQL lookback", least=1)
-    query_samples_max: int = _setting(50_000_000, "samples a query may touch", least=1)
+    query_samples_max: int = _setting(50_000_000, "samples a query may hold at a time in one process", least=1)
     query_bytes_max: int = _setting(512 << 20, "memory one query may hold, in all processes together", least=16 << 20)
     queries_bytes_max: int = _setting(
         0,

@@ -52,8 +52,8 @@ _HEAVY_THREADS = ThreadPoolExecutor(HEAVY_PLACES_MAX, thread_name_prefix="heavy-
 
 @dataclass(slots=True)
 class Query:
-    """A query and its parameters. `limit`: the most series that are shown, 0 for all; `bytes_max`: memory in all
-    processes together; `asked_at` is of `time.perf_counter()`."""
+    """A query and its parameters. `limit`: the most series that are shown, 0 for all; `samples_max`: samples held
+    at a time in one process; `bytes_max`: memory in all processes together; `asked_at` is of `time.perf_counter()`."""
 
     text: str
     grid: Grid

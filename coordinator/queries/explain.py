@@ -83,6 +83,7 @@ def _of_worker(share: WorkerShare) -> dict[str, Any]:
         "elapsedTime": _seconds(share.elapsed_ms),
         "timings": {name: _seconds(ms) for name, ms in share.timings_ms.items()},
         "samples": sum(part.samples_read for part in share.evaluated.answers),
+        "peakSamples": share.evaluated.samples_peak,
         "subqueries": [
             {"samples": part.samples_read, "evalTime": _seconds(part.elapsed_ms), "form": part.shape.kind}
             for part in share.evaluated.answers

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shared.errors import Internal
+from shared.histograms.batch import HistogramBatch
+from shared.histograms.references import is_reference, rows_of, shifted
 from shared.labels import LabelFrame, Symbols
 from shared.promql.ast import Matcher
-from shared.promql.model import RangeVector, Samples
+from shared.promql.model import Float, RangeVector, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,22 @@ class FetchedSelection:
         times, values, starts = samples.timestamps_ms[span], samples.values[span], samples.start_timestamps_ms
         inside = (times >= self.start_ms) & (times <= self.end_ms)
         kept = np.concatenate([[0], np.cumsum(inside, dtype=np.int64)])
+        kept_values, histograms = _narrowed(values[inside], samples.histograms)
         return Samples(
             kept[offsets - offsets[0]],
             times[inside],
-            values[inside],
+            kept_values,
             None if starts is None else starts[span][inside],
-            samples.histograms,
+            histograms,
         )
+
+
+def _narrowed(values: Float, histograms: HistogramBatch | None) -> tuple[Float, HistogramBatch | None]:
+    """The values, and the histograms from the first to the last that they refer to, which are not copied."""
+    if histograms is None:
+        return values, None
+    rows = rows_of(values[is_reference(values)])
+    if not len(rows):
+        return values, None
+    first, last = int(rows.min()), int(rows.max()) + 1
+    return shifted(values, -first), histograms.rows(first, last)

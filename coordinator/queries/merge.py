@@ -21,7 +21,7 @@ from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form
 from shared.processor_time import ProcessorTime
 from shared.promql.ast import MatrixSelector, Remote
 from shared.promql.engine import partial
-from shared.promql.engine.context import TOO_MANY_SAMPLES, EvalContext
+from shared.promql.engine.context import EvalContext, require_samples
 from shared.promql.engine.evaluator import evaluate
 from shared.promql.engine.finishing import finish
 from shared.promql.model import Annotations, Grid, Matrix, RangeVector, Value
@@ -32,8 +32,9 @@ from shared.wire import Frame
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The conditions of an evaluation. `deadline` is of `time.monotonic()`. `processor_s`: what a light query may take
-    in each process, 0 for a heavy one. `bytes_max`: memory in each worker. `form`: the form of the workers' values,
-    which is text only where the answer shows all series in the order of their label sets."""
+    in each process, 0 for a heavy one. `samples_max`: samples held at a time in each process; `bytes_max`: memory
+    in each worker. `form`: the form of the workers' values, which is text only where the answer shows all series in the
+    order of their label sets."""
 
     grid: Grid
     lookback_ms: int
@@ -47,8 +48,8 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The finished value of a query. `samples_read`: by the workers; `samples_peak`: the most that were in this
-    process's memory at once."""
+    """The finished value of a query. `samples_read`: by all workers together; `samples_peak`: the most that one
+    process, a worker or the coordinator, held at a time."""
 
     value: Value | Joined
     annotations: Annotations
@@ -57,12 +58,12 @@ class Merged:
 
 
 def message(plan: Plan, terms: Terms) -> EvaluateBody:
-    """What every worker is asked. Raises OverBudget when the times of a sub-query alone are past the budget."""
+    """What every worker is asked. Raises OverBudget when one series at the times of a sub-query is more
+    than a worker may hold."""
     clock = EvalContext(None, Symbols(), terms.grid, terms.lookback_ms)
     subqueries = tuple(leaf.subquery(clock) for leaf in plan.leaves)
     for leaf in plan.leaves:
-        if leaf.grid(clock).steps > terms.samples_max:
-            raise OverBudget(TOO_MANY_SAMPLES)
+        require_samples(leaf.grid(clock).steps, terms.samples_max)
     grid = terms.grid
     # Where the coordinator only joins, the workers' values are already the answer.
     form = terms.form if isinstance(plan.root, Remote) and plan.leaves[0].mode == "value" else "arrays"
@@ -81,12 +82,10 @@ def message(plan: Plan, terms: Terms) -> EvaluateBody:
 def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Frame]]], terms: Terms) -> Merged:
     """The value of the whole query from what the workers answered, one pair a worker.
 
-    Raises NotExecutable (OverBudget when all workers together are past the sample budget), DeadlineExceeded, TooHeavy,
-    AskAgain.
+    What the workers sent is held here until the end. Raises NotExecutable (OverBudget when that, and what is made of
+    it, is more than may be held), DeadlineExceeded, TooHeavy, AskAgain.
     """
     samples_read = sum(answer.samples_read for evaluated, _ in replies for answer in evaluated.answers)
-    if samples_read > terms.samples_max:
-        raise OverBudget(TOO_MANY_SAMPLES)
     fetched = Fetched()
     context = EvalContext(
         fetched,
@@ -94,17 +93,17 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
         terms.grid,
         lookback_ms=terms.lookback_ms,
         deadline=terms.deadline,
-        samples_left=terms.samples_max,
+        samples_max=terms.samples_max,
+        samples_peak=max([evaluated.samples_peak for evaluated, _ in replies], default=0),
         cancelled=terms.cancelled,
         processor=ProcessorTime(terms.processor_s),
     )
     leaves = _decoded(plan, replies, context.symbols)
-    cells = sum(exchange.cells(value) for values in leaves for value in values)
-    context.reserve(cells)
+    context.hold(sum(exchange.cells(value) for values in leaves for value in values))
     if any(isinstance(part, exchange.Rendered) for parts in leaves for part in parts):
         _gather_remarks(plan, replies, context.annotations)
-        joined, shown = _joined(leaves[0], terms, context)
-        return Merged(joined, context.annotations, samples_read, cells + shown)
+        joined = _joined(leaves[0], terms, context)
+        return Merged(joined, context.annotations, samples_read, context.samples_peak)
     values: list[Value] = []
     for leaf, parts in zip(plan.leaves, leaves, strict=True):
         context.check()
@@ -113,9 +112,18 @@ def evaluate_plan(plan: Plan, replies: Sequence[tuple[EvaluateReply, Sequence[Fr
     context.remote = values
     value = finish(evaluate(plan.root, terms.grid, context))
     if isinstance(value, Matrix | RangeVector):
-        context.reserve(exchange.shown(value))
-    peak = cells + (exchange.cells(value) if isinstance(value, Matrix | RangeVector) else terms.grid.steps)
-    return Merged(value, context.annotations, samples_read, peak)
+        _require_shown(exchange.shown(value), terms)
+    return Merged(value, context.annotations, samples_read, context.samples_peak)
+
+
+def _require_shown(numbers: int, terms: Terms) -> None:
+    """Raises OverBudget if an answer has too many numbers. It may have far more than are held, where one histogram is
+    shown at many steps."""
+    if numbers > terms.samples_max:
+        raise OverBudget(
+            f"the answer would have too many samples: {numbers}, buckets of histograms as often as they are shown; "
+            f"the limit is {terms.samples_max} (TRIPTYCH_QUERY_SAMPLES_MAX); ask for fewer series or a longer step"
+        )
 
 
 def _decoded(
@@ -157,27 +165,25 @@ def _merge(leaf: Leaf, parts: Sequence[exchange.Shipped], context: EvalContext, 
     return joined
 
 
-def _joined(parts: Sequence[exchange.Shipped], terms: Terms, context: EvalContext) -> tuple[Joined, int]:
-    """(The series of the answer, some or all of them rendered by workers; how many numbers they show)."""
+def _joined(parts: Sequence[exchange.Shipped], terms: Terms, context: EvalContext) -> Joined:
+    """The series of the answer, some or all of them rendered by workers."""
     assert terms.form != "arrays"
-    joined_parts, shown = [], 0
+    joined_parts = []
     for part in parts:
         context.check()
         if isinstance(part, exchange.Rendered):
             joined_parts.append(received(part))
-            shown += part.shown
         else:
             assert isinstance(part, Matrix | RangeVector)
             value = finish(part)
             assert isinstance(value, Matrix | RangeVector)
             if value.labels.size:
                 writer = SeriesWriter(value, value.labels.sort_order(), terms.grid, instant=terms.form == "vector")
-                context.reserve(writer.numbers)
+                _require_shown(writer.numbers, terms)
                 if writer.has_long_series:
                     raise SeriesTooLong
                 joined_parts.append(written(writer))
-                shown += exchange.cells(value)
-    return Joined(joined_parts, terms.form), shown
+    return Joined(joined_parts, terms.form)
 
 
 def _gather_remarks(

@@ -24,15 +24,17 @@ from shared.promql.model import Annotations, Grid, Matrix, Scalar, Source, Value
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """`value` is finished; `samples_read` is how many samples were touched."""
+    """`value` is finished; `samples_read` is how many samples were read, `samples_peak` how many were held at a
+    time."""
 
     value: Value
     annotations: Annotations
     samples_read: int = 0
+    samples_peak: int = 0
 
 
 def instant(text: str, source: Source, time_ms: int, **options: Any) -> QueryResult:
-    """Evaluate `text` at one time. `options` are fields of EvalContext (lookback_ms, samples_left, deadline …)."""
+    """Evaluate `text` at one time. `options` are fields of EvalContext (lookback_ms, samples_max, deadline …)."""
     return _run(text, source, Grid(time_ms, time_ms), options)
 
 
@@ -46,7 +48,7 @@ def range_query(text: str, source: Source, grid: Grid, **options: Any) -> QueryR
         value = Matrix(labels, values, np.ones_like(values, dtype=np.bool_), np.zeros(1, dtype=np.bool_))
     if isinstance(value, Matrix):
         value = rows.take(value, value.labels.sort_order())
-    return QueryResult(value, result.annotations, result.samples_read)
+    return QueryResult(value, result.annotations, result.samples_read, result.samples_peak)
 
 
 def _run(text: str, source: Source, grid: Grid, options: Mapping[str, Any], *, over_range: bool = False) -> QueryResult:
@@ -57,4 +59,4 @@ def _run(text: str, source: Source, grid: Grid, options: Mapping[str, Any], *, o
         raise BadData(f'invalid expression type "{named}" for range query, must be Scalar or instant Vector')
     context = EvalContext(source, **{"symbols": Symbols(), **options}, query_grid=grid)
     value = finish(evaluate(expr, grid, context))
-    return QueryResult(value, context.annotations, context.samples_read)
+    return QueryResult(value, context.annotations, context.samples_read, context.samples_peak)

@@ -23,18 +23,18 @@ from shared.labels import LabelFrame, Symbols, concat, distinct
 from shared.messages.sub_queries import Remark, Shape
 from shared.promql.engine.partial import Partial
 from shared.promql.model import Annotation, Annotations, Bool, Float, Int, Matrix, RangeVector, Samples
+from shared.promql.model import cells as cells_of_series
 from shared.promql.rendering.series import Text
 from shared.wire import Frame
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A value as text of the answer, with its series in the order of their label sets. `cells` and `shown`: how many
-    numbers the value held before and after names were dropped and empty series left out."""
+    """A value as text of the answer, with its series in the order of their label sets. `cells`: how many numbers
+    the value held."""
 
     texts: list[Text]
     cells: int
-    shown: int
 
 
 Shipped = Matrix | RangeVector | Partial | Rendered
@@ -114,7 +114,7 @@ def _encode_text(value: Rendered) -> tuple[Shape, list[Frame]]:
     frames = [_stacked([text.ends for text in value.texts]), _stacked([text.label_ends for text in value.texts])]
     frames += [_raw(text.data) for text in value.texts]
     series = tuple(text.series for text in value.texts)
-    return Shape("text", 0, len(frames), series=series, cells=value.cells, shown=value.shown), frames
+    return Shape("text", 0, len(frames), series=series, cells=value.cells), frames
 
 
 def _decode_text(shape: Shape, frames: Sequence[Frame]) -> Rendered:
@@ -122,7 +122,7 @@ def _decode_text(shape: Shape, frames: Sequence[Frame]) -> Rendered:
     cuts = np.cumsum(shape.series)[:-1]
     ends, label_ends = (np.split(np.require(_array(frame, np.int64), requirements="A"), cuts) for frame in frames[:2])
     data = [_array(frame, np.uint8) for frame in frames[2:]]
-    return Rendered([Text(*arrays) for arrays in zip(data, ends, label_ends, strict=False)], shape.cells, shape.shown)
+    return Rendered([Text(*arrays) for arrays in zip(data, ends, label_ends, strict=False)], shape.cells)
 
 
 def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:
@@ -163,13 +163,7 @@ def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:
 
 def cells(value: Shipped) -> int:
     """How many numbers a value holds; a histogram has one for each bucket, and one more."""
-    if isinstance(value, Matrix):
-        return value.values.size + _buckets(value.histograms)
-    if isinstance(value, RangeVector):
-        return len(value.samples.values) + value.samples.buckets
-    if isinstance(value, Rendered):
-        return value.cells
-    return value.present.size * len(value.planes) + _buckets(value.histograms)
+    return value.cells if isinstance(value, Rendered | Partial) else cells_of_series(value)
 
 
 def shown(value: Matrix | RangeVector) -> int:
@@ -180,10 +174,6 @@ def shown(value: Matrix | RangeVector) -> int:
     values = value.values[value.present] if isinstance(value, Matrix) else value.samples.values
     rows = references.rows_of(values[references.is_reference(values)])
     return len(values) + int(np.diff(samples.histograms.columns.start)[rows].sum())
-
-
-def _buckets(histograms: HistogramBatch | None) -> int:
-    return 0 if histograms is None else histograms.buckets
 
 
 def _assert_rows(values: Float, histograms: HistogramBatch | None) -> None:

@@ -32,7 +32,7 @@ class SubQuery(msgspec.Struct, array_like=True, frozen=True):
 
 class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
     """The request. The grid is that of the whole query: `start()`, `end()`, `step()` and `range()` refer to it.
-    `bytes_max`: what the query's arrays may hold at a time in one worker; 0 is no bound."""
+    `samples_max`, `bytes_max`: what the query may hold at a time in one worker; 0 bytes are no bound."""
 
     start_ms: int
     end_ms: int
@@ -47,9 +47,7 @@ class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
 class Shape(msgspec.Struct, array_like=True, frozen=True):
     """How a value is laid out in its frames (`shared.messages.exchange`). `planes`: names of a partial's planes.
     `histograms`: one more frame has those that values refer to; `hashed`: the last frame has the hashes of label sets.
-    For a text, `series` has the number of series in each of its
-    frames; `cells` and `shown`: how many numbers the value held before and after names were dropped and empty series
-    left out."""
+    For a text, `series` has the number of series in each of its frames, and `cells` how many numbers the value held."""
 
     kind: Literal["matrix", "range", "partial", "text"]
     steps: int
@@ -58,7 +56,6 @@ class Shape(msgspec.Struct, array_like=True, frozen=True):
     hashed: bool = False
     series: tuple[int, ...] = ()
     cells: int = 0
-    shown: int = 0
     histograms: bool = False
 
 
@@ -83,4 +80,7 @@ class SubQueryReply(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EvaluateReply(msgspec.Struct, array_like=True, frozen=True):
+    """`samples_peak`: the most samples that were held at a time."""
+
     answers: tuple[SubQueryReply, ...]
+    samples_peak: int = 0

@@ -133,6 +133,13 @@ class RangeVector:
 Value = Scalar | String | Matrix | RangeVector
 
 
+def cells(value: Value) -> int:
+    """How many numbers the series of a value have; a histogram has one for each bucket, and one more."""
+    if isinstance(value, Matrix):
+        return value.values.size + (0 if value.histograms is None else value.histograms.buckets)
+    return len(value.samples.values) + value.samples.buckets if isinstance(value, RangeVector) else 0
+
+
 @dataclass(slots=True)
 class Annotation:
     """A remark on the result. `text` is Prometheus's whole text without the position; `offset` a character offset into

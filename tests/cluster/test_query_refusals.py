@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 from loadtest.harness.cluster import Cluster
-from tests.cluster.query_requests import T0_S, data, instant, over_range, refused, requests_and_levels, write
+from tests.cluster.query_requests import (
+    STEP_S,
+    T0_S,
+    Series,
+    data,
+    instant,
+    over_range,
+    refused,
+    requests_and_levels,
+    write,
+)
 from tests.forked_cluster import ForkedCluster
 
 
@@ -120,9 +130,20 @@ def test_hostile_queries_leave_the_server_well(filled: Cluster, query: str) -> N
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """100 series `m` of 20 samples; a query may touch 1,000 samples."""
+    """100 series `m` of 20 samples, and as many `long` of 300; a query may hold 1,000 samples at a time."""
     with _running(tmp_path_factory.mktemp("small"), "TRIPTYCH_QUERY_SAMPLES_MAX", "1000") as running:
+        write(running, long_series())
         yield running
+
+
+def long_series() -> Series:
+    """100 series `long` of 300 samples."""
+    return {
+        (("__name__", "long"), ("i", str(i)), ("job", str(i % 4))): [
+            ((T0_S + k * STEP_S) * 1000, float(k * (i + 1) % 977)) for k in range(300)
+        ]
+        for i in range(100)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +164,36 @@ def _running(directory: Path, setting: str, value: str) -> Iterator[Cluster]:
         running.stop()
 
 
-def test_samples_over_the_budget_are_422(small: Cluster) -> None:
-    answer = small.get("/api/v1/query", query="sum(sum_over_time(m[1m]))", time=str(T0_S + 20))
-    assert refused(answer, 422) == "query processing would load too many samples into memory in query execution"
-    assert small.get("/api/v1/query", query='sum_over_time(m{i="1"}[1m])', time=str(T0_S + 20)).status == 200
+def test_more_samples_at_a_time_than_the_limit_are_422(small: Cluster) -> None:
+    """All samples of a range vector come to the coordinator. What they are added up to is small."""
+    error = refused(small.get("/api/v1/query", query="m[1m]", time=str(T0_S + 20)), 422)
+    assert error.startswith("query processing would load too many samples into memory in query execution: ")
+    assert "the limit is 1000 (TRIPTYCH_QUERY_SAMPLES_MAX); ask for fewer series, a shorter range" in error
+    assert small.get("/api/v1/query", query='m{i=~"1."}[1m]', time=str(T0_S + 20)).status == 200
+    assert small.get("/api/v1/query", query="sum(sum_over_time(m[1m]))", time=str(T0_S + 20)).status == 200
+    # Values of 100 series at 20 steps.
+    assert "too many samples" in refused(over_range(small, "rate(long[5m])", T0_S, T0_S + 1900, "100"), 422)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "sum by (job) (rate(long[5m]))",
+        "max by (job) (max_over_time(long[10m])) - min by (job) (long)",
+        "topk(1, long)",
+        "count(sum_over_time(rate(long[1m])[5m:1m]) > 1)",
+    ],
+)
+def test_a_query_over_many_times_the_limit_is_answered_exactly(small: Cluster, filled: Cluster, query: str) -> None:
+    write(filled, long_series())
+    grid = (query, T0_S, T0_S + 299 * STEP_S, "300")
+    limited = data(over_range(small, *grid, stats="all"))
+    assert limited["result"] == data(over_range(filled, *grid))["result"] != []
+    samples = limited["stats"]["samples"]
+    assert samples["totalQueryableSamples"] > 20 * 1000
+    assert 0 < samples["peakSamples"] <= 1000
+    assert all(0 < shard["peakSamples"] <= 1000 for shard in limited["stats"]["shards"])
+    assert sum(shard["samples"] for shard in limited["stats"]["shards"]) == samples["totalQueryableSamples"]
 
 
 @pytest.mark.parametrize("query", ["m * 2 > 1", "sum by (i) (m) + sum by (i) (m)"], ids=["selector", "aggregation"])

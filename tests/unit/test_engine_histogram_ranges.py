@@ -119,7 +119,7 @@ def test_results_count_in_the_budget_of_the_query() -> None:
     read = range_query("m{i='0'}", source, Grid(0, 0)).samples_read
     assert range_query("rate(m{i='0'}[1m])", source, Grid(0, 390_000, 39_000)).value
     with pytest.raises(OverBudget):
-        range_query("rate(m{i='0'}[1m])", source, grid, samples_left=read * SAMPLES + 2_000_000)
+        range_query("rate(m{i='0'}[1m])", source, grid, samples_max=read * SAMPLES + 2_000_000)
 
 
 @pytest.mark.parametrize("func", ["rate", "sum_over_time", "resets", "changes"])
@@ -138,7 +138,7 @@ def test_the_deadline_is_checked_between_slices(func: str, monkeypatch: pytest.M
 
 
 def test_a_failed_evaluation_leaves_the_search_for_resets_as_it_was() -> None:
-    context = EvalContext(_source(4), Symbols(), GRID, samples_left=0)
+    context = EvalContext(_source(4), Symbols(), GRID, samples_max=0)
     for query in ("histogram_count(sum(m))", "histogram_sum(sum_over_time(m[1m:10s]))"):
         with pytest.raises(OverBudget):
             evaluate(parser.parse(query), GRID, context)

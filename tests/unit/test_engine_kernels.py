@@ -135,14 +135,22 @@ def test_overlapping_start_times_are_remarked_on_however_much_is_read_at_once(mo
     assert remarks("increase(m_total[1m])", apart, 20) == []
 
 
-def test_so_many_series_are_read_at_once_that_their_samples_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("assumed_ms", "read"),
+    [(20_000, [(0, 2), (2, 5), (5, 8), (8, 9)]), (5000, [(0, 1), (1, 4), (4, 7), (7, 9)])],
+)
+def test_so_many_series_are_read_at_once_that_their_samples_fit(
+    monkeypatch: pytest.MonkeyPatch, assumed_ms: int, read: list[tuple[int, int]]
+) -> None:
+    """The first read has as few series as would be needed if their samples were so far apart."""
+    monkeypatch.setattr(scan, "ASSUMED_INTERVAL_MS", assumed_ms)
     monkeypatch.setattr(scan, "READ_SERIES", 2)
     monkeypatch.setattr(scan, "READ_SAMPLES", 12)
     bench = Bench()
     bench.context.source = source({f'm{{i="{n}"}}': [1.0] * 4 for n in range(9)})
     node = VectorSelector("m", (Matcher("__name__", "=", "m"),))
     found = scan.scan(node, scan.windows_of(node, 60_000, Grid(30_000, 30_000), bench.context), bench.context)
-    assert [(at.start, at.stop) for at, _ in scan.reads(found, bench.context)] == [(0, 2), (2, 5), (5, 8), (8, 9)]
+    assert [(at.start, at.stop) for at, _ in scan.reads(found, bench.context)] == read
 
 
 def test_fetched_samples_are_those_of_the_range_with_both_ends() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.harness.local_queries import instant, range_query
 from loadtest.harness.memory_source import MemorySource
-from shared.errors import BadData, DeadlineExceeded, NotExecutable
+from shared.errors import BadData, DeadlineExceeded, NotExecutable, OverBudget
 from shared.promql.model import Grid, RangeVector
 from tests.unit.engine_answers import STALE, at, rows, source
 
@@ -110,11 +110,16 @@ def test_range_vector_is_an_instant_answer_only() -> None:
         range_query("m[30s]", data, Grid(0, 10, 10))
 
 
-def test_samples_past_the_budget_are_refused() -> None:
-    data = source({f'm{{a="{i}"}}': range(20) for i in range(10)})
-    assert range_query("m", data, Grid(0, 190_000, 10_000), samples_left=400).samples_read == 200
-    with pytest.raises(NotExecutable, match="query processing would load too many samples into memory"):
-        range_query("m", data, Grid(0, 190_000, 10_000), samples_left=199)
+def test_samples_that_would_be_held_past_the_limit_are_refused() -> None:
+    data, grid = source({f'm{{a="{i}"}}': range(20) for i in range(10)}), Grid(0, 190_000, 10_000)
+    # All values of the result, and the samples of one series.
+    done = range_query("m", data, grid, samples_max=200 + 20)
+    assert (done.samples_read, done.samples_peak) == (200, 220)
+    text = "query processing would load too many samples into memory in query execution: {} at a time.*limit is {} "
+    with pytest.raises(OverBudget, match=text.format(220, 219)):
+        range_query("m", data, grid, samples_max=219)
+    with pytest.raises(OverBudget, match=text.format(200, 199)):
+        range_query("m", data, grid, samples_max=199)
 
 
 def test_a_matrix_past_the_budget_is_refused_before_it_is_made() -> None:

@@ -11,15 +11,17 @@ import pytest
 
 from coordinator.queries import joining
 from coordinator.queries.cost import Costs
+from coordinator.queries.fetched import FetchedSelection
 from coordinator.queries.joining import Joined, SeriesTooLong
 from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import plan
 from coordinator.queries.results import Result, ordered
 from loadtest.harness.memory_source import MemorySource, label_set
 from shared.errors import OverBudget
-from shared.histograms.references import references
+from shared.histograms.references import is_reference, references, rows_of
 from shared.histograms.text import answer_object
-from shared.promql.model import Grid
+from shared.labels import Symbols
+from shared.promql.model import Grid, RangeVector
 from shared.promql.rendering import series as rendering
 from shared.promql.rendering.series import SeriesWriter
 from shared.wire import pack
@@ -99,6 +101,25 @@ def test_histograms_among_fetched_samples_are_ignored_as_in_workers() -> None:
     assert texts[0] == texts[1] != []
 
 
+def test_a_read_of_fetched_samples_has_the_histograms_of_its_series_only() -> None:
+    """All are held already; what is read of them counts once more."""
+    fetched = source(0, 9)
+    frame = fetched.frame(Symbols())
+    samples = fetched.select([], T, T + 60_000, frame.symbols).read(0, 9)
+    selection = FetchedSelection(RangeVector(frame, samples, np.zeros(9, dtype=np.bool_)), T, T + 45_000)
+    assert samples.histograms is not None
+    for series in range(9):
+        expected = samples.values[samples.offsets[series] : samples.offsets[series + 1]][:4]
+        read = selection.read(series, series + 1)
+        is_histogram = is_reference(expected)
+        assert read.values[~is_histogram].tolist() == expected[~is_histogram].tolist()
+        assert (is_reference(read.values) == is_histogram).all() and is_histogram.any()
+        assert read.histograms is not None and len(read.histograms) <= 4
+        own, all_rows = rows_of(read.values[is_histogram]), rows_of(expected[is_histogram])
+        for mine, theirs in zip(own, all_rows, strict=True):
+            assert answer_object(read.histograms, int(mine)) == answer_object(samples.histograms, int(theirs))
+
+
 def long_series(worker: int, steps: int = 300) -> tuple[MemorySource, Grid]:
     """One series whose only sample, a histogram of 1,000 buckets, is shown at every step."""
     wide = batch_of([NativeHistogram(schema=8, positive=dict.fromkeys(range(1_000), 1.0), count=1e3, sum=1.0)])
@@ -144,8 +165,14 @@ def test_buckets_count_as_samples_that_are_read() -> None:
     samples, buckets = sum(a.samples_read for a in answers), sum(a.buckets_read for a in answers)
     assert samples - buckets == sum(len(s.labels) // 2 * SAMPLES for s in sources)
     assert buckets > 20 * (samples - buckets)
+    # A worker would hold the samples of all of its series and their counts together, if they were floats.
     with pytest.raises(OverBudget):
-        evaluate_sharded("count_over_time(h[1m])", sources, grid, samples_max=samples - 1)
+        evaluate_sharded("count_over_time(h[1m])", sources, grid, samples_max=(samples - buckets) // 2 + 3 * grid.steps)
+    raw = evaluate_sharded("h[1m]", sources, INSTANT)
+    assert 0.75 * samples < raw.samples_peak <= samples  # the window leaves out its first sample
+    evaluate_sharded("h[1m]", sources, INSTANT, samples_max=raw.samples_peak)
+    with pytest.raises(OverBudget):
+        evaluate_sharded("h[1m]", sources, INSTANT, samples_max=raw.samples_peak - 1)
     costs = Costs()
     costs.learn(query_plan.demands[0], 6, samples, buckets)
     wide = costs.estimate(query_plan.demands)

@@ -206,7 +206,7 @@ def test_the_texts_of_counted_histograms_are_bounded():
     bench = Bench()
     many = NativeHistogram(count=100.0, positive=dict.fromkeys(range(100), 1.0))
     matrix = bench.matrix(*(({"i": str(i)}, [replace(many, sum=float(i))]) for i in range(20)))
-    bench.context.samples_left = 1000
+    bench.context.samples_max = 1000
     with pytest.raises(OverBudget):
         partial(
             Aggregate("count_values", M, StringLiteral("v")), matrix, String("v"), bench.grid, bench.context

@@ -16,7 +16,7 @@ from shared.labels import Symbols
 from shared.promql import parser
 from shared.promql.ast import MatrixSelector, Remote, ValueType
 from shared.promql.engine.context import EvalContext
-from shared.promql.model import Grid
+from shared.promql.model import Grid, Matrix
 from tests.sharded import Terms, evaluate_sharded
 from tests.unit.test_planner_equivalence import QUERIES, RANGE
 
@@ -143,15 +143,24 @@ def test_too_many_selections_are_refused() -> None:
         plan(text, GRID)
 
 
-def test_budget_is_one_for_all_workers() -> None:
+def test_samples_count_in_the_process_that_holds_them() -> None:
     times = list(range(0, 600_000, 15_000))
     shards = [MemorySource({(("__name__", f"m{i}"),): (times, [1.0] * len(times))}) for i in range(3)]
     grid = Grid(300_000, 300_000)
     text = 'sum(sum_over_time({__name__=~"m.*"}[5m]))'
-    done = evaluate_sharded(text, shards, grid)
-    assert done.samples_read > 0
-    with pytest.raises(NotExecutable, match="too many samples into memory in query execution"):
-        evaluate_sharded(text, shards, grid, samples_max=done.samples_read - 1)
+    # A worker holds a value and the samples of a series; what all of them read together does not matter.
+    done = evaluate_sharded(text, shards, grid, samples_max=21)
+    assert (done.samples_read, done.samples_peak) == (60, 21)
+    values = [evaluate_sharded(text, shards, grid, **terms).value for terms in ({}, {"samples_max": 21})]
+    assert [value.values.tolist() for value in values if isinstance(value, Matrix)] == [[[60.0]], [[60.0]]]
+    with pytest.raises(NotExecutable, match=r"too many samples into memory in query execution: 21 at a time.* 20 "):
+        evaluate_sharded(text, shards, grid, samples_max=20)
+    # The coordinator holds what all of them send.
+    raw = '{__name__=~"m.*"}[5m]'
+    done = evaluate_sharded(raw, shards, grid, samples_max=60)
+    assert (done.samples_read, done.samples_peak) == (60, 60)
+    with pytest.raises(NotExecutable, match=r"too many samples into memory in query execution: 60 at a time.* 59 "):
+        evaluate_sharded(raw, shards, grid, samples_max=59)
 
 
 def test_subquery_with_more_times_than_the_budget_is_refused_before_it_is_sent() -> None:

@@ -216,11 +216,11 @@ def test_text_comes_back_over_the_wire(always: None) -> None:
     samples = Samples(np.array([0, 2, 3]), np.array([1, 2001, 5000]), np.array([1.0, 2.0, 0.25]))
     labels = LabelFrame.of([{"a": "2"}, {"a": "1"}], Symbols())
     writer = SeriesWriter(RangeVector(labels, samples, np.zeros(2, bool)), np.array([1, 0]), INSTANT, instant=False)
-    value = exchange.Rendered([writer.write(0, 1), writer.write(1, 2)], 7, 3)
+    value = exchange.Rendered([writer.write(0, 1), writer.write(1, 2)], 7)
     shape, frames = exchange.encode(value)
     back = exchange.decode(shape, [bytes(frame) for frame in frames], Symbols())
     assert isinstance(back, exchange.Rendered)
-    assert (back.cells, back.shown, exchange.cells(back)) == (7, 3, 7)
+    assert (back.cells, exchange.cells(back)) == (7, 7)
     assert [own.data.tobytes() for own in back.texts] == [
         b',{"metric":{"a":"1"},"values":[[5,"0.25"]]}',
         b',{"metric":{"a":"2"},"values":[[0.001,"1"],[2.001,"2"]]}',

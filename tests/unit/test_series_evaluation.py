@@ -15,6 +15,7 @@ from shared import wire
 from shared.errors import Internal, TriptychError
 from shared.labels import Symbols
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, SubQuery
+from shared.promql.engine import scan
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import Grid, RangeVector
 from shared.wire import Request
@@ -71,14 +72,16 @@ def context(shard: Quiet) -> Any:
         Grid(0, 9000, 1000),
         lookback_ms=5000,
         deadline=time.monotonic() + 10,
-        samples_left=1000,
+        samples_max=1000,
         cancelled=lambda: False,
     )
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, SERIES, 100])
 def test_samples_are_read_in_batches_of_series(shard: Quiet, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(evaluation, "SERIES_PER_READ", at_once)
+    monkeypatch.setattr(scan, "ASSUMED_INTERVAL_MS", 1_000_000)
+    monkeypatch.setattr(scan, "READ_SERIES", at_once)
+    monkeypatch.setattr(scan, "READ_SAMPLES", at_once)
     own = context(shard)
     checks: list[int] = []
     monkeypatch.setattr(type(own), "check", lambda self: checks.append(1))
@@ -97,18 +100,31 @@ def test_samples_are_read_in_batches_of_series(shard: Quiet, monkeypatch: pytest
         )
     assert by_series == {str(i): [(1000 * t, float(i)) for t in range(1, i + 2)] for i in range(SERIES)}
     assert len(checks) >= -(-SERIES // at_once)
-    assert own.samples_read == sum(range(1, SERIES + 1))
+    assert own.samples_read == own.samples_held == own.samples_peak == sum(range(1, SERIES + 1))
+    assert own.series_read == SERIES
     nothing = evaluation._samples(evaluation.parser.parse("nothing[1m]"), own.query_grid, own)
     assert (nothing.labels.size, len(nothing.samples.values)) == (0, 0)
 
 
-def test_the_budget_of_samples_is_one_for_all_sub_queries(shard: Quiet) -> None:
+def test_what_all_sub_queries_hold_counts_together(shard: Quiet) -> None:
     total = sum(range(1, SERIES + 1))
     answer, reply = evaluated(shard, ("m[1m]", "samples"), ("m[1m]", "samples"), samples_max=2 * total)
     assert [own.samples_read for own in answer.answers] == [total, total]
+    assert answer.samples_peak == 2 * total
     assert reply.timings_ms["evaluate"] > 0 and reply.warnings == []
     with pytest.raises(TriptychError, match="samples"):
         evaluated(shard, ("m[1m]", "samples"), ("m[1m]", "samples"), samples_max=2 * total - 1)
+
+
+def test_an_answer_is_held_while_the_next_is_made_and_what_it_was_made_of_is_not(shard: Quiet) -> None:
+    """Values of 7 series at 10 steps, then a sum: its two planes at 10 steps of all series before, and of the last."""
+    total = sum(range(1, SERIES + 1))
+    held = 70 + 20 + 20
+    answer, _ = evaluated(shard, ("m", "value"), ("sum(m)", "partial"), samples_max=held)
+    assert answer.samples_peak == held
+    assert [own.samples_read for own in answer.answers] == [total, total]
+    with pytest.raises(TriptychError, match="samples"):
+        evaluated(shard, ("m", "value"), ("sum(m)", "partial"), samples_max=held - 1)
 
 
 def test_an_answer_says_which_shard_lacks_what(shard: Quiet) -> None:

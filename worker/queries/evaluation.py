@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shared.errors import Internal
 from shared.labels import Symbols
@@ -22,9 +23,6 @@ from shared.promql.engine.memory import account_of, bounded
 from shared.promql.model import Grid, Matrix, RangeVector, Source
 from shared.promql.rendering.series import SAMPLE_BYTES_MAX, SeriesWriter
 from shared.wire import Frame
-
-SERIES_PER_READ = 1024
-"""Series read between two looks at the deadline and the budget."""
 
 TEXT_WEIGHT_MIN = 2048
 """A smaller value is rendered by the coordinator: what two workers spend on it together would be more than it saves
@@ -70,7 +68,7 @@ def _answers(
 ) -> tuple[EvaluateReply, list[Frame]]:
     answers: list[SubQueryReply] = []
     frames: list[Frame] = []
-    left = message.samples_max
+    held = peak = 0
     for subquery in message.subqueries:
         context = EvalContext(
             source,
@@ -78,7 +76,8 @@ def _answers(
             Grid(message.start_ms, message.end_ms, message.step_ms),
             lookback_ms=message.lookback_ms,
             deadline=deadline,
-            samples_left=left,
+            samples_max=message.samples_max,
+            samples_held=held,
             cancelled=cancelled,
             processor=processor,
             counted=counted,
@@ -86,32 +85,44 @@ def _answers(
         )
         started = time.perf_counter()
         shape, answer_frames = _answer(subquery, message.form, context)
-        left = context.samples_left
+        held, peak = context.samples_held, max(peak, context.samples_peak)
         elapsed_ms = (time.perf_counter() - started) * 1000
         remarks = exchange.remarks(context.annotations)
         read = context.samples_read, elapsed_ms, context.series_read, context.buckets_read
         answers.append(SubQueryReply(shape, remarks, *read))
         frames += answer_frames
-    return EvaluateReply(tuple(answers)), frames
+    return EvaluateReply(tuple(answers), peak), frames
 
 
 def _answer(subquery: SubQuery, form: Form, context: EvalContext) -> tuple[Shape, list[Frame]]:
+    """The encoded answer, whose numbers stay held until the reply is sent."""
     grid = Grid(subquery.start_ms, subquery.end_ms, subquery.step_ms)
     expr = without_parens(parser.resolve_durations(parser.parse(subquery.text), context.query_grid))
+    held_before = context.samples_held
+    value, hashes = _value(subquery, expr, form, grid, context)
+    context.keep(held_before, exchange.cells(value))
+    encoded = exchange.encode(value)
+    return encoded if hashes is None else exchange.with_hashes(*encoded, hashes)
+
+
+def _value(
+    subquery: SubQuery, expr: Expr, form: Form, grid: Grid, context: EvalContext
+) -> tuple[exchange.Shipped, NDArray[np.uint64] | None]:
+    """(the answer, the hashes of label sets that go with it)."""
     if subquery.mode == "samples":
-        return exchange.encode(_samples(expr, grid, context))
+        return _samples(expr, grid, context), None
     if subquery.mode == "info":
-        return exchange.encode(_info_times(expr, grid, context))
+        return _info_times(expr, grid, context), None
     if subquery.mode == "value":
         evaluated = evaluate(expr, grid, context)
         if not isinstance(evaluated, Matrix | RangeVector):
             raise Internal(f"{subquery.text!r} is no vector, so it is no sub-query of a shard")
         value = exchange.without_unused(evaluated)
-        return exchange.encode(_rendered(value, form, grid, context) or value)
+        return _rendered(value, form, grid, context) or value, None
     if not isinstance(expr, Aggregate):
         raise Internal(f"{subquery.text!r} is no aggregation, so it has no partial form")
     if subquery.mode == "partial":
-        return exchange.encode(evaluate_partial(expr, grid, context))
+        return evaluate_partial(expr, grid, context), None
     return _relabelled(expr, grid, context)
 
 
@@ -131,16 +142,15 @@ def _rendered(value: Matrix | RangeVector, form: Form, grid: Grid, context: Eval
     for text in writer.texts():
         context.check()
         texts.append(text)
-    return exchange.Rendered(texts, cells, exchange.cells(finished))
+    return exchange.Rendered(texts, cells)
 
 
-def _relabelled(node: Aggregate, grid: Grid, context: EvalContext) -> tuple[Shape, list[Frame]]:
+def _relabelled(node: Aggregate, grid: Grid, context: EvalContext) -> tuple[partial.Partial, NDArray[np.uint64]]:
     """A partial aggregation, with the hashes of what was aggregated: equal ones of two workers tell the coordinator
     that a label function may have made series of different shards equal."""
     param = None if node.param is None else evaluate(node.param, grid, context)
     value = evaluate_vector(node.expr, grid, context)
-    part = partial.partial(node, value, param, grid, context)
-    return exchange.with_hashes(*exchange.encode(part), exchange.label_hashes(value.labels))
+    return partial.partial(node, value, param, grid, context), exchange.label_hashes(value.labels)
 
 
 def _info_times(expr: Expr, grid: Grid, context: EvalContext) -> Matrix:
@@ -157,15 +167,8 @@ def _samples(expr: Expr, grid: Grid, context: EvalContext) -> RangeVector:
         raise Internal("samples are asked for by a range selector")
     assert context.source is not None
     selection = context.source.select(expr.vector.matchers, grid.start_ms, grid.end_ms, context.symbols)
-    parts: list[RangeVector | Matrix] = []
-    labels = selection.labels
-    for first in range(0, max(labels.size, 1), SERIES_PER_READ):
-        context.check()
-        last = min(first + SERIES_PER_READ, labels.size)
-        samples = selection.read(first, last)
-        context.charge(len(samples.values), samples.buckets)
-        batch = labels.take(slice(first, last))
-        parts.append(RangeVector(batch, samples, np.zeros(batch.size, dtype=np.bool_)))
-    joined = exchange.joined(parts)
-    assert isinstance(joined, RangeVector)
-    return joined
+    context.finds_resets = False  # the coordinator looks for them when it evaluates these samples
+    selected = scan.Scan(selection.labels, selection, 0, grid.end_ms - grid.start_ms + 1)
+    parts = [samples for _, samples in scan.reads(selected, context, keep_stale=True, is_kept=True)]
+    no_names_dropped = np.zeros(selection.labels.size, dtype=np.bool_)
+    return RangeVector(selection.labels, exchange.joined_samples(parts), no_names_dropped)

@@ -19,17 +19,23 @@ from shared.promql.ast import (
     Unary,
     ValueType,
     VectorSelector,
+    children,
 )
 from shared.promql.engine import partial
 from shared.promql.engine.context import BatchTooLarge, EvalContext, SeriesBatch
 from shared.promql.engine.partial import Partial
 from shared.promql.engine.range_functions import range_argument
+from shared.promql.engine.subquery import inner_grid
 from shared.promql.functions import FUNCTIONS, Scope
 from shared.promql.model import Grid, Matrix, Scalar, String
 from shared.promql.operators import SCALAR_OPERATORS, TRIMS
 
 BATCH_CELLS = 1 << 18
 """Series × steps of a batch: 2 MB of values, which stay in the processor's cache from one operator to the next."""
+
+BATCH_SHARE = 4
+"""A batch's values take at most one in so many of the samples that the query may still hold. The rest is for the
+samples that are read, the values of subqueries, and the partial forms."""
 
 BATCH_BUCKETS = 1 << 21
 """Buckets of a batch's histograms: 16 MB of counts, of which there are a few copies at a time."""
@@ -50,33 +56,61 @@ def batched_selector(node: Aggregate) -> VectorSelector | None:
     return leaf(node.expr) if node.op in STREAMED else None
 
 
-def partials(
+def combined(
     node: Aggregate,
     param: Scalar | String | None,
     grid: Grid,
     context: EvalContext,
     evaluate_vector: EvaluateVector,
-) -> Iterator[Partial]:
-    """The partial form of an aggregation over each batch of its series."""
+) -> Partial:
+    """The partial form of an aggregation over all series of this source."""
+    held_before = context.samples_held
     selector = batched_selector(node)
     if selector is None:
-        yield partial.partial(node, evaluate_vector(node.expr, grid, context), param, grid, context)
-        return
-    steps = max(grid.steps, 1)
-    cells = 0
-    batch = SeriesBatch(selector, max(1, min(BATCH_SERIES, BATCH_CELLS // steps)), steps, BATCH_BUCKETS)
+        whole = partial.partial(node, evaluate_vector(node.expr, grid, context), param, grid, context)
+        context.keep(held_before, whole.cells)
+        return whole
+    cells = max(1, min(BATCH_CELLS, context.samples_left // BATCH_SHARE))
+    batch = _first_batch(node, selector, cells, grid, context)
+    parts: list[Partial] = []  # the first may be of many batches
+    later_cells = 0  # of the others
     while batch.first == 0 or batch.first < batch.total:
+        parts_held = context.samples_held
         try:
             with _restricted(batch, context):
                 value = evaluate_vector(node.expr, grid, context)
         except BatchTooLarge:
+            context.keep(parts_held, 0)
             continue
         part = partial.partial(node, value, param, grid, context)
-        cells += part.present.size + (0 if part.histograms is None else part.histograms.buckets)
-        context.reserve(cells)
-        yield part
+        del value
+        context.keep(parts_held, part.cells)
+        later_cells += part.cells if parts else 0
+        parts.append(part)
         batch.first += batch.size
         context.check()
+        # The first is combined with as much as it has itself, so the work is in proportion to all that is combined.
+        if later_cells >= max(cells, parts[0].cells):
+            parts, later_cells = [partial.combine(node, parts, param, context)], 0
+            context.keep(held_before, parts[0].cells)
+    whole = partial.combine(node, parts, param, context)
+    context.keep(held_before, whole.cells)
+    return whole
+
+
+def _first_batch(
+    node: Aggregate, selector: VectorSelector, cells: int, grid: Grid, context: EvalContext
+) -> SeriesBatch:
+    """The first batch of series, which have at most `cells` values at the steps of the longest grid."""
+    steps = max(1, _steps_most(node.expr, grid, context))
+    buckets = max(1, min(BATCH_BUCKETS, context.samples_left // BATCH_SHARE))
+    return SeriesBatch(selector, max(1, min(BATCH_SERIES, cells // steps)), steps, buckets)
+
+
+def _steps_most(expr: Expr, grid: Grid, context: EvalContext) -> int:
+    """The steps of the longest grid that a part of `expr` is evaluated at: `grid`, or that of a subquery."""
+    inner = inner_grid(expr, grid, context) if isinstance(expr, Subquery) else grid
+    return max([grid.steps, *(_steps_most(child, inner, context) for child in children(expr))])
 
 
 @contextmanager

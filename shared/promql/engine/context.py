@@ -16,10 +16,14 @@ from shared.promql.model import Annotations, Grid, SeriesSelection, Source, Valu
 LOOKBACK_MS = 300_000
 """How far an instant selector looks back for a sample: Prometheus's default of five minutes."""
 
-SAMPLE_BUDGET = 50_000_000
-"""Samples one query may touch by default, Prometheus's `--query.max-samples`: 0.8 GB of timestamps and values."""
+SAMPLES_MAX = 50_000_000
+"""Samples one query may hold at a time by default, Prometheus's `--query.max-samples`: 0.8 GB of timestamps and
+values."""
 
-TOO_MANY_SAMPLES = "query processing would load too many samples into memory in query execution"
+TOO_MANY_SAMPLES = (
+    "query processing would load too many samples into memory in query execution: {samples} at a time in one process; "
+    "the limit is {limit} (TRIPTYCH_QUERY_SAMPLES_MAX); ask for fewer series, a shorter range or a longer step"
+)
 TIMED_OUT = "query timed out in expression evaluation"
 
 
@@ -29,6 +33,12 @@ def _never() -> bool:
 
 def uncounted(samples: int) -> None:
     """Nobody asks how far the evaluation is."""
+
+
+def require_samples(samples: int, limit: int) -> None:
+    """Raises OverBudget if a query would hold so many samples at a time."""
+    if samples > limit:
+        raise OverBudget(TOO_MANY_SAMPLES.format(samples=samples, limit=limit))
 
 
 def resolved(duration: Duration) -> int:
@@ -79,8 +89,12 @@ class EvalContext:
 
     `query_grid` is the whole query's (what `start()` and `end()` mean); `deadline` is of `time.monotonic()`;
     `processor` is bounded for a light query; `counted` is told of samples as they are read. `remote[i]` is the value of
-    the leaf `Remote(i)`; `samples_left` counts down, `samples_read` and `series_read` up. A histogram counts as one
-    sample and one more for each bucket; `buckets_read` are those among `samples_read`.
+    the leaf `Remote(i)`; `samples_read` and `series_read` count up. A histogram counts as one sample and one more for
+    each bucket; `buckets_read` are those among `samples_read`.
+
+    `samples_held`: the samples that are read at the moment, and the values of the results that are still needed;
+    `samples_max` is their limit, and `samples_peak` the most so far. A result counts until the one that it is made into
+    is complete. Copies that exist for a moment do not count: the account of the memory has them.
     """
 
     source: Source | None
@@ -88,12 +102,14 @@ class EvalContext:
     query_grid: Grid
     lookback_ms: int = LOOKBACK_MS
     deadline: float = float("inf")
-    samples_left: int = SAMPLE_BUDGET
+    samples_max: int = SAMPLES_MAX
     annotations: Annotations = field(default_factory=Annotations)
     remote: Sequence[Value] = ()
     cancelled: Callable[[], bool] = _never
     processor: ProcessorTime = UNBOUNDED
     counted: Callable[[int], None] = uncounted
+    samples_held: int = 0
+    samples_peak: int = 0
     samples_read: int = 0
     buckets_read: int = 0
     series_read: int = 0
@@ -119,19 +135,39 @@ class EvalContext:
         if self.processor.is_over():
             raise TooHeavy("the query has had the processor time of a light one")
 
-    def charge(self, samples: int, buckets: int = 0) -> None:
-        """Count samples read from the source, and the buckets of those that are histograms. Raises OverBudget when the
-        query's budget is spent."""
-        self.samples_left -= samples + buckets
+    @property
+    def samples_left(self) -> int:
+        """How many samples more may be held."""
+        return max(0, self.samples_max - self.samples_held)
+
+    def count(self, series: int, samples: int, buckets: int) -> None:
+        """So many series and samples have been read from the source, with the buckets of those that are histograms."""
+        self.series_read += series
         self.samples_read += samples + buckets
         self.buckets_read += buckets
         self.counted(samples + buckets)
-        self.reserve(0)
 
-    def reserve(self, cells: int) -> None:
-        """Announce a matrix of `cells` values. Raises OverBudget if it alone exceeds the rest of the budget."""
-        if cells > self.samples_left:
-            raise OverBudget(TOO_MANY_SAMPLES)
+    def require(self, samples: int) -> None:
+        """Raises OverBudget if so many samples more cannot be held."""
+        require_samples(self.samples_held + samples, self.samples_max)
+
+    def hold(self, samples: int) -> None:
+        """So many samples more are held: called before they are allocated, where their number is known. Raises
+        OverBudget."""
+        self.require(samples)
+        self.samples_held += samples
+        self.samples_peak = max(self.samples_peak, self.samples_held)
+
+    def release(self, samples: int) -> None:
+        """So many samples are held no longer."""
+        assert 0 <= samples <= self.samples_held
+        self.samples_held -= samples
+
+    def keep(self, held_before: int, samples: int) -> None:
+        """Of all that has been held since `samples_held` was `held_before`, a result of so many samples is left. Raises
+        OverBudget."""
+        self.samples_held = held_before
+        self.hold(samples)
 
     def time_shift(self, offset_ms: int, at: At | None, grid: Grid) -> tuple[int, int]:
         """(first, step): the reference time of grid step k is `first + k * step`, after `@` and `offset`."""

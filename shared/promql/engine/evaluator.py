@@ -23,7 +23,6 @@ from shared.promql.ast import (
     Matching,
     MatrixSelector,
     NumberLiteral,
-    Paren,
     Remote,
     StringLiteral,
     Subquery,
@@ -43,7 +42,7 @@ from shared.promql.engine.range_functions import evaluate_range_function, range_
 from shared.promql.engine.range_vectors import RangeSeries
 from shared.promql.engine.subquery import inner_grid
 from shared.promql.functions import FUNCTIONS
-from shared.promql.model import Grid, Matrix, RangeVector, Scalar, String, Value
+from shared.promql.model import Grid, Matrix, RangeVector, Scalar, String, Value, cells
 
 OF_STATISTICS = frozenset({"histogram_avg", "histogram_count", "histogram_sum"})
 OF_BUCKETS = frozenset({"histogram_fraction", "histogram_quantile", "histogram_quantiles"})
@@ -56,10 +55,17 @@ def evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
     `@` is evaluated once. Raises NotExecutable, BadData, DeadlineExceeded.
     """
     context.check()
+    expr = without_parens(expr)
+    if isinstance(expr, Remote):
+        return context.remote[expr.index]  # has been held since it came
+    held_before = context.samples_held
     if grid.steps > 1 and not isinstance(expr, NumberLiteral | StringLiteral) and step_invariant(expr, context):
         instant = Grid(grid.start_ms, grid.start_ms, grid.step_ms)
-        return broadcast(_evaluate(expr, instant, context), grid.steps, context)
-    return _evaluate(expr, grid, context)
+        value = broadcast(_evaluate(expr, instant, context), grid.steps, context)
+    else:
+        value = _evaluate(expr, grid, context)
+    context.keep(held_before, cells(value))
+    return value
 
 
 def _evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
@@ -68,8 +74,6 @@ def _evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
             return Scalar(np.full(grid.steps, expr.value))
         case StringLiteral():
             return String(expr.value)
-        case Paren():
-            return evaluate(expr.expr, grid, context)
         case VectorSelector():
             return (smoothed if expr.smoothed else scan).instant_vector(expr, grid, context)
         case MatrixSelector() | Subquery():
@@ -83,8 +87,7 @@ def _evaluate(expr: Expr, grid: Grid, context: EvalContext) -> Value:
             return _call(expr, grid, context)
         case Aggregate():
             return _aggregate(expr, grid, context)
-        case Remote():
-            return context.remote[expr.index]
+    raise Internal(f"{type(expr).__name__} reached the evaluator")
 
 
 def evaluate_vector(expr: Expr, grid: Grid, context: EvalContext) -> Matrix:
@@ -106,15 +109,15 @@ def evaluate_scalar(expr: Expr, grid: Grid, context: EvalContext) -> Scalar:
 def evaluate_partial(node: Aggregate, grid: Grid, context: EvalContext) -> Partial:
     """The partial form of an aggregation over this source's series."""
     param = _param(node, grid, context)
-    return partial.combine(node, list(batches.partials(node, param, grid, context, evaluate_vector)), param, context)
+    return batches.combined(node, param, grid, context, evaluate_vector)
 
 
 def _aggregate(node: Aggregate, grid: Grid, context: EvalContext) -> Matrix:
     """The value of an aggregation, computed from partials if its series come in batches."""
     if batches.batched_selector(node) is not None:
         param = _param(node, grid, context)
-        parts = list(batches.partials(node, param, grid, context, evaluate_vector))
-        return partial.merge(node, parts, param, grid, context)
+        whole = batches.combined(node, param, grid, context, evaluate_vector)
+        return partial.merge(node, [whole], param, grid, context)
     value = evaluate_vector(node.expr, grid, context)
     return evaluate_aggregate(node, value, _param(node, grid, context), grid, context)
 
@@ -130,16 +133,18 @@ def _param(node: Aggregate, grid: Grid, context: EvalContext) -> Scalar | String
 def _range_vector(node: MatrixSelector | Subquery, grid: Grid, context: EvalContext) -> RangeVector:
     if grid.steps != 1:
         raise BadData('invalid expression type "range vector" for range query, must be Scalar or instant Vector')
-    return range_vectors.first_windows(_range_series(node, grid, context))
+    return range_vectors.first_windows(_range_series(node, grid, context, is_kept=True))
 
 
-def _range_series(node: MatrixSelector | Subquery, grid: Grid, context: EvalContext) -> RangeSeries:
-    """The series of a range selector or subquery. Raises NotExecutable if the inner grid of a subquery alone exceeds
-    the query's budget."""
+def _range_series(
+    node: MatrixSelector | Subquery, grid: Grid, context: EvalContext, *, is_kept: bool = False
+) -> RangeSeries:
+    """The series of a range selector or subquery. `is_kept`: their samples are the result, so they stay. Raises
+    NotExecutable if one series over the inner grid of a subquery is more than the query may hold."""
     if isinstance(node, MatrixSelector):
-        return range_vectors.of_selector(node, grid, context)
+        return range_vectors.of_selector(node, grid, context, is_kept=is_kept)
     inner = inner_grid(node, grid, context)
-    context.reserve(inner.steps)
+    context.require(inner.steps)
     with _finding_resets(False, context):
         value = evaluate(node.expr, inner, context)
     return range_vectors.of_subquery(node, value, inner, grid, context)

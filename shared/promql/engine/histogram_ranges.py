@@ -199,7 +199,7 @@ def slices(sizes: Int, batch: HistogramBatch, gathered: GatheredHistograms, cont
     first = 0
     while first < len(sizes):
         context.check()
-        context.reserve(gathered.buckets)
+        context.require(gathered.buckets)
         done = int(ends[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(ends, done + members, side="right")))
         yield slice(first, last)

@@ -69,7 +69,7 @@ def broadcast(value: Value, steps: int, context: EvalContext) -> Value:
     if isinstance(value, Scalar):
         return Scalar(np.repeat(value.values, steps))
     if isinstance(value, Matrix):
-        context.reserve(value.labels.size * steps)
+        context.hold(value.labels.size * steps)
         values, present = np.repeat(value.values, steps, axis=1), np.repeat(value.present, steps, axis=1)
         return Matrix(value.labels, values, present, value.drop_name, value.histograms)
     return value

@@ -43,6 +43,11 @@ class Partial:
     drop_name: Bool
     histograms: HistogramBatch | None = None
 
+    @property
+    def cells(self) -> int:
+        """How many numbers all planes have, and the histograms: one for each bucket."""
+        return self.present.size * len(self.planes) + (0 if self.histograms is None else self.histograms.buckets)
+
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:

@@ -178,7 +178,7 @@ def _absent(ranged: MatrixSelector | Subquery, series: RangeSeries, grid: Grid, 
     seen = np.zeros(grid.steps, dtype=np.bool_)
     for _, samples in series.reads:
         shape = (len(samples.offsets) - 1, grid.steps)
-        context.reserve(shape[0] * shape[1])
+        context.require(shape[0] * shape[1])
         present = np.zeros(shape, dtype=np.bool_)
         reading = _reading(ranged, samples, series.windows, np.empty(shape), present, [], grid, context)
         readings.run(RANGE_FUNCTIONS["present_over_time"], reading, context)

@@ -31,22 +31,24 @@ class RangeSeries:
     reads: Iterator[tuple[slice, Samples]]
 
 
-def of_selector(node: MatrixSelector, grid: Grid, context: EvalContext) -> RangeSeries:
-    """The series of a range selector; samples are read from the source as they are needed."""
+def of_selector(node: MatrixSelector, grid: Grid, context: EvalContext, *, is_kept: bool = False) -> RangeSeries:
+    """The series of a range selector; samples are read from the source as they are needed, and held until the next are
+    read, or longer if they are to be kept."""
     windows = scan.windows_of(node.vector, resolved(node.range), grid, context)
     selected = scan.scan(node.vector, windows, context)
     no_names_dropped = np.zeros(selected.labels.size, dtype=np.bool_)
-    return RangeSeries(selected.labels, windows, no_names_dropped, scan.reads(selected, context))
+    return RangeSeries(selected.labels, windows, no_names_dropped, scan.reads(selected, context, is_kept=is_kept))
 
 
 def of_subquery(node: Subquery, value: Value, inner: Grid, grid: Grid, context: EvalContext) -> RangeSeries:
     """The series of a subquery whose expression has `value` over the grid `inner`. Its samples have no start
     timestamps.
 
-    Raises NotExecutable if the value is not an instant vector.
+    Raises NotExecutable if the value is not an instant vector, OverBudget if its samples are too many.
     """
     if not isinstance(value, Matrix):
         raise NotExecutable("subquery is only allowed on instant vector")
+    context.hold(int(np.count_nonzero(value.present)))
     windows = subquery.windows_of(node, grid, context)
     reads = iter([(slice(0, value.labels.size), subquery.ragged(value, inner))])
     return RangeSeries(value.labels, windows, value.drop_name, reads)

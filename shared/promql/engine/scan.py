@@ -23,11 +23,17 @@ from shared.promql.engine.kernels.windows import last_in_window
 from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, SeriesSelection
 
 READ_SERIES, LIGHT_READ_SERIES = 256, 32
-"""Series in a selector's first read, before the number of samples per series is known. A light query reads less at a
-time, since it is to stop soon after its processor time has been used up."""
+"""Series in a selector's first read, at most, before the number of samples per series is known. A light query reads
+less at a time, since it is to stop soon after its processor time has been used up."""
 
 READ_SAMPLES, LIGHT_READ_SAMPLES = 1 << 17, 1 << 16
 """The number of samples that a read aims at: 8 MB of timestamps and values stay near the processor's cache."""
+
+ASSUMED_INTERVAL_MS = 1000
+"""How far apart the samples of a series are taken to be before any have been read."""
+
+FEWER_SERIES = 4
+"""A read that turns out to be too large is dropped, and tried again with one in so many of its series."""
 
 INFO_TIMES = "times of info samples"
 
@@ -65,11 +71,13 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The series of a selector that are evaluated now: [first, first + labels.size) of its selection."""
+    """The series of a selector that are evaluated now: [first, first + labels.size) of its selection, whose samples
+    span `range_ms`."""
 
     labels: LabelFrame
     selection: SeriesSelection
     first: int
+    range_ms: int
 
 
 def windows_of(node: VectorSelector, range_ms: int, grid: Grid, context: EvalContext) -> Windows:
@@ -87,39 +95,66 @@ def scan(node: VectorSelector, windows: Windows, context: EvalContext) -> Scan:
     selection = batch.selection if batch is not None else None
     if selection is None:
         selection = context.source.select(node.matchers, windows.read_start_ms, windows.read_end_ms, context.symbols)
+    range_ms = windows.read_end_ms - windows.read_start_ms + 1
     if batch is None:
-        return Scan(selection.labels, selection, 0)
+        return Scan(selection.labels, selection, 0, range_ms)
     batch.selection = selection
     last = min(batch.first + batch.size, selection.labels.size)
-    return Scan(selection.labels.take(slice(batch.first, last)), selection, batch.first)
+    return Scan(selection.labels.take(slice(batch.first, last)), selection, batch.first, range_ms)
 
 
-def reads(selected: Scan, context: EvalContext, *, keep_stale: bool = False) -> Iterator[tuple[slice, Samples]]:
+def reads(
+    selected: Scan, context: EvalContext, *, keep_stale: bool = False, is_kept: bool = False
+) -> Iterator[tuple[slice, Samples]]:
     """The samples of a scan, some series at a time, with the rows they belong to.
 
-    Staleness markers are left out unless `keep_stale`. Counts the samples against the query's budget, and checks its
-    deadline before every read. Raises BatchTooLarge.
+    Samples are held until the next are read, or for good if `is_kept`. As many series are read at a time as there is
+    room for, but at least one. Staleness markers are left out unless `keep_stale`. Checks the deadline before every
+    read. Raises BatchTooLarge, and OverBudget where one series is more than the query may hold.
     """
     batch = context.batch if context.batch is not None and context.batch.selection is selected.selection else None
-    first_size, samples_aim = (
-        (LIGHT_READ_SERIES, LIGHT_READ_SAMPLES) if context.is_light else (READ_SERIES, READ_SAMPLES)
-    )
-    row, size = 0, first_size if batch is None or not batch.read_size else batch.read_size
+    samples_aim = LIGHT_READ_SAMPLES if context.is_light else READ_SAMPLES
+    row, size = 0, batch.read_size if batch is not None and batch.read_size else _first_size(selected, context)
     while row < selected.labels.size:
         context.check()
         last = min(row + size, selected.labels.size)
-        samples = selected.selection.read(selected.first + row, selected.first + last)
+        samples = _read(selected, row, last, context)
+        if samples is None:
+            size = max(1, (last - row) // FEWER_SERIES)
+            continue
         if batch is not None and samples.histograms is not None:
             batch.fit(samples.histograms)
-        context.series_read += last - row
-        context.charge(len(samples.values), samples.buckets)
+        read = len(samples.values) + samples.buckets
+        context.count(last - row, len(samples.values), samples.buckets)
+        context.hold(read)
         if context.finds_resets:
             samples = with_hints(samples, context)
         yield slice(row, last), samples if keep_stale else without_stale(samples)
-        size = max(1, samples_aim * (last - row) // max(len(samples.values) + samples.buckets, 1))
+        if not is_kept:
+            context.release(read)
+        size = max(1, min(samples_aim, context.samples_left) * (last - row) // max(read, 1))
         if batch is not None:
             batch.read_size = size
         row = last
+
+
+def _first_size(selected: Scan, context: EvalContext) -> int:
+    """Series in the first read, when it is not known yet how many samples they have."""
+    series, samples_aim = (LIGHT_READ_SERIES, LIGHT_READ_SAMPLES) if context.is_light else (READ_SERIES, READ_SAMPLES)
+    assumed = max(1, selected.range_ms // ASSUMED_INTERVAL_MS)
+    return max(1, min(series, min(samples_aim, context.samples_left) // assumed))
+
+
+def _read(selected: Scan, row: int, last: int, context: EvalContext) -> Samples | None:
+    """The samples of these rows; None if there are several, and they are too many to be held."""
+    try:
+        samples = selected.selection.read(selected.first + row, selected.first + last)
+    except MemoryError:
+        if last - row > 1:
+            return None
+        raise
+    is_too_much = len(samples.values) + samples.buckets > context.samples_left
+    return None if is_too_much and last - row > 1 else samples
 
 
 def without_stale(samples: Samples) -> Samples:
@@ -183,9 +218,9 @@ def _column(func: str | None, samples: Samples) -> Float:
 
 
 def empty(series: int, steps: int, context: EvalContext) -> tuple[Float, Bool]:
-    """Uninitialised (values float64[series, steps], presence bool[series, steps]) of a matrix. Raises NotExecutable if
-    they exceed the query's budget."""
-    context.reserve(series * steps)
+    """Uninitialised (values float64[series, steps], presence bool[series, steps]) of a matrix. Raises OverBudget if
+    the query may not hold as many."""
+    context.hold(series * steps)
     return np.empty((series, steps)), np.empty((series, steps), dtype=np.bool_)
 
 

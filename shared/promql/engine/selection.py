@@ -30,7 +30,7 @@ BUCKET_TEXTS_AT_ONCE = 1 << 13
 """Buckets of histograms written as texts between two checks, or those of one histogram: some 10 ms."""
 
 _CHARACTERS_PER_CELL = 8
-"""The texts of histograms are counted against a query's budget of cells, by the bytes of both."""
+"""The texts of histograms count as samples that the query holds, by the bytes of both."""
 
 
 def grouped(labels: LabelFrame, node: Aggregate) -> tuple[Rows, LabelFrame]:
@@ -151,7 +151,7 @@ def value_counts(node: Aggregate, matrix: Matrix, label: str, context: EvalConte
         ids[rows] * value_count + (value_index if has_value_label else 0), return_inverse=True
     )
     steps = matrix.present.shape[1]
-    context.reserve(len(cells) * steps)
+    context.require(len(cells) * steps)
     counts = np.bincount(cell_index * steps + columns, minlength=len(cells) * steps).astype(np.float64)
     origin = cells // value_count
     named = groups.take(origin)
@@ -183,7 +183,7 @@ def _text_codes(values: Float, histograms: HistogramBatch | None, symbols: Symbo
         last = max(first + 1, int(np.searchsorted(ends, done + BUCKET_TEXTS_AT_ONCE, side="right")))
         texts = plain_texts(histograms, rows[first:last])
         characters += sum(map(len, set(texts)))
-        context.reserve(characters // _CHARACTERS_PER_CELL)
+        context.require(characters // _CHARACTERS_PER_CELL)
         codes[places[first:last]] = list(map(symbols.code, texts))
         first = last
     return codes

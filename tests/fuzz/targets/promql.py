@@ -56,7 +56,7 @@ def _parsed(data: bytes) -> None:
 
 def _evaluated(data: bytes) -> None:
     text = data.decode(errors="replace")
-    limits = {"samples_left": SAMPLES_MAX, "deadline": time.monotonic() + DEADLINE_S}
+    limits = {"samples_max": SAMPLES_MAX, "deadline": time.monotonic() + DEADLINE_S}
     local_queries.range_query(text, _SOURCE, GRID, **limits)
 
 

@@ -186,7 +186,7 @@ def _histogram_quantiles(call: Call, args: list[Value], grid: Grid, context: Eva
         warn_of_quantiles(q, offset(call, index), context)
         # A quantile that varies has another label value at every step at which it differs.
         distinct = np.unique(q)
-        context.reserve(len(distinct) * vectors.size * grid.steps)
+        context.require(len(distinct) * vectors.size * grid.steps)
         for value in distinct.tolist():
             context.check()
             part = _quantiles(vectors, np.full(grid.steps, value), offset(call, 0), context)
