@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which the first start would otherwise spend; what is in the cache on disk is only loaded.
 COMPILE_KERNELS = $(BIN)/python -m coordinator.warm && $(BIN)/python -m worker.warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-access chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-access chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -90,6 +90,9 @@ fuzz-minute: $(VENV)/.installed-fuzz
 
 bench: $(VENV)/.installed-load  ## metrics beside Prometheus and VictoriaMetrics; writes docs/benchmarks/metrics.md
 	$(BIN)/python -m loadtest.bench.metrics
+
+bench-history: $(VENV)/.installed-load  ## a day of 10,000 series beside VictoriaMetrics (SCALE for a share)
+	$(BIN)/python -m loadtest.bench.history $(if $(SCALE),--scale $(SCALE))
 
 bench-smoke: $(VENV)/.installed-load
 	$(BIN)/python -m loadtest.bench.smoke
