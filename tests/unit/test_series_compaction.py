@@ -9,7 +9,7 @@ import pytest
 
 from worker.series.blocks import compaction
 from worker.series.blocks.block import Block
-from worker.series.blocks.compaction import BLOCKS_MERGED_MIN, LEVELS, WIDE_BLOCKS_MAX, WIDER
+from worker.series.blocks.compaction import BLOCKS_MERGED_MIN, LARGER, LEVELS, SMALL_BYTES, WIDE_BLOCKS_MAX, WIDER
 from worker.series.blocks.layers import Layers, Tombstone, closure, reading_order
 
 WINDOW_MS = 1000
@@ -25,9 +25,14 @@ class Placed(SimpleNamespace):
         return bool(self.row.earliest_ms <= end_ms and self.row.latest_ms >= start_ms)
 
 
-def block(earliest_ms: int, latest_ms: int, generation: int) -> Block:
+def block(earliest_ms: int, latest_ms: int, generation: int, size_bytes: int = SMALL_BYTES + 1) -> Block:
     row = SimpleNamespace(
-        earliest_ms=earliest_ms, latest_ms=latest_ms, generation=generation, created_ms=0, deletions_from=0
+        earliest_ms=earliest_ms,
+        latest_ms=latest_ms,
+        generation=generation,
+        created_ms=0,
+        deletions_from=0,
+        size_bytes=size_bytes,
     )
     return cast(Block, Placed(row=row))
 
@@ -129,6 +134,47 @@ def test_two_of_a_narrow_window_are_merged_when_nothing_was_added_for_its_length
 def test_a_window_is_merged_when_it_has_ended(now_ms: int, merged: bool) -> None:
     blocks = [block(0, 999, generation) for generation in range(BLOCKS_MERGED_MIN)]
     assert compaction.choose(Layers(blocks=tuple(blocks)), WINDOW_MS, now_ms) == (blocks if merged else [])
+
+
+@pytest.mark.parametrize("count", [BLOCKS_MERGED_MIN - 1, BLOCKS_MERGED_MIN])
+def test_small_blocks_are_merged_before_the_end_of_their_window(count: int) -> None:
+    small = [block(0, 999, generation, SMALL_BYTES) for generation in range(0, 2 * count, 2)]
+    large = [block(0, 999, generation) for generation in range(20, 24)]
+    merged = small if count == BLOCKS_MERGED_MIN else []
+    assert compaction.choose(Layers(blocks=(*small, *large)), WINDOW_MS, 999) == merged
+    wide = [block(0, 1001, generation, SMALL_BYTES) for generation in range(BLOCKS_MERGED_MIN)]
+    assert compaction.choose(Layers(blocks=tuple(wide)), WINDOW_MS, 999) == []
+
+
+def test_two_small_blocks_of_a_window_that_has_not_ended_stay_two() -> None:
+    small = tuple(block(LATER_MS, LATER_MS + 9, generation, 1) for generation in (1, 2))
+    assert compaction.choose(Layers(blocks=small), WINDOW_MS, LATER_MS + 10) == []
+
+
+@pytest.mark.parametrize(("times", "is_within"), [(LARGER, True), (LARGER + 1, False)])
+def test_a_much_larger_block_is_not_written_again_for_few_newer_samples(times: int, is_within: bool) -> None:
+    newer = [block(10, 20, generation, 100) for generation in range(1, 1 + BLOCKS_MERGED_MIN)]
+    oldest = block(10, 20, 0, times * 100 * BLOCKS_MERGED_MIN)
+    for own in (oldest, *newer):
+        own.row.created_ms = LATER_MS
+    assert chosen(oldest, *newer) == ([oldest, *newer] if is_within else newer)
+    assert chosen(oldest, *newer[1:]) == []
+    newest = block(10, 20, 9, 10_000 * 100)
+    newest.row.created_ms = LATER_MS
+    assert chosen(*newer, newest) == [*newer, newest], "an older block is small: it is merged with a large newer one"
+
+
+def test_a_much_larger_block_is_merged_when_its_window_is_idle() -> None:
+    blocks = [block(10, 20, 0, 1 << 40), block(10, 20, 1, 1)]
+    assert chosen(*blocks) == blocks
+
+
+def test_blocks_of_one_generation_are_left_out_together() -> None:
+    same = [block(10, 20, 1, 1 << 40), block(21, 30, 1, 1)]
+    newer = [block(10, 20, generation, 1) for generation in range(2, 2 + BLOCKS_MERGED_MIN)]
+    for own in (*same, *newer):
+        own.row.created_ms = LATER_MS
+    assert chosen(*same, *newer) == newer
 
 
 @pytest.mark.parametrize(("level", "width"), [(level, WINDOW_MS * WIDER**level) for level in range(LEVELS)])

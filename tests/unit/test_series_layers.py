@@ -230,9 +230,9 @@ def test_a_head_is_sealed_whole_when_it_must_be_and_its_past_windows_when_they_e
 ) -> None:
     own = shard.part._upkeep
     asked: list[int] = []
-    monkeypatch.setattr(own, "_head_bytes_max", 100)
+    monkeypatch.setattr(own._rules, "_head_bytes_max", 100)
     monkeypatch.setattr(own, "_seal", asked.append)
-    monkeypatch.setattr(own, "_sealed_to_ms", 3000)
+    monkeypatch.setattr(own._rules, "_sealed_to_ms", 3000)
     monkeypatch.setattr(shard.part.contents, "head_times", lambda: (size, earliest))
     monkeypatch.setattr(shard.part.journal, "is_behind", lambda: is_behind)
     type(own)._tick(own, 4125)

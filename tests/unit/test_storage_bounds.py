@@ -158,7 +158,7 @@ def test_what_was_set_aside_is_known_beside_files_that_were_not_finished(tmp_pat
 
 
 def test_two_files_are_kept_to_be_used_again_if_they_are_whole(tmp_path: Path) -> None:
-    own = Files(tmp_path, 1000, Register(tmp_path, Listing(1, {})), 1)
+    own = Files(tmp_path, 1000, Register(tmp_path, Listing(1, {})), 1, lambda: None)
     try:
         own._spares.clear()
         paths = [tmp_path / f"{number:08d}.wal" for number in range(5, 10)]
@@ -181,7 +181,7 @@ def test_two_files_are_kept_to_be_used_again_if_they_are_whole(tmp_path: Path) -
 )
 def test_a_window_is_sealed_an_eighth_of_its_length_after_its_end(tmp_path: Path, now_ms: int, before_ms: int) -> None:
     shard = Quiet(tmp_path)
-    assert shard.part._upkeep._before_ms(now_ms) == before_ms
+    assert shard.part._upkeep._rules.before_ms(now_ms) == before_ms
     shard.close()
 
 

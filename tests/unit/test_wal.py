@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shared.errors import ConfigError, Unavailable
 from worker import ownership
-from worker.storage.wal import files, layout, reading, record, register
+from worker.storage.wal import files, layout, reading, record, register, releases
 from worker.storage.wal import log as wal
 from worker.storage.wal.log import LOG, SERIES, Stream, WriteAheadLog
 
@@ -225,7 +225,7 @@ def test_a_failed_sync_ends_all_writing_until_the_log_is_opened_again(
 
 def test_a_stream_that_holds_up_files_is_behind(log: WriteAheadLog) -> None:
     slow, fast = log.stream(0, SERIES), log.stream(1, SERIES)
-    for _ in range(4 * wal.BEHIND_FILES):
+    for _ in range(4 * releases.BEHIND_FILES):
         position = slow.write([b"old"])
         fast.release(fast.write([b"x" * 1500]))
     assert slow.is_behind()

@@ -48,6 +48,16 @@ class Contents:
             earliest = min(earliest, int(layers.slab.samples.timestamps_ms.min(initial=earliest)))
         return size, earliest
 
+    def late_bytes(self, before_ms: int) -> int:
+        """About how many bytes of the samples in the head and the slab below it have t < before_ms."""
+        with self.lock:
+            late_bytes = self.head.late_bytes(before_ms)
+            layers = self.layers
+        if layers.slab is not None:
+            times_ms = layers.slab.samples.timestamps_ms
+            late_bytes += layers.slab.size_bytes * int((times_ms < before_ms).sum()) // max(len(times_ms), 1)
+        return late_bytes
+
     def freeze(self, generation: int) -> Layers:
         """Replace the head with an empty one; the old head becomes a layer. The caller holds the journal's turn, and
         `generation` is the journal's next sequence."""

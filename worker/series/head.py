@@ -29,6 +29,7 @@ from worker.series import arena
 from worker.series.arena import (
     ARENA,
     BEFORE,
+    CHUNK_LATEST,
     CHUNK_SAMPLES_MAX,
     CHUNKS,
     CROWDED,
@@ -36,6 +37,7 @@ from worker.series.arena import (
     LATE_CHECK,
     LATEST,
     NEVER,
+    SIZE,
     STORED,
 )
 from worker.series.growing_array import GrowingArray
@@ -114,6 +116,13 @@ class Head:
         """(earliest, latest) of all samples, in Unix ms; (NEVER, BEFORE) if there are none."""
         ranges = self._ranges.rows()
         return int(ranges[:, EARLIEST].min(initial=NEVER)), int(ranges[:, LATEST].max(initial=BEFORE))
+
+    def late_bytes(self, before_ms: int) -> int:
+        """About how many bytes the chunks take that have samples with t < before_ms only. Chunks of series that were
+        rewritten since count too."""
+        is_late = self._places.rows()[:, CHUNK_LATEST] < before_ms
+        late = int(self._shapes.rows()[is_late, SIZE].sum())
+        return self.size_bytes * late // max(int(self._tally[ARENA]), 1)
 
     def extend(self, series: int) -> None:
         """Make room for ids below `series`."""

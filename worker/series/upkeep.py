@@ -39,6 +39,7 @@ from worker.series.index.registry import Registry
 from worker.series.ingest import Turn
 from worker.series.journal import Journal
 from worker.series.pieces import join
+from worker.series.sealing_rules import REASONS, HeadState, SealingRules
 from worker.series.services import SeriesServices
 from worker.storage.faces import RowBatch, Rows
 
@@ -46,8 +47,6 @@ TICK_S = 1.0
 RETRY_S = 10.0
 """Pause after a failure, such as a full disk."""
 TURN_WAIT_S = 10.0
-GRACE_SHARE = 8
-"""A window is sealed once this fraction (1/8) of its length has passed since its end, to wait for slow senders."""
 COMPACTION_CACHE_BYTES = 32 << 20
 DROP_EVERY_S = 60.0
 """Seconds between two checks for blocks to drop. Each check drops expired blocks of at most one window."""
@@ -78,16 +77,16 @@ class Upkeep:
         self._turn = turn
         self._store = store
         self._settings = settings = services.settings
-        self._head_bytes_max = settings.head_bytes // settings.shards
+        self._rules = SealingRules(settings.head_bytes // settings.shards, settings.block_window_ms)
         self._blocks_bytes_max = -(-settings.retention_bytes // settings.shards)
         self._window_ms = settings.block_window_ms
         self._background = services.background
-        self._sealed_to_ms = BEFORE
         self._wake = Event()
         self._stopping = Event()
         self._clock = retention.WallClock()
         self._next_drop_s = 0.0
         self.seals, self.merges = Latencies(LONG_S), Latencies(LONG_S)
+        self.seals_for = dict.fromkeys(REASONS, 0)
         self.failures = self.dropped_blocks = 0
         self._threads = [
             Thread(
@@ -102,9 +101,7 @@ class Upkeep:
 
     def start(self) -> None:
         """Start the threads. Call this when the part is loaded."""
-        before_ms = self._before_ms(int(time.time() * 1000))
-        if self._contents.head_times()[1] >= before_ms:
-            self._sealed_to_ms = before_ms
+        self._rules.begin(self._head_state(), int(time.time() * 1000))
         trim()
         for thread in self._threads:
             thread.daemon = True
@@ -178,16 +175,18 @@ class Upkeep:
         if self._stopping.is_set():
             return
         blocks = self._contents.layers.blocks
-        size, earliest_ms = self._contents.head_times()
-        before_ms = self._before_ms(now_ms)
-        self._sealed_to_ms = min(self._sealed_to_ms, before_ms)  # the clock may have been set back
-        if size > self._head_bytes_max or self._journal.is_behind():
-            self._seal(NEVER)
-        elif self._contents.layers.frozen is not None or (earliest_ms < before_ms and before_ms > self._sealed_to_ms):
-            self._seal(before_ms)
-            self._sealed_to_ms = before_ms
+        due = self._rules.due(self._head_state(), now_ms)
+        if due is not None:
+            self._seal(due.before_ms)
+            self._rules.sealed(due)
+            self.seals_for[due.reason] += 1
         if self._contents.layers.blocks is not blocks:
             trim()
+
+    def _head_state(self) -> HeadState:
+        size, earliest_ms = self._contents.head_times()
+        is_frozen = self._contents.layers.frozen is not None
+        return HeadState(size, earliest_ms, self._journal.is_behind(), is_frozen, self._contents.late_bytes)
 
     def _tend(self, now_ms: int) -> None:
         """Drop expired blocks, remove tombstones and rows of left-over files that are no longer needed, and merge."""
@@ -201,10 +200,6 @@ class Upkeep:
         while not self._background.is_paused() and self._compact(now_ms):
             if self._stopping.is_set():
                 return
-
-    def _before_ms(self, now_ms: int) -> int:
-        """Samples before this time, in Unix ms, are in windows that are due to be sealed."""
-        return (now_ms - self._window_ms // GRACE_SHARE) // self._window_ms * self._window_ms
 
     def _seal(self, before_ms: int) -> None:
         """Move the samples in memory with t < before_ms to blocks, and cut the journal.

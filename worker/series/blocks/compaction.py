@@ -13,6 +13,11 @@ from worker.series.blocks.layers import Layers, closure
 BLOCKS_MERGED_MIN = 4
 """The least number of blocks of one window that are merged; merging fewer would rewrite each sample more often than it
 is worth."""
+LARGER = 4
+"""An older block that is so many times as large as all newer ones together is not rewritten for these few samples. Each
+rewriting of a sample so adds at least a quarter to the block that has it."""
+SMALL_BYTES = 1 << 20
+"""Blocks up to this size are merged also before the end of their window."""
 WIDER = 4
 LEVELS = 4
 """There are windows of 1, 4, 16 and 64 times the length of the narrowest. If that is 2 h, the widest block covers 5
@@ -28,8 +33,9 @@ def choose(layers: Layers, window_ms: int, now_ms: int) -> list[Block]:
     """Choose blocks to rewrite as one block, which gets the highest generation among them. Returns them in reading
     order, or [].
 
-    Blocks of one window are merged when there are BLOCKS_MERGED_MIN of them. Two blocks of the narrowest window are
-    merged as well, when no block has been added to the window for as long as the window itself. If there are no such
+    Blocks of one window are merged when there are BLOCKS_MERGED_MIN of them, without a much larger older one, and
+    before the end of the window only small ones. Two blocks of the narrowest window are merged as well, of any size,
+    when no block has been added to the window for as long as the window itself. If there are no such
     blocks, a single block that a tombstone may apply to is chosen. Blocks whose times overlap those of a block that is
     set aside stay as they are, in case that block is restored.
 
@@ -51,19 +57,36 @@ def choose(layers: Layers, window_ms: int, now_ms: int) -> list[Block]:
 
 
 def _in_windows(blocks: Sequence[Block], window_ms: int, now_ms: int) -> Iterator[list[Block]]:
-    """Blocks that lie in the same window, which has ended, and that may be merged; narrow windows first."""
+    """Blocks that lie in the same window and that may be merged; narrow windows first. Of a window that has not ended,
+    only small blocks of the narrowest width."""
     for level in range(LEVELS):
         width = window_ms * WIDER**level
         windows: dict[int, list[Block]] = {}
         for block in blocks:
             window = block.row.earliest_ms // width
-            if window == block.row.latest_ms // width and (window + 1) * width <= now_ms:
+            has_ended = (window + 1) * width <= now_ms
+            may_merge = has_ended or (level == 0 and block.row.size_bytes <= SMALL_BYTES)
+            if window == block.row.latest_ms // width and may_merge:
                 windows.setdefault(window, []).append(block)
-        for inside in windows.values():
-            idle = now_ms - max(block.row.created_ms for block in inside) > window_ms
+        for window, inside in windows.items():
+            idle_ms = now_ms - max(block.row.created_ms for block in inside)
+            is_idle = level == 0 and idle_ms > window_ms and (window + 1) * width <= now_ms
             for run in _runs(inside, blocks):
-                if len(run) >= BLOCKS_MERGED_MIN or (level == 0 and idle and len(run) > 1):
-                    yield run
+                chosen = run if is_idle else _without_much_larger(run)
+                if len(chosen) >= (2 if is_idle else BLOCKS_MERGED_MIN):
+                    yield chosen
+
+
+def _without_much_larger(run: Sequence[Block]) -> list[Block]:
+    """The blocks without the oldest ones that are more than LARGER times as large as all newer ones together. Blocks of
+    one generation stay together, so the result is its own `closure` if the run is."""
+    newer_bytes, highest_left = sum(block.row.size_bytes for block in run), -1
+    for block in sorted(run, key=lambda block: block.row.generation):
+        newer_bytes -= block.row.size_bytes
+        if block.row.size_bytes <= LARGER * newer_bytes:
+            break
+        highest_left = block.row.generation
+    return [block for block in run if block.row.generation > highest_left]
 
 
 def _wide(blocks: Sequence[Block], window_ms: int) -> Iterator[list[Block]]:

@@ -16,16 +16,19 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
 
 from shared.durable import FILE_MODE, sync_directory
+from shared.errors import Unavailable
 from shared.telemetry import event
 from shared.wire import Frame
 from worker.ownership import when_free
 from worker.storage.wal import record
+from worker.storage.wal.losses import Key
+from worker.storage.wal.pauses import LOOK_EVERY_S
 from worker.storage.wal.reading import SUFFIX
 from worker.storage.wal.register import Register
 
@@ -41,24 +44,39 @@ SPARES_MAX = 2
 
 @dataclass(slots=True)
 class File:
-    """A file in use. `size`: bytes that were allocated when it was prepared. `last`: stream → position of its last
-    record in this file. `descriptor` is −1 if the file takes no more records. `was_read`: the file was read at this
-    start, so replays may hold views of it. `since`: Unix time when it was prepared, or last written if it was read."""
+    """A file in use. `size`: its bytes when it was prepared, which are allocated unless it `is_sparse`. `last`: stream
+    → position of its last record in this file; `bytes_of`: stream → bytes of its records there. `descriptor` is −1 if
+    the file takes no more records, and they end at `end` then. `was_read`: the file was read at this start, so replays
+    may hold views of it. `since`: Unix time when it was prepared, or last written if it was read. `held_up_since`: time
+    of the monotonic clock since which few of its records are needed."""
 
     number: int
     path: Path
     descriptor: int = -1
     size: int = 0
     was_read: bool = False
-    last: dict[tuple[int, int], int] = field(default_factory=dict)
+    last: dict[Key, int] = field(default_factory=dict)
     since: float = field(default_factory=time.time)
+    is_sparse: bool = False
+    bytes_of: dict[Key, int] = field(default_factory=dict)
+    end: int = 0
+    held_up_since: float | None = None
+
+    def add(self, stream: Key, position: int, size: int) -> None:
+        """Note a record of `size` bytes."""
+        self.last[stream] = position
+        self.bytes_of[stream] = self.bytes_of.get(stream, 0) + size
 
 
 class Files:
     """Prepares, hands out and takes back the files of one directory, which the owner has locked. Files get numbers
-    above `highest`, each number once. A thread prepares the next file in the background."""
+    above `highest`, each number once. A thread prepares the next file in the background, and calls `look` about every
+    LOOK_EVERY_S, which may raise OSError or Unavailable. While it `is_sparing`, files are not filled and none is kept
+    for reuse."""
 
-    def __init__(self, directory: Path, file_bytes: int, register: Register, highest: int) -> None:
+    def __init__(
+        self, directory: Path, file_bytes: int, register: Register, highest: int, look: Callable[[], None]
+    ) -> None:
         self._directory = directory
         self._file_bytes = file_bytes
         self._register = register
@@ -67,6 +85,8 @@ class Files:
         self._work = Event()
         self._is_wanted = False
         self._closing = False
+        self._look = look
+        self.is_sparing = False
         self._number = highest
         self._size = min(FIRST_BYTES, file_bytes) // GROWTH
         self._spares: deque[Path] = deque()
@@ -98,6 +118,9 @@ class Files:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             size = os.fstat(descriptor).st_size
+            is_sparse = self.is_sparing and size < wanted
+            if is_sparse:
+                os.ftruncate(descriptor, size := wanted)
             while size < wanted and not self._closing:
                 size += os.pwrite(descriptor, bytes(min(ZEROS_BYTES, wanted - size)), size)
             os.pwrite(descriptor, record.file_header(number, least_bytes=size), 0)
@@ -108,7 +131,7 @@ class Files:
             path.unlink()
             raise
         self._number, self._size = number, wanted
-        return File(number, path, descriptor, size)
+        return File(number, path, descriptor, size, is_sparse=is_sparse)
 
     def _listed(self, file: File) -> File:
         try:
@@ -119,10 +142,40 @@ class Files:
             raise
         return file
 
-    def left(self, file: File, end: int) -> None:
-        """The file takes no more records: they end at offset `end`, and all of them are on the disk."""
-        assert end >= record.FILE_HEADER_BYTES and end % record.ALIGNMENT == 0
-        self._register.note(file.number, end)
+    def prepare(self) -> None:
+        """Prepare the next file now, unless it is ready. Raises OSError."""
+        with self._preparing:
+            if self._prepared is None:
+                self._prepared = self._listed(self.first())
+
+    def spare(self) -> None:
+        """Give back the files that wait for records, and begin with small ones that are not filled until `is_sparing`
+        is set back. Raises OSError."""
+        with self._preparing:
+            self.is_sparing = True
+            self._is_wanted = False
+            self._size = min(FIRST_BYTES, self._file_bytes) // GROWTH
+            if self._prepared is not None:
+                self._register.change(removed=(self._prepared.number,))  # first: a listed file must exist
+                os.close(self._prepared.descriptor)
+                self._prepared.path.unlink()
+                self._prepared = None
+            while self._spares:
+                self._spares.popleft().unlink(missing_ok=True)
+
+    def shorten(self, file: File) -> None:
+        """Give back what is behind the records of a file that was left. Its end is listed before, because a file of
+        which the end is not known must not be shorter than it was prepared. Raises OSError."""
+        assert file.descriptor < 0 and file.end >= record.FILE_HEADER_BYTES
+        self._register.catch_up()
+        with contextlib.suppress(FileNotFoundError), open(file.path, "r+b") as shortened:  # unless it was given back
+            os.ftruncate(shortened.fileno(), file.end)
+        file.size = file.end
+
+    def left(self, file: File) -> None:
+        """The file takes no more records: they end at offset `file.end`, and all of them are on the disk."""
+        assert file.end >= record.FILE_HEADER_BYTES and file.end % record.ALIGNMENT == 0
+        self._register.note(file.number, file.end)
         self._work.set()
 
     def give_back(self, files: Iterable[File]) -> None:
@@ -137,7 +190,7 @@ class Files:
             event(logging.WARNING, "write-ahead log files not released", reason=error.strerror)
             return
         for file in files:
-            if file.was_read:
+            if file.was_read or file.is_sparse:
                 file.path.unlink(missing_ok=True)
             else:
                 self.keep_spare(file.path)
@@ -147,7 +200,8 @@ class Files:
         views of it. A file with a second name is in a snapshot of the data directory, and is not reused either. Raises
         OSError."""
         status = path.stat()
-        if len(self._spares) >= SPARES_MAX or status.st_size < self._file_bytes or status.st_nlink > 1:
+        is_kept = not self.is_sparing and len(self._spares) < SPARES_MAX
+        if not is_kept or status.st_size < self._file_bytes or status.st_nlink > 1:
             path.unlink(missing_ok=True)
             return
         # An empty header shows that the file is not in use, even if the list is lost.
@@ -165,11 +219,12 @@ class Files:
 
     def _prepare_ahead(self) -> None:
         while True:
-            self._work.wait()
+            self._work.wait(LOOK_EVERY_S)
             self._work.clear()
             if self._closing:
                 return
             try:
+                self._look()
                 with self._preparing:
                     if self._prepared is None and self._is_wanted:
                         self._prepared = self._listed(self.first())
@@ -178,6 +233,8 @@ class Files:
             except OSError as error:
                 # The next write that needs the file reports the failure.
                 event(logging.WARNING, "no room for a write-ahead log", reason=error.strerror)
+            except Unavailable:
+                self._work.wait()  # the log has failed; only `close` has work for this thread
 
 
 def lock(directory: Path) -> int:

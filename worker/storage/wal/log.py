@@ -29,13 +29,16 @@ from worker.storage.group_sync import GroupSync
 from worker.storage.wal import files, losses, reading, record, setting_aside
 from worker.storage.wal.files import FILE_BYTES, File, Files
 from worker.storage.wal.losses import Key, Loss
+from worker.storage.wal.pauses import Pauses
 from worker.storage.wal.register import Listing, Register, this_boot
+from worker.storage.wal.releases import Releases
+from worker.storage.wal.stream import Stream
 
 SERIES, LOG = 1, 2
 """The areas that write records. Their numbers are in the files of the log."""
 
-BEHIND_FILES = 32
-"""A stream is behind when it still needs a file that this many newer files in use have followed."""
+REST_BYTES = 64 << 10
+"""A rest of the log begins a new file if the last one takes more than this."""
 RECOVERY_FREE_BYTES = 2 * FILE_BYTES
 """Free space on the disk that a failed log needs before it is opened again."""
 ASIDE_BYTES_MAX = 64 << 20
@@ -64,12 +67,13 @@ class WriteAheadLog:
         self._register: Register | None = None
         self._used: list[File] = []  # ascending; records are appended to the last one
         self._streams: dict[Key, Stream] = {}
-        self._released: dict[Key, int] = {}
+        self._releases = Releases()
         self._losses: list[Loss] = []
         self._offset = 0
         self._synced = 0  # offset in the last file below which everything is on the disk
         self._failed = ""
         self._written_bytes = 0
+        self._pauses = Pauses()
         self._syncs = GroupSync(self._fsync)
 
     def open(self) -> WriteAheadLog:
@@ -104,7 +108,7 @@ class WriteAheadLog:
         if listing is None:
             listing = Listing(highest, {content.number: 0 for content in survey.used})
         self._register = Register(self._directory, dataclasses.replace(listing, highest=highest))
-        log_files = Files(self._directory, self._file_bytes, self._register, highest)
+        log_files = Files(self._directory, self._file_bytes, self._register, highest, self._look)
         try:
             self._take_over(survey, log_files)
         except BaseException:
@@ -130,6 +134,7 @@ class WriteAheadLog:
         for content in survey.used:
             status = content.path.stat()
             read.append(File(content.number, content.path, -1, status.st_size, True, since=status.st_mtime))
+            read[-1].end = content.synced
             for header, payload in content.records:
                 if header.offset < content.synced:
                     self._hold(read[-1], header, payload, header.offset)
@@ -160,7 +165,7 @@ class WriteAheadLog:
 
     def _hold(self, file: File, header: record.RecordHeader, payload: memoryview, offset: int) -> None:
         stream = self.stream(header.shard, header.area)
-        file.last[stream.key] = _position(file.number, offset)
+        file.add(stream.key, _position(file.number, offset), header.end - header.offset)
         stream.held.append((file.last[stream.key], payload))
 
     def losses_of(self, shard: int) -> list[tuple[int, str]]:
@@ -234,8 +239,8 @@ class WriteAheadLog:
             raise
         positions = []
         for (stream, _), size in zip(records, sizes, strict=True):
-            file.last[stream.key] = _position(file.number, self._offset)
-            positions.append(file.last[stream.key])
+            positions.append(_position(file.number, self._offset))
+            file.add(stream.key, positions[-1], size)
             self._offset += size
         self._written_bytes += sum(sizes)
         assert self._offset == end
@@ -254,9 +259,9 @@ class WriteAheadLog:
             self._usable()
             left = self._used[-1]
             self._fdatasync(left)
-            end = self._offset
+            left.end = self._offset
             self._begin(log_files.next())
-            log_files.left(left, end)
+            log_files.left(left)
             os.close(left.descriptor)
             left.descriptor = -1
 
@@ -298,8 +303,8 @@ class WriteAheadLog:
         """See `worker.storage.faces.JournalState`."""
         with self._lock:
             used = list(self._used)
-            oldest_at = next((file.since for file in used if file.last and not self._is_released(file)), None)
-        size = sum(file.size for file in used)
+            oldest_at = next((file.since for file in used if self._releases.is_needed(file)), None)
+            size = sum(self._offset if file.is_sparse and file is used[-1] else file.size for file in used)
         return JournalState(self._written_bytes, len(used), size, oldest_at, bool(self._failed), self._syncs.latencies)
 
     def recoverable(self) -> bool:
@@ -312,23 +317,52 @@ class WriteAheadLog:
     def release(self, stream: Stream, position: int) -> None:
         """Records of the stream below `position` are not needed any more."""
         with self._lock:
-            if position <= self._released.get(stream.key, 0):
+            if not self._releases.release(stream.key, position):
                 return
-            self._released[stream.key] = position
-            released_files = [file for file in self._used[:-1] if self._is_released(file)]
-            self._used = [file for file in self._used if file not in released_files]
+            released_files = self._without_released()
             log_files = self._files
         if released_files and log_files is not None:
             log_files.give_back(released_files)
 
-    def _is_released(self, file: File) -> bool:
-        return all(position < self._released.get(key, 0) for key, position in file.last.items())
+    def _without_released(self) -> list[File]:
+        """Take the closed files that no stream needs any more out of use, and return them. The caller holds the lock
+        here, and gives them back without it."""
+        released_files = [file for file in self._used[:-1] if not self._releases.is_needed(file)]
+        self._used = [file for file in self._used if file not in released_files]
+        self._releases.note_held_up(self._used[:-1])
+        return released_files
 
     def is_behind(self, stream: Stream) -> bool:
-        """Whether the stream still needs a file that `BEHIND_FILES` newer files in use have followed."""
+        """See `Releases.is_behind`."""
         with self._lock:
-            released = self._released.get(stream.key, 0)
-            return any(file.last.get(stream.key, -1) >= released for file in self._used[:-BEHIND_FILES])
+            return self._releases.is_behind(stream.key, self._used, self._file_bytes)
+
+    def _look(self) -> None:
+        """Called about every `pauses.LOOK_EVERY_S` by the thread that prepares files. When next to nothing has been
+        written for a while, give back what is kept ready for records: files that are prepared, files kept for reuse,
+        and the rest of the last file. The last file is left for a small one, so that it can go when its records have
+        gone. Raises OSError, Unavailable."""
+        log_files = self._files
+        if log_files is None:
+            return
+        if not self._pauses.begins_rest(self._written_bytes):
+            if not self._pauses.is_resting:
+                log_files.is_sparing = False
+            return
+        log_files.spare()
+        with self._lock:
+            self._usable()
+            left = self._used[-1]
+            if left.is_sparse and self._offset <= REST_BYTES:
+                return
+        log_files.prepare()
+        with self._lock:
+            left = self._used[-1]
+            self._leave(log_files)
+            released_files = self._without_released()
+        log_files.give_back(released_files)
+        if left not in released_files:
+            log_files.shorten(left)
 
     @property
     def directory(self) -> Path:
@@ -350,11 +384,16 @@ class WriteAheadLog:
     def close(self) -> None:
         """Sync, close the files and release the directory's lock; the records stay for the next start. A sync that
         fails is logged."""
-        with self._opening, self._lock, self._leaving:
-            log_files, self._files = self._files, None
+        with self._opening:
+            with self._lock:
+                log_files, self._files = self._files, None
             if log_files is None:
                 return
-            log_files.close()
+            log_files.close()  # without the lock, which its thread may be waiting for
+            self._close()
+
+    def _close(self) -> None:
+        with self._lock, self._leaving:
             assert self._register is not None and self._lock_descriptor is not None
             file = self._used[-1]
             if not self._failed:
@@ -366,39 +405,6 @@ class WriteAheadLog:
             os.close(file.descriptor)
             self._register.close()
             os.close(self._lock_descriptor)
-
-
-class Stream:
-    """See `worker.storage.faces.JournalStream`. `held`: (position, payload) of the records that the log contained when
-    it was opened, until `replayed`."""
-
-    def __init__(self, log: WriteAheadLog, shard: int, area: int) -> None:
-        self.log = log
-        self.shard = shard
-        self.area = area
-        self.key: Key = shard, area
-        self.held: list[tuple[int, memoryview]] = []
-
-    def records(self) -> Iterator[tuple[int, memoryview]]:
-        return iter(self.held)
-
-    def replayed(self) -> None:
-        self.held = []
-
-    def write(self, payload: Sequence[Frame]) -> int:
-        return self.log.write([(self, payload)])[0]
-
-    def set_aside(self, payloads: Sequence[Frame], what: str) -> str:
-        return self.log.set_aside(self.key, payloads, what)
-
-    def sync(self) -> None:
-        self.log.sync()
-
-    def release(self, position: int) -> None:
-        self.log.release(self, position)
-
-    def is_behind(self) -> bool:
-        return self.log.is_behind(self)
 
 
 def _first(payloads: Sequence[Frame], size_bytes: int) -> Iterator[Frame]:

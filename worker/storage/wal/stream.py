@@ -1,0 +1,45 @@
+"""One area's records of one shard in a write-ahead log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from shared.wire import Frame
+from worker.storage.wal.losses import Key
+
+if TYPE_CHECKING:
+    from worker.storage.wal.log import WriteAheadLog
+
+
+class Stream:
+    """See `worker.storage.faces.JournalStream`. `held`: (position, payload) of the records that the log contained when
+    it was opened, until `replayed`."""
+
+    def __init__(self, log: WriteAheadLog, shard: int, area: int) -> None:
+        self.log = log
+        self.shard = shard
+        self.area = area
+        self.key: Key = shard, area
+        self.held: list[tuple[int, memoryview]] = []
+
+    def records(self) -> Iterator[tuple[int, memoryview]]:
+        return iter(self.held)
+
+    def replayed(self) -> None:
+        self.held = []
+
+    def write(self, payload: Sequence[Frame]) -> int:
+        return self.log.write([(self, payload)])[0]
+
+    def set_aside(self, payloads: Sequence[Frame], what: str) -> str:
+        return self.log.set_aside(self.key, payloads, what)
+
+    def sync(self) -> None:
+        self.log.sync()
+
+    def release(self, position: int) -> None:
+        self.log.release(self, position)
+
+    def is_behind(self) -> bool:
+        return self.log.is_behind(self)
