@@ -197,9 +197,13 @@ class Upkeep:
             self._drop(now_ms if is_clock_trusted else None)
         self._bury()
         self._archive.forget()
+        has_merged = False
         while not self._background.is_paused() and self._compact(now_ms):
+            has_merged = True
             if self._stopping.is_set():
                 return
+        if has_merged:
+            trim()
 
     def _seal(self, before_ms: int) -> None:
         """Move the samples in memory with t < before_ms to blocks, and cut the journal.

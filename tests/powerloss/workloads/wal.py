@@ -61,12 +61,14 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
         elif how < 0.8:
             recorder.act(["sync", counts], log.sync)
             synced = list(counts)
-        elif how < 0.95:
+        elif how < 0.94:
             stream = chance.randrange(STREAMS)
             upto = chance.randint(synced[stream] // 2, synced[stream])
             if upto:
                 recorder.begin(["release", stream, upto])
                 log.stream(stream, LOG).release(positions[stream, upto - 1] + 1)
+        elif how < 0.97:
+            log.rest()  # what was written may be on the disk then, or not
         else:
             if chance.random() < 0.5:
                 recorder.act(["sync", counts], log.close)

@@ -338,24 +338,25 @@ class WriteAheadLog:
             return self._releases.is_behind(stream.key, self._used, self._file_bytes)
 
     def _look(self) -> None:
-        """Called about every `pauses.LOOK_EVERY_S` by the thread that prepares files. When next to nothing has been
-        written for a while, give back what is kept ready for records: files that are prepared, files kept for reuse,
-        and the rest of the last file. The last file is left for a small one, so that it can go when its records have
-        gone. Raises OSError, Unavailable."""
-        log_files = self._files
-        if log_files is None:
-            return
-        if not self._pauses.begins_rest(self._written_bytes):
-            if not self._pauses.is_resting:
-                log_files.is_sparing = False
-            return
+        """Rest when a rest begins. The thread that prepares files calls this about every `pauses.LOOK_EVERY_S`. Raises
+        OSError, Unavailable."""
+        if self._pauses.begins_rest(self._written_bytes):
+            self.rest()
+        elif not self._pauses.is_resting and self._files is not None:
+            self._files.is_sparing = False
+
+    def rest(self) -> None:
+        """Give back what is kept ready for records: prepared files, files kept for reuse, and the rest of the last
+        file. The last file is left for a small one, so that it can go with its records. Call this when next to nothing
+        is written. Raises OSError, Unavailable."""
+        with self._lock:
+            log_files = self._usable()
         log_files.spare()
         with self._lock:
-            self._usable()
-            left = self._used[-1]
-            if left.is_sparse and self._offset <= REST_BYTES:
+            last = self._used[-1]
+            if last.is_sparse and self._offset <= min(REST_BYTES, self._file_bytes // 2):
                 return
-        log_files.prepare()
+        log_files.prepare()  # before the lock is taken, for which writes would wait
         with self._lock:
             left = self._used[-1]
             self._leave(log_files)
