@@ -28,8 +28,11 @@ SCRATCH_BYTES_MIN = 4 << 20
 
 TRIM_INTERVAL_S = 10.0
 """Time between two looks at how much memory a process has."""
-TRIM_BYTES_MIN = 64 << 20
-"""Growth since the last trim, of the process or of its free memory, that makes another one worthwhile."""
+TRIM_BYTES_MIN, TRIM_BYTES_MIN_QUIET = 64 << 20, 4 << 20
+"""Growth since the last trim, of the process or of its free memory, that makes another one worthwhile, the second in a
+quiet process: no request waits for its time then, and nothing needs the memory again soon."""
+QUIET_SHARE = 0.1
+"""A process is quiet if it took no more of a processor since the last look."""
 
 
 def keep_pages() -> None:
@@ -86,6 +89,7 @@ class Trimmer:
         self._resident_bytes = 0
         """After the last time; 0: not known yet."""
         self._free_bytes = 0
+        self._looked_at, self._busy_s = time.monotonic(), time.process_time()
 
     def due(self) -> bool:
         """Whether `run` is worth its time now: it takes some 10 ms for each 100 MB."""
@@ -93,8 +97,12 @@ class Trimmer:
         if now < self._next_at:
             return False
         self._next_at = now + TRIM_INTERVAL_S
-        has_grown = self._process.memory_info().rss > self._resident_bytes + TRIM_BYTES_MIN
-        return has_grown or free_bytes() > self._free_bytes + TRIM_BYTES_MIN
+        busy_s = time.process_time()
+        is_quiet = busy_s - self._busy_s <= QUIET_SHARE * (now - self._looked_at)
+        self._looked_at, self._busy_s = now, busy_s
+        grown_bytes_min = TRIM_BYTES_MIN_QUIET if is_quiet else TRIM_BYTES_MIN
+        has_grown = self._process.memory_info().rss > self._resident_bytes + grown_bytes_min
+        return has_grown or free_bytes() > self._free_bytes + grown_bytes_min
 
     def run(self) -> None:
         trim()

@@ -105,6 +105,8 @@ def _put_series(values: Values, number: str, shard: Shard) -> None:
     for kind, took in (("seal", upkeep.seals), ("merge", upkeep.merges)):
         values.put("triptych_upkeep_runs_total", sum(took.counts), number, kind)
         values.put("triptych_upkeep_seconds_total", took.seconds, number, kind)
+    for reason, count in upkeep.seals_for.items():
+        values.put("triptych_seals_total", count, number, reason)
 
 
 def _put_log(values: Values, number: str, shard: Shard) -> None:

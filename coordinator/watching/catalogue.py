@@ -257,6 +257,12 @@ AREAS = (
     _gauge("triptych_blocks_broken", "shard", "Blocks set aside because they are damaged: restore their files"),
     _counter("triptych_blocks_dropped_total", "shard", "Blocks dropped by retention"),
     _counter("triptych_upkeep_runs_total", "shard kind", "Heads sealed into blocks (seal), blocks merged (merge)"),
+    _counter(
+        "triptych_seals_total",
+        "shard reason",
+        "Heads sealed, by reason: window (it is over), size (TRIPTYCH_HEAD_BYTES), log (the write-ahead log waits), "
+        "rest (nearly nothing arrives), late (old samples), retry (after a failure)",
+    ),
     _counter("triptych_upkeep_seconds_total", "shard kind", "Time that this took"),
     _counter("triptych_upkeep_failures_total", "shard", "Attempts that failed: see the worker's log"),
     _counter("triptych_block_cache_hits_total", "worker", "Reads of decoded blocks that found them in memory"),

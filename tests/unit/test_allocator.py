@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shared import allocator
-from shared.allocator import TRIM_BYTES_MIN, TRIM_INTERVAL_S, Trimmer
+from shared.allocator import QUIET_SHARE, TRIM_BYTES_MIN, TRIM_BYTES_MIN_QUIET, TRIM_INTERVAL_S, Trimmer
 
 
 class Process:
@@ -22,8 +22,9 @@ class Process:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=100.0, free_bytes=0)
+    clock = SimpleNamespace(now=100.0, free_bytes=0, busy_share=1.0)
     monkeypatch.setattr(allocator.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(allocator.time, "process_time", lambda: clock.now * clock.busy_share)
     monkeypatch.setattr(allocator, "free_bytes", lambda: clock.free_bytes)
     return clock
 
@@ -50,6 +51,21 @@ def test_memory_is_looked_at_now_and_then_and_returned_when_it_has_grown(clock: 
     process.rss += 1
     assert trimmer.due()
     assert not trimmer.due()  # once in an interval
+
+
+@pytest.mark.parametrize(("busy_share", "is_quiet"), [(QUIET_SHARE / 2, True), (2 * QUIET_SHARE, False)])
+def test_a_quiet_process_returns_less_memory_too(clock: SimpleNamespace, busy_share: float, is_quiet: bool) -> None:
+    clock.busy_share = busy_share
+    process = Process()
+    trimmer = trimmer_of(process)
+    trimmer.run()
+    for attribute in ("rss", "free_bytes"):
+        owner = process if attribute == "rss" else clock
+        for more, is_due in ((TRIM_BYTES_MIN_QUIET, False), (1, is_quiet)):
+            clock.now += TRIM_INTERVAL_S
+            setattr(owner, attribute, getattr(owner, attribute) + more)
+            assert trimmer.due() == is_due
+        trimmer.run()
 
 
 def test_memory_that_was_in_use_at_the_last_time_returns_when_it_has_been_freed(clock: SimpleNamespace) -> None:

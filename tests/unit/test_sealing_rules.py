@@ -122,13 +122,13 @@ def test_what_a_start_has_replayed_is_not_sealed_before_its_senders_could_come_b
     assert shard.run(20).reasons == ["rest"]
 
 
-def test_old_samples_among_live_ones_are_sealed_after_a_while_and_the_live_ones_stay() -> None:
+def test_old_samples_among_live_ones_are_sealed_after_a_while_and_the_log_is_free_of_them() -> None:
     shard = Simulated().run(600, every(15, 500_000))
     shard.run(30, lambda second: (500_000 if second % 15 == 0 else 0, 50_000)).run(LATE_S - 35, every(15, 500_000))
     assert not shard.seals
     shard.run(10, every(15, 500_000))
-    assert [seal[1:] for seal in shard.seals] == [("late", 1_500_000)]
-    assert shard.live > 20_000_000
+    assert shard.reasons == ["late"]
+    assert shard.seals[0][2] > 20_000_000, "with the live ones, in front of which the journal could not be cut"
 
 
 def test_a_trickle_of_late_samples_makes_few_blocks() -> None:
@@ -139,7 +139,6 @@ def test_a_trickle_of_late_samples_makes_few_blocks() -> None:
     late = [size for _, reason, size in shard.seals if reason == "late"]
     assert set(shard.reasons) == {"late"}
     assert len(late) <= 12
-    assert min(late) >= WORTH_BYTE_S / 1000
     single = Simulated().run(600, every(15, 100_000)).run(1, lambda _: (0, 32)).run(HOUR_S, every(15, 100_000))
     assert not single.seals, "one sample waits for the end of the window"
 

@@ -142,7 +142,7 @@ class SealingRules:
         if self._is_at_rest(head.size_bytes):
             return Due(NEVER, "rest")
         if self._has_waited_late(head, before_ms):
-            return Due(before_ms, "late")
+            return Due(NEVER, "late")  # whole, since the journal is cut in front of the first sample that stays
         return None
 
     def sealed(self, due: Due) -> None:

@@ -36,6 +36,8 @@ def _log(root: Path, worker: int = 0) -> WriteAheadLog:
 
 def killed(log: WriteAheadLog) -> None:
     """As if its process had died: nothing is synced, and the next one may have the directory."""
+    if log._files is not None:
+        log._files._look = lambda: None  # its thread has ended with it
     path = str(log._directory / "lock")
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # that of the listing

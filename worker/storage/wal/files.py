@@ -225,6 +225,12 @@ class Files:
                 return
             try:
                 self._look()
+            except OSError as error:
+                event(logging.WARNING, "write-ahead log gives nothing back", reason=error.strerror)
+            except Unavailable:
+                self._work.wait()  # the log has failed or is closed; only `close` has work for this thread
+                continue
+            try:
                 with self._preparing:
                     if self._prepared is None and self._is_wanted:
                         self._prepared = self._listed(self.first())
@@ -233,8 +239,6 @@ class Files:
             except OSError as error:
                 # The next write that needs the file reports the failure.
                 event(logging.WARNING, "no room for a write-ahead log", reason=error.strerror)
-            except Unavailable:
-                self._work.wait()  # the log has failed; only `close` has work for this thread
 
 
 def lock(directory: Path) -> int:

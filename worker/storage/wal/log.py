@@ -340,10 +340,13 @@ class WriteAheadLog:
     def _look(self) -> None:
         """Rest when a rest begins. The thread that prepares files calls this about every `pauses.LOOK_EVERY_S`. Raises
         OSError, Unavailable."""
+        log_files = self._files
+        if log_files is None:  # it is being opened or closed
+            return
         if self._pauses.begins_rest(self._written_bytes):
             self.rest()
-        elif not self._pauses.is_resting and self._files is not None:
-            self._files.is_sparing = False
+        elif not self._pauses.is_resting:
+            log_files.is_sparing = False
 
     def rest(self) -> None:
         """Give back what is kept ready for records: prepared files, files kept for reuse, and the rest of the last
