@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from shared.errors import ConfigError, Unavailable
 from worker import ownership
 from worker.storage.wal import files, layout, reading, record, register, releases
-from worker.storage.wal import log as wal
 from worker.storage.wal.log import LOG, SERIES, Stream, WriteAheadLog
 
 pytestmark = pytest.mark.usefixtures("power_stays_on")
@@ -161,7 +160,7 @@ def test_damage_costs_the_record_it_is_in_and_is_logged(
 ) -> None:
     log = WriteAheadLog(tmp_path).open()
     stream = log.stream(0, SERIES)
-    places = [stream.write([bytes([n]) * 100]) & (1 << wal._OFFSET_BITS) - 1 for n in range(3)]
+    places = [stream.write([bytes([n]) * 100]) & (1 << files.OFFSET_BITS) - 1 for n in range(3)]
     with caplog.at_level(logging.ERROR):
         torn(log, places[1] + inside, b"\xff")
         again = WriteAheadLog(tmp_path).open()

@@ -271,6 +271,17 @@ def test_a_stream_that_alone_keeps_a_file_of_others_is_behind_after_a_while() ->
     assert not is_behind(1)
 
 
+def test_only_what_lies_behind_the_released_records_counts() -> None:
+    clock = Clock()
+    own = Releases(clock)
+    used = [closed_file(1, s0=HELD_UP_BYTES), closed_file(2)]
+    used[0].add((0, SERIES), (1 << 40) + used[0].end - 100, 100)
+    own.release((0, SERIES), (1 << 40) + used[0].end - 1000)
+    own.note_held_up(used[:-1])
+    clock.now_s += HELD_UP_S
+    assert own.is_behind((0, SERIES), used, 32 << 20)
+
+
 @pytest.mark.parametrize(("own_bytes", "other_bytes"), [(1000, HELD_UP_BYTES // 2), (HELD_UP_BYTES, HELD_UP_BYTES)])
 def test_small_files_and_large_shares_hold_nothing_up(own_bytes: int, other_bytes: int) -> None:
     clock = Clock()

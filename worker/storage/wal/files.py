@@ -40,6 +40,13 @@ PIECES_MAX = 1000
 """Pieces in one system call; the kernel accepts 1,024."""
 SPARES_MAX = 2
 """Files that no stream needs any more and that are kept for reuse."""
+OFFSET_BITS = 40
+
+
+def position_of(number: int, offset: int) -> int:
+    """The position of what lies at this offset of the file with this number."""
+    assert 0 <= offset < 1 << OFFSET_BITS
+    return number << OFFSET_BITS | offset
 
 
 @dataclass(slots=True)

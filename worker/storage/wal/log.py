@@ -27,7 +27,7 @@ from shared.wire import Frame
 from worker.storage.faces import JournalState, JournalStream
 from worker.storage.group_sync import GroupSync
 from worker.storage.wal import files, losses, reading, record, setting_aside
-from worker.storage.wal.files import FILE_BYTES, File, Files
+from worker.storage.wal.files import FILE_BYTES, File, Files, position_of
 from worker.storage.wal.losses import Key, Loss
 from worker.storage.wal.pauses import Pauses
 from worker.storage.wal.register import Listing, Register, this_boot
@@ -43,7 +43,6 @@ RECOVERY_FREE_BYTES = 2 * FILE_BYTES
 """Free space on the disk that a failed log needs before it is opened again."""
 ASIDE_BYTES_MAX = 64 << 20
 """Records set aside in one call are copied up to about this size; the report counts the bytes of all of them."""
-_OFFSET_BITS = 40
 
 
 class WriteAheadLog:
@@ -165,7 +164,7 @@ class WriteAheadLog:
 
     def _hold(self, file: File, header: record.RecordHeader, payload: memoryview, offset: int) -> None:
         stream = self.stream(header.shard, header.area)
-        file.add(stream.key, _position(file.number, offset), header.end - header.offset)
+        file.add(stream.key, position_of(file.number, offset), header.end - header.offset)
         stream.held.append((file.last[stream.key], payload))
 
     def losses_of(self, shard: int) -> list[tuple[int, str]]:
@@ -239,7 +238,7 @@ class WriteAheadLog:
             raise
         positions = []
         for (stream, _), size in zip(records, sizes, strict=True):
-            positions.append(_position(file.number, self._offset))
+            positions.append(position_of(file.number, self._offset))
             file.add(stream.key, positions[-1], size)
             self._offset += size
         self._written_bytes += sum(sizes)
@@ -418,8 +417,3 @@ def _first(payloads: Sequence[Frame], size_bytes: int) -> Iterator[Frame]:
         size_bytes -= memoryview(payload).nbytes
         if size_bytes < 0:
             return
-
-
-def _position(number: int, offset: int) -> int:
-    assert 0 <= offset < 1 << _OFFSET_BITS
-    return number << _OFFSET_BITS | offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from worker.storage.wal.files import File
+from worker.storage.wal.files import File, position_of
 from worker.storage.wal.losses import Key
 
 BEHIND_FILES = 32
@@ -42,9 +42,17 @@ class Releases:
         """Note which of these files are needed for few of their records from now on."""
         for file in closed:
             if file.held_up_since is None and file.end >= HELD_UP_BYTES:
-                needed_bytes = sum(size for stream, size in file.bytes_of.items() if self.needs(stream, file))
+                needed_bytes = sum(self._needed_bytes(stream, file) for stream in file.last)
                 if needed_bytes * HELD_UP_SHARE < file.end:
                     file.held_up_since = self._clock()
+
+    def _needed_bytes(self, stream: Key, file: File) -> int:
+        """At most so many bytes of the file does the stream need: those of its records, and none below the position up
+        to which it has released them."""
+        if not self.needs(stream, file):
+            return 0
+        behind_released = position_of(file.number, file.end) - self._released.get(stream, 0)
+        return min(file.bytes_of[stream], behind_released)
 
     def is_behind(self, stream: Key, used: Sequence[File], file_bytes: int) -> bool:
         """Whether the stream should soon release what it needs of the files in use, the oldest first: see BEHIND_FILES

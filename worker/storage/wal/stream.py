@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from shared.wire import Frame
+from worker.storage.faces import WorkerJournal
 from worker.storage.wal.losses import Key
 
-if TYPE_CHECKING:
-    from worker.storage.wal.log import WriteAheadLog
+
+class Log(WorkerJournal, Protocol):
+    """What a stream calls of its log; see `worker.storage.faces.JournalStream`."""
+
+    def set_aside(self, key: Key, payloads: Sequence[Frame], what: str) -> str: ...
+
+    def release(self, stream: Stream, position: int) -> None: ...
+
+    def is_behind(self, stream: Stream) -> bool: ...
 
 
 class Stream:
     """See `worker.storage.faces.JournalStream`. `held`: (position, payload) of the records that the log contained when
     it was opened, until `replayed`."""
 
-    def __init__(self, log: WriteAheadLog, shard: int, area: int) -> None:
+    def __init__(self, log: Log, shard: int, area: int) -> None:
         self.log = log
         self.shard = shard
         self.area = area
