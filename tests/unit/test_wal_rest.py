@@ -156,7 +156,9 @@ def test_a_snapshot_of_a_log_is_whole_also_when_the_log_rests_afterwards(wal: Wr
     copy.mkdir()
     listing = wal.freeze(lambda path: os.link(path, copy / path.name))
     fill(wal, 1, shard=1)
+    sizes = [path.stat().st_size for path in sorted(copy.iterdir())]
     wal.rest()
+    assert [path.stat().st_size for path in sorted(copy.iterdir())] == sizes, "it may be being copied"
     wal.stream(0, SERIES).release(upto)
     (copy / "files").write_bytes(listing)
     again = WriteAheadLog(copy).open()

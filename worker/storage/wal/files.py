@@ -170,14 +170,19 @@ class Files:
             while self._spares:
                 self._spares.popleft().unlink(missing_ok=True)
 
-    def shorten(self, file: File) -> None:
-        """Give back what is behind the records of a file that was left. Its end is listed before, because a file of
-        which the end is not known must not be shorter than it was prepared. Raises OSError."""
-        assert file.descriptor < 0 and file.end >= record.FILE_HEADER_BYTES
+    def list_ends(self) -> None:
+        """Have the ends of all files that were left on the disk. Raises OSError."""
         self._register.catch_up()
-        with contextlib.suppress(FileNotFoundError), open(file.path, "r+b") as shortened:  # unless it was given back
-            os.ftruncate(shortened.fileno(), file.end)
-        file.size = file.end
+
+    def shorten(self, file: File) -> None:
+        """Give back what is behind the records of a file that was left. Its end must be listed, because a file of which
+        the end is not known must not be shorter than it was prepared. A file with a second name is in a snapshot, which
+        is being copied, and stays as it is. Raises OSError."""
+        assert file.descriptor < 0 and file.end >= record.FILE_HEADER_BYTES
+        with open(file.path, "r+b") as shortened:
+            if os.fstat(shortened.fileno()).st_nlink == 1:
+                os.ftruncate(shortened.fileno(), file.end)
+                file.size = file.end
 
     def left(self, file: File) -> None:
         """The file takes no more records: they end at offset `file.end`, and all of them are on the disk."""

@@ -364,8 +364,10 @@ class WriteAheadLog:
             self._leave(log_files)
             released_files = self._without_released()
         log_files.give_back(released_files)
-        if left not in released_files:
-            log_files.shorten(left)
+        log_files.list_ends()
+        with self._lock:  # so that no snapshot begins meanwhile
+            if left in self._used:
+                log_files.shorten(left)
 
     @property
     def directory(self) -> Path:
