@@ -42,7 +42,8 @@ class Simulated:
     def state(self) -> HeadState:
         before_ms = self.rules.before_ms(self.now_ms)
         earliest_ms = before_ms - 1 if self.late else before_ms if self.live else NEVER
-        return HeadState(self.live + self.late, earliest_ms, self.is_behind, self.is_frozen, lambda _: self.late)
+        size = self.live + self.late
+        return HeadState(size, size, earliest_ms, self.is_behind, self.is_frozen, lambda _: self.late)
 
     def run(self, seconds: float, arrive: Callable[[int], tuple[int, int]] = lambda _: (0, 0)) -> Simulated:
         """`arrive`: second → (live bytes, late bytes) that arrive then."""
@@ -176,7 +177,7 @@ def test_a_clock_that_is_set_back_seals_no_window_twice_and_misses_none() -> Non
     shard = Simulated()
     shard.live = 1
     rules = shard.rules
-    old = HeadState(10, 0, False, False, lambda _: 0)
+    old = HeadState(1, 10, 0, False, False, lambda _: 0)
     assert rules.due(old, 2 * WINDOW_HOURS_MS) is None, "the windows before were sealed, as far as is known"
     for number in (3, 4):
         assert rules.due(old, number * WINDOW_HOURS_MS) == Due((number - 1) * WINDOW_HOURS_MS, "window")
@@ -253,3 +254,18 @@ def test_a_shard_at_rest_is_sealed_and_counts_why_and_late_samples_over_its_bloc
     assert shard.samples()[A] == [(now_ms, 3.0), (now_ms + 1, 2.0)]
     shard.reopen()
     assert shard.samples()[A] == [(now_ms, 3.0), (now_ms + 1, 2.0)]
+
+
+def test_the_head_of_a_steady_sender_is_not_at_rest_while_its_chunks_have_room(
+    shard: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+    upkeep = shard.part.upkeep
+    monkeypatch.setattr(sealing_rules, "WORTH_BYTE_S", 1)
+    upkeep._rules = SealingRules(1 << 30, 1 << 40, lambda: now_s[0])
+    for scrape in range(240):
+        shard.write([(m(job=str(n)), [(scrape * 15_000, 1.0)]) for n in range(20)])
+        for _ in range(15):
+            now_s[0] += 1.0
+            type(upkeep)._tick(upkeep, scrape * 15_000)
+    assert sum(upkeep.seals_for.values()) == 0

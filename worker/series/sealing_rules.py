@@ -47,6 +47,7 @@ REASONS: tuple[Reason, ...] = ("size", "log", "window", "rest", "late", "retry")
 class HeadState:
     """What is in memory of a shard. `late_bytes` tells how many bytes of samples lie before a time in ms."""
 
+    samples: int
     size_bytes: int
     earliest_ms: int
     is_behind: bool
@@ -63,7 +64,8 @@ class Due:
 
 
 class Pace:
-    """When the bytes of a head arrived. It has an entry for each growth by a 64th, so some hundreds."""
+    """When the samples of a head arrived. It has an entry for each growth by a 64th, so some hundreds. Bytes would not
+    do: chunks double, so that those of a steady sender grow in large steps."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -71,8 +73,8 @@ class Pace:
         self._sizes: list[float] = []
 
     def note(self, size: int) -> None:
-        """Note the size of the head now. What is left of a head of which a part was sealed counts as if it had arrived
-        as evenly as all of it."""
+        """Note how many samples the head has now. What is left of a head of which a part was sealed counts as if it
+        had arrived as evenly as all of it."""
         if size and (not self._sizes or size >= self._sizes[-1] * GROWTH):
             self._times_s.append(self._clock())
             self._sizes.append(size)
@@ -82,7 +84,7 @@ class Pace:
             self._sizes = [before * size / self._sizes[-1] for before in self._sizes]
 
     def begin(self, size: int) -> None:
-        """Begin with a head that has this size already, and arrived one does not know when."""
+        """Begin with a head that has so many samples already, which arrived one does not know when."""
         now_s = self._clock()
         if size:
             self._times_s, self._sizes = [now_s - BUSY_S_MAX, now_s], [size / 2, size]
@@ -120,7 +122,7 @@ class SealingRules:
         before_ms = self.before_ms(now_ms)
         if head.earliest_ms >= before_ms:
             self._sealed_to_ms = before_ms
-        self._pace.begin(head.size_bytes)
+        self._pace.begin(head.samples)
 
     def before_ms(self, now_ms: int) -> int:
         """Samples before this time, in Unix ms, are in windows that are due to be sealed."""
@@ -130,7 +132,7 @@ class SealingRules:
         """What is to be sealed now; None if nothing is."""
         before_ms = self.before_ms(now_ms)
         self._sealed_to_ms = min(self._sealed_to_ms, before_ms)  # the clock may have been set back
-        self._pace.note(head.size_bytes)
+        self._pace.note(head.samples)
         if head.size_bytes > self._head_bytes_max:
             return Due(NEVER, "size")
         if head.is_behind:

@@ -185,8 +185,10 @@ class Upkeep:
 
     def _head_state(self) -> HeadState:
         size, earliest_ms = self._contents.head_times()
-        is_frozen = self._contents.layers.frozen is not None
-        return HeadState(size, earliest_ms, self._journal.is_behind(), is_frozen, self._contents.late_bytes)
+        layers = self._contents.layers
+        samples = self._contents.head.samples + (0 if layers.slab is None else len(layers.slab.samples.values))
+        is_frozen = layers.frozen is not None
+        return HeadState(samples, size, earliest_ms, self._journal.is_behind(), is_frozen, self._contents.late_bytes)
 
     def _tend(self, now_ms: int) -> None:
         """Drop expired blocks, remove tombstones and rows of left-over files that are no longer needed, and merge."""
