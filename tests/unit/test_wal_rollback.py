@@ -11,6 +11,7 @@ from shared.promql.ast import Matcher
 from tests.unit.log_shard import OneShard
 from tests.unit.series_shard import Quiet
 from worker.storage.wal import files, reading, register
+from worker.storage.wal.log import WriteAheadLog
 
 
 @pytest.fixture(autouse=True)
@@ -22,15 +23,18 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 class Former:
     """All files a log ever had, as they were when they were last in use."""
 
-    def __init__(self, directory: Path, kept: Path) -> None:
-        self._directory = directory
+    def __init__(self, log: WriteAheadLog, kept: Path) -> None:
+        self._log = log
         self._kept = kept
         kept.mkdir()
 
     def keep(self) -> None:
-        for content in reading.survey(self._directory).used:
+        for content in reading.survey(self._log.directory).used:
             if content.records:
                 shutil.copy(content.path, self._kept)
+        log_files = self._log._files
+        assert log_files is not None
+        log_files.prepare()  # a log grows its last file as long as the next one is not ready
 
     def come_back(self, image: Path, count: int) -> None:
         """Have the first `count` of them in use again in the image of the log."""
@@ -53,7 +57,7 @@ VALUE = bytes(300)
 @pytest.mark.parametrize("back", [1, 2, 4, 99])
 def test_groups_that_were_released_and_come_again_change_nothing(tmp_path: Path, back: int) -> None:
     shard = OneShard(tmp_path / "shard")
-    former = Former(tmp_path / "shard" / "wal", tmp_path / "former")
+    former = Former(shard.log, tmp_path / "former")
     number = 0
 
     def append(segment: int) -> int:
@@ -93,7 +97,7 @@ def test_groups_that_were_released_and_come_again_change_nothing(tmp_path: Path,
 @pytest.mark.parametrize("back", [1, 2, 4, 99])
 def test_samples_that_were_released_and_come_again_change_nothing(tmp_path: Path, back: int) -> None:
     shard = Quiet(tmp_path / "shard")
-    former = Former(tmp_path / "shard" / "wal", tmp_path / "former")
+    former = Former(shard.log, tmp_path / "former")
 
     def write(first: int, value: float) -> None:
         for job in ("a", "b"):
