@@ -368,3 +368,16 @@ def test_arrays_that_are_no_json_are_named_by_their_place(monkeypatch: pytest.Mo
         decode.numbers([b"[false]"], label)
     with pytest.raises(BadData, match=r"vector 0 is \{\}; it must be an array of numbers"):
         decode.numbers([b"{}"], label)
+
+
+@pytest.mark.parametrize("name", ["includeFields", "include_fields"])
+@pytest.mark.parametrize("ids", [["a"], ["a" * 64] * 1000], ids=["small", "large"])
+def test_a_read_names_a_bounded_number_of_fields(name: str, ids: list[str]) -> None:
+    def body(fields: int) -> bytes:
+        return json.dumps({"ids": ids, name: ["f"] * fields}).encode()
+
+    assert (len(body(1)) >= decode.SLICED_BYTES_MIN) == (len(ids) > 1)
+    _, _, fields = decode.get_from_json(body(decode.FIELDS_MAX))
+    assert fields == ("f",) * decode.FIELDS_MAX
+    with pytest.raises(BadData, match=f"includeFields has {decode.FIELDS_MAX + 1} entries"):
+        decode.get_from_json(body(decode.FIELDS_MAX + 1))
