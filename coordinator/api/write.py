@@ -20,7 +20,7 @@ from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import REMOTE_WRITE, content_type, content_type_parameter
 from coordinator.series import decompression, lessons, metadata, remote_write, remote_write_v2
 from coordinator.series.known_labels import KnownLabels
-from coordinator.series.remote_write import Cut, Limits
+from coordinator.series.remote_write import NO_REFERENCES, Cut, Limits
 from coordinator.series.remote_write_v2 import Survey
 from coordinator.series.series_references import SeriesReferences
 from shared.config import Settings
@@ -38,9 +38,6 @@ INLINE_LESSON_MAX = 5_000
 """Series of a request whose numbers are learned on the event loop, at some 0.1 µs each; more are in a thread."""
 MESSAGES = ("prometheus.WriteRequest", remote_write_v2.MESSAGE)
 """What a body can be, versions 1.0 and 2.0; the first where the Content-Type has no `proto`."""
-
-
-NO_REFERENCES = remote_write.KEEPS_NONE
 Again = Callable[[], Awaitable[Cut]]
 """Cuts a request once more, with the labels of all series."""
 

@@ -24,6 +24,7 @@ import numpy as np
 from numba import types
 
 from coordinator.series.symbols import AS_NAME, AS_VALUE, BEGIN, SYMBOL_END, is_metric_name, reference
+from coordinator.series.tagged_slots import entry, is_tagged, number_in, place_of
 from coordinator.series.walk import END, LABELS
 from shared.kernels import inlined, kernel
 from shared.protobuf_fields import DELIMITED, field_length
@@ -55,8 +56,6 @@ LEFT_OUT_MAX = 4
 """To keep a set takes as long as to read a series: senders of ever new series keep a fifth of theirs at most."""
 
 _REFERENCES_TAG = 1 << 3 | DELIMITED
-_SHIFT = 32
-_INDEX = np.int64(0xFFFFFFFF)
 
 _PAIR = types.UniTuple(types.int64, 2)
 _TABLE = types.Array(types.int64, 2, "C")
@@ -108,31 +107,16 @@ def _is_text(tables: Tables, symbol: int, body: np.ndarray, begin: int, size: in
     return tables.symbols[symbol, TEXT_END] - text == size and _are_equal(body, begin, tables.texts, text, size)
 
 
-@inlined(allocates=False)
-def _slot(slots: np.ndarray, key: np.uint64, probe: int) -> int:
-    return (np.int64(key) + probe) & (len(slots) - 1)
-
-
-@inlined(allocates=False)
-def _entry(key: np.uint64, number: int) -> int:
-    return np.int64(key >> np.uint64(_SHIFT) << np.uint64(_SHIFT)) | (number + 1)
-
-
-@inlined(allocates=False)
-def _is_tagged(slot: int, key: np.uint64) -> bool:
-    return np.uint64(slot) >> np.uint64(_SHIFT) == key >> np.uint64(_SHIFT)
-
-
 @kernel(_PAIR(Bytes, types.int64, types.int64, TABLES, types.uint64), first=True, allocates=False)
 def _find_symbol(body: np.ndarray, begin: int, end: int, tables: Tables, key: np.uint64) -> tuple[int, int]:
     """(the number of a text or -1, the free slot that ended the search or -1)."""
     for probe in range(PROBES_MAX):
-        place = _slot(tables.symbol_slots, key, probe)
+        place = place_of(tables.symbol_slots, key, probe)
         slot = tables.symbol_slots[place]
         if slot == 0:
             return -1, place
-        number = (slot & _INDEX) - 1
-        if _is_tagged(slot, key) and _is_text(tables, number, body, begin, end - begin):
+        number = number_in(slot)
+        if is_tagged(slot, key) and _is_text(tables, number, body, begin, end - begin):
             return number, -1
     return -1, -1
 
@@ -180,7 +164,7 @@ def _key(body: np.ndarray, at: int, end: int, numbers: np.ndarray, tables: Table
             return False, key
         key += np.uint64(numbers[symbol] + 1) * tables.factors[i]
         i += 1
-    return True, key ^ key >> np.uint64(_SHIFT)
+    return True, key ^ key >> np.uint64(32)
 
 
 @kernel(_PAIR(Bytes, types.int64, types.int64, _NUMBERS, TABLES), first=True, allocates=False)
@@ -188,11 +172,11 @@ def _find_set(body: np.ndarray, at: int, end: int, numbers: np.ndarray, tables: 
     are_known, key = _key(body, at, end, numbers, tables)
     if are_known:
         for probe in range(PROBES_MAX):
-            slot = tables.set_slots[_slot(tables.set_slots, key, probe)]
+            slot = tables.set_slots[place_of(tables.set_slots, key, probe)]
             if slot == 0:
                 break
-            if _is_tagged(slot, key):
-                known = (slot & _INDEX) - 1
+            if is_tagged(slot, key):
+                known = number_in(slot)
                 metric = _metric_of(body, at, end, numbers, tables, known)
                 if metric >= 0:
                     return known, metric
@@ -245,7 +229,7 @@ def _add_symbol(body: np.ndarray, begin: int, end: int, tables: Tables) -> int:
         return np.int64(-1)
     copy_bytes(tables.texts, at, body, begin, end - begin)
     tables.symbols[number, TEXT], tables.symbols[number, TEXT_END] = at, at + end - begin
-    tables.symbol_slots[place] = _entry(key, number)
+    tables.symbol_slots[place] = entry(key, number)
     tables.used[SYMBOLS] += 1
     tables.used[TEXTS] += end - begin
     return number
@@ -312,7 +296,7 @@ def add(
     if not are_few:
         return
     for probe in range(PROBES_MAX):
-        place = _slot(tables.set_slots, key, probe)
+        place = place_of(tables.set_slots, key, probe)
         slot = tables.set_slots[place]
         if slot == 0:
             copy_bytes(tables.labels, out, labels, begin, size)
@@ -320,10 +304,10 @@ def add(
             own[MEMBERS], own[MEMBERS_END], own[SET_LABELS], own[SET_LABELS_END] = first, last, out, out + size
             own[METRIC_AT], own[SET_HASH] = _metric_at(body, at, end, symbols, first), np.int64(label_hash)
             own[SET_ROW] = 0
-            tables.set_slots[place] = _entry(key, number)
+            tables.set_slots[place] = entry(key, number)
             tables.used[SETS], tables.used[MEMBERS_USED], tables.used[LABELS_USED] = number + 1, last, out + size
             return
-        if _is_tagged(slot, key) and _metric_of(body, at, end, numbers, tables, (slot & _INDEX) - 1) >= 0:
+        if is_tagged(slot, key) and _metric_of(body, at, end, numbers, tables, number_in(slot)) >= 0:
             return
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.calls import WorkerReply
+from coordinator.series.division import Rows
 from coordinator.series.series_references import SeriesReferences
 from coordinator.series.walk import LABELS, LABELS_END
 from coordinator.series.walked import Walk
@@ -65,12 +66,10 @@ NOTHING_SAID = Receipt()
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """The series of a walk that were sent with their labels: `order` int64[n] are their rows, by shard, of which
-    counts[shard] are of each; `places`: shard → which of its frames has them."""
+    """The rows of a walk that were sent with their labels; `places`: shard → which of its frames has them."""
 
     walk: Walk
-    order: NDArray[np.int64]
-    counts: Sequence[int]
+    rows: Rows
     places: Mapping[int, int]
 
     def learn(self, references: SeriesReferences, receipt: Receipt) -> None:
@@ -78,10 +77,10 @@ class Lesson:
         table = self.walk.table
         numbers = np.full(len(table), -1, dtype=np.int64)
         at = 0
-        for shard, count in enumerate(self.counts):
+        for shard, count in enumerate(self.rows.totals[:, 0].tolist()):
             given = receipt.numbers.get((shard, self.places.get(shard, -1)))
             if given is not None:
-                numbers[self.order[at : at + count]] = given
+                numbers[self.rows.order[at : at + count]] = given
             at += count
         # In the order of the request, in which the next one will have them.
         begins, ends = (np.ascontiguousarray(table[:, column]) for column in (LABELS, LABELS_END))

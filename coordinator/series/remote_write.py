@@ -72,7 +72,7 @@ _TIMESERIES_FIELD = remote_write_pb2.RawWriteRequest.TIMESERIES_FIELD_NUMBER
 _METADATA_FIELD = remote_write_pb2.RawWriteRequest.METADATA_FIELD_NUMBER
 _LABELS_FIELD = remote_write_pb2.RawTimeSeries.LABELS_FIELD_NUMBER
 
-KEEPS_NONE = SeriesReferences(0, 1)
+NO_REFERENCES = SeriesReferences(0, 1)
 NO_ROWS = np.empty(0, dtype=np.int64)
 
 AnySample = remote_write_pb2.Sample | remote_write_v2_pb2.Sample
@@ -110,7 +110,7 @@ class Cut:
             self.refused.append(text)
 
 
-def walk(body: Frame, limits: Limits, references: SeriesReferences = KEEPS_NONE) -> Walk | None:
+def walk(body: Frame, limits: Limits, references: SeriesReferences = NO_REFERENCES) -> Walk | None:
     """Find the series of a body, those of `references` by their numbers; None if its top level has fields the kernel
     does not know.
 
@@ -131,7 +131,7 @@ def walk(body: Frame, limits: Limits, references: SeriesReferences = KEEPS_NONE)
     return Walk(data, data, table, hashes, counts, epochs=epochs)
 
 
-def cut(body: Frame, shards: int, limits: Limits, references: SeriesReferences = KEEPS_NONE) -> Cut:
+def cut(body: Frame, shards: int, limits: Limits, references: SeriesReferences = NO_REFERENCES) -> Cut:
     """Check a decompressed request and cut it by the shard of each series, whose number is sent if it is among the
     `references`, and otherwise its labels.
 
@@ -259,7 +259,7 @@ def divide(pieces: Sequence[Walk], shards: int, answer: Cut) -> dict[int, list[F
                 places[shard] = len(per_shard.setdefault(shard, []))
                 per_shard[shard].append(frame)
             if piece.numbers is None and len(piece.table) <= LESSON_SERIES_MAX:
-                answer.lessons.append(Lesson(piece, whole.order, whole.totals[:, 0].tolist(), places))
+                answer.lessons.append(Lesson(piece, whole, places))
         if len(known.order):
             answer.known_series += len(known.order)
             for shard, frame in division.frames_of_known(piece, known):

@@ -103,7 +103,7 @@ def survey(
     bytes_max: int,
     known: Container[int] = (),
     known_labels: KnownLabels = KEEPS_NONE,
-    series_references: SeriesReferences = remote_write.KEEPS_NONE,
+    series_references: SeriesReferences = remote_write.NO_REFERENCES,
 ) -> Survey:
     """Find the symbols and series of a decompressed request, what its labels take, and the metadata that is not among
     the `known` (by hash). Of `known_labels`, all requests have the same limits. The `series_references` are for `cut`.

@@ -24,6 +24,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from coordinator.series.tagged_slots import entry, is_tagged, number_in, place_of
 from shared.kernels import inlined, kernel
 from shared.xxh64 import Bytes, copy_bytes, equal_bytes
 
@@ -47,8 +48,6 @@ UNUSED_MINUTES = 5
 
 _MEAN_LABELS_BYTES = 176
 _ROW_BYTES = 8 * ROW_COLUMNS + _MEAN_LABELS_BYTES + 3 * 8
-_SHIFT = 32
-_INDEX = np.int64(0xFFFFFFFF)
 
 _TABLE = types.Array(types.int64, 2, "C")
 _INTS = types.Array(types.int64, 1, "C")
@@ -71,43 +70,41 @@ TABLES = types.NamedTuple((_OUT, _TABLE, _INTS, _INTS, _INTS), Tables)
 
 
 @inlined(allocates=False)
+def _has_labels(tables: Tables, row: int, labels: np.ndarray, begin: int, end: int) -> bool:
+    own = tables.rows[row, BEGIN]
+    size = tables.rows[row, END] - own
+    return size == end - begin and equal_bytes(tables.labels, own, labels, begin, size)
+
+
+@inlined(allocates=False)
 def find_next(body: np.ndarray, at: int, end: int, tables: Tables, row: int) -> bool:
     """Whether the series whose label fields begin at body[at], of a message that ends at `end`, is the one in `row`."""
     if row >= tables.used[ROWS]:
         return False
-    begin = tables.rows[row, BEGIN]
-    size = tables.rows[row, END] - begin
-    following = at + size
-    if following > end or (following < end and body[following] == 0x0A):
+    labels_end = at + tables.rows[row, END] - tables.rows[row, BEGIN]
+    if labels_end > end or (labels_end < end and body[labels_end] == 0x0A):
         return False
-    return equal_bytes(tables.labels, begin, body, at, size)
+    return _has_labels(tables, row, body, at, labels_end)
 
 
 @kernel(types.int64(Bytes, types.int64, types.int64, types.uint64, TABLES), first=True, allocates=False)
 def find(labels: np.ndarray, begin: int, end: int, label_hash: np.uint64, tables: Tables) -> int:
     """The row of the series with the canonical labels labels[begin:end]; -1 if there is none."""
     for probe in range(PROBES_MAX):
-        slot = tables.slots[(np.int64(label_hash) + probe) & (len(tables.slots) - 1)]
+        slot = tables.slots[place_of(tables.slots, label_hash, probe)]
         if slot == 0:
-            return np.int64(-1)
-        if np.uint64(slot) >> np.uint64(_SHIFT) == label_hash >> np.uint64(_SHIFT):
-            row = (slot & _INDEX) - 1
-            own = tables.rows[row, BEGIN]
-            size = tables.rows[row, END] - own
-            if size == end - begin and equal_bytes(tables.labels, own, labels, begin, size):
-                return row
+            break
+        row = number_in(slot)
+        if is_tagged(slot, label_hash) and _has_labels(tables, row, labels, begin, end):
+            return row
     return np.int64(-1)
 
 
 @inlined(allocates=False)
 def find_near(labels: np.ndarray, begin: int, end: int, label_hash: np.uint64, tables: Tables, following: int) -> int:
     """As `find`; the row `following` is looked at first."""
-    if following < tables.used[ROWS]:
-        own = tables.rows[following, BEGIN]
-        if tables.rows[following, END] - own == end - begin and equal_bytes(
-            tables.labels, own, labels, begin, end - begin
-        ):
-            return following
+    if following < tables.used[ROWS] and _has_labels(tables, following, labels, begin, end):
+        return following
     return find(labels, begin, end, label_hash, tables)
 
 
@@ -124,9 +121,9 @@ def _place(tables: Tables, row: int) -> bool:
     """Enter a row into the slots; False where there is no free one."""
     key = np.uint64(tables.rows[row, HASH])
     for probe in range(PROBES_MAX):
-        place = (np.int64(key) + probe) & (len(tables.slots) - 1)
+        place = place_of(tables.slots, key, probe)
         if tables.slots[place] == 0:
-            tables.slots[place] = np.int64(key >> np.uint64(_SHIFT) << np.uint64(_SHIFT)) | (row + 1)
+            tables.slots[place] = entry(key, row)
             return True
     return False
 
@@ -199,7 +196,8 @@ class SeriesReferences:
         self._none = _tables(0, shards)
         self._tables = self._none
         self._lock = Lock()
-        self._tidied_at = 0
+        self._tidied_at = -1
+        """The minute of the last `tidy`."""
 
     @property
     def bytes(self) -> int:
@@ -253,15 +251,15 @@ class SeriesReferences:
         epochs: Mapping[int, int],
     ) -> None:
         """Keep the series with the canonical labels labels[begins[i]:ends[i]], their hashes and the numbers that their
-        shards gave with these epochs (shard → epoch); -1 for series that are not to be kept. Nothing is kept of a shard
-        whose numbers have another epoch by now."""
+        shards gave with these epochs (shard → epoch); -1 for series that are not to be kept. Nothing is kept if the
+        numbers of any of these shards have another epoch by now."""
         with self.lent() as tables:
             if tables is not self._none and all(self.epochs[shard] == epoch for shard, epoch in epochs.items()):
                 learn(labels, begins, ends, hashes, numbers, tables)
 
 
 def _minute() -> int:
-    return int(time.monotonic()) // 60 + UNUSED_MINUTES
+    return int(time.monotonic()) // 60
 
 
 def _tables(rows: int, shards: int) -> Tables:

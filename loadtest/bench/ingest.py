@@ -23,8 +23,7 @@ import snappy
 from coordinator.series import decompression, lessons, remote_write, remote_write_v2
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.lessons import Receipt
-from coordinator.series.remote_write import KEEPS_NONE as NO_REFERENCES
-from coordinator.series.remote_write import Cut
+from coordinator.series.remote_write import NO_REFERENCES, Cut
 from coordinator.series.remote_write_v2 import KEEPS_NONE
 from coordinator.series.series_references import SeriesReferences
 from loadtest.bench import histograms as bench_histograms
