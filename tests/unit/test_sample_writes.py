@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from coordinator.calls import WorkerReply
@@ -14,7 +15,8 @@ from coordinator.series.groups import GROUP_FRAMES_MAX, GROUP_REQUESTS_MAX, IN_F
 from coordinator.series.lessons import NOTHING_SAID, Receipt
 from shared.config import Settings
 from shared.errors import Overloaded, Unavailable
-from shared.wire import FRAMES_MAX, Frame
+from shared.messages.series import WriteReply
+from shared.wire import FRAMES_MAX, Frame, Reply, pack
 
 Parts = Mapping[int, Sequence[Frame]]
 
@@ -155,3 +157,26 @@ async def test_a_message_has_a_bounded_number_of_requests_and_frames(frames: int
     sizes = [len(parts[0]) for parts in writers.workers.parts()[IN_FLIGHT_MAX:]]
     assert sizes == [together * frames] * 2
     assert max(sizes) < FRAMES_MAX
+
+
+async def test_each_request_of_a_message_gets_what_was_said_of_its_own_frames() -> None:
+    writers = Writers()
+    first = await writers.start(*({0: [b"%d" % n]} for n in range(IN_FLIGHT_MAX)))
+    later = await writers.start({0: [b"x"], 1: [b"y"]}, {1: [b"z", b"v"]}, {2: [b"w"]})
+    for number in range(IN_FLIGHT_MAX):
+        writers.workers.answer(number)
+    await asyncio.gather(*first)
+    await settle()
+    numbers = [np.array([n, n + 1], dtype=np.int32) for n in (10, 20, 30)]
+    said = [
+        (WriteReply(3, {1: 7}, {1: [1]}, {1: [0, 2]}), numbers[:2]),
+        (WriteReply(1, {0: 5}, {}, {0: [0]}), numbers[2:]),
+    ]
+    replies = [WorkerReply("w", (), Reply(pack(body), [each.tobytes() for each in own]), 0.0) for body, own in said]
+    writers.workers.answer(IN_FLIGHT_MAX, replies=replies)
+    one, two, three = await asyncio.gather(*later)
+    assert {place: given.tolist() for place, given in one.numbers.items()} == {(1, 0): [10, 11], (0, 0): [30, 31]}
+    assert (one.stale, one.epochs) == (frozenset(), {1: 7, 0: 5})
+    assert {place: given.tolist() for place, given in two.numbers.items()} == {(1, 1): [20, 21]}
+    assert (two.stale, two.epochs) == (frozenset({(1, 0)}), {1: 7})
+    assert (three.numbers, three.stale, three.epochs) == ({}, frozenset(), {})

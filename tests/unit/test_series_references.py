@@ -16,7 +16,7 @@ from coordinator.series.remote_write import Cut
 from coordinator.series.series_references import _ROW_BYTES, UNUSED_MINUTES, SeriesReferences
 from loadtest.harness.remote_write_bodies import UNLIMITED, body, body_v2
 from shared import labels, reference_frames, sample_frames
-from shared.errors import Internal
+from shared.errors import Internal, TriptychError
 
 SHARDS = 3
 SERIES = 12
@@ -106,7 +106,7 @@ class Coordinator:
         receipt = self.shards.write(cut.parts)
         stale = {shard for shard, _ in receipt.stale}
         if stale:
-            again = self.cut(raw, version, remote_write.KEEPS_NONE).parts
+            again = self.cut(raw, version, remote_write.NO_REFERENCES).parts
             assert not self.shards.write({shard: again[shard] for shard in stale}).stale
         self.pending.append((cut, receipt))
         for number, samples in entries:
@@ -246,6 +246,82 @@ def test_what_differs_from_a_known_series_by_a_byte_is_another_series() -> None:
     cut = remote_write.cut(body([(other, [(1, 2.0)]) for other in others]), SHARDS, UNLIMITED, coordinator.references)
     assert cut.known_series == 0
     assert cut.samples == len(others)
+
+
+def outcome(raw: bytes, version: int, coordinator: Coordinator, references: SeriesReferences) -> object:
+    """All that a client sees of a request: what is stored of it and what is said of it."""
+    before, coordinator.shards.stored = coordinator.shards.stored, {}
+    try:
+        cut = coordinator.cut(raw, version, references)
+        coordinator.shards.write(cut.parts)
+        stored = {key: repr(value) for key, value in coordinator.shards.stored.items()}  # a NaN is equal to itself
+        return cut.samples, cut.refused, cut.refused_count, stored
+    except TriptychError as error:
+        return type(error), str(error)
+    finally:
+        coordinator.shards.stored = before
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    entry_lists(),
+    st.sampled_from([1, 2]),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 2), st.binary(max_size=3)), max_size=3),
+)
+def test_a_malformed_request_is_cut_as_if_no_series_were_known(entries: list[Entry], version: int, edits: list) -> None:
+    coordinator = Coordinator(100)
+    for known in (1, 2):
+        coordinator.send(every_series(5), known, odd=False)
+        coordinator.learn(0)
+    series = [(pairs_of(number) if version == 1 else labels_of(number), samples) for number, samples in entries]
+    raw = body(series) if version == 1 else body_v2(series)
+    for at, size, inserted in edits:
+        place = at % (len(raw) + 1)
+        raw = raw[:place] + inserted + raw[place + size :]
+    expected = outcome(raw, version, coordinator, remote_write.NO_REFERENCES)
+    assert outcome(raw, version, coordinator, coordinator.references) == expected
+
+
+def test_who_finds_the_tables_in_use_sends_labels_and_learns_nothing() -> None:
+    coordinator = Coordinator(100)
+    coordinator.send(every_series(0), 1, odd=False)
+    with coordinator.references.lent():
+        coordinator.learn(0)
+    coordinator.send(every_series(1), 1, odd=False)
+    coordinator.learn(0)
+    with coordinator.references.lent():
+        coordinator.send(every_series(2), 1, odd=False)
+    assert coordinator.shards.by_number == 0
+    coordinator.send(every_series(3), 1, odd=False)
+    assert coordinator.shards.by_number == SERIES
+
+
+def test_numbers_of_another_epoch_than_the_one_in_use_are_not_learned() -> None:
+    coordinator = Coordinator(100)
+    coordinator.send(every_series(0), 1, odd=False)
+    cut, receipt = coordinator.pending[0]
+    coordinator.references.begin_eras({shard: epoch + 2 for shard, epoch in receipt.epochs.items()})
+    for lesson in cut.lessons:
+        lesson.learn(coordinator.references, receipt)
+    assert coordinator.cut(body([(pairs_of(0), [(1, 1.0)])]), 1, coordinator.references).known_series == 0
+
+
+def test_neither_long_labels_nor_those_of_huge_requests_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator(100)
+    fits = next(size for size in range(5000) if len(encoded(size + 1)) > series_references.LABELS_BYTES_MAX)
+    series = [([("__name__", "m"), ("x", "y" * size)], [(1, 1.0)]) for size in (fits, fits + 1)]
+    for known in (0, 1):
+        cut = coordinator.cut(body(series), 1, coordinator.references)
+        assert cut.known_series == known
+        lessons.learn(cut.lessons, coordinator.references, coordinator.shards.write(cut.parts))
+    every = body((pairs_of(number), [(1, 1.0)]) for number in range(SERIES))
+    for most in (SERIES - 1, SERIES):
+        monkeypatch.setattr(remote_write, "LESSON_SERIES_MAX", most)
+        assert bool(coordinator.cut(every, 1, coordinator.references).lessons) == (most == SERIES)
+
+
+def encoded(size: int) -> bytes:
+    return labels.encode((("__name__", "m"), ("x", "y" * size)))
 
 
 @pytest.mark.parametrize(
