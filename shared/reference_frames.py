@@ -16,9 +16,11 @@ import os
 from dataclasses import dataclass
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
 from shared.errors import Internal
+from shared.kernels import kernel
 from shared.run_frames import has_mark, read_words
 from shared.start_timestamps import StartTimestamps
 from shared.wire import Frame
@@ -26,7 +28,9 @@ from shared.wire import Frame
 MARK = int.from_bytes(b"arrival3", "little")
 HEADER_WORDS = 5
 COUNT_SHIFT = 32
-_NUMBER = np.int64((1 << COUNT_SHIFT) - 1)
+NUMBER = np.int64((1 << COUNT_SHIFT) - 1)
+
+_VALID, _NUMBER_MAX, _LATEST = 0, 1, 2
 
 
 def new_epoch() -> int:
@@ -39,17 +43,43 @@ def frame_words(series: int, samples: int, starts: int) -> int:
     return HEADER_WORDS + series + 2 * samples + starts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class ReferenceColumns:
-    """Runs of samples: run i is counts[i] samples of the series with the number series[i]. `series` and `counts`
-    int64[n], `times_ms` int64[m], `values` float64[m], `start_timestamps_ms` int64[m]."""
+    """A frame, int64[words], of `runs` runs with `samples` samples: run i is counts[i] samples of the series with the
+    number series[i], none of which is above `number_max`, and none of the times after `latest_ms`. `series` and
+    `counts` int64[runs], `times_ms` int64[samples], `values` float64[samples], `start_timestamps_ms` int64[samples]."""
 
+    words: NDArray[np.int64]
     epoch: int
-    series: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    times_ms: NDArray[np.int64]
-    values: NDArray[np.float64]
-    start_timestamps_ms: StartTimestamps
+    runs: int
+    samples: int
+    has_starts: bool
+    number_max: int
+    latest_ms: int
+
+    @property
+    def series(self) -> NDArray[np.int64]:
+        return self.words[HEADER_WORDS : HEADER_WORDS + self.runs] & NUMBER
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        return self.words[HEADER_WORDS : HEADER_WORDS + self.runs] >> COUNT_SHIFT
+
+    @property
+    def times_ms(self) -> NDArray[np.int64]:
+        return self._of_samples(0)
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        return self._of_samples(1).view(np.float64)
+
+    @property
+    def start_timestamps_ms(self) -> StartTimestamps:
+        return self._of_samples(2) if self.has_starts else None
+
+    def _of_samples(self, column: int) -> NDArray[np.int64]:
+        begin = HEADER_WORDS + self.runs + column * self.samples
+        return self.words[begin : begin + self.samples]
 
 
 def is_references(frame: Frame) -> bool:
@@ -59,20 +89,33 @@ def is_references(frame: Frame) -> bool:
 
 def parse(frame: Frame) -> ReferenceColumns:
     """Parse a frame that was written for one shard. Raises Internal for anything else."""
-    words, (epoch, series, samples, starts) = read_words(
+    words, (epoch, runs, samples, starts) = read_words(
         frame, MARK, HEADER_WORDS, lambda _, *numbers: frame_words(*numbers), __name__
     )
-    times = HEADER_WORDS + series
-    values = times + samples
-    runs = words[HEADER_WORDS:times]
-    counts = runs >> COUNT_SHIFT
-    if starts not in (0, samples) or counts.min(initial=1) < 1 or counts.sum() != samples:
+    facts = np.empty(3, dtype=np.int64)
+    _look(words, runs, samples, facts)
+    is_valid, number_max, latest_ms = facts.tolist()
+    if not is_valid or starts not in (0, samples):
         raise Internal(f"a frame of {words.nbytes} bytes for series.write is not in the form of {__name__}")
-    return ReferenceColumns(
-        epoch,
-        runs & _NUMBER,
-        counts,
-        words[times:values],
-        words[values : values + samples].view(np.float64),
-        words[values + samples :] if starts else None,
-    )
+    return ReferenceColumns(words, epoch, runs, samples, starts > 0, number_max, latest_ms)
+
+
+@kernel(
+    types.void(types.Array(types.int64, 1, "C"), types.int64, types.int64, types.Array(types.int64, 1, "C")),
+    first=True,
+    allocates=False,
+)
+def _look(words: np.ndarray, runs: int, samples: int, facts: np.ndarray) -> None:
+    """`facts`: whether each run has samples and all have `samples` together, the largest number of a series, or -1, and
+    the latest time, or the earliest there is."""
+    total, fewest, number_max = np.int64(0), np.int64(1), np.int64(-1)
+    for i in range(HEADER_WORDS, HEADER_WORDS + runs):
+        count = words[i] >> COUNT_SHIFT
+        total += count
+        fewest = min(fewest, count)
+        number_max = max(number_max, words[i] & NUMBER)
+    latest = np.int64(np.iinfo(np.int64).min)
+    for i in range(HEADER_WORDS + runs, HEADER_WORDS + runs + samples):
+        latest = max(latest, words[i])
+    facts[_VALID] = total == samples and fewest >= 1
+    facts[_NUMBER_MAX], facts[_LATEST] = number_max, latest

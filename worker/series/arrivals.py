@@ -44,6 +44,16 @@ def parse(frame: Frame) -> Columns:
     return exemplar_frames.parse(frame) if exemplar_frames.is_exemplars(frame) else sample_frames.parse(frame)
 
 
+def numbered(arrivals: Sequence[Arrival]) -> list[ReferenceColumns] | None:
+    """The frames, if they are all of numbers of series and have no start timestamps."""
+    frames = list[ReferenceColumns]()
+    for arrival in arrivals:
+        if not isinstance(arrival.columns, ReferenceColumns) or arrival.columns.has_starts:
+            return None
+        frames.append(arrival.columns)
+    return frames
+
+
 def joined(arrivals: Sequence[Arrival]) -> tuple[Written | None, ExemplarRecord | None]:
     """All samples, and all exemplars, of resolved arrivals in their order; None where there are none."""
     samples, exemplars = list[Written](), list[ExemplarRecord]()

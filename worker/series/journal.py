@@ -25,12 +25,14 @@ from worker.damage import DamageReport
 from worker.series import exemplar_record, sample_record
 from worker.series.arena import BEFORE
 from worker.series.exemplar_record import ExemplarRecord
+from worker.series.numbered_samples import ROOM_WORDS, NumberedSamples
 from worker.series.sample_record import Written
 from worker.storage.faces import JournalStream, RowBatch, Rows
 
 _HEADER = struct.Struct("<BBHIQQ")
 """Kind, version, unused, number of runs, ids or exemplars, number of samples or bytes of the exemplars' labels,
 sequence: 24 bytes, so that the columns are aligned."""
+assert _HEADER.size == 8 * ROOM_WORDS
 _RANGE = struct.Struct("<qq")
 _SAMPLES, _DELETION, _EXEMPLARS, _EXTENDED_SAMPLES = 1, 2, 3, 4
 """Kinds. Samples are extended where they have start timestamps or are histograms."""
@@ -57,8 +59,11 @@ class Deletion:
 Record = Written | Deletion | ExemplarRecord
 
 
-def encode(record: Record, sequence: int) -> list[Frame]:
+def encode(record: Record | NumberedSamples, sequence: int) -> list[Frame]:
     """The payload of the record for the log; `decode` reads it."""
+    if isinstance(record, NumberedSamples):
+        _HEADER.pack_into(record.record.data, 0, _SAMPLES, _VERSION, 0, record.runs, len(record.series), sequence)
+        return [record.record.data]
     if isinstance(record, ExemplarRecord):
         header = _HEADER.pack(_EXEMPLARS, _VERSION, 0, len(record), len(record.labels), sequence)
         return [header, *record.frames()]
@@ -110,7 +115,7 @@ class PendingRecord(NamedTuple):
 class Staged(NamedTuple):
     """What a commit adds to a shard, with the numbers that the index gives to series; None where it has nothing."""
 
-    written: Written | None
+    written: Written | NumberedSamples | None
     exemplars: ExemplarRecord | None
 
 
@@ -141,7 +146,7 @@ class Journal:
         with self._store.decoding("meta", _NEXT):
             self.next_sequence = max(self.sealed.sequence, 0 if next_row is None else _KEY.unpack(next_row)[0])
 
-    def entry(self, record: Record) -> PendingRecord:
+    def entry(self, record: Record | NumberedSamples) -> PendingRecord:
         """Prepare the record for the log, with a new sequence. The sequence is never used again, even if the write
         fails: the record may be in the log all the same, and must not be taken for a later one."""
         sequence = self.claim()

@@ -17,7 +17,7 @@ from shared.promql.model import Samples
 from shared.promql.regex import unchecked
 from shared.reference_frames import ReferenceColumns, new_epoch
 from worker.damage import DamageReport
-from worker.series.arrivals import Arrival, Columns, joined
+from worker.series.arrivals import Arrival, Columns, joined, numbered
 from worker.series.blocks.archive import Archive
 from worker.series.blocks.block import CorruptBlock
 from worker.series.blocks.layers import Tombstone
@@ -31,6 +31,7 @@ from worker.series.ingest import Turn
 from worker.series.journal import Deletion, Journal, PendingRecord, Staged
 from worker.series.loading import carry_out, load_labels, replay
 from worker.series.metadata import Metadata
+from worker.series.numbered_samples import NumberedSamples
 from worker.series.pieces import Piece, join
 from worker.series.services import SeriesServices
 from worker.series.upkeep import Upkeep
@@ -271,9 +272,9 @@ class SeriesPart:
             return False
         if columns.epoch != self.epoch:
             return True
-        number, series = int(columns.series.max(initial=-1)), len(self.contents.index)
-        if number >= series:
-            raise Internal(f"a frame for series.write has a series {number}; the shard has {series}")
+        series = len(self.contents.index)
+        if columns.number_max >= series:
+            raise Internal(f"a frame for series.write has a series {columns.number_max}; the shard has {series}")
         return False
 
     def damage(self, start_ms: int, end_ms: int) -> list[str]:
@@ -321,6 +322,10 @@ class SeriesPart:
         """
         contents = self.contents
         self._refuse_overrun()
+        known = numbered(arrivals)
+        if known is not None and len(contents.index) == self._series_saved:  # there is nothing to register
+            samples = NumberedSamples.of(known, contents.permanent.data)
+            return Staged(samples, None), [self.journal.entry(samples)]
         with contents.lock:
             for arrival in arrivals:
                 arrival.resolve(contents.index)
@@ -336,14 +341,14 @@ class SeriesPart:
             self._store.write(batch)
             self._series_staged = series
         permanent = contents.permanent.data
-        samples, exemplars = joined(arrivals)
+        written, exemplars = joined(arrivals)
         records = []
-        if samples is not None:
-            records.append(self.journal.entry(samples.of(permanent[samples.series])))
+        if written is not None:
+            records.append(self.journal.entry(written.of(permanent[written.series])))
         if exemplars is not None:
             records.append(self.journal.entry(exemplars.of(permanent[exemplars.series])))
         assert records, "a write has samples or exemplars"
-        return Staged(samples, exemplars), records
+        return Staged(written, exemplars), records
 
     def sync(self) -> None:
         """Make new series durable before a record refers to them, whatever the durability of samples is. Otherwise a
