@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import resource
 import time
+from pathlib import Path
 
 import psutil
 
 from shared import array_memory
 from shared.measurements import Values
 
-PSS_INTERVAL_S = 60.0
-"""The kernel walks all pages of the process for its proportional share of memory: some 10 ms for each gigabyte."""
+SUPERVISOR = "supervisor"
+PAGES_INTERVAL_S = 60.0
+"""The kernel walks all pages of the process to say which ones are shared: some 10 ms for each gigabyte."""
 
 
 class ProcessMeasurements:
@@ -21,37 +23,60 @@ class ProcessMeasurements:
         self._name = name
         self._process = psutil.Process()
         self._started_at = self._process.create_time()
-        self._pss_bytes = 0
-        self._pss_due = 0.0
+        self._pages: dict[str, int] = {}
+        self._pages_due = 0.0
+        self._program_bytes = anonymous_bytes()
+
+    def program_loaded(self) -> None:
+        """What the process has now is its program; all that it takes later is data."""
+        self._program_bytes = anonymous_bytes()
 
     def put(self, values: Values) -> None:
-        """Add the numbers of now; the proportional share of memory is up to PSS_INTERVAL_S old."""
+        """Add the numbers of now; those of shared pages are up to PAGES_INTERVAL_S old."""
         process, name = self._process, self._name
         with process.oneshot():
             times, memory = process.cpu_times(), process.memory_info()
             threads = process.num_threads()
         now = time.monotonic()
-        if now >= self._pss_due:
-            self._pss_due = now + PSS_INTERVAL_S
-            self._pss_bytes = _pss_bytes()
+        if now >= self._pages_due:
+            self._pages_due = now + PAGES_INTERVAL_S
+            self._pages = _fields(Path("/proc/self/smaps_rollup"))
         values.put("triptych_process_cpu_seconds_total", times.user + times.system, name)
         values.put("triptych_process_resident_bytes", memory.rss, name)
         values.put("triptych_process_virtual_bytes", memory.vms, name)
-        values.put("triptych_process_pss_bytes", self._pss_bytes, name)
+        values.put("triptych_process_anonymous_bytes", anonymous_bytes(), name)
+        values.put("triptych_process_shared_bytes", sum(self._pages.get(each, 0) for each in _SHARED), name)
+        values.put("triptych_process_pss_bytes", self._pages.get("Pss", 0), name)
         values.put("triptych_process_open_files", process.num_fds(), name)
         values.put("triptych_process_open_files_max", resource.getrlimit(resource.RLIMIT_NOFILE)[0], name)
         values.put("triptych_process_threads", threads, name)
         values.put("triptych_process_start_time_seconds", self._started_at, name)
+        values.put("triptych_memory_bytes", self._program_bytes, name, "program")
         values.put("triptych_memory_bytes", array_memory.in_use_bytes(), name, "queries")
 
 
-def _pss_bytes() -> int:
-    """The process's memory, where each shared page counts with the part that falls to it; 0 if nobody may know."""
+_SHARED = ("Shared_Clean", "Shared_Dirty")
+
+
+def put_supervisor(values: Values, pid: int) -> None:
+    """Add the memory of the supervisor, which serves no requests that could ask for it."""
+    pages = _fields(Path(f"/proc/{pid}/status"))
+    if "VmRSS" in pages:
+        values.put("triptych_process_resident_bytes", pages["VmRSS"], SUPERVISOR)
+        values.put("triptych_process_anonymous_bytes", pages["RssAnon"], SUPERVISOR)
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that is not of a file, pages that it shares with forked processes included; 0 if the
+    system does not say."""
+    return _fields(Path("/proc/self/status")).get("RssAnon", 0)
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Name → bytes of the lines in kB of a file of the kernel; empty if nobody may read it, as in some containers."""
     try:
-        with open("/proc/self/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1]) << 10
+        lines = path.read_text().splitlines()
     except OSError:
-        pass  # a container may hide it
-    return 0
+        return {}
+    words = [line.replace(":", " ", 1).split() for line in lines if line.endswith(" kB")]
+    return {name: int(number) << 10 for name, number, _ in words}

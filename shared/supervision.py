@@ -28,10 +28,11 @@ class Exits(msgspec.Struct):
 
 
 class Supervision(msgspec.Struct):
-    """`started_at`: when the supervisor started, in Unix time. `workers`: by name."""
+    """`started_at`: when the supervisor started, in Unix time. `workers`: by name. `pid`: of the supervisor."""
 
     started_at: float
     workers: dict[str, Exits]
+    pid: int = 0
 
 
 def write(data: Path, supervision: Supervision) -> None:

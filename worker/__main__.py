@@ -71,7 +71,7 @@ class Supervisor:
         count = settings.worker_count()
         self._children = [_Child(f"worker-{n}", tuple(range(n, settings.shards, count))) for n in range(count)]
         exits = {child.name: child.exits for child in self._children}
-        self._told = supervision.Supervision(time.time(), exits)
+        self._told = supervision.Supervision(time.time(), exits, os.getpid())
         self._stopping = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 

@@ -69,6 +69,8 @@ class WorkerMeasurements:
         name, parts = self._name, list(shards.values())
         caches = [shard.series.archive.cache for shard in parts]
         heads = [shard.series.contents.head_times()[0] + _frozen_bytes(shard) for shard in parts]
+        index = self._services.series.symbols.size_bytes + sum(shard.series.contents.index_bytes() for shard in parts)
+        values.put("triptych_memory_bytes", index, name, "index")
         values.put("triptych_memory_bytes", sum(heads), name, "head")
         values.put(
             "triptych_memory_bytes", sum(shard.series.exemplars.size_bytes for shard in parts), name, "exemplars"

@@ -61,6 +61,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     **{("GET", path): ANY_CREDENTIAL for path in HEALTH},
     ("GET", "/metrics"): ANY_CREDENTIAL,
     ("GET", "/api/v1/status/buildinfo"): ANY_CREDENTIAL,
+    ("GET", "/api/v1/status/memory"): ANY_CREDENTIAL,
     ("GET", "/api/v1/cluster"): ANY_CREDENTIAL,
     **{(method, f"/api/v1/{name}"): _READ[Area.METRICS] for method in ("GET", "POST") for name in _QUERIES},
     ("GET", "/api/v1/label/{name}/values"): _READ[Area.METRICS],

@@ -9,6 +9,7 @@ from aiohttp import web
 from coordinator.context import CONTEXT
 from coordinator.responses import success
 from coordinator.version import VERSION
+from coordinator.watching import memory as watched_memory
 
 
 async def healthy(request: web.Request) -> web.Response:
@@ -47,6 +48,13 @@ async def buildinfo(request: web.Request) -> web.Response:
     )
 
 
+async def memory(request: web.Request) -> web.Response:
+    """For each process: resident, anonymous, shared and proportional bytes, and by owner what holds them."""
+    context = request.app[CONTEXT]
+    await context.watch.refresh()
+    return success({"processes": watched_memory.report(context.telemetry.values())})
+
+
 async def cluster(request: web.Request) -> web.Response:
     """Every shard with its owner, state and counts, and every worker."""
     context = request.app[CONTEXT]
@@ -75,5 +83,6 @@ ROUTES = [
     web.get("/-/ready", ready),
     web.get("/metrics", metrics),
     web.get("/api/v1/status/buildinfo", buildinfo),
+    web.get("/api/v1/status/memory", memory),
     web.get("/api/v1/cluster", cluster),
 ]

@@ -198,6 +198,16 @@ PROCESSES = (
     _counter("triptych_process_cpu_seconds_total", "process", "Processor time"),
     _gauge("triptych_process_resident_bytes", "process", "Memory in use, pages shared with other processes included"),
     _gauge("triptych_process_virtual_bytes", "process", "Address space"),
+    _gauge(
+        "triptych_process_anonymous_bytes",
+        "process",
+        "Memory in use that is not of files, pages shared with forked processes included",
+    ),
+    _gauge(
+        "triptych_process_shared_bytes",
+        "process",
+        "Memory in use that other processes have too: libraries, and pages of forked processes; up to a minute old",
+    ),
     _gauge("triptych_process_pss_bytes", "process", "Memory in use, its part of shared pages only; up to a minute old"),
     _gauge("triptych_process_open_files", "process", "Open files and sockets"),
     _gauge("triptych_process_open_files_max", "process", "The limit on them: raise it with ulimit -n or LimitNOFILE"),
@@ -206,9 +216,10 @@ PROCESSES = (
     _gauge(
         "triptych_memory_bytes",
         "process owner",
-        "Memory by owner: head (samples not in blocks yet), exemplars, block_cache, log (records in memory), rows "
-        "(RocksDB), vectors (rows and index), queries (their arrays), bodies (of requests), known_labels (of "
-        "remote write 2.0), series_references (series sent by their numbers)",
+        "Memory by owner: program (interpreter, modules and kernels), index (labels and postings of series), head "
+        "(samples not in blocks yet), exemplars, block_cache, log (records in memory), rows (RocksDB), vectors (rows "
+        "and index), queries (their arrays), bodies (of requests), known_labels (of remote write 2.0), "
+        "series_references (series sent by their numbers), other (anonymous memory that none of these has)",
     ),
     _counter("process_cpu_seconds_total", "", "Processor time of the coordinator"),
     _gauge("process_resident_memory_bytes", "", "Memory of the coordinator"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from shared import supervision
 from shared.measurements import Values
-from shared.process_measurements import ProcessMeasurements
+from shared.process_measurements import ProcessMeasurements, put_supervisor
 
 NAME = "coordinator"
 _STANDARD = {
@@ -38,6 +38,10 @@ class Host:
         self._asked: asyncio.Future[Values] | None = None
         self._known = Values()
         self._known_at = 0.0
+
+    def program_loaded(self) -> None:
+        """All modules and kernels of this process are loaded: what it takes from now on is data."""
+        self._process.program_loaded()
 
     async def refresh(self, within_s: float) -> None:
         """Ask the operating system; returns when it has answered or the time is over."""
@@ -75,6 +79,7 @@ class Host:
 
 def _put_exits(values: Values, told: supervision.Supervision) -> None:
     values.put("triptych_supervisor_start_time_seconds", told.started_at)
+    put_supervisor(values, told.pid)
     for worker, exits in told.workers.items():
         values.put("triptych_worker_exits_total", exits.count, worker)
         if exits.count:

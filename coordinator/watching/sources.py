@@ -18,6 +18,7 @@ from coordinator.series.known_labels import KnownLabels
 from coordinator.series.series_references import SeriesReferences
 from coordinator.spool import Spool
 from coordinator.version import VERSION
+from coordinator.watching import memory
 from coordinator.watching.host import NAME
 from coordinator.watching.telemetry import Telemetry
 from shared.config import Settings
@@ -57,6 +58,7 @@ def watch(
     telemetry.watch(lambda values: put_access(values, access))
     telemetry.watch(lambda values: put_shards(values, links))
     telemetry.watch(lambda values: put_workers(values, links))
+    telemetry.watch(memory.put_unattributed)  # after all that attribute something
 
 
 def put_connections(values: Values, connections: Connections) -> None:

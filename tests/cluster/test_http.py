@@ -32,6 +32,7 @@ ENDPOINTS = {
     "/api/v1/vector/search": (POST,),
     "/api/v1/vector/vectors/some-id": (GET,),
     "/api/v1/status/buildinfo": (GET,),
+    "/api/v1/status/memory": (GET,),
     "/api/v1/cluster": (GET,),
     "/-/healthy": (GET,),
     "/-/ready": (GET,),

@@ -231,3 +231,26 @@ def test_overload_is_told_although_writes_are_refused(new_cluster: Callable[...,
     wait_until(lambda: result_of(cluster, dropped), cluster.log("coordinator"))
     text = cluster.get("/metrics").body.decode()
     assert re.search(r'triptych_requests_refused_total{reason="memory"} [1-9]', text)
+
+
+def test_the_memory_of_each_process_is_shown_by_owner(well: Cluster) -> None:
+    def workers_report() -> bool:
+        names = {entry["process"] for entry in well.get("/api/v1/status/memory").json()["data"]["processes"]}
+        return {"worker-0", "worker-1"} <= names
+
+    wait_until(workers_report, "the workers' memory is not shown")
+    entries = {entry["process"]: entry for entry in well.get("/api/v1/status/memory").json()["data"]["processes"]}
+    assert list(entries) == ["coordinator", "supervisor", "worker-0", "worker-1"]
+    for name, entry in entries.items():
+        assert 10 << 20 < entry["anonymousBytes"] <= entry["residentBytes"] < 2 << 30, name
+    for name in ("coordinator", "worker-0", "worker-1"):
+        entry = entries[name]
+        assert entry["sharedBytes"] > 1 << 20 and 0 < entry["proportionalBytes"] <= entry["residentBytes"]
+        assert sum(entry["owners"].values()) + entry["unattributedBytes"] >= entry["anonymousBytes"]
+        assert entry["owners"]["program"] > 10 << 20
+    assert {"known_labels", "series_references", "bodies", "queries"} <= set(entries["coordinator"]["owners"])
+    for name in ("worker-0", "worker-1"):
+        owners = entries[name]["owners"]
+        assert {"index", "head", "rows", "log", "vectors", "block_cache", "exemplars", "queries"} <= set(owners)
+        assert owners["index"] > 0 and owners["head"] > 0
+    assert result_of(well, 'triptych_memory_bytes{job="triptych", process="worker-0", owner="other"}')

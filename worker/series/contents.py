@@ -48,6 +48,11 @@ class Contents:
             earliest = min(earliest, int(layers.slab.samples.timestamps_ms.min(initial=earliest)))
         return size, earliest
 
+    def index_bytes(self) -> int:
+        """Memory of the index, without the texts that all shards share."""
+        with self.lock:
+            return self.index.size_bytes + self.permanent.size_bytes
+
     def late_bytes(self, before_ms: int) -> int:
         """About how many bytes of the samples in the head and the slab below it have t < before_ms."""
         with self.lock:

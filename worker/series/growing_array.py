@@ -28,6 +28,11 @@ class GrowingArray:
     def __len__(self) -> int:
         return self.size
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the rows in use: the others take no memory."""
+        return self.size * self.data.strides[0]
+
     def reserve(self, more: int) -> None:
         """Make room for `more` rows after the last one."""
         need = self.size + more

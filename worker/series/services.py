@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from shared.config import Settings
-from shared.labels import Symbols
 from worker.background import Background
+from worker.series.index.texts import TextTable
 from worker.series.ingest import Rounds
 from worker.series.journal import Staged
 
@@ -27,7 +27,7 @@ class SeriesServices:
     `deletes`: the thread pool in which the shards of a request delete. `background`: whether merges are put off."""
 
     settings: Settings
-    symbols: Symbols
+    symbols: TextTable
     background: Background = field(default_factory=Background)
     rounds: Rounds[Staged] = field(default_factory=Rounds)
     sealing: Lock = field(default_factory=Lock)

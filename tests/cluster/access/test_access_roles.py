@@ -40,6 +40,7 @@ from tests.cluster.secured import (
         ("DELETE", "/api/v1/vector/collections/default", 403, 403),
         ("GET", "/metrics", 200, 200),
         ("GET", "/api/v1/status/buildinfo", 200, 200),
+        ("GET", "/api/v1/status/memory", 200, 200),
         ("GET", "/api/v1/cluster", 200, 200),
         ("GET", "/nowhere", 404, 404),
         ("DELETE", "/api/v1/query", 405, 405),

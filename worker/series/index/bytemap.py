@@ -102,6 +102,11 @@ class ByteMap:
     def __len__(self) -> int:
         return self._hashes.size
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the strings and of what finds them."""
+        return self._slots.nbytes + self._arena.size_bytes + self._offsets.size_bytes + self._hashes.size_bytes
+
     def resolve(
         self,
         data: NDArray[np.uint8],

@@ -71,6 +71,12 @@ class Index:
     def __len__(self) -> int:
         return len(self._series)
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of label bytes, labels by series and postings; the texts of the symbols are not in it."""
+        labels = self._label_offsets.size_bytes + self._label_names.size_bytes + self._label_values.size_bytes
+        return self._series.size_bytes + labels + self._postings.size_bytes
+
     def resolve(
         self,
         data: NDArray[np.uint8],

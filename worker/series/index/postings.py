@@ -128,6 +128,13 @@ class Postings:
             if self._tail_pairs >= TAIL_PAIRS_MAX:
                 self._sort_tail()
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the pairs, sorted ones and others."""
+        arrays = [array for run in self._runs for array in (run.keys, run.starts, run.ids)]
+        arrays += [array for keys_and_ids in self._tail for array in keys_and_ids]
+        return sum(array.nbytes for array in arrays)
+
     def lists(self) -> PostingLists:
         if self._tail:
             self._sort_tail()

@@ -31,6 +31,11 @@ class TextTable(Symbols):
     def __len__(self) -> int:
         return len(self._map)
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the texts and of what finds them."""
+        return self._map.size_bytes
+
     def code(self, text: str) -> int:
         return int(self.codes([text])[0])
 
