@@ -136,7 +136,7 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         instance = await _listen(listener, settings, access)
         self_scrape = SelfScrape(settings, context.watch, links, context.samples, context.pressure, instance)
         settle()
-        warming = partial(_warm_up, context, asyncio.get_running_loop())
+        warming = partial(_warm_up, context.gate, asyncio.get_running_loop())
         threading.Thread(target=warming, name="kernels", daemon=True).start()
         trimming = asyncio.create_task(_trim_memory())
         scraping = asyncio.create_task(self_scrape.run())
@@ -157,16 +157,15 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     event(logging.INFO, "coordinator stopped")
 
 
-def _warm_up(context: Context, loop: asyncio.AbstractEventLoop) -> None:
+def _warm_up(gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
     """Compile the kernels, or load them from the cache on disk, and then see how fast the machine is. A request that
     needs a kernel before that compiles it."""
     started = time.monotonic()
     compile_all()
-    context.watch.program_loaded()
     event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))
     slowness = calibration.slowness()
     with suppress(RuntimeError):  # the loop has ended
-        loop.call_soon_threadsafe(context.gate.calibrate, slowness)
+        loop.call_soon_threadsafe(gate.calibrate, slowness)
     light_ms = round(LIGHT_PROCESSOR_S * slowness * 1000, 1)
     event(logging.INFO, "speed measured", slowness=round(slowness, 2), light_query_ms=light_ms)
 

@@ -17,7 +17,8 @@ PAGES_INTERVAL_S = 60.0
 
 
 class ProcessMeasurements:
-    """Of this process. For one thread."""
+    """Of this process, which has loaded its program when this is made: all that it takes later is data. For one
+    thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -25,10 +26,6 @@ class ProcessMeasurements:
         self._started_at = self._process.create_time()
         self._pages: dict[str, int] = {}
         self._pages_due = 0.0
-        self._program_bytes = anonymous_bytes()
-
-    def program_loaded(self) -> None:
-        """What the process has now is its program; all that it takes later is data."""
         self._program_bytes = anonymous_bytes()
 
     def put(self, values: Values) -> None:

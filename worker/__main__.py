@@ -20,6 +20,7 @@ from shared import (
     config,
     confinement,
     environment,
+    forking,
     interpreter,
     manifest,
     open_files,
@@ -201,6 +202,7 @@ def main() -> None:
         layout.prepare(settings.data, settings.worker_count(), identity.cluster_id)
     except (ConfigError, Unavailable) as error:
         sys.exit(f"triptych workers: {error}")
+    forking.meet_types()
     compile_first()
     array_memory.prepare()
     settle()

@@ -39,10 +39,6 @@ class Host:
         self._known = Values()
         self._known_at = 0.0
 
-    def program_loaded(self) -> None:
-        """All modules and kernels of this process are loaded: what it takes from now on is data."""
-        self._process.program_loaded()
-
     async def refresh(self, within_s: float) -> None:
         """Ask the operating system; returns when it has answered or the time is over."""
         if self._asked is None:

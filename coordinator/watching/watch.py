@@ -25,10 +25,6 @@ class Watch:
         telemetry.watch(self._host.put)
         telemetry.watch(self._workers.put)
 
-    def program_loaded(self) -> None:
-        """All modules and kernels of the coordinator are loaded. Any thread may say so."""
-        self._host.program_loaded()
-
     async def refresh(self) -> None:
         """Have the workers and the disk measured; returns after WAIT_S at the latest."""
         await asyncio.gather(self._host.refresh(WAIT_S), self._workers.refresh(WAIT_S))

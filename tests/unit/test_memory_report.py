@@ -64,10 +64,6 @@ def test_a_process_measures_its_program_and_what_it_has_taken_since() -> None:
     assert anonymous >= program + 0.9 * data.nbytes
     assert abs(values.get("triptych_memory_bytes", "p", "program") - program) < 8 * MB
     assert 0 < values.get("triptych_process_pss_bytes", "p") <= values.get("triptych_process_resident_bytes", "p")
-    measurements.program_loaded()
-    values = Values()
-    measurements.put(values)
-    assert values.get("triptych_memory_bytes", "p", "program") >= program + 0.9 * data.nbytes
 
 
 def test_a_supervisor_that_has_ended_has_no_numbers() -> None:
