@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which the first start would otherwise spend; what is in the cache on disk is only loaded.
 COMPILE_KERNELS = $(BIN)/python -m coordinator.warm && $(BIN)/python -m worker.warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-access bench-memory chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-access chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -97,6 +97,10 @@ bench-history: $(VENV)/.installed-load  ## a day of 10,000 series beside Victori
 bench-smoke: $(VENV)/.installed-load
 	$(BIN)/python -m loadtest.bench.smoke
 
+.PHONY: bench-memory
+bench-memory: $(VENV)/.installed-load  ## what the processes hold: before any data, after 2.4 million samples, at rest
+	$(BIN)/python -m loadtest.bench.memory
+
 bench-promql: $(VENV)/.installed-load
 	$(BIN)/python -m loadtest.bench.promql
 
@@ -123,9 +127,6 @@ bench-path: $(VENV)/.installed-load  ## processor time of small requests, by pro
 
 bench-access: $(VENV)/.installed-load  ## what a token, TLS and handshakes cost in processor time
 	$(BIN)/python -m loadtest.bench.access
-
-bench-memory: $(VENV)/.installed-load  ## what the processes hold: before any data, after 2.4 million samples, at rest
-	$(BIN)/python -m loadtest.bench.memory
 
 CHAOS_SECONDS ?= 600
 CHAOS_SEED ?= 1
