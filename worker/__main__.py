@@ -202,10 +202,10 @@ def main() -> None:
         layout.prepare(settings.data, settings.worker_count(), identity.cluster_id)
     except (ConfigError, Unavailable) as error:
         sys.exit(f"triptych workers: {error}")
-    forking.meet_types()
     compile_first()
     array_memory.prepare()
     settle()
+    forking.meet_types()
     interpreter.collect_seldom()
     interpreter.switch_often()
     Supervisor(settings, identity, address, lock).run()
