@@ -3,7 +3,9 @@
 A cluster with the default settings is looked at when its kernels are loaded, right after the last answer to its writes,
 and when it has been at rest for a while. The writes are 2.4 million samples of 10,000 series, or with `--new-series`
 one sample of each of as many series as are given. Pages that processes share count once in `PSS`. `shared`: pages that
-other processes have too, of which each row shows all; `private`: pages that only this process has.
+other processes have too, of which each row shows all; `private`: pages that only this process has. Processes that are
+not of the cluster, and use the same libraries, take a part of `PSS`; they take none of `anonymous`, its pages that are
+not of files.
 """
 
 from __future__ import annotations
@@ -71,12 +73,13 @@ def _roots(cluster: Cluster) -> list[tuple[psutil.Process, str]]:
 
 
 def _look(cluster: Cluster, when: str) -> None:
-    total = 0
+    total = anonymous = 0
     for what, pages in processes(cluster):
         total += pages.pss
+        anonymous += pages.anonymous
         numbers = (pages.pss, pages.anonymous, pages.shared, pages.private)
         sys.stdout.write(f"| {when} | {what} | " + " | ".join(f"{number / MB:.0f}" for number in numbers) + " |\n")
-    sys.stdout.write(f"| {when} | all | {total / MB:.0f} | | | |\n")
+    sys.stdout.write(f"| {when} | all | {total / MB:.0f} | {anonymous / MB:.0f} | | |\n")
     sys.stdout.flush()
 
 
