@@ -126,7 +126,7 @@ class Symbols:
 
     def adopt(self, codes: Codes) -> Codes:
         """Translate current codes of the parent into codes of this table: int32[n] → int32[n]."""
-        if self._parent is None:
+        if self._parent is None or not len(codes) or codes.max() < self._parent_size:
             return codes
         late = np.flatnonzero(codes >= self._parent_size)
         if len(late):

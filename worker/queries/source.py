@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
+from shared.array_memory import uncounted
 from shared.labels import LabelFrame, Symbols, concat
 from shared.messages.exchange import joined_samples
 from shared.promql.ast import Matcher
@@ -13,6 +15,9 @@ from shared.promql.model import Samples
 from shared.promql.regex import unchecked
 from worker.series.index.postings import Ids
 from worker.series.part import SeriesPart
+from worker.series.selections import ENTRY_BYTES_MAX, Selected
+
+LabelsOf = Callable[[Ids], LabelFrame]
 
 
 class ShardSelection:
@@ -49,6 +54,8 @@ class ShardSource:
         self._parts = parts
         self._check = check
         self._asked: set[tuple[int, int]] = set()
+        self.has_matched = False
+        """Whether some selector has matched a series of these shards, with samples in its time range or without."""
 
     def damage(self) -> list[list[str]]:
         """By part: what is missing from what was selected and read here, one text a damaged block."""
@@ -62,11 +69,41 @@ class ShardSource:
         NotExecutable for one that is too costly, and what `check` raises."""
         self._asked.add((start_ms, end_ms))
         frames, parts, ids = [], [], []
-        for part in self._parts:
-            lookup, part_ids = part.select([matchers], start_ms, end_ms, self._check)
+        for place, matching_ids, labels_of in self._matching(tuple(matchers), symbols):
+            self.has_matched = True
+            part = self._parts[place]
+            part_ids = part.may_have(matching_ids, start_ms, end_ms)
             if len(part_ids):
-                frames.append(lookup.frame(part_ids, symbols))
+                frames.append(labels_of(part_ids))
                 parts.append(part)
                 ids.append(part_ids)
         labels = LabelFrame(symbols, 0) if not frames else frames[0] if len(frames) == 1 else concat(frames)
         return ShardSelection(labels, parts, ids, start_ms, end_ms)
+
+    def _matching(self, matchers: tuple[Matcher, ...], symbols: Symbols) -> list[tuple[int, Ids, LabelsOf]]:
+        """For each part that has series which match at any time: its place, their ids, and a function that gives the
+        labels of some of them."""
+        if not self._parts:
+            return []
+        selections = self._parts[0].services.selections
+        state = tuple((part.epoch, part.series) for part in self._parts)
+        selected = selections.get(matchers, state)
+        if selected is None:
+            lookups = [part.lookup() for part in self._parts]
+            state = tuple((part.epoch, lookup.size) for part, lookup in zip(self._parts, lookups, strict=True))
+            ids = [lookup.select(matchers, self._check) for lookup in lookups]
+            found = [(place, ids[place], lookup) for place, lookup in enumerate(lookups) if len(ids[place])]
+            if sum(ids.nbytes + lookup.frame_bytes(ids) for _, ids, lookup in found) > ENTRY_BYTES_MAX:
+                return [(place, ids, partial(lookup.frame, symbols=symbols)) for place, ids, lookup in found]
+            with uncounted():
+                kept = tuple((place, ids.copy(), lookup.frame(ids, lookup.symbols)) for place, ids, lookup in found)
+            selected = Selected(state, kept)
+            selections.put(matchers, selected)
+        return [(place, ids, partial(_taken, frame, ids, symbols=symbols)) for place, ids, frame in selected.matches]
+
+
+def _taken(frame: LabelFrame, ids: Ids, wanted: Ids, *, symbols: Symbols) -> LabelFrame:
+    """The rows of those of the series `ids` that are wanted, in codes of `symbols`, which stands on the frame's."""
+    if wanted is not ids:
+        frame = frame.take(np.searchsorted(ids, wanted))
+    return LabelFrame(symbols, frame.size, {name: symbols.adopt(column) for name, column in frame.columns.items()})
