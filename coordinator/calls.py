@@ -81,9 +81,14 @@ class Waits:
         return mean_s
 
 
+IndexVersion = tuple[bytes, int]
+"""Of a worker's index of series: its process, and the number of writes that may have brought series."""
+
+
 @dataclass(slots=True)
 class Worker:
-    """`pending`: what it has been asked and has not answered, by request id."""
+    """`pending`: what it has been asked and has not answered, by request id. `growths`: how many writes it was sent
+    that may bring series; `growing`: those that it has not answered, if nobody waits for the answer any more either."""
 
     name: str
     identity: bytes
@@ -92,6 +97,14 @@ class Worker:
     shards: tuple[int, ...] = ()
     pending: dict[bytes, WorkerCall] = field(default_factory=dict)
     pending_bytes: int = 0
+    growths: int = 0
+    growing: set[bytes] = field(default_factory=set)
+
+    @property
+    def index_version(self) -> IndexVersion | None:
+        """What the worker is asked now is answered from this version of its index, or a later one. None while nobody
+        knows: while a write that may bring series is on its way, or if it was lost, which ends with the process."""
+        return None if self.growing else (self.identity, self.growths)
 
 
 @dataclass(slots=True)
@@ -115,7 +128,8 @@ class MethodCall:
 @dataclass(slots=True)
 class WorkerCall:
     """One worker's part of a call. `outcome`: its reply, or why there is none; None while it is awaited. `samples`: how
-    many a query has read by the worker's last heartbeat. `span`: of a request that is traced."""
+    many a query has read by the worker's last heartbeat. `span`: of a request that is traced. `may_grow`: it is a write
+    that may bring series."""
 
     call: MethodCall
     worker: Worker
@@ -124,9 +138,13 @@ class WorkerCall:
     outcome: WorkerReply | str | None = None
     samples: int = 0
     span: Any = None
+    may_grow: bool = False
 
     def send_off(self) -> None:
         """It is on its way."""
+        if self.may_grow:
+            self.worker.growths += 1
+            self.worker.growing.add(self.call.id)
         self.worker.pending[self.call.id] = self
         self.worker.pending_bytes += self.bytes
         self.call.awaited += 1

@@ -19,6 +19,7 @@ from proto import cluster_pb2
 from shared import errors, tracing, wire
 from shared.config import Settings
 from shared.measurements import Values
+from shared.reference_frames import is_references
 from shared.telemetry import REQUEST_ID, event
 from shared.wire import Frame, Request
 
@@ -200,7 +201,8 @@ class Links:
                 attributes: tracing.Attributes = {"triptych.worker": worker.name, "triptych.shards": len(owned)}
                 span, request.trace_parent = tracing.begin(f"call {method}", attributes)
             message = wire.encode_request(call.id, request)
-            part = WorkerCall(call, worker, owned, sum(wire.size_of(frame) for frame in message), span=span)
+            size, may_grow = sum(wire.size_of(frame) for frame in message), _may_grow(method, owned_parts)
+            part = WorkerCall(call, worker, owned, size, span=span, may_grow=may_grow)
             self._check_room(worker, part.bytes)
             messages.append((part, message))
         timer = self._loop.call_later(timeout_s, call.finish)
@@ -327,7 +329,11 @@ class Links:
 
     def _deliver(self, identity: bytes, message: Sequence[Frame]) -> None:
         worker = self._workers.get(identity)
-        part = worker.pending.get(wire.request_id_of(message)) if worker is not None else None
+        if worker is None:
+            return
+        request_id = wire.request_id_of(message)
+        worker.growing.discard(request_id)
+        part = worker.pending.get(request_id)
         if part is None:
             return  # the call has ended
         _, reply = wire.decode_reply(message)
@@ -390,6 +396,11 @@ class Links:
                 self._states[number] = Shard(number, "down", why)
         for part in list(worker.pending.values()):
             part.settle(why)
+
+
+def _may_grow(method: str, parts: Mapping[int, Sequence[Frame]]) -> bool:
+    """Whether a request may bring series that the worker does not have: it has labels."""
+    return method == "series.write" and not all(is_references(frame) for frames in parts.values() for frame in frames)
 
 
 def _refusal(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> int:

@@ -103,7 +103,8 @@ def test_has_matched_says_whether_series_match_at_any_time(shard):
     ):
         own = ShardSource([shard.part])
         own.select(matchers, *window, Symbols(shard.symbols))
-        assert own.has_matched is has_matched
+        assert own.has_matched() is has_matched
+        assert own.has_matched()  # nothing was selected since
 
 
 def test_another_opening_of_the_shard_is_looked_up_anew(shard):
@@ -128,7 +129,7 @@ def test_a_large_selection_is_not_kept(shard, lookups, monkeypatch):
 def test_the_oldest_selections_make_room(monkeypatch):
     def selected(series: int) -> Selected:
         ids = np.arange(series)
-        return Selected(((1, series),), ((0, ids, LabelFrame(Symbols(), series, {"i": ids.astype(np.int32)})),))
+        return Selected(((1, series),), ((0, ids, LabelFrame(Symbols(), series, {"i": ids.astype(np.int32)})),), series)
 
     def matchers(number: int) -> tuple[Matcher, ...]:
         return (Matcher("i", "=", str(number)),)

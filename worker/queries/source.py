@@ -54,8 +54,13 @@ class ShardSource:
         self._parts = parts
         self._check = check
         self._asked: set[tuple[int, int]] = set()
-        self.has_matched = False
-        """Whether some selector has matched a series of these shards, with samples in its time range or without."""
+        self._matched: list[bool] = []
+
+    def has_matched(self) -> bool:
+        """Whether what was selected since the last call has matched series of these shards, with samples in its time
+        range or without; also if nothing was selected."""
+        matched, self._matched = self._matched, []
+        return any(matched) or not matched
 
     def damage(self) -> list[list[str]]:
         """By part: what is missing from what was selected and read here, one text a damaged block."""
@@ -69,8 +74,9 @@ class ShardSource:
         NotExecutable for one that is too costly, and what `check` raises."""
         self._asked.add((start_ms, end_ms))
         frames, parts, ids = [], [], []
-        for place, matching_ids, labels_of in self._matching(tuple(matchers), symbols):
-            self.has_matched = True
+        matching = self._matching(tuple(matchers), symbols)
+        self._matched.append(bool(matching))
+        for place, matching_ids, labels_of in matching:
             part = self._parts[place]
             part_ids = part.may_have(matching_ids, start_ms, end_ms)
             if len(part_ids):
@@ -97,13 +103,22 @@ class ShardSource:
                 return [(place, ids, partial(lookup.frame, symbols=symbols)) for place, ids, lookup in found]
             with uncounted():
                 kept = tuple((place, ids.copy(), lookup.frame(ids, lookup.symbols)) for place, ids, lookup in found)
-            selected = Selected(state, kept)
+            columns = (column for _, _, frame in kept for column in frame.columns.values())
+            selected = Selected(state, kept, max((int(column.max()) + 1 for column in columns), default=0))
             selections.put(matchers, selected)
-        return [(place, ids, partial(_taken, frame, ids, symbols=symbols)) for place, ids, frame in selected.matches]
+        is_late = not symbols.knows(selected.codes_end)
+        return [
+            (place, ids, partial(_taken, frame, ids, symbols=symbols, is_late=is_late))
+            for place, ids, frame in selected.matches
+        ]
 
 
-def _taken(frame: LabelFrame, ids: Ids, wanted: Ids, *, symbols: Symbols) -> LabelFrame:
-    """The rows of those of the series `ids` that are wanted, in codes of `symbols`, which stands on the frame's."""
+def _taken(frame: LabelFrame, ids: Ids, wanted: Ids, *, symbols: Symbols, is_late: bool) -> LabelFrame:
+    """The rows of those of the series `ids` that are wanted, in codes of `symbols`, which stands on the frame's table.
+    `is_late`: the frame may have codes that its table gave after `symbols` was made."""
     if wanted is not ids:
         frame = frame.take(np.searchsorted(ids, wanted))
-    return LabelFrame(symbols, frame.size, {name: symbols.adopt(column) for name, column in frame.columns.items()})
+    columns = frame.columns
+    if is_late:
+        columns = {name: symbols.adopt(column) for name, column in columns.items()}
+    return LabelFrame(symbols, frame.size, columns)

@@ -30,10 +30,11 @@ State = tuple[tuple[int, int], ...]
 @dataclass(frozen=True, slots=True)
 class Selected:
     """What a selector matches at any time. `matches`: for each part that has series which match, (its place among the
-    parts; their ids, ascending; their labels in codes of the process's table)."""
+    parts; their ids, ascending; their labels in codes of the process's table, which are below `codes_end`)."""
 
     state: State
     matches: tuple[tuple[int, Ids, LabelFrame], ...]
+    codes_end: int
 
     @property
     def size_bytes(self) -> int:
