@@ -173,7 +173,7 @@ def row_ids(columns: Sequence[Codes], size: int) -> tuple[Rows, Rows]:
 
     Returns (`ids`: int64[size], the number of each row; `first`: int64[groups], one row that has each number).
     """
-    if not columns or size == 0:
+    if not columns or size < 2:
         return np.zeros(size, dtype=np.int64), np.zeros(min(size, 1), dtype=np.int64)
     if size <= FEW_ROWS:
         return _few_row_ids(columns)
@@ -264,6 +264,10 @@ class LabelFrame:
     def values(self, names: Sequence[str]) -> list[tuple[list[str], Rows]]:
         """For each of these labels, which the frame has: (its distinct values; int64[size], the place of each series'
         value among them)."""
+        if self.size == 1:
+            only = np.zeros(1, dtype=np.int64)
+            codes = np.array([self.columns[name][0] for name in names], dtype=np.int32)
+            return [([text], only) for text in self.symbols.texts(codes)]
         found = [distinct(self.columns[name]) for name in names]
         # The texts of all labels at once: a table that holds them as bytes is asked once.
         texts = iter(self.symbols.texts(np.concatenate([used for used, _ in found]))) if found else iter(())

@@ -64,10 +64,8 @@ class ShardSource:
 
     def damage(self) -> list[list[str]]:
         """By part: what is missing from what was selected and read here, one text a damaged block."""
-        return [
-            list(dict.fromkeys(text for asked in sorted(self._asked) for text in part.damage(*asked)))
-            for part in self._parts
-        ]
+        asked = sorted(self._asked)
+        return [list(dict.fromkeys(text for span in asked for text in part.damage(*span))) for part in self._parts]
 
     def select(self, matchers: Sequence[Matcher], start_ms: int, end_ms: int, symbols: Symbols) -> ShardSelection:
         """`symbols` is the process's table, or one that stands on it. Raises BadData for an expression RE2 refuses,
