@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import Internal
+from shared.histograms.batch import HistogramBatch
 from shared.labels import Symbols
 from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, SubQuery, SubQueryReply
@@ -134,8 +135,11 @@ def _rendered(
 ) -> exchange.Rendered | None:
     """The value as the answer's text, where that is allowed and worth it."""
     cells = exchange.cells(value)
-    is_small = cells + SERIES_WEIGHT * value.labels.size < TEXT_WEIGHT_MIN
-    if form == "arrays" or (is_small and not is_alone):
+    if form == "arrays":
+        return None
+    # The coordinator counts the numbers of an answer in which few histograms are shown at many steps.
+    is_for_coordinator = not is_alone or _histograms(value) is not None
+    if is_for_coordinator and cells + SERIES_WEIGHT * value.labels.size < TEXT_WEIGHT_MIN:
         return None
     if cells * SAMPLE_BYTES_MAX > TEXT_BYTES_MAX:
         return None
@@ -149,6 +153,10 @@ def _rendered(
         context.check()
         texts.append(text)
     return exchange.Rendered(texts, cells)
+
+
+def _histograms(value: Matrix | RangeVector) -> HistogramBatch | None:
+    return value.samples.histograms if isinstance(value, RangeVector) else value.histograms
 
 
 def _relabelled(node: Aggregate, grid: Grid, context: EvalContext) -> tuple[partial.Partial, NDArray[np.uint64]]:
