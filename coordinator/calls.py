@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shared import errors, tracing
-from shared.wire import Reply
+from shared.config import Settings
+from shared.reference_frames import is_references
+from shared.wire import Frame, Reply
 
 
 @dataclass(slots=True)
@@ -50,6 +52,11 @@ class FanOut:
         """One text a missing shard, and what the others say is missing from theirs, for the envelope."""
         missing = [f"shard {shard} is missing from this answer: {why}" for shard, why in sorted(self.missing.items())]
         return missing + [text for reply in self.replies for text in reply.message.warnings]
+
+
+def may_grow(method: str, parts: Mapping[int, Sequence[Frame]]) -> bool:
+    """Whether a request may bring series that the worker does not have: it has labels."""
+    return method == "series.write" and not all(is_references(frame) for frames in parts.values() for frame in frames)
 
 
 def require_whole(warnings: Sequence[str]) -> None:
@@ -105,6 +112,19 @@ class Worker:
         """What the worker is asked now is answered from this version of its index, or a later one. None while nobody
         knows: while a write that may bring series is on its way, or if it was lost, which ends with the process."""
         return None if self.growing else (self.identity, self.growths)
+
+    def require_room(self, size: int, settings: Settings) -> None:
+        """Raises Overloaded when the worker has no room for another request of this many bytes."""
+        if len(self.pending) >= settings.worker_requests_max:
+            raise errors.Overloaded(
+                f"{self.name} has {len(self.pending)} requests in flight, the limit is "
+                f"{settings.worker_requests_max} (TRIPTYCH_WORKER_REQUESTS_MAX); try again later"
+            ).because("worker_requests")
+        if self.pending and self.pending_bytes + size > settings.worker_bytes_max:
+            raise errors.Overloaded(
+                f"{self.name} has {self.pending_bytes} bytes in flight, the limit is "
+                f"{settings.worker_bytes_max} (TRIPTYCH_WORKER_BYTES_MAX); try again later"
+            ).because("worker_bytes")
 
 
 @dataclass(slots=True)

@@ -13,13 +13,12 @@ from contextvars import copy_context
 import zmq
 
 from coordinator.barrier import WRITES, Barrier
-from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply
+from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply, may_grow
 from coordinator.shards import SHARD_STATES, Shard, unavailable
 from proto import cluster_pb2
 from shared import errors, tracing, wire
 from shared.config import Settings
 from shared.measurements import Values
-from shared.reference_frames import is_references
 from shared.telemetry import REQUEST_ID, event
 from shared.wire import Frame, Request
 
@@ -201,9 +200,9 @@ class Links:
                 attributes: tracing.Attributes = {"triptych.worker": worker.name, "triptych.shards": len(owned)}
                 span, request.trace_parent = tracing.begin(f"call {method}", attributes)
             message = wire.encode_request(call.id, request)
-            size, may_grow = sum(wire.size_of(frame) for frame in message), _may_grow(method, owned_parts)
-            part = WorkerCall(call, worker, owned, size, span=span, may_grow=may_grow)
-            self._check_room(worker, part.bytes)
+            size, brings = sum(wire.size_of(frame) for frame in message), may_grow(method, owned_parts)
+            part = WorkerCall(call, worker, owned, size, span=span, may_grow=brings)
+            worker.require_room(part.bytes, self._settings)
             messages.append((part, message))
         timer = self._loop.call_later(timeout_s, call.finish)
         try:
@@ -234,20 +233,6 @@ class Links:
                 self._owners.clear()
             self._owners[shards] = owners
         return owners
-
-    def _check_room(self, worker: Worker, size: int) -> None:
-        """Raises Overloaded when the worker has no room for another request of this many bytes."""
-        settings = self._settings
-        if len(worker.pending) >= settings.worker_requests_max:
-            raise errors.Overloaded(
-                f"{worker.name} has {len(worker.pending)} requests in flight, the limit is "
-                f"{settings.worker_requests_max} (TRIPTYCH_WORKER_REQUESTS_MAX); try again later"
-            ).because("worker_requests")
-        if worker.pending and worker.pending_bytes + size > settings.worker_bytes_max:
-            raise errors.Overloaded(
-                f"{worker.name} has {worker.pending_bytes} bytes in flight, the limit is "
-                f"{settings.worker_bytes_max} (TRIPTYCH_WORKER_BYTES_MAX); try again later"
-            ).because("worker_bytes")
 
     def _send(self, part: WorkerCall, message: Sequence[Frame]) -> None:
         worker = part.worker
@@ -396,11 +381,6 @@ class Links:
                 self._states[number] = Shard(number, "down", why)
         for part in list(worker.pending.values()):
             part.settle(why)
-
-
-def _may_grow(method: str, parts: Mapping[int, Sequence[Frame]]) -> bool:
-    """Whether a request may bring series that the worker does not have: it has labels."""
-    return method == "series.write" and not all(is_references(frame) for frames in parts.values() for frame in frames)
 
 
 def _refusal(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> int:
