@@ -76,10 +76,12 @@ class Whereabouts:
     def learn(self, demands: Sequence[Demand], versions: IndexVersions, worker: str, reply: EvaluateReply) -> None:
         """A worker replied to leaves with these demands, for all its shards and with all that they have."""
         version = versions.get(worker)
+        if version is None:
+            return
         until = time.monotonic() + TRUSTED_S
         for demand, answer in zip(demands, reply.answers, strict=True):
             absence = self._absent.get(demand.selections)
-            if answer.has_matched or version is None:
+            if answer.has_matched:
                 if absence is not None:
                     absence.pop(worker, None)
             elif len(demand.selections) <= SELECTION_CHARACTERS_MAX:

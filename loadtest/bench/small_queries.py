@@ -1,6 +1,6 @@
 """`make bench-small`: what small queries take, in latency and in processor time of each process.
 
-    python -m loadtest.bench.small_queries [--seconds 2] [--rounds 3] [--against ../other-tree] [--write PATH]
+    python -m loadtest.bench.small_queries [--seconds 2] [--rounds 3] [--only NAME] [--against ../other] [--write PATH]
 
 10,000 series with samples over an hour. With `--against`, a cluster of another source tree gets the same requests in
 turns, so that a busy machine is as busy for both; the bodies of the answers must be the same. `NUMBA_CACHE_DIR`, if
@@ -19,12 +19,13 @@ import sys
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from loadtest.bench.path import processes, wait_idle
 from loadtest.bench.vector_client import Connection, for_seconds
@@ -100,7 +101,7 @@ def kinds(now_s: int) -> list[Kind]:
         Kind("`/-/healthy`", [message("GET", "/-/healthy")]),
         Kind("`1`", instant("1")),
         Kind("one series", instant(one[0])),
-        Kind("one series, another one each time", instant(*one)),
+        Kind("one series, of 1,000 in turn", instant(*one)),
         Kind("10 series", instant(f'm_total{{instance="{hosts[0]}"}}')),
         Kind("`sum` of 10 series", instant(f'sum(m_total{{instance="{hosts[0]}"}})')),
         Kind("100 series (`up`)", instant("up")),
@@ -116,19 +117,21 @@ def _times(hour: dict[str, str]) -> dict[str, str]:
     return {name: hour[name] for name in ("start", "end")}
 
 
-def measure(cluster: Cluster, kind: Kind, seconds: float, connections: int, figures: Figures) -> None:
+def measure(
+    cluster: Cluster, family: Mapping[str, psutil.Process], kind: Kind, seconds: float, connections: int, to: Figures
+) -> None:
     count = len(kind.messages)
 
     async def one(by: Connection, number: int) -> None:
         await by.send(kind.messages[number % count])
 
     asyncio.run(for_seconds(WARM_UP_S, one, cluster.url, connections))
-    before = {name: sum(process.cpu_times()[:2]) for name, process in processes(cluster).items()}
+    before = {name: sum(process.cpu_times()[:2]) for name, process in family.items()}
     latencies = asyncio.run(for_seconds(seconds, one, cluster.url, connections))
-    after = {name: sum(process.cpu_times()[:2]) for name, process in processes(cluster).items()}
-    figures.rates.append(len(latencies) / seconds)
-    figures.latencies_ms.append(latencies)
-    figures.used_us.append({name: (after[name] - before[name]) / len(latencies) * 1e6 for name in after})
+    after = {name: sum(process.cpu_times()[:2]) for name, process in family.items()}
+    to.rates.append(len(latencies) / seconds)
+    to.latencies_ms.append(latencies)
+    to.used_us.append({name: (after[name] - before[name]) / len(latencies) * 1e6 for name in after})
 
 
 def answers(cluster: Cluster, every: list[Kind]) -> list[bytes]:
@@ -143,10 +146,10 @@ def answers(cluster: Cluster, every: list[Kind]) -> list[bytes]:
     return asyncio.run(all_of_them())
 
 
-def run(trees: dict[str, Path], seconds: float, rounds: int) -> list[tuple[str, int, str, Figures]]:
+def run(trees: dict[str, Path], seconds: float, rounds: int, only: str) -> list[tuple[str, int, str, Figures]]:
     """(kind, connections, tree, figures)."""
     now_s = int(time.time()) // STEP_S * STEP_S
-    every = kinds(now_s)
+    every = [kind for kind in kinds(now_s) if only in kind.name]
     with ExitStack() as stack:
         clusters: dict[str, Cluster] = {}
         for name, tree in trees.items():
@@ -157,12 +160,13 @@ def run(trees: dict[str, Path], seconds: float, rounds: int) -> list[tuple[str, 
             fill(clusters[name], now_s)
         for cluster in clusters.values():
             wait_idle(cluster)
+        families = {name: processes(cluster) for name, cluster in clusters.items()}
         bodies = [answers(cluster, every) for cluster in clusters.values()]
         assert all(other == bodies[0] for other in bodies), "the trees answer differently"
         found = [(kind, count, name, Figures()) for kind in every for count in CONNECTIONS for name in trees]
         for _ in range(rounds):
             for kind, count, name, figures in found:
-                measure(clusters[name], kind, seconds, count, figures)
+                measure(clusters[name], families[name], kind, seconds, count, figures)
     return [(kind.name, count, name, figures) for kind, count, name, figures in found]
 
 
@@ -188,12 +192,13 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seconds", type=float, default=2.0, help="of each kind of request, in each round")
     options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--only", default="", help="part of the names of the kinds to run")
     options.add_argument("--against", type=Path, help="another source tree, measured in turns with this one")
     options.add_argument("--write", type=Path, help="a file for the table, too")
     given = options.parse_args()
     trees = {"this": ROOT} if given.against is None else {"other": given.against.resolve(), "this": ROOT}
     load = os.getloadavg()[0]
-    text = table(run(trees, given.seconds, given.rounds))
+    text = table(run(trees, given.seconds, given.rounds, given.only))
     text += f"\nLoad average of the machine at the start {load:.1f}, at the end {os.getloadavg()[0]:.1f}.\n"
     sys.stdout.write(text)
     if given.write is not None:

@@ -56,6 +56,15 @@ async def test_a_worker_without_series_is_not_asked_again(links):
     assert own.asked([OTHER], links).shards is None
 
 
+async def test_an_answer_of_which_nobody_knows_when_it_was_asked_tells_nothing(links):
+    own = Whereabouts()
+    own.learn([M], {}, "w0", replied(False))
+    assert own.asked([M], links).shards is None
+    learn(own, links, [M], w0=False, w1=True)
+    own.learn([M], {}, "w0", replied(False))
+    assert own.asked([M], links).shards == (1, 3)
+
+
 async def test_a_query_of_several_selections_asks_whoever_has_any(links):
     own = Whereabouts()
     learn(own, links, [M], w0=False, w1=True)
