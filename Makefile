@@ -7,7 +7,7 @@ SOURCES := shared coordinator worker tests loadtest
 # Takes a minute, which the first start would otherwise spend; what is in the cache on disk is only loaded.
 COMPILE_KERNELS = $(BIN)/python -m coordinator.warm && $(BIN)/python -m worker.warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-access chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-small bench-access chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
 
 run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
@@ -124,6 +124,9 @@ bench-vector: $(VENV)/.installed-load
 
 bench-path: $(VENV)/.installed-load  ## processor time of small requests, by process
 	$(BIN)/python -m loadtest.bench.path
+
+bench-small: $(VENV)/.installed-load  ## latency and processor time of small queries
+	$(BIN)/python -m loadtest.bench.small_queries
 
 bench-access: $(VENV)/.installed-load  ## what a token, TLS and handshakes cost in processor time
 	$(BIN)/python -m loadtest.bench.access

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shared import errors, tracing
-from shared.wire import Reply
+from shared.config import Settings
+from shared.reference_frames import is_references
+from shared.wire import Frame, Reply
 
 
 @dataclass(slots=True)
@@ -52,6 +54,11 @@ class FanOut:
         return missing + [text for reply in self.replies for text in reply.message.warnings]
 
 
+def may_grow(method: str, parts: Mapping[int, Sequence[Frame]]) -> bool:
+    """Whether a request may bring series that the worker does not have: it has labels."""
+    return method == "series.write" and not all(is_references(frame) for frames in parts.values() for frame in frames)
+
+
 def require_whole(warnings: Sequence[str]) -> None:
     """For a client that wants all or nothing: raises Unavailable if a warning says that the answer lacks something."""
     if warnings:
@@ -81,9 +88,14 @@ class Waits:
         return mean_s
 
 
+IndexVersion = tuple[bytes, int]
+"""Of a worker's index of series: its process, and the number of writes that may have brought series."""
+
+
 @dataclass(slots=True)
 class Worker:
-    """`pending`: what it has been asked and has not answered, by request id."""
+    """`pending`: what it has been asked and has not answered, by request id. `growths`: how many writes it was sent
+    that may bring series; `growing`: those that it has not answered, if nobody waits for the answer any more either."""
 
     name: str
     identity: bytes
@@ -92,6 +104,27 @@ class Worker:
     shards: tuple[int, ...] = ()
     pending: dict[bytes, WorkerCall] = field(default_factory=dict)
     pending_bytes: int = 0
+    growths: int = 0
+    growing: set[bytes] = field(default_factory=set)
+
+    @property
+    def index_version(self) -> IndexVersion | None:
+        """What the worker is asked now is answered from this version of its index, or a later one. None while nobody
+        knows: while a write that may bring series is on its way, or if it was lost, which ends with the process."""
+        return None if self.growing else (self.identity, self.growths)
+
+    def require_room(self, size: int, settings: Settings) -> None:
+        """Raises Overloaded when the worker has no room for another request of this many bytes."""
+        if len(self.pending) >= settings.worker_requests_max:
+            raise errors.Overloaded(
+                f"{self.name} has {len(self.pending)} requests in flight, the limit is "
+                f"{settings.worker_requests_max} (TRIPTYCH_WORKER_REQUESTS_MAX); try again later"
+            ).because("worker_requests")
+        if self.pending and self.pending_bytes + size > settings.worker_bytes_max:
+            raise errors.Overloaded(
+                f"{self.name} has {self.pending_bytes} bytes in flight, the limit is "
+                f"{settings.worker_bytes_max} (TRIPTYCH_WORKER_BYTES_MAX); try again later"
+            ).because("worker_bytes")
 
 
 @dataclass(slots=True)
@@ -115,7 +148,8 @@ class MethodCall:
 @dataclass(slots=True)
 class WorkerCall:
     """One worker's part of a call. `outcome`: its reply, or why there is none; None while it is awaited. `samples`: how
-    many a query has read by the worker's last heartbeat. `span`: of a request that is traced."""
+    many a query has read by the worker's last heartbeat. `span`: of a request that is traced. `may_grow`: it is a write
+    that may bring series."""
 
     call: MethodCall
     worker: Worker
@@ -124,9 +158,13 @@ class WorkerCall:
     outcome: WorkerReply | str | None = None
     samples: int = 0
     span: Any = None
+    may_grow: bool = False
 
     def send_off(self) -> None:
         """It is on its way."""
+        if self.may_grow:
+            self.worker.growths += 1
+            self.worker.growing.add(self.call.id)
         self.worker.pending[self.call.id] = self
         self.worker.pending_bytes += self.bytes
         self.call.awaited += 1

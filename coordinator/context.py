@@ -20,6 +20,7 @@ from coordinator.queries.cost import Costs
 from coordinator.queries.gate import Gate
 from coordinator.queries.running import RunningQueries
 from coordinator.queries.slow import SlowQueries
+from coordinator.queries.whereabouts import Whereabouts
 from coordinator.series.groups import SampleWrites
 from coordinator.series.known_labels import KnownLabels
 from coordinator.series.metadata import KnownMetadata
@@ -43,6 +44,7 @@ class Context:
     gate: Gate
     access: Gatekeeper = field(default_factory=lambda: Gatekeeper(Settings()))
     costs: Costs = field(default_factory=Costs)
+    whereabouts: Whereabouts = field(default_factory=Whereabouts)
     started_at: float = field(default_factory=time.time)
     decodings: Decodings = field(default_factory=Decodings)
     known_metadata: KnownMetadata = field(default_factory=KnownMetadata)

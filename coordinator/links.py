@@ -13,7 +13,7 @@ from contextvars import copy_context
 import zmq
 
 from coordinator.barrier import WRITES, Barrier
-from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply
+from coordinator.calls import FanOut, MethodCall, Waits, Worker, WorkerCall, WorkerReply, may_grow
 from coordinator.shards import SHARD_STATES, Shard, unavailable
 from proto import cluster_pb2
 from shared import errors, tracing, wire
@@ -200,8 +200,9 @@ class Links:
                 attributes: tracing.Attributes = {"triptych.worker": worker.name, "triptych.shards": len(owned)}
                 span, request.trace_parent = tracing.begin(f"call {method}", attributes)
             message = wire.encode_request(call.id, request)
-            part = WorkerCall(call, worker, owned, sum(wire.size_of(frame) for frame in message), span=span)
-            self._check_room(worker, part.bytes)
+            size, brings = sum(wire.size_of(frame) for frame in message), may_grow(method, owned_parts)
+            part = WorkerCall(call, worker, owned, size, span=span, may_grow=brings)
+            worker.require_room(part.bytes, self._settings)
             messages.append((part, message))
         timer = self._loop.call_later(timeout_s, call.finish)
         try:
@@ -232,20 +233,6 @@ class Links:
                 self._owners.clear()
             self._owners[shards] = owners
         return owners
-
-    def _check_room(self, worker: Worker, size: int) -> None:
-        """Raises Overloaded when the worker has no room for another request of this many bytes."""
-        settings = self._settings
-        if len(worker.pending) >= settings.worker_requests_max:
-            raise errors.Overloaded(
-                f"{worker.name} has {len(worker.pending)} requests in flight, the limit is "
-                f"{settings.worker_requests_max} (TRIPTYCH_WORKER_REQUESTS_MAX); try again later"
-            ).because("worker_requests")
-        if worker.pending and worker.pending_bytes + size > settings.worker_bytes_max:
-            raise errors.Overloaded(
-                f"{worker.name} has {worker.pending_bytes} bytes in flight, the limit is "
-                f"{settings.worker_bytes_max} (TRIPTYCH_WORKER_BYTES_MAX); try again later"
-            ).because("worker_bytes")
 
     def _send(self, part: WorkerCall, message: Sequence[Frame]) -> None:
         worker = part.worker
@@ -327,7 +314,11 @@ class Links:
 
     def _deliver(self, identity: bytes, message: Sequence[Frame]) -> None:
         worker = self._workers.get(identity)
-        part = worker.pending.get(wire.request_id_of(message)) if worker is not None else None
+        if worker is None:
+            return
+        request_id = wire.request_id_of(message)
+        worker.growing.discard(request_id)
+        part = worker.pending.get(request_id)
         if part is None:
             return  # the call has ended
         _, reply = wire.decode_reply(message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from threading import Lock
 
 import msgspec
@@ -65,6 +66,10 @@ class Symbols:
 
     def __len__(self) -> int:
         return len(self._texts)
+
+    def knows(self, codes_end: int) -> bool:
+        """Whether all of the parent's codes below this one are codes of this table too, which `adopt` leaves alone."""
+        return self._parent is None or codes_end <= self._parent_size
 
     def code(self, text: str) -> int:
         """The code of `text`, which gets a new one if it has none."""
@@ -168,7 +173,7 @@ def row_ids(columns: Sequence[Codes], size: int) -> tuple[Rows, Rows]:
 
     Returns (`ids`: int64[size], the number of each row; `first`: int64[groups], one row that has each number).
     """
-    if not columns or size == 0:
+    if not columns or size < 2:
         return np.zeros(size, dtype=np.int64), np.zeros(min(size, 1), dtype=np.int64)
     if size <= FEW_ROWS:
         return _few_row_ids(columns)
@@ -242,19 +247,31 @@ class LabelFrame:
 
     def sort_order(self) -> Rows:
         """Rows in ascending order of their label sets, compared as Prometheus does: pair by pair, names then values."""
+        if self.size < 2:
+            return np.arange(self.size)
         keys: list[Rows] = []
         follows = np.zeros(self.size, dtype=np.bool_)  # whether the series has a label of a later name
-        for name in sorted(self.columns, reverse=True):
-            column = self.columns[name]
-            used, local = distinct(column)
-            texts = self.symbols.texts(used)
-            rank = np.empty(len(used), dtype=np.int64)
-            rank[sorted(range(len(used)), key=texts.__getitem__)] = np.arange(len(used))
+        names = sorted(self.columns, reverse=True)
+        for column, (texts, local) in zip((self.columns[name] for name in names), self.values(names), strict=True):
+            rank = np.empty(len(texts), dtype=np.int64)
+            rank[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
             # A series without this label comes after those with it if its next name is a later one, before them if
             # it has no more labels.
-            keys.append(np.where(column != 0, rank[local], np.where(follows, len(used), -1)))
+            keys.append(np.where(column != 0, rank[local], np.where(follows, len(texts), -1)))
             follows |= column != 0
         return np.lexsort(keys) if keys else np.arange(self.size)
+
+    def values(self, names: Sequence[str]) -> list[tuple[list[str], Rows]]:
+        """For each of these labels, which the frame has: (its distinct values; int64[size], the place of each series'
+        value among them)."""
+        if self.size == 1:
+            only = np.zeros(1, dtype=np.int64)
+            codes = np.array([self.columns[name][0] for name in names], dtype=np.int32)
+            return [([text], only) for text in self.symbols.texts(codes)]
+        found = [distinct(self.columns[name]) for name in names]
+        # The texts of all labels at once: a table that holds them as bytes is asked once.
+        texts = iter(self.symbols.texts(np.concatenate([used for used, _ in found]))) if found else iter(())
+        return [(list(islice(texts, len(used))), local) for used, local in found]
 
     def to_frames(self) -> list[bytes | memoryview]:
         """Two wire frames: msgpack [size, names, texts], and int32[names, size] of positions in the texts."""

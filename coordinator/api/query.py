@@ -31,6 +31,7 @@ from coordinator.queries.evaluation import (
     ask,
     in_thread,
     learn,
+    learn_whereabouts,
     made,
     merge,
     planned,
@@ -152,11 +153,16 @@ async def _served(
             return Body(_chunks(query, conclusion, beside), gzip=gzip)
 
         running.enter("merging")
-        return await made(work, query, replies)
+        body, account = await made(work, query, replies)
+        learn_whereabouts(context.whereabouts, replies, running.shares)
+        return body, account
+
+    # What a query tells about itself, it tells of all workers.
+    whereabouts = None if wants_stats or wants_explain else context.whereabouts
 
     async def attempt(place: Place) -> tuple[Body, Account | None]:
         try:
-            return await merged_and_rendered(await ask(query, query_plan, context.links, place))
+            return await merged_and_rendered(await ask(query, query_plan, context.links, place, whereabouts))
         except AskAgain:
             careful_plan = await planned(query, relabel=False)
             running.enter("running")

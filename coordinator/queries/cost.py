@@ -44,7 +44,8 @@ SORTED_SHARE = 1 / 16
 class Demand:
     """What a leaf needs for every series that it selects.
 
-    `selections`: the matchers of its selectors, as a text, whose hash is computed only once. `read_ms`: the time ranges
+    `selections`: the matchers of its selectors, as a text that no others have and whose hash is computed only once.
+    `read_ms`: the time ranges
     that they read, all together. `cells`: values at all steps, of the leaf and of the subqueries in it. `steps_most`:
     of the longest grid. `sorted_ms`: the time range that enters a sorted window, times the length of that window.
     """
@@ -123,7 +124,7 @@ class _Walk:
         self.steps_most = 0
 
     def demand(self) -> Demand:
-        return Demand(" ".join(self._selections), self._read_ms, self._cells, self.steps_most, self._sorted_ms)
+        return Demand(" | ".join(self._selections), self._read_ms, self._cells, self.steps_most, self._sorted_ms)
 
     def visit(self, node: Expr, grid: Grid, function: str | None) -> None:
         """`function`: the call that `node` is an argument of."""
@@ -150,7 +151,7 @@ class _Walk:
     def _select(self, selector: VectorSelector, range_ms: int, grid: Grid) -> int:
         windows = windows_of(selector, range_ms, grid, self._clock)
         read_ms = windows.read_end_ms - windows.read_start_ms + 1
-        self._selections.append(" ".join(f"{m.name}{m.op}{m.value!r}" for m in selector.matchers))
+        self._selections.append(" ".join(f"{m.name!r}{m.op}{m.value!r}" for m in selector.matchers))
         self._read_ms += read_ms
         self._cells += grid.steps
         return read_ms

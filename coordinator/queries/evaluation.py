@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from coordinator.queries.gate import HEAVY_PLACES_MAX, LIGHT, Place
 from coordinator.queries.merge import Merged, Terms, evaluate_plan, message
 from coordinator.queries.planner import Plan, plan
 from coordinator.queries.quick import QuickQueries
+from coordinator.queries.whereabouts import Asked, IndexVersions, Whereabouts
 from shared.array_memory import Account
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages.sub_queries import EvaluateReply, Form
@@ -78,7 +79,7 @@ class Query:
         remembered, and texts may be long."""
         return hash((self.text, self.grid.steps, self.is_range))
 
-    def terms(self, form: Form, place: Place, workers: int) -> Terms:
+    def terms(self, form: Form, place: Place, workers: int, *, is_alone: bool = False) -> Terms:
         return Terms(
             self.grid,
             self.lookback_ms,
@@ -88,6 +89,7 @@ class Query:
             form,
             place.processor_s,
             int(self.bytes_max * (1 - COORDINATOR_SHARE)) // max(workers, 1),
+            is_alone,
         )
 
     def form(self, query_plan: Plan) -> Form:
@@ -100,7 +102,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """What the workers replied to a query, asked from this place; the times are of `time.perf_counter()`."""
+    """What the workers replied to a query, asked from this place; the times are of `time.perf_counter()`.
+    `index_versions`: of the workers' indexes when they were asked."""
 
     plan: Plan
     terms: Terms
@@ -108,6 +111,7 @@ class Replies:
     fan_out: FanOut
     asked_at: float
     replied_at: float
+    index_versions: IndexVersions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +149,16 @@ def is_quickly_parsed(text: str) -> bool:
     return len(text) <= INLINE_TEXT_MAX and is_instant(text)
 
 
-async def ask(query: Query, query_plan: Plan, links: Links, place: Place, *, careful: bool = False) -> Replies:
-    """Ask the workers for the leaves of the plan.
+async def ask(
+    query: Query,
+    query_plan: Plan,
+    links: Links,
+    place: Place,
+    whereabouts: Whereabouts | None = None,
+    *,
+    careful: bool = False,
+) -> Replies:
+    """Ask the workers for the leaves of the plan; `whereabouts`: only those that may have series.
 
     `careful`: workers do nothing that relies on their series being different from those of other workers.
 
@@ -154,10 +166,12 @@ async def ask(query: Query, query_plan: Plan, links: Links, place: Place, *, car
     shard answers, or one does not and the query asks for all.
     """
     form = "arrays" if careful else query.form(query_plan)
-    terms = query.terms(form, place, links.worker_count())
+    asked = Asked() if whereabouts is None else whereabouts.asked(query_plan.demands, links)
+    workers = links.worker_count()
+    terms = query.terms(form, place, workers, is_alone=workers == 1 or len(asked.versions) == 1)
     asked_at = time.perf_counter()
-    fan_out = await _ask(query, query_plan, terms, links)
-    return Replies(query_plan, terms, place, fan_out, asked_at, time.perf_counter())
+    fan_out = await _ask(query, query_plan, terms, links, asked.shards)
+    return Replies(query_plan, terms, place, fan_out, asked_at, time.perf_counter(), asked.versions)
 
 
 def merge(query: Query, replies: Replies) -> Conclusion:
@@ -191,6 +205,13 @@ def require_fitting(query: Query, query_plan: Plan, workers: int) -> None:
     require_fits(query_plan.steps_most.sent, (query.bytes_max - own_bytes) // max(workers, 1), "one worker")
 
 
+def learn_whereabouts(whereabouts: Whereabouts, replies: Replies, shares: Sequence[WorkerShare]) -> None:
+    """Note which workers have series of the query's leaves, unless something is missing from what they replied."""
+    if not replies.fan_out.warnings():
+        for share in shares:
+            whereabouts.learn(replies.plan.demands, replies.index_versions, share.worker, share.evaluated)
+
+
 def learn(costs: Costs, conclusion: Conclusion) -> None:
     """Note what the workers say of the selections of the query's leaves."""
     for index, demand in enumerate(conclusion.plan.demands):
@@ -201,7 +222,9 @@ def learn(costs: Costs, conclusion: Conclusion) -> None:
         costs.learn(demand, series, samples, buckets)
 
 
-async def _ask(query: Query, query_plan: Plan, terms: Terms, links: Links) -> FanOut:
+async def _ask(
+    query: Query, query_plan: Plan, terms: Terms, links: Links, shards: Sequence[int] | None = None
+) -> FanOut:
     if not query_plan.leaves:
         return FanOut([], {})
     left_s = terms.deadline - time.monotonic()
@@ -212,6 +235,7 @@ async def _ask(query: Query, query_plan: Plan, terms: Terms, links: Links) -> Fa
     try:
         fan_out = await links.fan_out(
             "query.evaluate",
+            shards=shards,
             body=pack(message(query_plan, terms)),
             timeout_s=left_s * SHARDS_SHARE,
             processor_s=terms.processor_s,
@@ -264,9 +288,10 @@ def counted(call: Callable[[], T], account: Account, received_bytes: int, place:
 
 
 def _timed(call: Callable[[], T]) -> tuple[T, float]:
-    """The result of the call, and how many seconds it took."""
-    started_at = time.perf_counter()
-    return call(), time.perf_counter() - started_at
+    """The result of the call, and how many seconds of processor time it took: on a busy machine, a thread waits longer
+    than it works."""
+    started_at = time.thread_time()
+    return call(), time.thread_time() - started_at
 
 
 def threads_of(place: Place) -> ThreadPoolExecutor:

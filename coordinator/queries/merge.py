@@ -34,7 +34,7 @@ class Terms:
     """The conditions of an evaluation. `deadline` is of `time.monotonic()`. `processor_s`: what a light query may take
     in each process, 0 for a heavy one. `samples_max`: samples held at a time in each process; `bytes_max`: memory
     in each worker. `form`: the form of the workers' values, which is text only where the answer shows all series in the
-    order of their label sets."""
+    order of their label sets. `is_alone`: only one worker is asked."""
 
     grid: Grid
     lookback_ms: int
@@ -44,6 +44,7 @@ class Terms:
     form: Form = "arrays"
     processor_s: float = 0.0
     bytes_max: int = 0
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def message(plan: Plan, terms: Terms) -> EvaluateBody:
         subqueries,
         form,
         terms.bytes_max,
+        terms.is_alone,
     )
 
 
@@ -138,12 +140,14 @@ def _decoded(
         for parts, seen, answer in zip(leaves, hashes, evaluated.answers, strict=True):
             last = at + answer.shape.frames
             parts.append(exchange.decode(answer.shape, frames[at:last], symbols))
-            seen.append(exchange.hashes_of(answer.shape, frames[at:last]))
+            if answer.shape.hashed:
+                seen.append(exchange.hashes_of(answer.shape, frames[at:last]))
             at = last
     for leaf_hashes in hashes:
-        together = np.concatenate(leaf_hashes) if leaf_hashes else np.zeros(0, dtype=np.uint64)
-        if len(np.unique(together)) != len(together):
-            raise SeriesBecameEqual
+        if len(leaf_hashes) > 1:
+            together = np.concatenate(leaf_hashes)
+            if len(np.unique(together)) != len(together):
+                raise SeriesBecameEqual
     return leaves
 
 

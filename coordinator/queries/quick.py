@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 QUICK_S = 0.0005
-"""Seconds that making a quick query's answer may take. The event loop does nothing else meanwhile."""
+"""Seconds of processor time that making a quick query's answer may take. The event loop does nothing else meanwhile."""
 QUICK_BYTES_MAX = 8 << 10
 """What workers may reply to a quick query. Since its text and its number of steps are the same as the last time, and it
 touched no more memory then than fits into the time, it holds little, and no account of it is kept."""
@@ -30,7 +30,7 @@ class QuickQueries:
         return received_bytes <= QUICK_BYTES_MAX and query in self._queries
 
     def took(self, query: Hashable, received_bytes: int, seconds: float) -> None:
-        """Making the answer to the query took so long."""
+        """Making the answer to the query took so many seconds of processor time."""
         if seconds > QUICK_S or received_bytes > QUICK_BYTES_MAX:
             self.failed(query)
             return

@@ -119,10 +119,14 @@ def _encode_text(value: Rendered) -> tuple[Shape, list[Frame]]:
 
 def _decode_text(shape: Shape, frames: Sequence[Frame]) -> Rendered:
     assert len(frames) == 2 + len(shape.series)
-    cuts = np.cumsum(shape.series)[:-1]
-    ends, label_ends = (np.split(np.require(_array(frame, np.int64), requirements="A"), cuts) for frame in frames[:2])
-    data = [_array(frame, np.uint8) for frame in frames[2:]]
-    return Rendered([Text(*arrays) for arrays in zip(data, ends, label_ends, strict=False)], shape.cells)
+    ends, label_ends = (np.require(_array(frame, np.int64), requirements="A") for frame in frames[:2])
+    texts, first = [], 0
+    for frame, series in zip(frames[2:], shape.series, strict=True):
+        own = slice(first, first + series)
+        texts.append(Text(_array(frame, np.uint8), ends[own], label_ends[own]))
+        first += series
+    assert first == len(ends) == len(label_ends), "every series has an end in its text"
+    return Rendered(texts, shape.cells)
 
 
 def decode(shape: Shape, frames: Sequence[Frame], symbols: Symbols) -> Shipped:

@@ -32,7 +32,8 @@ class SubQuery(msgspec.Struct, array_like=True, frozen=True):
 
 class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
     """The request. The grid is that of the whole query: `start()`, `end()`, `step()` and `range()` refer to it.
-    `samples_max`, `bytes_max`: what the query may hold at a time in one worker; 0 bytes are no bound."""
+    `samples_max`, `bytes_max`: what the query may hold at a time in one worker; 0 bytes are no bound.
+    `is_alone`: no other worker is asked, so a text is the whole answer however short it is."""
 
     start_ms: int
     end_ms: int
@@ -42,6 +43,7 @@ class EvaluateBody(msgspec.Struct, array_like=True, frozen=True):
     subqueries: tuple[SubQuery, ...]
     form: Form = "arrays"
     bytes_max: int = 0
+    is_alone: bool = False
 
 
 class Shape(msgspec.Struct, array_like=True, frozen=True):
@@ -69,7 +71,8 @@ class Remark(msgspec.Struct, array_like=True, frozen=True):
 
 class SubQueryReply(msgspec.Struct, array_like=True, frozen=True):
     """One sub-query's answer; its frames follow those of the sub-queries before it. In `samples_read`, a histogram
-    counts as one and one more for each bucket; `buckets_read` says how many of them were for buckets."""
+    counts as one and one more for each bucket; `buckets_read` says how many of them were for buckets. `has_matched`:
+    some series matches a selector, with samples in the time that was asked for or without."""
 
     shape: Shape
     remarks: tuple[Remark, ...]
@@ -77,6 +80,7 @@ class SubQueryReply(msgspec.Struct, array_like=True, frozen=True):
     elapsed_ms: float
     series_read: int = 0
     buckets_read: int = 0
+    has_matched: bool = True
 
 
 class EvaluateReply(msgspec.Struct, array_like=True, frozen=True):

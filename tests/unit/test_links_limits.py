@@ -37,12 +37,12 @@ def worker(name: str = "w0", pending: int = 0, pending_bytes: int = 0) -> Worker
 
 
 def test_a_worker_takes_so_many_bytes_and_no_more() -> None:
-    made = links(worker_bytes_max=1 << 20)
     most = 1 << 20
-    made._check_room(worker(pending=1, pending_bytes=most - 10), 10)
+    settings = Settings(worker_bytes_max=most)
+    worker(pending=1, pending_bytes=most - 10).require_room(10, settings)
     with pytest.raises(errors.Overloaded, match=f"w0 has {most - 10} bytes in flight, the limit is {most}"):
-        made._check_room(worker(pending=1, pending_bytes=most - 10), 11)
-    made._check_room(worker(), 5 * most)  # one message may be larger than what several may be together
+        worker(pending=1, pending_bytes=most - 10).require_room(11, settings)
+    worker().require_room(5 * most, settings)  # one message may be larger than what several may be together
 
 
 @pytest.mark.parametrize("number", [zmq.EHOSTUNREACH, zmq.EAGAIN])
@@ -87,10 +87,10 @@ async def test_messages_sent_in_one_go_are_followed_by_one_look_for_what_has_arr
 
 
 def test_a_worker_takes_so_many_requests_and_no_more() -> None:
-    made = links(worker_requests_max=2)
-    made._check_room(worker(pending=1), 1)
+    settings = Settings(worker_requests_max=2)
+    worker(pending=1).require_room(1, settings)
     with pytest.raises(errors.Overloaded, match="w0 has 2 requests in flight, the limit is 2"):
-        made._check_room(worker(pending=2), 1)
+        worker(pending=2).require_room(1, settings)
 
 
 def register(made: Links, name: str, pid: int, shards: dict[int, int], cluster: str = "c", **counts: int) -> None:

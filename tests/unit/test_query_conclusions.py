@@ -64,7 +64,9 @@ class Workers:
     def worker_count(self) -> int:
         return len(self.sources)
 
-    async def fan_out(self, method: str, *, body: bytes, timeout_s: float, processor_s: float) -> FanOut:
+    async def fan_out(
+        self, method: str, *, body: bytes, timeout_s: float, processor_s: float, shards: None = None
+    ) -> FanOut:
         assert method == "query.evaluate"
         asked = unpack(body, EvaluateBody)
         self.asked.append((asked, timeout_s))
@@ -204,7 +206,9 @@ def test_workers_may_notice_the_end_of_their_time_ten_milliseconds_early(
     monkeypatch.setattr(evaluation.time, "monotonic", lambda: clock.now)
 
     class Late(Workers):
-        async def fan_out(self, method: str, *, body: bytes, timeout_s: float, processor_s: float) -> FanOut:
+        async def fan_out(
+            self, method: str, *, body: bytes, timeout_s: float, processor_s: float, shards: None = None
+        ) -> FanOut:
             clock.now += timeout_s - early_s + 1e-9 if is_timeout else timeout_s - early_s
             raise Unavailable("no answer")
 

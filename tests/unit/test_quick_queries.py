@@ -69,6 +69,14 @@ def test_a_slow_answer_goes_back_to_the_threads(memo: QuickQueries, monkeypatch:
     is_on_the_loop(query())
     monkeypatch.setattr(quick, "QUICK_S", 0.001)
     run(query(), lambda: time.sleep(0.002))
+    assert memo.has(query().identity(), 0)  # it waited, as for a processor that others have
+
+    def work() -> None:
+        started_at = time.thread_time()
+        while time.thread_time() - started_at < 0.002:
+            pass
+
+    run(query(), work)
     assert not memo.has(query().identity(), 0)
 
 

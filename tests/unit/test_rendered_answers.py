@@ -19,18 +19,22 @@ from coordinator.queries.joining import Joined
 from coordinator.queries.merge import Merged
 from coordinator.queries.results import Result, ordered
 from loadtest.harness.memory_source import MemorySource, label_set
-from shared.errors import DeadlineExceeded, NotExecutable
+from shared.errors import DeadlineExceeded, NotExecutable, OverBudget
+from shared.histograms import references
 from shared.labels import LabelFrame, Symbols
 from shared.messages import exchange
 from shared.promql.engine.context import EvalContext
 from shared.promql.model import STALE_NAN_BITS, Grid, Matrix, RangeVector, Samples
 from shared.promql.rendering import series as rendering
 from shared.promql.rendering.series import SeriesWriter
+from tests.histogram_batches import batch_of
+from tests.oracle_native_histograms import NativeHistogram
 from tests.sharded import evaluate_sharded, split
 from worker.queries import evaluation
 
 STALE = struct.unpack("<d", struct.pack("<Q", STALE_NAN_BITS))[0]
 T = 1_700_000_000_000
+HISTOGRAM = NativeHistogram(schema=0, positive={1: 3.0, 4: 1.0}, count=4.0, sum=7.5)
 GRID = Grid(T, T + 300_000, 15_000)
 INSTANT = Grid(T + 60_000, T + 60_000)
 
@@ -172,6 +176,33 @@ def test_small_and_very_large_values_are_sent_as_arrays(monkeypatch: pytest.Monk
     assert not sent and rendered == arrays
     monkeypatch.setattr(evaluation, "TEXT_BYTES_MAX", 99 * GRID.steps * rendering.SAMPLE_BYTES_MAX)
     assert not both("m", placed([rows(100)]), GRID)[2]
+
+
+@pytest.mark.parametrize("series", [0, 1, 3, 40])
+@pytest.mark.parametrize("grid", [GRID, INSTANT])
+@pytest.mark.parametrize("query", [*QUERIES, "m[1m]"])
+def test_the_only_worker_that_is_asked_renders_small_values_too(query: str, grid: Grid, series: int) -> None:
+    if query.endswith("]") and not grid.instant:
+        return
+    source, is_range = placed([rows(series)]), not grid.instant
+    form = "matrix" if is_range or query.endswith("]") else "vector"
+    arrays = evaluate_sharded(query, source, grid)
+    rendered = evaluate_sharded(query, source, grid, form=form, is_alone=True)
+    assert isinstance(rendered.value, Joined)
+    assert text(rendered, grid, is_range) == text(arrays, grid, is_range)
+    assert Result(rendered.value, grid, is_range).type == Result(arrays.value, grid, is_range).type
+    assert rendered.samples_read == arrays.samples_read
+    assert rendered.annotations == arrays.annotations
+    assert not isinstance(evaluate_sharded(query, source, grid, is_alone=True).value, Joined)
+
+
+def test_few_histograms_are_rendered_where_their_numbers_are_counted() -> None:
+    histogram = references.references(np.zeros(1, dtype=np.int64))
+    source = MemorySource({label_set({"__name__": "m"}): (np.array([T]), histogram)}, batch_of([HISTOGRAM]))
+    merged = evaluate_sharded("m", [source], GRID, form="matrix", is_alone=True)
+    assert not isinstance(merged.value, Joined)
+    with pytest.raises(OverBudget, match="buckets of histograms as often as they are shown"):
+        evaluate_sharded("m", [source], GRID, form="matrix", is_alone=True, samples_max=GRID.steps + 10)
 
 
 @pytest.mark.parametrize("query", ["sum(m)", "sum by (pod) (m)", "m + m", "label_replace(m, 'a', 'b', '', '')", "1"])

@@ -31,6 +31,7 @@ def run(shards: Mapping[int, Shard], request: Request) -> Reply:
         cancelled=lambda: request.cancelled,
         processor=request.processor,
         counted=request.count,
+        has_matched=source.has_matched,
     )
     elapsed_ms = (time.perf_counter() - started) * 1000
     damage = zip(shards, source.damage(), strict=True)

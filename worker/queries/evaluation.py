@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.errors import Internal
+from shared.histograms.batch import HistogramBatch
 from shared.labels import Symbols
 from shared.messages import exchange
 from shared.messages.sub_queries import EvaluateBody, EvaluateReply, Form, Shape, SubQuery, SubQueryReply
@@ -25,8 +26,8 @@ from shared.promql.rendering.series import SAMPLE_BYTES_MAX, SeriesWriter
 from shared.wire import Frame
 
 TEXT_WEIGHT_MIN = 2048
-"""A smaller value is rendered by the coordinator: what two workers spend on it together would be more than it saves
-there. Weighed by SERIES_WEIGHT: the labels of a series cost as much as so many numbers."""
+"""A smaller value is rendered by the coordinator, unless no other worker is asked: what two workers spend on it would
+be more than it saves there. Weighed by SERIES_WEIGHT: the labels of a series cost as much as so many numbers."""
 SERIES_WEIGHT = 32
 TEXT_BYTES_MAX = 128 << 20
 """Text of one answer that a worker may hold, by what its numbers and labels need at most (half of it is usual): two
@@ -44,17 +45,19 @@ def answer(
     cancelled: Callable[[], bool],
     processor: ProcessorTime = UNBOUNDED,
     counted: Callable[[int], None] = uncounted,
+    has_matched: Callable[[], bool] = lambda: True,
 ) -> tuple[EvaluateReply, list[Frame]]:
     """The answers of all sub-queries, in order, and their frames. The bounds are for all of them together.
-    `processor` is bounded for a light query; `counted` is told of samples as they are read.
+    `processor` is bounded for a light query; `counted` is told of samples as they are read; `has_matched`: whether the
+    selections since it was last called matched a series, at any time.
 
     Raises NotExecutable and DeadlineExceeded; TooHeavy when a light query needs more.
     """
     if not message.bytes_max:
-        return _answers(message, source, symbols, deadline, cancelled, processor, counted)
+        return _answers(message, source, symbols, deadline, cancelled, processor, counted, has_matched)
     is_light = processor.is_bounded
     with bounded(account_of(message.bytes_max, is_light=is_light), is_light=is_light):
-        return _answers(message, source, symbols, deadline, cancelled, processor, counted)
+        return _answers(message, source, symbols, deadline, cancelled, processor, counted, has_matched)
 
 
 def _answers(
@@ -65,6 +68,7 @@ def _answers(
     cancelled: Callable[[], bool],
     processor: ProcessorTime,
     counted: Callable[[int], None],
+    has_matched: Callable[[], bool],
 ) -> tuple[EvaluateReply, list[Frame]]:
     answers: list[SubQueryReply] = []
     frames: list[Frame] = []
@@ -84,29 +88,29 @@ def _answers(
             finds_resets=subquery.finds_resets,
         )
         started = time.perf_counter()
-        shape, answer_frames = _answer(subquery, message.form, context)
+        shape, answer_frames = _answer(subquery, message, context)
         held, peak = context.samples_held, max(peak, context.samples_peak)
         elapsed_ms = (time.perf_counter() - started) * 1000
         remarks = exchange.remarks(context.annotations)
-        read = context.samples_read, elapsed_ms, context.series_read, context.buckets_read
+        read = context.samples_read, elapsed_ms, context.series_read, context.buckets_read, has_matched()
         answers.append(SubQueryReply(shape, remarks, *read))
         frames += answer_frames
     return EvaluateReply(tuple(answers), peak), frames
 
 
-def _answer(subquery: SubQuery, form: Form, context: EvalContext) -> tuple[Shape, list[Frame]]:
+def _answer(subquery: SubQuery, message: EvaluateBody, context: EvalContext) -> tuple[Shape, list[Frame]]:
     """The encoded answer, whose numbers stay held until the reply is sent."""
     grid = Grid(subquery.start_ms, subquery.end_ms, subquery.step_ms)
     expr = without_parens(parser.resolve_durations(parser.parse(subquery.text), context.query_grid))
     held_before = context.samples_held
-    value, hashes = _value(subquery, expr, form, grid, context)
+    value, hashes = _value(subquery, expr, message, grid, context)
     context.keep(held_before, exchange.cells(value))
     encoded = exchange.encode(value)
     return encoded if hashes is None else exchange.with_hashes(*encoded, hashes)
 
 
 def _value(
-    subquery: SubQuery, expr: Expr, form: Form, grid: Grid, context: EvalContext
+    subquery: SubQuery, expr: Expr, message: EvaluateBody, grid: Grid, context: EvalContext
 ) -> tuple[exchange.Shipped, NDArray[np.uint64] | None]:
     """(the answer, the hashes of label sets that go with it)."""
     if subquery.mode == "samples":
@@ -118,7 +122,7 @@ def _value(
         if not isinstance(evaluated, Matrix | RangeVector):
             raise Internal(f"{subquery.text!r} is no vector, so it is no sub-query of a shard")
         value = exchange.without_unused(evaluated)
-        return _rendered(value, form, grid, context) or value, None
+        return _rendered(value, message.form, grid, context, is_alone=message.is_alone) or value, None
     if not isinstance(expr, Aggregate):
         raise Internal(f"{subquery.text!r} is no aggregation, so it has no partial form")
     if subquery.mode == "partial":
@@ -126,10 +130,16 @@ def _value(
     return _relabelled(expr, grid, context)
 
 
-def _rendered(value: Matrix | RangeVector, form: Form, grid: Grid, context: EvalContext) -> exchange.Rendered | None:
+def _rendered(
+    value: Matrix | RangeVector, form: Form, grid: Grid, context: EvalContext, *, is_alone: bool = False
+) -> exchange.Rendered | None:
     """The value as the answer's text, where that is allowed and worth it."""
     cells = exchange.cells(value)
-    if form == "arrays" or cells + SERIES_WEIGHT * value.labels.size < TEXT_WEIGHT_MIN:
+    if form == "arrays":
+        return None
+    # The coordinator counts the numbers of an answer in which few histograms are shown at many steps.
+    is_for_coordinator = not is_alone or _histograms(value) is not None
+    if is_for_coordinator and cells + SERIES_WEIGHT * value.labels.size < TEXT_WEIGHT_MIN:
         return None
     if cells * SAMPLE_BYTES_MAX > TEXT_BYTES_MAX:
         return None
@@ -143,6 +153,10 @@ def _rendered(value: Matrix | RangeVector, form: Form, grid: Grid, context: Eval
         context.check()
         texts.append(text)
     return exchange.Rendered(texts, cells)
+
+
+def _histograms(value: Matrix | RangeVector) -> HistogramBatch | None:
+    return value.samples.histograms if isinstance(value, RangeVector) else value.histograms
 
 
 def _relabelled(node: Aggregate, grid: Grid, context: EvalContext) -> tuple[partial.Partial, NDArray[np.uint64]]:

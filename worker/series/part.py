@@ -86,6 +86,11 @@ class SeriesPart:
         return self._settings.commit_delay_ms / 1000
 
     @property
+    def series(self) -> int:
+        """How many series the index has. It keeps all that it ever had, with their numbers."""
+        return len(self.contents.index)
+
+    @property
     def symbols(self) -> Symbols:
         """The symbol table of the process, with the codes of this part's labels."""
         return self.services.symbols
@@ -206,20 +211,29 @@ class SeriesPart:
         """(the current index, ascending ids of the series that match any selector and may have samples with
         start ≤ t ≤ end). A selector without matchers matches every series. `check` is called repeatedly and may raise.
         Raises BadData for an expression that RE2 refuses, NotExecutable for one that is too costly."""
+        lookup = self.lookup()
+        return lookup, self.may_have(lookup.select_any(selectors, check), start_ms, end_ms)
+
+    def lookup(self) -> Lookup:
+        """The index as it is now."""
+        with self.contents.lock:
+            return self.contents.index.lookup()
+
+    def may_have(self, ids: Ids, start_ms: int, end_ms: int) -> Ids:
+        """Those of these series that may have samples with start ≤ t ≤ end; the same array if all of them may."""
         contents = self.contents
-        with contents.lock:
-            lookup = contents.index.lookup()
-        ids = lookup.select_any(selectors, check)
 
         def may_have() -> Ids:
             with contents.lock:
                 is_selected = contents.head.overlapping(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
+            if is_selected.all():
+                return ids
             undecided = ids[~is_selected]
             is_selected[~is_selected] = layers.may_have(undecided, permanent[undecided], start_ms, end_ms)
-            return ids[is_selected]
+            return ids if is_selected.all() else ids[is_selected]
 
-        return lookup, self._around_damage(may_have)
+        return self._around_damage(may_have)
 
     def having(
         self, selectors: Iterable[Sequence[Matcher]], start_ms: int, end_ms: int, check: Callable[[], None]
@@ -227,8 +241,7 @@ class SeriesPart:
         """As `select`, but only the series that really have samples with start ≤ t ≤ end. `check` is called repeatedly
         and may raise."""
         contents = self.contents
-        with contents.lock:
-            lookup = contents.index.lookup()
+        lookup = self.lookup()
         ids = lookup.select_any(selectors, check)
 
         def having() -> Ids:
@@ -246,8 +259,7 @@ class SeriesPart:
     ) -> tuple[Lookup, ExemplarRecord]:
         """(the current index, the exemplars with start ≤ t ≤ end of the series that any selector matches: by series,
         and those of a series in the order of time). `check` is called repeatedly and may raise."""
-        with self.contents.lock:
-            lookup = self.contents.index.lookup()
+        lookup = self.lookup()
         ids = lookup.select_any(selectors, check)
         return lookup, self.exemplars.find(ids, start_ms, end_ms)
 

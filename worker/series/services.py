@@ -11,6 +11,7 @@ from worker.background import Background
 from worker.series.index.texts import TextTable
 from worker.series.ingest import Rounds
 from worker.series.journal import Staged
+from worker.series.selections import Selections
 
 DELETE_THREADS = 8
 """Shards of one process that delete at the same time: a deletion mostly waits for an fsync, not for a processor."""
@@ -24,7 +25,8 @@ def _delete_pool() -> ThreadPoolExecutor:
 class SeriesServices:
     """`symbols`: the symbol table with the label texts of all shards. `rounds`: the group commit. A thread holds
     `sealing` while it seals a shard and `merging` while it merges blocks, so a process does one of each at a time.
-    `deletes`: the thread pool in which the shards of a request delete. `background`: whether merges are put off."""
+    `deletes`: the thread pool in which the shards of a request delete. `background`: whether merges are put off.
+    `selections`: what queries selected lately."""
 
     settings: Settings
     symbols: TextTable
@@ -33,3 +35,4 @@ class SeriesServices:
     sealing: Lock = field(default_factory=Lock)
     merging: Lock = field(default_factory=Lock)
     deletes: ThreadPoolExecutor = field(default_factory=_delete_pool)
+    selections: Selections = field(default_factory=Selections)

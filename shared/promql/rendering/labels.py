@@ -11,7 +11,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from shared.kernels import inlined
-from shared.labels import LabelFrame, distinct
+from shared.labels import LabelFrame
 from shared.promql.model import Int
 
 Bytes = NDArray[np.uint8]
@@ -45,13 +45,13 @@ class LabelTexts:
 def label_texts(labels: LabelFrame) -> LabelTexts:
     texts: list[bytes] = []
     pieces = np.full((len(labels.columns), labels.size), -1, dtype=np.int32)
-    for row, name in enumerate(sorted(labels.columns)):
-        used, local = distinct(labels.columns[name])
+    names = sorted(labels.columns)
+    for row, (name, (values, local)) in enumerate(zip(names, labels.values(names), strict=True)):
         start = orjson.dumps(name) + b":"
-        ids = np.arange(len(texts), len(texts) + len(used), dtype=np.int32)
-        texts.extend([start + orjson.dumps(text) for text in labels.symbols.texts(used)])
-        ids[used == 0] = -1
-        pieces[row] = ids[local]
+        # A series without the label has the empty text.
+        ids = [len(texts) + number if value else -1 for number, value in enumerate(values)]
+        texts.extend([start + orjson.dumps(value) for value in values])
+        pieces[row] = np.array(ids, dtype=np.int32)[local]
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
     np.cumsum([len(text) for text in texts], out=offsets[1:])
     return LabelTexts(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets, pieces)

@@ -117,6 +117,10 @@ class Lookup:
         """The label names that any of these series has."""
         return [self.name_texts[number] for number in self._name_numbers(ids).tolist()]
 
+    def frame_bytes(self, ids: Ids) -> int:
+        """The size of the columns of `frame`."""
+        return 4 * len(ids) * len(self._name_numbers(ids))
+
     def frame(self, ids: Ids, symbols: Symbols) -> LabelFrame:
         """The label sets of these series, in codes of `symbols`, which is the index's own table or one that extends it.
         Raises NotExecutable above FRAME_CELLS_MAX."""
