@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 
 import uvloop
 
+from coordinator import warm
 from coordinator.app import serve
 from shared import (
     allocator,
@@ -23,7 +25,7 @@ from shared import (
 from shared.control import LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError
-from shared.kernels import compile_first
+from shared.kernels import compile_first, load_all
 
 
 def main() -> None:
@@ -43,7 +45,8 @@ def main() -> None:
         manifest.lock(control, "coordinator")
         compile_first()
         array_memory.prepare()
-        uvloop.run(serve(settings, control, identity, manifest.endpoint(settings, identity)))
+        with warm.beside_requests(settings.log_level) if load_all() else nullcontext():
+            uvloop.run(serve(settings, control, identity, manifest.endpoint(settings, identity)))
     except ConfigError as error:
         sys.exit(f"triptych coordinator: {error}")
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import signal
 import threading
-import time
 import traceback
 from contextlib import suppress
 from functools import partial
@@ -40,7 +39,6 @@ from shared.catalogue_file import DIRECTORY as VECTOR
 from shared.config import Settings
 from shared.control import Control
 from shared.errors import ConfigError
-from shared.kernels import compile_all
 from shared.manifest import Manifest
 from shared.messages.settling import settle
 from shared.promql import parser
@@ -136,8 +134,8 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
         instance = await _listen(listener, settings, access)
         self_scrape = SelfScrape(settings, context.watch, links, context.samples, context.pressure, instance)
         settle()
-        warming = partial(_warm_up, context.gate, asyncio.get_running_loop())
-        threading.Thread(target=warming, name="kernels", daemon=True).start()
+        measuring = partial(_measure_speed, context.gate, asyncio.get_running_loop())
+        threading.Thread(target=measuring, name="speed", daemon=True).start()
         trimming = asyncio.create_task(_trim_memory())
         scraping = asyncio.create_task(self_scrape.run())
         await _stop_signal()
@@ -157,12 +155,8 @@ async def serve(settings: Settings, control: Control, identity: Manifest, addres
     event(logging.INFO, "coordinator stopped")
 
 
-def _warm_up(gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
-    """Compile the kernels, or load them from the cache on disk, and then see how fast the machine is. A request that
-    needs a kernel before that compiles it."""
-    started = time.monotonic()
-    compile_all()
-    event(logging.INFO, "kernels compiled", ms=round((time.monotonic() - started) * 1000))
+def _measure_speed(gate: Gate, loop: asyncio.AbstractEventLoop) -> None:
+    """See how fast the machine is, in some 30 ms."""
     slowness = calibration.slowness()
     with suppress(RuntimeError):  # the loop has ended
         loop.call_soon_threadsafe(gate.calibrate, slowness)

@@ -1,6 +1,6 @@
 """`triptych log append|tail|scan|keys` uses the log from a shell, through the HTTP interface only. `triptych check`
 reports damage in a data directory that is not in use, `triptych doctor` what is wrong with the machine, the settings,
-the data directory and a running cluster. `triptych token` makes a token."""
+the data directory and a running cluster. `triptych token` makes a token, `triptych warm` compiles the kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from coordinator import check, command_client, token_command
+from coordinator import check, command_client, token_command, warm
 from coordinator.backup import command as backup
 from coordinator.backup.inventory import BackupError
 from coordinator.command_client import Client, CommandError
@@ -235,6 +235,8 @@ def _parser() -> argparse.ArgumentParser:
     looking.add_argument("data", nargs="?", type=Path, help="(default: TRIPTYCH_DATA, or ./data)")
     command_client.add_options(looking, url_default=None)
     looking.add_argument("--json", action="store_true", help="for programs")
+    text = "compile all kernels into the cache on disk: once for each version, before it is started; takes some minutes"
+    areas.add_parser("warm", help="prepare the first start of a version", description=text)
     text = "make a bearer token; it is shown once, and the file that TRIPTYCH_TOKENS names has only its hash"
     token_command.add_options(areas.add_parser("token", help="make a bearer token", description=text))
     return parser
@@ -249,6 +251,8 @@ def main(argv: list[str] | None = None) -> int:
             return check.run(arguments.data, as_json=arguments.json)
         if arguments.area == "doctor":
             return report.run(arguments.data, arguments.url, lambda: Client.of(arguments), as_json=arguments.json)
+        if arguments.area == "warm":
+            return warm.run()
         if arguments.area == "token":
             return token_command.run(arguments)
         if arguments.area == "backup":

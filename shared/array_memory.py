@@ -233,8 +233,7 @@ class _Numpy:
         table: Any = (ctypes.c_void_p * (_GET_HANDLER + 1)).from_address(_pointer_of(interface._ARRAY_API, None))
         self.set_handler: Any = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
         self.default: Any = ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET_HANDLER])()
-        self._compiled = [c_function(signature, function) for function, signature in _SIGNATURES.items()]
-        self.functions = tuple(function.address for function in self._compiled)
+        self.functions = tuple(c_function(signature, function) for function, signature in _SIGNATURES.items())
         _keep_for_good(self)
 
 

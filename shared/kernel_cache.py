@@ -1,118 +1,133 @@
-"""The place of compiled kernels on disk: a directory whose name is a hash of the sources of all kernels.
+"""Compiled kernels on disk: two files for each, whose names have a hash of what the kernel is made of.
 
-numba recompiles a kernel when its own file changes, but not when a constant or an inlined function that it takes from
-another file changes. It would then run machine code that does not fit the data. A separate directory for each state of
-the sources makes that impossible. The directories of sources that nobody has used for a month are removed (`tidy`).
+`.code` is what calling the kernel needs: machine code, which takes 0.3 ms to load. `.types` is what compiling another
+kernel that calls it needs. A change of a source, another processor or another numba gives other names. So any number
+of versions share a directory, nothing that is read is out of date, and a change compiles only the kernels that it
+concerns. Files that no process has read for a month are removed (`tidy`).
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
-import re
-import shutil
-import sys
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import IO, Literal
 
-PACKAGES = ("shared", "coordinator", "worker")
 VARIABLE = "NUMBA_CACHE_DIR"
 UNUSED_DAYS = 30
-"""A directory that no process has used for so long is removed. It has 6 MB, and some seconds make it anew."""
-LOCK_WAIT_S = 1.0
-_PREFIX, _REMOVED_PREFIX, _LOCK = "kernels-", "removed-", "kernels.lock"
+"""A file that no process has read for so long is removed. A second makes it anew."""
+Kind = Literal["code", "types"]
 _DAY_S = 86_400
-_DECLARES = re.compile(rb"^from shared\.kernels import (?!compile_)", re.MULTILINE)
-"""In a module with kernels; others only have them compiled."""
-_IMPORT = re.compile(rb"^from ((?:shared|coordinator|worker)[\w.]*) import", re.MULTILINE)
+_CHECKSUM_BYTES = 4
+_CLAIMS = "claims"
 
 
-_own: Path | None = None
-"""The directory that this process uses; None if the environment names it."""
+@cache
+def directory() -> Path:
+    """The one that the environment names, or `__pycache__` beside this file, or else one in the user's cache."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
+    pycache = Path(__file__).resolve().parent / "__pycache__"
+    if os.access(pycache if pycache.exists() else pycache.parent, os.W_OK):
+        return pycache / "kernels"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triptych" / "kernels"
 
 
-def use() -> None:
-    """Set numba's cache to the directory of these sources, unless the environment names one. Call this before importing
-    a module with kernels."""
-    global _own
-    if VARIABLE in os.environ:
-        return
-    _own = _directory()
-    _note_use(_own)
-    os.environ[VARIABLE] = str(_own)
-    if "numba" in sys.modules:  # it has read the environment already
-        sys.modules["numba"].config.CACHE_DIR = os.environ[VARIABLE]
+def read(name: str, kind: Kind) -> bytes | None:
+    """None if there is no such file, or if it is not whole, such as after a loss of power."""
+    try:
+        with open(_path(name, kind), "rb") as file:
+            _note_use(file)
+            content = file.read()
+    except OSError:
+        return None
+    checksum, data = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+    return data if data and checksum == _checksum(data) else None
 
 
-def _note_use(directory: Path) -> None:
-    """Set the time of a directory to now, unless it is one of the last day."""
-    with suppress(OSError):  # it does not exist, or may not be written
-        if time.time() - directory.stat().st_mtime > _DAY_S:
-            with _locked(directory.parent):
-                os.utime(directory)
-
-
-def tidy() -> int:
-    """Remove the directories beside that of this process that were not used for UNUSED_DAYS. Returns how many.
-
-    Any number of processes may do so at once. A directory gets another name first, under a lock that a process holds
-    too when it notes that it uses one: either it is seen to be used, or the process finds none and makes it anew.
-    """
-    if _own is None:
-        return 0
-    place, unused_from = _own.parent, time.time() - UNUSED_DAYS * _DAY_S
-    count = 0
+def write(name: str, kind: Kind, data: bytes) -> None:
+    """Whoever reads the file gets all of it or none. A disk that refuses it costs a compilation at the next start."""
+    path = _path(name, kind)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with suppress(OSError):
-        with _locked(place):
-            for path in place.glob(f"{_PREFIX}*"):
-                if path != _own and path.is_dir() and path.stat().st_mtime < unused_from:
-                    path.rename(place / f"{_REMOVED_PREFIX}{path.name}-{os.getpid()}")
-                    count += 1
-        for path in place.glob(f"{_REMOVED_PREFIX}{_PREFIX}*"):  # also those of a process that has died over it
-            shutil.rmtree(path, ignore_errors=True)
-    return count
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(_checksum(data) + data)
+        temporary.replace(path)
+
+
+def discard(name: str, kind: Kind) -> None:
+    with suppress(OSError):
+        _path(name, kind).unlink()
+
+
+def has(name: str, kind: Kind) -> bool:
+    return _path(name, kind).exists()
 
 
 @contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Raises OSError if others have the lock for LOCK_WAIT_S, which they need for a moment only."""
-    give_up = time.monotonic() + LOCK_WAIT_S
-    with open(place / _LOCK, "a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > give_up:
-                    raise
-                time.sleep(0.01)
-        yield
+def claimed(name: str) -> Iterator[bool]:
+    """Whether no other process is compiling the kernel, none of which begins to while the context is open. A process
+    that dies gives up what it has claimed. Where files cannot be locked, several may compile the same kernel."""
+    file = _claims_file()
+    if file is None:
+        yield True
+        return
+    place = zlib.crc32(name.encode())
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+    except BlockingIOError:
+        yield False
+        return
+    except OSError:
+        yield True
+        return
+    try:
+        yield True
+    finally:
+        with suppress(OSError):
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, place)
 
 
-def _directory() -> Path:
-    root = Path(__file__).resolve().parents[1]
-    digest = hashlib.sha256()
-    for path, text in sorted(_sources(root).items()):
-        digest.update(path.encode() + b"\0" + text + b"\0")
-    name = f"{_PREFIX}{digest.hexdigest()[:16]}"
-    pycache = Path(__file__).resolve().parent / "__pycache__"
-    if os.access(pycache if pycache.exists() else pycache.parent, os.W_OK):
-        return pycache / name
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triptych" / name
+def tidy() -> int:
+    """Remove files that were not read for UNUSED_DAYS, and what earlier versions of Triptych left. Returns how many
+    files. A process that needs one of them at this moment either reads it or makes it anew."""
+    unused_from = time.time() - UNUSED_DAYS * _DAY_S
+    count = 0
+    with suppress(OSError):
+        for path in directory().iterdir():
+            if path.suffix in (".code", ".types", ".tmp"):
+                with suppress(OSError):
+                    if path.stat().st_mtime < unused_from:
+                        path.unlink()
+                        count += 1
+    return count
 
 
-def _sources(root: Path) -> dict[str, bytes]:
-    """Path → text of every module with kernels, and of the modules that it imports, whose constants it may contain."""
-    texts = {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for package in PACKAGES
-        for path in (root / package).rglob("*.py")
-    }
-    kernels = {path for path, text in texts.items() if b"numba" in text or _DECLARES.search(text)}
-    imported = {
-        module.decode().replace(".", "/") + ".py" for path in kernels for module in _IMPORT.findall(texts[path])
-    }
-    return {path: text for path, text in texts.items() if path in kernels | imported}
+def _path(name: str, kind: Kind) -> Path:
+    return directory() / f"{name}.{kind}"
+
+
+def _checksum(data: bytes) -> bytes:
+    return zlib.crc32(data).to_bytes(_CHECKSUM_BYTES, "little")
+
+
+def _note_use(file: IO[bytes]) -> None:
+    """Set the time of a file to now, unless it is one of the last day."""
+    with suppress(OSError):  # it may not be written
+        if time.time() - os.fstat(file.fileno()).st_mtime > _DAY_S:
+            os.utime(file.fileno())
+
+
+@cache
+def _claims_file() -> IO[bytes] | None:
+    """Kept open: closing any descriptor of a file ends all locks that a process has on it."""
+    try:
+        directory().mkdir(parents=True, exist_ok=True)
+        return open(directory() / _CLAIMS, "ab")
+    except OSError:
+        return None

@@ -27,16 +27,16 @@ from shared import (
     supervision,
     telemetry,
     tracing,
+    warming,
 )
 from shared.control import Lease, LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError, Unavailable
-from shared.kernels import compile_first
+from shared.kernels import compile_first, load_all
 from shared.messages.settling import settle
 from shared.telemetry import event
 from worker.process import WorkerProcess
 from worker.storage.wal import layout
-from worker.warm import fill_cache
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 10.0
@@ -61,9 +61,12 @@ class _Child:
 
 
 class Supervisor:
-    """Keeps one process a worker running until told to stop."""
+    """Keeps one process a worker running until told to stop, and one that compiles the kernels that the cache lacks."""
 
-    def __init__(self, settings: config.Settings, identity: manifest.Manifest, address: str, lock: Lease) -> None:
+    def __init__(
+        self, settings: config.Settings, identity: manifest.Manifest, address: str, lock: Lease, lacks_kernels: bool
+    ) -> None:
+        self._lacks_kernels = lacks_kernels
         self._lock = lock
         self._pid = os.getpid()
         self._settings = settings
@@ -79,21 +82,21 @@ class Supervisor:
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        warming = _fork.Process(target=self._become_warmer, name="kernels", daemon=True)
+        filling = _fork.Process(target=self._become_warmer, name="kernels", daemon=True)
         self._tell()
         while not self._stopping:
             now = time.monotonic()
             for child in self._children:
                 if child.process is None and now >= child.start_at:
                     self._start(child)
-            if warming.pid is None:
-                warming.start()
+            if self._lacks_kernels and filling.pid is None:
+                filling.start()
             self._wait()
             for child in self._children:
                 if child.process is not None and not child.process.is_alive():
                     self._bury(child)
-        if warming.pid is not None:
-            warming.kill()
+        if filling.pid is not None:
+            filling.kill()
         self._stop_children()
         with contextlib.suppress(OSError):
             supervision.remove(self._settings.data)
@@ -117,7 +120,7 @@ class Supervisor:
 
     def _become_warmer(self) -> None:
         self._leave()
-        fill_cache()
+        warming.fill_beside_requests()
 
     def _leave(self) -> None:
         """In a forked child: let go of what is the supervisor's."""
@@ -204,11 +207,12 @@ def main() -> None:
         sys.exit(f"triptych workers: {error}")
     compile_first()
     array_memory.prepare()
+    lacks_kernels = load_all() > 0
     settle()
     forking.meet_types()
     interpreter.collect_seldom()
     interpreter.switch_often()
-    Supervisor(settings, identity, address, lock).run()
+    Supervisor(settings, identity, address, lock, lacks_kernels).run()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ RUNS = 7
 """Of which the fastest counts: others were disturbed."""
 
 
-@kernel(types.int64(types.Array(types.int64, 1, "C"), types.int64), allocates=False)
+@kernel(types.int64(types.Array(types.int64, 1, "C"), types.int64), first=True, allocates=False)
 def _walk(table: np.ndarray, steps: int) -> int:
     """Walk through a table, each step to a place that depends on all before it: arithmetic, and loads from a cache."""
     at = 1

@@ -49,7 +49,7 @@ def copy_tree(directory: Path) -> Path:
         if name and (ROOT / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name)
-    kernels.take_over(tree, Path(environment(tree)["NUMBA_CACHE_DIR"]))
+    kernels.take_over(Path(environment(tree)["NUMBA_CACHE_DIR"]))
     return tree
 
 
@@ -88,7 +88,7 @@ class Runner:
         path = self.tree / mutant.path
         source, stat = path.read_text(), path.stat()
         plain = mutant.group in PLAIN
-        compiled_kernels = self._kernels(mutant, selection) if has_kernels(source) and not plain else None
+        compiled_kernels = self._kernels() if has_kernels(source) and not plain else None
         try:
             path.write_text(mutant.apply(source))
             timeout_s = _timeout_s(chosen) + (COMPILING_S if compiled_kernels else 0.0)
@@ -101,16 +101,12 @@ class Runner:
             if compiled_kernels:
                 shutil.rmtree(compiled_kernels, ignore_errors=True)
 
-    def _kernels(self, mutant: Mutant, selection: Selection) -> Path:
-        """A copy of the compiled kernels without those that the mutant may be in."""
+    def _kernels(self) -> Path:
+        """A copy of the compiled kernels, to which those of one mutant are added."""
         cache = Path(environment(self.tree)["NUMBA_CACHE_DIR"])
         copy = Path(tempfile.mkdtemp(prefix="kernels-", dir=self.tree.parent))
         if cache.exists():
             shutil.copytree(cache, copy, dirs_exist_ok=True)
-        stems = {Path(path).stem for path in (mutant.path, *selection.importers(mutant.path))}
-        for file in copy.rglob("*.nb?"):
-            if file.name.partition(".")[0] in stems:
-                file.unlink()
         return copy
 
     def _run(self, tests: list[str], compiled: Path | None, timeout_s: float, *, plain: bool) -> tuple[str, str]:

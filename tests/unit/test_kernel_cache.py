@@ -1,122 +1,124 @@
-"""The directories of compiled kernels: those of other versions go when nobody has used them for long."""
+"""Compiled kernels on disk: whole or not there, made by one process at a time, and removed when nobody uses them."""
 
 from __future__ import annotations
 
 import os
-import threading
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-import numba
 import pytest
 
 from shared import kernel_cache
 
+ROOT = Path(__file__).resolve().parents[2]
 DAY_S = 86_400
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of this process, which has none of its own beside it yet."""
-    directory = made(tmp_path, "kernels-own", days=0)
-    monkeypatch.setattr(kernel_cache, "_own", directory)
-    return directory
-
-
-def made(place: Path, name: str, days: float) -> Path:
-    """A directory with a kernel that was last used so many days ago."""
-    directory = place / name
-    (directory / "sub").mkdir(parents=True)
-    (directory / "sub" / "kernel.nbc").write_bytes(b"code")
-    used_at = time.time() - days * DAY_S
-    os.utime(directory, (used_at, used_at))
-    return directory
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory of this process, empty."""
+    monkeypatch.setenv(kernel_cache.VARIABLE, str(tmp_path / "kernels"))
+    cached = (kernel_cache.directory, kernel_cache._claims_file)
+    for function in cached:
+        function.cache_clear()
+    yield tmp_path / "kernels"
+    for function in cached:
+        function.cache_clear()
 
 
 def names(place: Path) -> set[str]:
-    return {path.name for path in place.iterdir()} - {"kernels.lock"}
+    return {path.name for path in place.iterdir()}
 
 
-def test_only_the_kernels_of_other_versions_go_that_were_not_used_for_long(own: Path) -> None:
-    for name, days in (("kernels-old", 31), ("kernels-recent", 29), ("others", 99), ("removed-kernels-died-1", 0)):
-        made(own.parent, name, days)
-    os.utime(own, (0, 0))
-    (own.parent / "kernels-file").touch()
-    os.utime(own.parent / "kernels-file", (0, 0))
-    assert kernel_cache.tidy() == 1
-    assert names(own.parent) == {"kernels-own", "kernels-recent", "others", "kernels-file"}
+def age(path: Path, days: float) -> None:
+    os.utime(path, (time.time() - days * DAY_S,) * 2)
+
+
+def test_what_was_written_is_read_again(own: Path) -> None:
+    assert kernel_cache.read("one", "code") is None and not kernel_cache.has("one", "code")
+    kernel_cache.write("one", "code", b"machine code")
+    assert kernel_cache.read("one", "code") == b"machine code" and kernel_cache.has("one", "code")
+    assert kernel_cache.read("one", "types") is None
+    kernel_cache.write("one", "code", b"other code")
+    assert kernel_cache.read("one", "code") == b"other code"
+    assert names(own) == {"one.code"}
+    kernel_cache.discard("one", "code")
+    kernel_cache.discard("one", "code")
+    assert kernel_cache.read("one", "code") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0\0", b"abc", b"\0" * 64])
+def test_a_file_that_is_not_whole_is_as_none(own: Path, content: bytes) -> None:
+    kernel_cache.write("one", "code", b"machine code")
+    (own / "one.code").write_bytes(content)
+    assert kernel_cache.read("one", "code") is None
+    whole = (kernel_cache.write("one", "code", b"machine code"), (own / "one.code").read_bytes())[1]
+    for length in range(len(whole)):
+        (own / "one.code").write_bytes(whole[:length])
+        assert kernel_cache.read("one", "code") is None
+    (own / "one.code").write_bytes(whole[:-1] + b"!")
+    assert kernel_cache.read("one", "code") is None
+
+
+def test_a_place_that_cannot_be_written_costs_no_request(own: Path) -> None:
+    own.write_bytes(b"a file where the directory should be")
+    kernel_cache.write("one", "code", b"machine code")
+    assert kernel_cache.read("one", "code") is None
+    with kernel_cache.claimed("one") as is_mine:
+        assert is_mine
     assert kernel_cache.tidy() == 0
 
 
-def test_nothing_is_removed_beside_a_directory_that_the_environment_names(
-    own: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made(own.parent, "kernels-old", 99)
-    monkeypatch.setattr(kernel_cache, "_own", None)
+def test_only_files_go_that_no_process_has_read_for_long(own: Path) -> None:
+    for name, days in (("old", 31), ("recent", 29), ("read", 31)):
+        for kind in ("code", "types"):
+            kernel_cache.write(name, kind, b"x")  # type: ignore[arg-type]
+            age(own / f"{name}.{kind}", days)
+    (own / "others").touch()
+    age(own / "others", 99)
+    (own / "died.17.tmp").touch()
+    age(own / "died.17.tmp", 99)
+    kernel_cache.read("read", "code")
+    assert kernel_cache.tidy() == 4
+    assert names(own) == {"recent.code", "recent.types", "read.code", "others"}
     assert kernel_cache.tidy() == 0
-    assert names(own.parent) == {"kernels-own", "kernels-old"}
 
 
-def test_a_process_notes_that_it_uses_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = made(tmp_path, "kernels-mine", days=99)
-    monkeypatch.setattr(kernel_cache, "_own", None)
-    monkeypatch.setattr(kernel_cache, "_directory", lambda: mine)
-    monkeypatch.setattr(numba.config, "CACHE_DIR", numba.config.CACHE_DIR)
-    monkeypatch.setenv(kernel_cache.VARIABLE, "")
-    monkeypatch.delenv(kernel_cache.VARIABLE)
-    kernel_cache.use()
-    assert os.environ[kernel_cache.VARIABLE] == str(mine)
-    monkeypatch.setattr(kernel_cache, "_own", made(tmp_path, "kernels-another", days=0))
-    assert kernel_cache.tidy() == 0
-    assert (mine / "sub" / "kernel.nbc").exists()
+CLAIM = """
+import sys
+from shared import kernel_cache
+with kernel_cache.claimed(sys.argv[1]) as is_mine:
+    print(is_mine, flush=True)
+    sys.stdin.read()
+"""
 
 
-def test_a_use_that_is_noted_meanwhile_finds_the_directory_whole_or_gone(
-    own: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The user comes between the look at the directory and its removal, and must wait for the end of both."""
-    old = made(own.parent, "kernels-old", 99)
-    rename, seen = Path.rename, []
-
-    def slow_rename(path: Path, target: Path) -> Path:
-        user.start()
-        time.sleep(0.05)
-        seen.append(user.is_alive())
-        return rename(path, target)
-
-    user = threading.Thread(target=kernel_cache._note_use, args=(old,))
-    monkeypatch.setattr(Path, "rename", slow_rename)
-    assert kernel_cache.tidy() == 1
-    user.join()
-    assert seen == [True]
-    assert names(own.parent) == {"kernels-own"}
+def claimer(name: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CLAIM, name],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
-def test_many_may_tidy_at_once(own: Path) -> None:
-    for number in range(20):
-        made(own.parent, f"kernels-{number}", 99)
-    removed: list[int] = []
-    threads = [threading.Thread(target=lambda: removed.append(kernel_cache.tidy())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(removed) == 20
-    assert names(own.parent) == {"kernels-own"}
-
-
-def test_a_lock_that_is_never_given_back_holds_nobody_up(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_cache, "LOCK_WAIT_S", 0.02)
-    old = made(own.parent, "kernels-old", 99)
-    with kernel_cache._locked(own.parent):
-        kernel_cache._note_use(old)
-        assert kernel_cache.tidy() == 0
-    assert kernel_cache.tidy() == 1
-
-
-def test_a_place_that_cannot_be_written_is_left_as_it_is(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = made(own.parent, "kernels-old", 99)
-    (own.parent / "kernels.lock").mkdir()  # nobody can open it, whoever runs this
-    kernel_cache._note_use(old)
-    assert kernel_cache.tidy() == 0
-    assert names(own.parent) == {"kernels-own", "kernels-old"}
+def test_one_process_at_a_time_claims_a_kernel_until_it_is_done_or_dead(own: Path) -> None:
+    for end in (subprocess.Popen.kill, lambda other: other.stdin.close()):
+        other = claimer("one")
+        try:
+            assert other.stdout is not None and other.stdout.readline() == "True\n"
+            with kernel_cache.claimed("one") as is_mine:
+                assert not is_mine
+            with kernel_cache.claimed("two") as is_mine:
+                assert is_mine
+        finally:
+            end(other)
+            other.wait(30)
+        with kernel_cache.claimed("one") as is_mine:
+            assert is_mine
+            third = claimer("one")
+            assert third.communicate(timeout=30)[0] == "False\n"

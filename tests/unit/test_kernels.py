@@ -6,14 +6,16 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import coordinator.app  # for the kernels that it declares
 import worker.methods.table
-from shared import kernels
-from shared.kernel_cache import PACKAGES, VARIABLE, _sources
+from shared import kernel_sources, kernels
+from shared.kernel_cache import VARIABLE
+from shared.kernel_sources import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 120.0
@@ -99,10 +101,13 @@ def test_the_registry_has_the_kernels_of_all_modules() -> None:
     assert {declared.__module__ for declared in kernels._registry} == declaring
 
 
-def test_the_cache_on_disk_is_named_by_all_modules_with_kernels() -> None:
-    sources = _sources(ROOT)
+def test_the_name_of_a_kernel_in_the_cache_is_made_of_its_module_and_of_those_that_it_imports() -> None:
+    sources = kernel_sources.dependencies("shared.histograms.merging")
+    assert {"shared.histograms.merging", "shared.histograms.schemas", "shared.kernels"} <= sources
     for declared in kernels._registry:
-        assert declared.__module__.replace(".", "/") + ".py" in sources
+        assert declared.__module__ in kernel_sources.dependencies(declared.__module__)
+    names = [declared.name() for declared in kernels._registry]
+    assert None not in names and len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -145,3 +150,131 @@ def test_arguments_of_another_type_are_refused_and_not_compiled_for(tmp_path: Pa
         "print(len(three.dispatcher.nopython_signatures))\n"
     )
     assert run(tmp_path, program) == "TypeError\n33 33\n1\n"
+
+
+OPTIONS = """
+import sys
+from numba import types
+from shared import kernel_cache, kernels
+from shared.kernels import kernel
+
+@kernel(types.float64(types.float64), fastmath={"reassoc", "contract", "nnan", "ninf"})
+def halved(x):
+    return x / 2
+
+print(halved.load(), halved(3.0), kernel_cache.has(halved.name(), "code"))
+"""
+
+
+def test_a_kernel_is_found_again_by_any_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    assert run(tmp_path, OPTIONS) == "False 1.5 True\n"
+    for seed in range(2, 6):
+        monkeypatch.setenv("PYTHONHASHSEED", str(seed))
+        assert run(tmp_path, OPTIONS) == "True 1.5 True\n"
+
+
+LOADED = """
+before = set(sys.modules)
+print([k.load() for k in kernels._registry], "numba.core.typeinfer" in set(sys.modules) - before)
+for name in sys.argv[1:]:
+    print(CALLS[name][0]() == CALLS[name][1], [k.is_ready() for k in kernels._registry])
+"""
+
+
+def kept(directory: Path, kernel_name: str, kind: str) -> Path:
+    (path,) = (directory / "cache").glob(f"__main__.{kernel_name}-*.{kind}")
+    return path
+
+
+def test_a_kernel_is_loaded_without_the_compiler(tmp_path: Path) -> None:
+    assert run(tmp_path, CHAIN + LOADED, "three").splitlines()[1] == "True [True, True, True]"
+    loaded, *calls = run(tmp_path, CHAIN + LOADED, "three", "one").splitlines()
+    assert loaded == "[True, True, True] False"
+    assert calls == ["True [True, True, True]"] * 2
+
+
+@pytest.mark.parametrize("lost", [["three"], ["two", "three"], ["one"], ["two"]])
+@pytest.mark.parametrize("how", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-9])])
+def test_a_kernel_that_the_cache_lacks_is_compiled_with_those_that_it_has(
+    tmp_path: Path, lost: list[str], how: Callable[[Path], object]
+) -> None:
+    run(tmp_path, CHAIN + LOADED, "three")
+    for name in lost:
+        how(kept(tmp_path, name, "code"))
+    loaded, called = run(tmp_path, CHAIN + LOADED, "three").splitlines()
+    assert loaded.startswith(str([name not in lost for name in ("one", "two", "three")]))
+    assert called.startswith("True")
+    for name in lost:  # those that only compiled code calls were not needed
+        if name == "three":
+            assert kept(tmp_path, name, "code").stat().st_size > 100
+    assert run(tmp_path, CHAIN + LOADED, "one", "two", "three").count("\nTrue") == 3
+    assert run(tmp_path, CHAIN + LOADED).startswith("[True, True, True]")
+
+
+def test_types_that_are_lost_are_made_anew_by_who_needs_them(tmp_path: Path) -> None:
+    run(tmp_path, CHAIN + LOADED, "three")
+    for name, kind in (("one", "types"), ("two", "types"), ("three", "code")):
+        kept(tmp_path, name, kind).unlink()
+    assert run(tmp_path, CHAIN + LOADED, "one", "three").count("\nTrue") == 2
+    assert kept(tmp_path, "one", "types").exists() and kept(tmp_path, "three", "code").exists()
+
+
+def test_many_processes_that_compile_at_once_share_the_work(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(CHAIN + "print(kernels.compile_all(), three(np.arange(3)))\n")
+    env = os.environ | {"PYTHONPATH": str(ROOT), VARIABLE: str(tmp_path / "cache"), "NUMBA_DISABLE_JIT": "0"}
+    processes = [subprocess.Popen([sys.executable, str(path)], env=env, stdout=subprocess.PIPE) for _ in range(3)]
+    assert [process.communicate(timeout=WITHIN_S)[0] for process in processes] == [b"3 33\n"] * 3
+    assert {file.suffix for file in (tmp_path / "cache").iterdir()} == {".code", ".types", ""}
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A tree of sources in which `worker.a` imports `shared.b`, which imports `shared.deep.c`; `shared.d` is alone."""
+    files = {
+        "worker/a.py": "from shared.b import (\n    X,\n)\n",
+        "shared/b.py": "from shared.deep import c\nX = c.Y + 1\n",
+        "shared/deep/__init__.py": "",
+        "shared/deep/c.py": "Y = 1\n",
+        "shared/d.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(kernel_sources, "ROOT", tmp_path)
+    forget_sources()
+    yield tmp_path
+    forget_sources()
+
+
+def forget_sources() -> None:
+    for function in (kernel_sources._text, kernel_sources._text_digest, kernel_sources._imports):
+        function.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("changed", "concerns"),
+    [("worker/a.py", True), ("shared/b.py", True), ("shared/deep/c.py", True), ("shared/d.py", False)],
+)
+def test_a_change_of_a_source_concerns_those_who_import_it(tree: Path, changed: str, concerns: bool) -> None:
+    before = kernel_sources.digest("worker.a")
+    (tree / changed).write_text((tree / changed).read_text() + "# other\n")
+    forget_sources()
+    assert (kernel_sources.digest("worker.a") != before) == concerns
+
+
+def test_a_function_whose_source_is_in_no_file_is_not_kept(tmp_path: Path) -> None:
+    program = "import runpy, sys\nexec(compile(sys.stdin.read(), '<typed>', 'exec'), {'__name__': 'typed'})\n"
+    env = os.environ | {"PYTHONPATH": str(ROOT), VARIABLE: str(tmp_path / "cache")}
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        input=OPTIONS.replace(', kernel_cache.has(halved.name(), "code")', ""),
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WITHIN_S,
+    )
+    assert told.stdout == "False 1.5\n", told.stderr
+    assert not list((tmp_path / "cache").glob("*.code"))
