@@ -4,12 +4,12 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 TEST_JOBS ?= 3
 SOURCES := shared coordinator worker tests loadtest
-# Takes a minute, which the first start would otherwise spend; what is in the cache on disk is only loaded.
-COMPILE_KERNELS = $(BIN)/python -m coordinator.warm && $(BIN)/python -m worker.warm
+# Takes a minute, which would otherwise compete with the first requests; what is in the cache on disk is left as it is.
+COMPILE_KERNELS = $(BIN)/triptych warm
 
-.PHONY: run test load lint types format proto proto-check conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-small bench-access chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
+.PHONY: run test load lint types format proto proto-check conformance bench bench-history bench-smoke bench-promql bench-ingest bench-blocks bench-journal bench-isolation bench-log bench-vector bench-path bench-small bench-access bench-start chaos chaos-minute powerloss check-damage simulate comparison mutants fuzz fuzz-minute attacks overload backup-drill lock audit clean
 
-run: $(VENV)/.installed  ## install what is missing and start the cluster on 127.0.0.1:9090
+run: $(VENV)/.warm  ## install what is missing and start the cluster on 127.0.0.1:9090
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/honcho start
 
 test: $(VENV)/.installed-test  ## install what is missing and run the whole test suite, a file at a time in each of TEST_JOBS
@@ -20,6 +20,10 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(COMPILE_KERNELS)
+	touch $@
+
+$(VENV)/.warm: $(VENV)/.installed $(shell find shared coordinator worker -name '*.py')
 	$(COMPILE_KERNELS)
 	touch $@
 
@@ -127,6 +131,9 @@ bench-path: $(VENV)/.installed-load  ## processor time of small requests, by pro
 
 bench-small: $(VENV)/.installed-load  ## latency and processor time of small queries
 	$(BIN)/python -m loadtest.bench.small_queries
+
+bench-start: $(VENV)/.installed-load  ## the first seconds after a start, with empty and full caches of kernels, and restarts
+	$(BIN)/python -m loadtest.bench.start --empty
 
 bench-access: $(VENV)/.installed-load  ## what a token, TLS and handshakes cost in processor time
 	$(BIN)/python -m loadtest.bench.access

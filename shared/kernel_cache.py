@@ -70,16 +70,17 @@ def has(name: str, kind: Kind) -> bool:
 
 
 @contextmanager
-def claimed(name: str) -> Iterator[bool]:
-    """Whether no other process is compiling the kernel, none of which begins to while the context is open. A process
-    that dies gives up what it has claimed. Where files cannot be locked, several may compile the same kernel."""
+def claimed(name: str, *, wait: bool = False) -> Iterator[bool]:
+    """Whether no other process is compiling the kernel, none of which begins to while the context is open; with `wait`,
+    not before that is so. A process that dies gives up what it has claimed. Where files cannot be locked, several may
+    compile the same kernel."""
     file = _claims_file()
     if file is None:
         yield True
         return
     place = zlib.crc32(name.encode())
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
     except BlockingIOError:
         yield False
         return

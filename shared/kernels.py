@@ -16,7 +16,8 @@ from functools import update_wrapper
 from threading import RLock
 from typing import Any, overload
 
-from numba import _dynfunc, njit, types
+from numba import njit, types
+from numba._dynfunc import make_function
 from numba.core import caching, compiler, serialize, sigutils
 from numba.core.ccallback import CFunc
 from numba.extending import typeof_impl
@@ -29,6 +30,8 @@ _registry: list[Kernel] = []
 # One lock for all kernels: with one lock each, two threads that compile kernels which call each other could deadlock
 # with numba's own lock.
 _lock = RLock()
+
+_shares_work = False
 
 
 class Kernel:
@@ -56,7 +59,12 @@ class Kernel:
     def compile(self) -> None:
         """Load the kernel from the cache on disk, or compile it, unless that is done already."""
         with _lock:
-            if not self.is_ready() and not self.load():
+            if self.load():
+                return
+            # Kernels call each other in no circle, so processes that wait for each other's do not wait for ever.
+            with kernel_cache.claimed(self.name() or "", wait=_shares_work):
+                if self.load():
+                    return
                 if name := self.name():
                     kernel_cache.discard(name, "types")  # without code: what wrote them was ended in between
                 self._compile(self.dispatcher)
@@ -127,7 +135,7 @@ class Kernel:
     def _entry_point(self, code: MachineCode) -> Any:
         module, (_, environment) = sys.modules[self._function.__module__], code.environments[0]
         address = machine_code.linked(code)
-        return _dynfunc.make_function(module, self._function.__name__, "", address, environment, ())
+        return make_function(module, self._function.__name__, "", address, environment, ())
 
 
 class _Cache(caching.NullCache):  # type: ignore[misc]
@@ -149,8 +157,9 @@ class _Cache(caching.NullCache):  # type: ignore[misc]
         if name is None:
             return
         payload = result._reduce()
-        own = (result.fndesc.env_name, result.environment)
-        environments = [own, *((called.env_name, called) for called in payload[-1])]
+        # Of the functions that it calls, those without constants are asked for nothing; to load them imports numba's.
+        environments = [(result.fndesc.env_name, result.environment)]
+        environments += [(called.env_name, called) for called in payload[-1] if called.consts]
         symbol = result.fndesc.llvm_cpython_wrapper_name
         code = machine_code.of_library(result.library, symbol, environments)
         # In this order: `compile` makes both anew where the code is missing.
@@ -205,7 +214,7 @@ def c_function(signature: Any, function: Callable[..., Any]) -> int:
     with _lock:
         code = _stored(name)
         if code is None:
-            compiled = CFunc(function, sigutils.normalize_signature(signature), locals={}, options={})
+            compiled: Any = CFunc(function, sigutils.normalize_signature(signature), locals={}, options={})
             compiled.compile()
             code = machine_code.of_library(compiled._library, compiled.native_name, ())
             if name is not None:
@@ -245,10 +254,13 @@ def load_all() -> int:
     return sum(not declared.load() for declared in _registry)
 
 
-def compile_all() -> int:
-    """Load or compile every kernel of the modules imported so far. Processes that do so at once share the work.
-    Compiling all takes a minute or more. A thread that calls a kernel meanwhile waits for at most one other. Returns
-    how many there are."""
+def compile_all(*, shares_work: bool = False) -> int:
+    """Load or compile every kernel of the modules imported so far. Compiling all takes a minute or more. A thread that
+    calls a kernel meanwhile waits for at most one other. `shares_work`: wait for other processes that compile what this
+    one needs, instead of compiling it as well; only for a process that does nothing else. Returns how many there are.
+    """
+    global _shares_work
+    _shares_work = shares_work
     _compile(kernels := list(_registry))
     return len(kernels)
 

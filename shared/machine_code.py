@@ -24,7 +24,8 @@ from numba.core.runtime import rtsys
 @dataclass(frozen=True, slots=True)
 class MachineCode:
     """`object_code`: an ELF object. `symbol`: the function in it that Python or C calls. `environments`: (symbol,
-    numba's environment) of the function itself, then of those that it calls; the code reads their addresses there."""
+    numba's environment) of the function itself, then of those that it calls and that have constants; the code reads
+    their addresses there."""
 
     object_code: bytes
     symbol: str

@@ -47,7 +47,7 @@ def fill(role: str) -> None:
 
 def _compile() -> None:
     array_memory.prepare()
-    compile_all()
+    compile_all(shares_work=True)
 
 
 def fill_beside_requests() -> None:

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared.kernel_sources import PACKAGES
 from tests.mutants import kernels
-from tests.mutants.kernels import PACKAGES
 from tests.mutants.sampling import ROOT
 from tests.mutants.timing import VARIABLE
 

@@ -198,15 +198,18 @@ class Journal:
         with exemplars and deletions before `sealed.sequence`. Sets `next_sequence`. Records that cannot be read are
         left out, set aside and reported as damage."""
         self._latest.clear()
+        cut_to = 0
         for sequence, position, record, payload in self._read():
             if sequence < self.sealed.cut:
-                self._wal.release(position + 1)
+                cut_to = position + 1
                 continue
+            self._wal.release(cut_to)
             self.next_sequence = max(self.next_sequence, sequence + 1)
             self._latest.append((sequence, record.latest_ms, position))
             if isinstance(record, Written) and sequence < self.sealed.sequence:
                 record = record.since(self.sealed.before_ms)
             yield sequence, record, payload
+        self._wal.release(cut_to)
 
     def _read(self) -> Iterator[tuple[int, int, Record, Frame]]:
         """(sequence, position in the log, record, its bytes)."""
