@@ -2,9 +2,9 @@
 
 Remote write of 10,000 series begins as soon as a new cluster is ready: 2,000 samples a request, 4 connections, every
 answer after its sync. The rate of each of the first 10 seconds is compared with the steady rate, the median of the
-later seconds. A cluster is measured with all kernels in the cache on disk; with `--empty` also after `triptych warm` on
-an empty cache, which is timed, and on an empty cache without it. Then a cluster with 2.4 million samples of these series
-is stopped and started several times: how long until all of them are in answers, and the first and second query after.
+later seconds. A cluster is measured with all kernels in the cache on disk; with `--empty` also with an empty cache, and
+with one that `triptych warm` has filled, which is timed. Then a cluster with 2.4 million samples of these series is
+stopped and started several times: how long until all of them are in answers, and the first and the second query after.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def empty_cache() -> Iterator[None]:
 
 def restarts() -> None:
     work = workload(STORED_STEPS)
-    path = range_path(Triptych(), QUERY, work.end_ms)
     taken, first_ms, second_ms = [], [], []
     with running() as server:
+        path = range_path(server, QUERY, work.end_ms)
         server.start()
         send(server.port, requests(work, CONNECTIONS))
         for _ in range(RESTARTS):
