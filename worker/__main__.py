@@ -16,7 +16,6 @@ from typing import Any
 
 from shared import (
     allocator,
-    array_memory,
     config,
     confinement,
     environment,
@@ -32,9 +31,9 @@ from shared import (
 from shared.control import Lease, LocalControl
 from shared.durable import FILE_UMASK
 from shared.errors import ConfigError, Unavailable
-from shared.kernels import compile_first, load_all
 from shared.messages.settling import settle
 from shared.telemetry import event
+from worker import warm
 from worker.process import WorkerProcess
 from worker.storage.wal import layout
 
@@ -205,9 +204,7 @@ def main() -> None:
         layout.prepare(settings.data, settings.worker_count(), identity.cluster_id)
     except (ConfigError, Unavailable) as error:
         sys.exit(f"triptych workers: {error}")
-    compile_first()
-    array_memory.prepare()
-    lacks_kernels = load_all() > 0
+    lacks_kernels = not warm.prepare()
     settle()
     forking.meet_types()
     interpreter.collect_seldom()

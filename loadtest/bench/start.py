@@ -87,7 +87,7 @@ def empty_cache() -> Iterator[None]:
 
 def restarts() -> None:
     work = workload(STORED_STEPS)
-    taken, first_ms, second_ms = [], [], []
+    taken, processor_s, first_ms, second_ms = [], [], [], []
     with running() as server:
         path = range_path(server, QUERY, work.end_ms)
         server.start()
@@ -98,12 +98,14 @@ def restarts() -> None:
             server.start()
             wait_visible(server, work)
             taken.append(time.monotonic() - started)
+            processor_s.append(server.cpu_s())
             first_ms.append(_asked_ms(server, path))
             second_ms.append(_asked_ms(server, path))
     sys.stdout.write(
         f"\nRestarts with {work.total:,} samples, medians of {RESTARTS}: {statistics.median(taken):.2f} s "
-        f"until all are in answers (from {min(taken):.2f} to {max(taken):.2f}); first query "
-        f"{statistics.median(first_ms):.0f} ms, second {statistics.median(second_ms):.0f} ms\n"
+        f"until all are in answers (from {min(taken):.2f} to {max(taken):.2f}), "
+        f"{statistics.median(processor_s):.2f} s of processor time; first query {statistics.median(first_ms):.0f} ms, "
+        f"second {statistics.median(second_ms):.0f} ms\n"
     )
 
 

@@ -278,3 +278,23 @@ def test_a_function_whose_source_is_in_no_file_is_not_kept(tmp_path: Path) -> No
     )
     assert told.stdout == "False 1.5\n", told.stderr
     assert not list((tmp_path / "cache").glob("*.code"))
+
+
+PREPARED = """
+import threading
+from shared import kernels
+from shared.promql import parser
+from worker import warm
+
+assert warm.prepare()
+print(all(k.is_ready() for k in kernels._registry), parser._lark.cache_info().currsize, threading.active_count())
+"""
+
+
+def test_workers_are_forked_from_a_process_that_has_all_that_their_first_requests_need() -> None:
+    kernels.compile_all()
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    told = subprocess.run(
+        [sys.executable, "-c", PREPARED], env=env, capture_output=True, text=True, check=True, timeout=WITHIN_S
+    )
+    assert told.stdout == "True 1 1\n"
