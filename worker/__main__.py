@@ -63,7 +63,12 @@ class Supervisor:
     """Keeps one process a worker running until told to stop, and one that compiles the kernels that the cache lacks."""
 
     def __init__(
-        self, settings: config.Settings, identity: manifest.Manifest, address: str, lock: Lease, lacks_kernels: bool
+        self,
+        settings: config.Settings,
+        identity: manifest.Manifest,
+        address: str,
+        lock: Lease,
+        lacks_kernels: bool = False,
     ) -> None:
         self._lacks_kernels = lacks_kernels
         self._lock = lock

@@ -1,0 +1,65 @@
+"""Filling the cache of kernels, ahead of a start and beside requests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from shared.kernel_cache import VARIABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+WITHIN_S = 120.0
+
+PROGRAM = """
+import os, sys
+from numba import types
+from shared import telemetry, warming
+from shared.kernels import kernel
+
+@kernel(types.int64(types.int64))
+def one(x):
+    return x + 1
+
+@kernel(types.int64(types.int64))
+def two(x):
+    return one(x) + one(x + 1)
+"""
+
+
+def run(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
+    path = directory / "program.py"
+    path.write_text(PROGRAM + text)
+    env = os.environ | {"PYTHONPATH": str(ROOT), VARIABLE: str(directory / "cache")}
+    return subprocess.run(
+        [sys.executable, str(path)], env=env, capture_output=True, text=True, check=False, timeout=WITHIN_S
+    )
+
+
+def test_filling_says_what_it_does_and_a_second_time_that_nothing_is_left(tmp_path: Path) -> None:
+    filling = "warming.fill('tests')\n"
+    first, *others, last = run(tmp_path, filling).stdout.splitlines()
+    assert first == "2 of 2 kernels of the tests are compiled now, once for this version"
+    assert all(line.endswith(" of 2 kernels of the tests") for line in others)
+    assert last.startswith("2 kernels of the tests are compiled, in ")
+    assert len(list((tmp_path / "cache").glob("__main__.*.code"))) == 2
+    assert run(tmp_path, filling).stdout == "2 kernels of the tests are compiled already\n"
+
+
+def test_a_kernel_that_cannot_be_compiled_ends_the_filling_with_an_error(tmp_path: Path) -> None:
+    wrong = "@kernel(types.int64(types.int64))\ndef wrong(x):\n    return x.nothing\n\nwarming.fill('tests')\n"
+    done = run(tmp_path, wrong)
+    assert done.returncode == 1
+    assert done.stderr.endswith("kernels of the tests could not be compiled\n") and "wrong" in done.stderr
+
+
+def test_beside_requests_kernels_are_compiled_only_while_nothing_else_runs(tmp_path: Path) -> None:
+    text = (
+        "telemetry.configure('info')\nwarming.fill_beside_requests()\n"
+        "print(os.sched_getscheduler(0) == os.SCHED_IDLE, os.nice(0))\n"
+    )
+    done = run(tmp_path, text)
+    assert done.stdout == "True 19\n"
+    assert "kernels compiled" in done.stderr
+    assert len(list((tmp_path / "cache").glob("__main__.*.code"))) == 2
