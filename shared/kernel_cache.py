@@ -1,6 +1,6 @@
 """Compiled kernels on disk: two files for each, whose names have a hash of what the kernel is made of.
 
-`.code` is what calling the kernel needs: machine code, which takes 0.3 ms to load. `.types` is what compiling another
+`.code` is what calling the kernel needs: machine code, which takes 0.7 ms to load. `.types` is what compiling another
 kernel that calls it needs. A change of a source, another processor or another numba gives other names. So any number
 of versions share a directory, nothing that is read is out of date, and a change compiles only the kernels that it
 concerns. Files that no process has read for a month are removed (`tidy`).

@@ -1,6 +1,6 @@
 """Machine code of kernels, as bytes and linked into this process.
 
-numba can keep what it compiles as well. Loading that takes 3 ms a kernel and all of numba's compiler, because types and
+numba can keep what it compiles as well. Loading that takes 5 ms a kernel and all of numba's compiler, because types and
 intermediate code are loaded too, which only the compilation of a caller needs. Here the object code alone is linked,
 by LLVM and without numba's part in it.
 """
