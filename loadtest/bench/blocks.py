@@ -22,8 +22,9 @@ from coordinator.series import remote_write
 from loadtest.bench.ingest import START_MS, bodies
 from loadtest.harness.remote_write_bodies import UNLIMITED
 from shared.config import Settings
-from worker.series.blocks.block import Block, BlockWriter
+from worker.series.blocks.block import Block
 from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.writer import BlockWriter
 from worker.series.head import NEVER
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart

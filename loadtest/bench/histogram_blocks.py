@@ -27,8 +27,9 @@ from proto import remote_write_pb2
 from shared.histograms.decoding import decoded
 from shared.histograms.references import references
 from shared.protobuf_fields import varint
-from worker.series.blocks.block import Block, BlockWriter
+from worker.series.blocks.block import Block
 from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.writer import BlockWriter
 from worker.series.pieces import join
 from worker.storage.objects import LocalObjects
 

@@ -179,14 +179,16 @@ def test_a_backup_of_an_earlier_format_is_restored_in_it_and_upgraded_by_the_fir
     assert formats_of(tmp_path / "data") == (1, 1)
     started = manifest.open_manifest(Settings(data=tmp_path / "data", shards=2), LocalControl(tmp_path / "data"))
     assert started == restored
-    assert formats_of(tmp_path / "data") == (2, 2)
+    assert formats_of(tmp_path / "data") == (manifest.FORMAT, manifest.FORMAT)
 
 
 def test_a_backup_of_a_later_format_is_refused_by_name(view: Path, location: str, tmp_path: Path) -> None:
     back_up(view, location)
     place = open_place(location)
-    later = msgspec.structs.replace(restoring.choose(place, None), data_format=3)
-    with pytest.raises(BackupError, match="has data in format 3, and this release reads format 2: restore it with"):
+    own = manifest.FORMAT
+    later = msgspec.structs.replace(restoring.choose(place, None), data_format=own + 1)
+    refused = f"has data in format {own + 1}, and this release reads format {own}: restore it with"
+    with pytest.raises(BackupError, match=refused):
         restoring.restore(place, later, tmp_path / "data", nothing)
     assert not list(tmp_path.glob("data*"))
 

@@ -12,6 +12,7 @@ import pytest
 from coordinator.command_client import Client
 from coordinator.doctor import data, report
 from coordinator.doctor.finding import Finding
+from shared.manifest import FORMAT
 from tests.earlier_format import put_back
 from tests.unit.doctor_findings import data_directory, level
 
@@ -57,11 +58,11 @@ def test_a_format_that_a_start_upgrades(directory: Path) -> None:
     put_back(directory)
     assert troubles(directory) == {"format": "warning"}
     found = found_in(directory)["format"]
-    assert found.seen == "1, of an earlier release; the next start upgrades it to 2"
+    assert found.seen == f"1, of an earlier release; the next start upgrades it to {FORMAT}"
     assert found.right == "a backup before that: earlier releases refuse format 2"
     put_back(directory, 9)
     assert troubles(directory)["format"] == "problem"
-    assert "it has format 9, and this program reads format 2" in found_in(directory)["format"].seen
+    assert f"it has format 9, and this program reads format {FORMAT}" in found_in(directory)["format"].seen
 
 
 def test_modes_owners_and_times(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

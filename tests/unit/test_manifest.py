@@ -133,7 +133,8 @@ def test_a_newer_format_is_refused_naming_both_and_left_as_it_is(tmp_path, name)
     path = tmp_path / name
     content = with_checksum({"format": 9, "cluster_id": "abc", "regions": 3})
     path.write_text(content)
-    with pytest.raises(ConfigError, match=f"{path}: it has format 9, and this program reads format 2; start the rel"):
+    refused = f"{path}: it has format 9, and this program reads format {manifest.FORMAT}; start the rel"
+    with pytest.raises(ConfigError, match=refused):
         open_manifest(settings)
     assert path.read_text() == content
 
@@ -322,19 +323,23 @@ def test_an_upgrade_that_was_killed_between_two_steps_leaves_one_of_the_two_form
 @pytest.mark.parametrize("role", ["coordinator", "workers"])
 def test_a_directory_that_an_earlier_release_uses_is_not_upgraded(earlier, role):
     lease = manifest.lock(LocalControl(earlier.data), role)
-    with pytest.raises(ConfigError, match=f"is in format 1, .* to format 2, but the process {os.getpid()} of an ear"):
+    with pytest.raises(
+        ConfigError, match=f"is in format 1, .* to format {manifest.FORMAT}, but the process {os.getpid()} of an ear"
+    ):
         open_manifest(earlier)
     assert formats_of(earlier.data) == (1, 1)
     lease.close()
     open_manifest(earlier)
-    assert formats_of(earlier.data) == (2, 2)
+    assert formats_of(earlier.data) == (manifest.FORMAT, manifest.FORMAT)
 
 
 def test_an_upgraded_directory_is_refused_by_the_release_before_which_leaves_it_as_it_is(earlier, monkeypatch):
     open_manifest(earlier)
     content = (earlier.data / "manifest.json").read_bytes()
-    monkeypatch.setattr(manifest, "FORMAT", 1)
-    with pytest.raises(ConfigError, match="it has format 2, and this program reads format 1; start the release that"):
+    written = manifest.FORMAT
+    monkeypatch.setattr(manifest, "FORMAT", written - 1)
+    refused = f"it has format {written}, and this program reads format {written - 1}; start the release that"
+    with pytest.raises(ConfigError, match=refused):
         open_manifest(earlier)
     assert (earlier.data / "manifest.json").read_bytes() == content
 
@@ -347,7 +352,7 @@ def test_a_copy_that_a_killed_upgrade_has_left_behind_is_written_anew(earlier):
     )
     assert formats_of(earlier.data) == (2, 1)
     open_manifest(earlier)
-    assert formats_of(earlier.data) == (2, 2)
+    assert formats_of(earlier.data) == (manifest.FORMAT, manifest.FORMAT)
 
 
 def test_a_lost_manifest_of_an_earlier_format_is_restored_from_its_copy_and_upgraded(earlier):
@@ -356,7 +361,7 @@ def test_a_lost_manifest_of_an_earlier_format_is_restored_from_its_copy_and_upgr
         open_manifest(earlier)
     subprocess.run(str(refused.value).partition("copy: ")[2].split(), check=True)
     open_manifest(earlier)
-    assert formats_of(earlier.data) == (2, 2)
+    assert formats_of(earlier.data) == (manifest.FORMAT, manifest.FORMAT)
 
 
 def test_a_start_that_is_refused_upgrades_nothing(earlier):

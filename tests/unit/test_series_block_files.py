@@ -16,7 +16,7 @@ from shared.promql.ast import Matcher
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, A, Quiet, m
 from worker.damage import DamageReport
 from worker.series import upkeep
-from worker.series.blocks.block import BlockWriter
+from worker.series.blocks.writer import BlockWriter
 from worker.series.index.texts import TextTable
 from worker.series.part import SeriesPart
 from worker.series.services import SeriesServices

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 
 from shared.promql.model import STALE_NAN_BITS
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
-from worker.series.blocks import chunks
-from worker.series.blocks.block import Block, BlockRow, BlockWriter, CorruptBlock
+from tests import chunks_v1 as old_chunks
+from worker.series.blocks import chunks, chunks_v1
+from worker.series.blocks.block import Block, BlockRow, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.directory import decode_directory, pack
 from worker.series.blocks.layers import Tombstone
+from worker.series.blocks.writer import BlockWriter
 from worker.series.pieces import join
 from worker.storage.objects import LocalObjects
 
@@ -45,9 +48,10 @@ def test_chunks_keep_times_and_values_bit_for_bit(runs: list[list[tuple[int, int
     at = np.array([t for run in runs for t, _ in run], dtype=np.int64)
     values = np.array([b for run in runs for _, b in run], dtype=np.uint64).view(np.float64)
     firsts = np.array([run[0][0] for run in runs], dtype=np.int64)
-    found = chunks.decode(chunks.encode(counts, at, values), counts, firsts)
-    assert (found[0] == at).all()
-    assert (found[1].view(np.uint64) == values.view(np.uint64)).all()
+    for written in (chunks.encode, old_chunks.encode):
+        found = chunks.decode(written(counts, at, values), counts, firsts)
+        assert (found[0] == at).all()
+        assert (found[1].view(np.uint64) == values.view(np.uint64)).all()
 
 
 def test_a_series_longer_than_a_chunk_is_cut_and_read_in_part(tmp_path: Path) -> None:
@@ -64,6 +68,36 @@ def test_a_series_longer_than_a_chunk_is_cut_and_read_in_part(tmp_path: Path) ->
     assert np.diff(found.offsets).tolist() == [0, 6, 6]
     assert (found.values == found.timestamps_ms * 0.5).all()
     assert cache.size_bytes < 3 * 16 * chunks.CHUNK_SAMPLES
+
+
+def test_a_part_of_a_long_series_is_found_without_the_rest(tmp_path: Path) -> None:
+    writer = BlockWriter(LocalObjects(tmp_path), 1)
+    n = 5 * chunks.RUN_SAMPLES_MAX + 3
+    for series in range(2):
+        writer.add(np.array([series]), np.array([n]), np.arange(n) * 10, np.arange(n) / 7)
+    block = Block(writer.finish(), LocalObjects(tmp_path), DecodedCache(1 << 30))
+    directory = block.directory()
+    assert directory.counts.max() == chunks.RUN_SAMPLES_MAX
+    found = join(block.pieces(np.array([1, 0]), 20 * chunks.RUN_SAMPLES_MAX, 39 * chunks.RUN_SAMPLES_MAX), 2)
+    times = found.timestamps_ms[: found.offsets[1]]
+    assert times.tolist() == list(range(20 * chunks.RUN_SAMPLES_MAX, 39 * chunks.RUN_SAMPLES_MAX + 1, 10))
+    assert found.values[: len(times)].tolist() == (times / 10 / 7).tolist()
+
+
+@pytest.mark.parametrize("written", [chunks.encode, old_chunks.encode], ids=["this release", "an earlier one"])
+def test_a_block_is_read_whichever_release_wrote_its_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Callable[..., bytes]
+) -> None:
+    monkeypatch.setattr(chunks, "encode", written)
+    random = np.random.default_rng(1)
+    values = np.cumsum(random.integers(0, 9, (5, 3000)), axis=1).astype(float)
+    writer = BlockWriter(LocalObjects(tmp_path), 1)
+    writer.add(np.arange(5), np.full(5, 3000), np.tile(np.arange(3000) * 10, 5), values.ravel())
+    block = Block(writer.finish(), LocalObjects(tmp_path), DecodedCache(1 << 30))
+    for start, end in ((0, 1 << 40), (100, 20_000), (29_990, 29_990)):
+        found = join(block.pieces(np.array([3, 1]), start, end), 2)
+        inside = slice(max(start // 10, 0), min(end // 10, 2999) + 1)
+        assert found.values.tolist() == [*values[3, inside], *values[1, inside]]
 
 
 def test_a_block_says_what_is_wrong_with_its_file(tmp_path: Path) -> None:
@@ -126,8 +160,8 @@ def test_a_directory_with_a_chunk_that_is_too_long_is_refused() -> None:
 
 @pytest.mark.parametrize(("like_before", "counts"), [(0b1000_0000, [2, 2]), (0b0100_0000, [2, 3])])
 def test_a_run_with_the_times_of_no_run_or_a_shorter_one_is_refused(like_before: int, counts: list[int]) -> None:
-    data = bytearray(chunks.encode(np.array([2, 2]), np.array([1, 2, 1, 2]), np.ones(4)))
-    data[chunks._HEADER.size] = like_before
+    data = bytearray(old_chunks.encode(np.array([2, 2]), np.array([1, 2, 1, 2]), np.ones(4)))
+    data[chunks_v1._HEADER.size] = like_before
     for read in (chunks.decode, lambda *chunk: chunks.between(*chunk, 1, 2)):
         with pytest.raises(ValueError, match="another number of samples"):
             read(bytes(data), np.array(counts), np.array([1, 1]))

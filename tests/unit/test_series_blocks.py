@@ -15,7 +15,8 @@ from shared.errors import Unavailable
 from shared.promql.ast import Matcher
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.unit.series_shard import EVERYTHING, FAR_MS, TIMEOUT_S, WINDOW_MS, A, B, Quiet, m
-from worker.series.blocks.block import Block, BlockWriter
+from worker.series.blocks.block import Block
+from worker.series.blocks.writer import BlockWriter
 from worker.series.head import NEVER
 from worker.storage.wal import record
 

@@ -20,9 +20,10 @@ from shared.errors import DeadlineExceeded, Unavailable
 from tests.unit.series_shard import EVERYTHING, TIMEOUT_S, Quiet, m
 from worker.damage import DamageReport
 from worker.series import writing
-from worker.series.blocks import block as blocks_module
-from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
+from worker.series.blocks import writer as writer_module
+from worker.series.blocks.block import Block, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.writer import BlockWriter
 from worker.series.growing_array import CAPACITY_MIN
 from worker.series.head import Head
 from worker.series.index.texts import TextTable
@@ -216,9 +217,9 @@ def garbage(path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> Block:
     """A block of which a part is no such thing, under a checksum that is right."""
     with monkeypatch.context() as patch:
         if what == "directory":
-            patch.setattr(blocks_module, "encode_directory", lambda columns: b"x" * 60)
+            patch.setattr(writer_module, "encode_directory", lambda columns: b"x" * 60)
         else:
-            patch.setattr(blocks_module.sections, "encode", lambda *_: b"\1\1" + bytes(60))
+            patch.setattr(writer_module.sections, "encode", lambda *_: b"\1\1" + bytes(60))
         writer = BlockWriter(LocalObjects(path), 1)
         writer.add(np.array([0]), np.array([3]), np.array([1, 5, 9]), np.zeros(3))
         return Block(writer.finish(), LocalObjects(path), DecodedCache(1 << 20))

@@ -11,9 +11,10 @@ import pytest
 
 from shared.promql.ast import Matcher
 from tests.unit.series_shard import EVERYTHING, FAR_MS, Quiet, m
-from worker.series.blocks import block as blocks_module
-from worker.series.blocks.block import Block, BlockRow, BlockWriter, CorruptBlock
+from worker.series.blocks import writer as writer_module
+from worker.series.blocks.block import Block, BlockRow, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.writer import BlockWriter
 from worker.series.pieces import join
 from worker.series.verify import check_blocks
 from worker.storage.objects import LocalObjects
@@ -23,7 +24,7 @@ PLACES = 500
 
 def three_chunks(directory: Path, monkeypatch: pytest.MonkeyPatch) -> BlockRow:
     """A block of three chunks, constants, whole numbers and fractions in it."""
-    monkeypatch.setattr(blocks_module, "CHUNK_SAMPLES", 400)
+    monkeypatch.setattr(writer_module, "CHUNK_SAMPLES", 400)
     writer = BlockWriter(LocalObjects(directory), 1)
     generator = np.random.default_rng(1)
     for series, values in enumerate((np.ones(300), np.arange(300.0), generator.random(300), generator.random(300))):

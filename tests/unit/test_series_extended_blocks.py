@@ -15,8 +15,8 @@ from tests.oracle_native_histograms import NativeHistogram
 from tests.unit.extended_samples import Value, any_values, frame, read, starts, text_of
 from tests.unit.series_shard import FAR_MS, TIMEOUT_S, Quiet
 from worker.series import upkeep
-from worker.series.blocks import block as block_module
 from worker.series.blocks import seal
+from worker.series.blocks import writer as writer_module
 from worker.series.growing_histograms import HistogramsSoFar
 from worker.series.head import NEVER
 from worker.series.writing import write_to
@@ -61,7 +61,7 @@ def test_whatever_happens_a_shard_has_what_was_written(
     written: Written = {}
     shard = Quiet(tmp_path_factory.mktemp("shard"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_module, "CHUNK_NUMBERS", chunk_numbers)
+        patch.setattr(writer_module, "CHUNK_NUMBERS", chunk_numbers)
         patch.setattr(seal, "CHUNK_BYTES", 8 * chunk_numbers)
         for step, argument in steps:
             if step == "write":
@@ -124,7 +124,7 @@ def test_a_merge_reads_histograms_in_slices_that_are_bounded_in_bytes(
 ) -> None:
     """Few samples with many buckets: by their number they would all be read at once."""
     wide = NativeHistogram(schema=0, positive=dict.fromkeys(range(100), 1.0), count=100.0, sum=1.0)
-    monkeypatch.setattr(block_module, "CHUNK_NUMBERS", 1000)
+    monkeypatch.setattr(writer_module, "CHUNK_NUMBERS", 1000)
     shard, written = Quiet(tmp_path), Written()
     for at in range(4):
         write(shard, written, [(f"{series:03}", at, wide, 0) for series in range(100)])

@@ -17,9 +17,10 @@ from shared.promql.ast import Matcher
 from shared.wire import Request, pack, unpack
 from tests.unit.series_shard import TIMEOUT_S, Quiet, m
 from worker.methods.series import METHODS
-from worker.series.blocks import block as blocks
-from worker.series.blocks.block import Block, BlockWriter
+from worker.series.blocks import writer as writer_module
+from worker.series.blocks.block import Block
 from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.writer import BlockWriter
 from worker.shard import Shard
 from worker.storage.objects import LocalObjects
 
@@ -119,7 +120,7 @@ def test_a_list_whose_time_was_up_before_it_began_is_not_begun(shard: Quiet, met
 
 
 def test_a_list_looks_at_its_deadline_before_each_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "CHUNK_SAMPLES", 100)
+    monkeypatch.setattr(writer_module, "CHUNK_SAMPLES", 100)
     writer = BlockWriter(LocalObjects(tmp_path), 1)
     for series in range(4):
         writer.add(np.array([series]), np.array([100]), np.arange(100) * 10 + series, np.ones(100))

@@ -18,12 +18,13 @@ from shared.promql.model import STALE_NAN_BITS
 from tests.histogram_batches import batch_of, histograms_of
 from tests.histogram_strategies import WHOLE, custom, exponential
 from tests.oracle_native_histograms import NativeHistogram
-from worker.series.blocks import block as block_module
 from worker.series.blocks import chunks, histograms, sections
-from worker.series.blocks.block import Block, BlockWriter, CorruptBlock
+from worker.series.blocks import writer as writer_module
+from worker.series.blocks.block import Block, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.histograms import CHUNK_NUMBERS
 from worker.series.blocks.sections import Chunk
+from worker.series.blocks.writer import BlockWriter
 from worker.series.pieces import join
 from worker.storage.objects import LocalObjects
 
@@ -167,7 +168,7 @@ def written(directory: Path, counts: NDArray[np.int64], chunk: Chunk) -> Block:
         own = chunk.samples(end - count, end)
         starts, batch = own.start_timestamps_ms, own.histograms
         writer.add(np.array([number]), np.array([count]), own.times_ms, own.values, starts, batch)
-        assert writer._buffered_numbers < block_module.CHUNK_NUMBERS, "what is not written yet is bounded"
+        assert writer._buffered_numbers < writer_module.CHUNK_NUMBERS, "what is not written yet is bounded"
     return Block(writer.finish(), LocalObjects(directory), DecodedCache(1 << 30))
 
 
@@ -214,8 +215,8 @@ def test_runs_are_cut_wherever_a_chunk_is_full(
 ) -> None:
     counts, _, chunk = chunk_of(runs, np.arange(sum(map(len, runs))))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_module, "CHUNK_NUMBERS", lowered)
-        patch.setattr(block_module, "CHUNK_SAMPLES", 4)
+        patch.setattr(writer_module, "CHUNK_NUMBERS", lowered)
+        patch.setattr(writer_module, "CHUNK_SAMPLES", 4)
         block = written(tmp_path_factory.mktemp("cut"), counts, chunk)
         found = join(block.pieces(np.arange(len(runs)), 0, 1 << 60), len(runs))
     assert np.diff(found.offsets).tolist() == counts.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +11,15 @@ import pytest
 
 from shared.messages.log import Range, Span
 from shared.promql.model import Samples
+from tests import chunks_v1
 from tests.unit.log_shard import OneShard
 from tests.unit.test_series_chunks import COUNTS, FIRSTS, TIMES
 from worker.logs import reading
-from worker.series.blocks import block as blocks_module
 from worker.series.blocks import chunks
-from worker.series.blocks.block import Block, BlockWriter
+from worker.series.blocks import writer as writer_module
+from worker.series.blocks.block import Block
 from worker.series.blocks.cache import DecodedCache
+from worker.series.blocks.writer import BlockWriter
 from worker.series.head import Head
 from worker.series.pieces import join
 from worker.storage.objects import LocalObjects
@@ -38,7 +40,7 @@ def times_of(samples: Samples) -> list[list[int]]:
 
 @pytest.fixture(params=[1 << 20, 4], ids=["one chunk", "chunks"])
 def block(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Block:
-    monkeypatch.setattr(blocks_module, "CHUNK_SAMPLES", request.param)
+    monkeypatch.setattr(writer_module, "CHUNK_SAMPLES", request.param)
     writer = BlockWriter(LocalObjects(tmp_path), 1)
     for number, times in enumerate(SERIES):
         if times:
@@ -112,8 +114,9 @@ def test_a_deletion_takes_its_range_and_nothing_beside_it(start: int, end: int) 
     assert head.samples == sum(map(len, left))
 
 
-def test_a_chunk_says_of_every_range_which_runs_have_a_time() -> None:
-    packed = chunks.encode(COUNTS, TIMES, np.zeros(9))
+@pytest.mark.parametrize("encode", [chunks.encode, chunks_v1.encode], ids=["this release", "an earlier one"])
+def test_a_chunk_says_of_every_range_which_runs_have_a_time(encode: Callable[..., bytes]) -> None:
+    packed = encode(COUNTS, TIMES, np.zeros(9))
     runs = np.split(TIMES, np.cumsum(COUNTS)[:-1])
     edges = [-6, -5, -4, 9, 10, 11, 19, 20, 21, 35, 36, 6, 7, 8, 6999, 7000, 7001]
     for start, end in itertools.product(edges, edges):

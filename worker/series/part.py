@@ -268,14 +268,14 @@ class SeriesPart:
         written counts. Damaged blocks are left out: see `damage`."""
         contents = self.contents
 
-        def pieces() -> tuple[list[Piece], Samples]:
+        def read() -> Samples:
             with contents.lock:
-                recent = contents.head.copied(ids, start_ms, end_ms)
+                copied = contents.head.copied(ids, start_ms, end_ms)
                 layers, permanent = contents.layers, contents.permanent.rows()
-            return layers.pieces(ids, permanent[ids], start_ms, end_ms), recent.samples()
+            below, recent = layers.pieces(ids, permanent[ids], start_ms, end_ms), copied.samples()
+            return join([*below, Piece.of(recent)], len(ids)) if below else recent
 
-        below, recent = self._around_damage(pieces)
-        return join([*below, Piece.of(recent)], len(ids)) if below else recent
+        return self._around_damage(read)
 
     def is_stale(self, columns: Columns) -> bool:
         """Whether a frame has numbers of series that an earlier opening of this shard gave. Raises Internal for numbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numba import types
@@ -43,56 +44,79 @@ def _clip(times: np.ndarray, starts: np.ndarray, ends: np.ndarray, start_ms: int
         starts[i], ends[i] = low, max(low, high)
 
 
-@kernel(types.void(_INTS_IN, _INTS_IN, types.int64, _INTS_IN, _INTS_IN, _INTS_IN, _INTS, _INTS, _INTS, _INTS, _FLAGS))
-def _place(
+@kernel(types.void(_INTS_IN, _INTS_IN, _INTS, _INTS), allocates=False)
+def _reserve(rows: np.ndarray, counts: np.ndarray, cursors: np.ndarray, at: np.ndarray) -> None:
+    """Give each run its place at[i], after the samples that its row already has, and advance the cursor of the row."""
+    for i in range(len(rows)):
+        at[i] = cursors[rows[i]]
+        cursors[rows[i]] += counts[i]
+
+
+@kernel(types.void(_INTS_IN, _INTS_IN, _INTS_IN, _INTS_IN, _INTS_IN, _FLAGS), allocates=False)
+def _mark_late(
+    rows: np.ndarray, counts: np.ndarray, at: np.ndarray, firsts: np.ndarray, times: np.ndarray, late: np.ndarray
+) -> None:
+    """Mark the rows whose times do not ascend from the sample before at[i] to the one there. Row r begins at
+    firsts[r]."""
+    for i in range(len(rows)):
+        if counts[i] > 0 and at[i] > firsts[rows[i]] and times[at[i] - 1] >= times[at[i]]:
+            late[rows[i]] = True
+
+
+@kernel(types.void(_INTS_IN, _INTS_IN, _INTS_IN, _INTS_IN, _INTS_IN, _INTS, _INTS), allocates=False)
+def _copy(
     times: np.ndarray,
     values: np.ndarray,
-    moved_by: int,
-    rows: np.ndarray,
     starts: np.ndarray,
     ends: np.ndarray,
-    firsts: np.ndarray,
-    cursors: np.ndarray,
+    at: np.ndarray,
     out_times: np.ndarray,
     out_values: np.ndarray,
-    late: np.ndarray,
 ) -> None:
-    """Copy each run after the samples that its row already has, from firsts[row] to cursors[row], and advance the
-    cursor. Mark a row as `late` if its times no longer ascend. `values` and `out_values` are the bits of float64;
-    references to histograms are moved `moved_by` rows further."""
-    for i in range(len(rows)):
-        row, start, end = rows[i], starts[i], ends[i]
-        if start >= end:
-            continue
-        at = cursors[row]
-        if at > firsts[row] and out_times[at - 1] >= times[start]:
-            late[row] = True
-        for j in range(end - start):
-            out_times[at + j] = times[start + j]
-            out_values[at + j] = values[start + j]
-        if moved_by:
-            for j in range(at, at + end - start):
-                if refers(out_values[j]):
-                    out_values[j] += moved_by
-        cursors[row] = at + end - start
+    """Copy each run, times and bits of values, from starts[i] up to ends[i], to at[i]."""
+    for i in range(len(starts)):
+        for j in range(ends[i] - starts[i]):
+            out_times[at[i] + j] = times[starts[i] + j]
+            out_values[at[i] + j] = values[starts[i] + j]
 
 
-@kernel(types.void(_INTS_IN, _INTS_IN, _INTS_IN, _INTS_IN, _INTS, _INTS))
-def _place_start_times(
-    start_times: np.ndarray,
-    rows: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    cursors: np.ndarray,
-    out: np.ndarray,
+@kernel(types.void(_INTS_IN, _INTS_IN, _INTS_IN, _INTS_IN, _INTS), allocates=False)
+def _copy_start_times(
+    start_times: np.ndarray, starts: np.ndarray, ends: np.ndarray, at: np.ndarray, out: np.ndarray
 ) -> None:
-    """Copy the start times of each run to where `_place` puts its samples. The cursors are those before it."""
-    at = cursors.copy()
-    for i in range(len(rows)):
-        row, count = rows[i], ends[i] - starts[i]
-        for j in range(count):
-            out[at[row] + j] = start_times[starts[i] + j]
-        at[row] += max(count, 0)
+    """Copy the start times of each run, from starts[i] up to ends[i], to at[i]."""
+    for i in range(len(starts)):
+        for j in range(ends[i] - starts[i]):
+            out[at[i] + j] = start_times[starts[i] + j]
+
+
+@kernel(types.void(_INTS_IN, _INTS_IN, types.int64, _INTS), allocates=False)
+def _move_references(at: np.ndarray, counts: np.ndarray, moved_by: int, values: np.ndarray) -> None:
+    """Have the references among the values of each run, the counts[i] from at[i] on, refer to rows `moved_by`
+    further. `values` are the bits of float64."""
+    for i in range(len(at)):
+        for j in range(at[i], at[i] + counts[i]):
+            if refers(values[j]):
+                values[j] += moved_by
+
+
+class Part(Protocol):
+    """Runs of samples that are part of an answer: a `Piece`, or runs that are not decoded yet. `rows` and `counts`:
+    int64[runs], the row of each run, and its number of samples. Runs of one row ascend in time."""
+
+    @property
+    def rows(self) -> NDArray[np.int64]: ...
+
+    @property
+    def counts(self) -> NDArray[np.int64]: ...
+
+    def write(self, at: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Write the times and values of run i to the arrays, from at[i] on."""
+        ...
+
+    def decoded(self) -> Piece: ...
+
+    def without(self, is_deleted: NDArray[np.bool_], start_ms: int, end_ms: int) -> Part: ...
 
 
 @dataclass(slots=True)
@@ -125,6 +149,18 @@ class Piece:
             samples.histograms,
         )
 
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        return np.maximum(self.ends - self.starts, 0)
+
+    def decoded(self) -> Piece:
+        return self
+
+    def write(self, at: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Write the times and values of run i to the arrays, from at[i] on; references to histograms as they are."""
+        starts, ends = np.ascontiguousarray(self.starts), np.ascontiguousarray(self.ends)
+        _copy(self.times_ms, self.values.view(np.int64), starts, ends, at, times_ms, values.view(np.int64))
+
     def _with_runs(self, rows: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Piece:
         """Other runs of the same arrays."""
         return Piece(self.times_ms, self.values, rows, starts, ends, self.start_timestamps_ms, self.histograms)
@@ -154,42 +190,34 @@ _TIME_MIN, _TIME_MAX = np.iinfo(np.int64).min + 1, np.iinfo(np.int64).max - 1
 """Below and above every accepted time; subtracting or adding 1 does not overflow."""
 
 
-def join(pieces: Sequence[Piece], rows: int) -> Samples:
-    """The samples of all pieces by row, ascending in time. Among equal times, the sample of the last piece counts. The
-    batch of the result has the histograms that are referred to, and no others."""
+def join(parts: Sequence[Part], rows: int) -> Samples:
+    """The samples of all parts by row, ascending in time. Among equal times, the sample of the last part counts. The
+    batch of the result has the histograms that are referred to, and no others. Raises what decoding a part raises."""
     counts = np.zeros(rows, dtype=np.int64)
-    for piece in pieces:
-        counts += np.bincount(piece.rows, weights=piece.ends - piece.starts, minlength=rows).astype(np.int64)
+    for part in parts:
+        counts += np.bincount(part.rows, weights=part.counts, minlength=rows).astype(np.int64)
     offsets = np.concatenate(([0], np.cumsum(counts)))
     samples = Samples(offsets, np.empty(offsets[-1], dtype=np.int64), np.empty(offsets[-1], dtype=np.float64))
-    if any(piece.start_timestamps_ms is not None for piece in pieces):
+    if any(isinstance(part, Piece) and part.start_timestamps_ms is not None for part in parts):
         samples.start_timestamps_ms = np.zeros(offsets[-1], dtype=np.int64)
-    values = samples.values.view(np.int64)
     cursors, late = offsets[:-1].copy(), np.zeros(rows, dtype=np.bool_)
     batches: list[HistogramBatch] = []
     histograms = 0
-    for p in pieces:
-        starts, ends = np.ascontiguousarray(p.starts), np.ascontiguousarray(p.ends)
-        if p.start_timestamps_ms is not None:
-            _place_start_times(p.start_timestamps_ms, p.rows, starts, ends, cursors, samples.start_timestamps_ms)
-        moved_by = 0
-        if p.histograms is not None:
-            moved_by = histograms
-            batches.append(p.histograms)
-            histograms += len(p.histograms)
-        _place(
-            p.times_ms,
-            p.values.view(np.int64),
-            moved_by,
-            p.rows,
-            starts,
-            ends,
-            offsets,
-            cursors,
-            samples.timestamps_ms,
-            values,
-            late,
-        )
+    for part in parts:
+        part_counts = part.counts
+        at = np.empty(len(part_counts), dtype=np.int64)
+        _reserve(part.rows, part_counts, cursors, at)
+        part.write(at, samples.timestamps_ms, samples.values)
+        _mark_late(part.rows, part_counts, at, offsets, samples.timestamps_ms, late)
+        if not isinstance(part, Piece):
+            continue
+        if part.start_timestamps_ms is not None:
+            starts, ends = np.ascontiguousarray(part.starts), np.ascontiguousarray(part.ends)
+            _copy_start_times(part.start_timestamps_ms, starts, ends, at, samples.start_timestamps_ms)
+        if part.histograms is not None:
+            _move_references(at, part_counts, histograms, samples.values.view(np.int64))
+            batches.append(part.histograms)
+            histograms += len(part.histograms)
     if late.any():
         samples = in_order(samples, late)
     if batches:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import cast
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from shared.histograms.batch import HistogramBatch
 from shared.histograms.references import is_reference, references, rows_of
+from tests import chunks_v1 as old_chunks
 from tests.fuzz import scratch
 from tests.fuzz.memory_objects import MemoryObjects
 from tests.fuzz.pieces import joined, split
@@ -27,20 +29,21 @@ from tests.fuzz.target import Target
 from tests.fuzz.thresholds import lowered
 from tests.histogram_batches import batch_of
 from tests.oracle_native_histograms import Hint, NativeHistogram
-from worker.series.blocks import block as block_module
-from worker.series.blocks import chunks, directory
+from worker.series.blocks import chunks, chunks_v1, directory
 from worker.series.blocks import histograms as stored_histograms
-from worker.series.blocks.block import SUFFIX, Block, BlockRow, BlockWriter, CorruptBlock
+from worker.series.blocks import writer as writer_module
+from worker.series.blocks.block import SUFFIX, Block, BlockRow, CorruptBlock
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.layers import Tombstone
+from worker.series.blocks.writer import BlockWriter
 from worker.series.pieces import join
 from worker.storage.faces import Objects
 from worker.storage.objects import LocalObjects
 from worker.storage.rows.damage import DECODING_ERRORS
 
 NAME = "block"
-CHUNK_SAMPLES, ALONE_SAMPLES = 6, 4
-"""So few samples make a chunk, and a run that is compressed on its own."""
+CHUNK_SAMPLES, PAGE_SAMPLES, RUN_SAMPLES_MAX, ALONE_SAMPLES = 6, 4, 5, 4
+"""So few samples make a chunk, a page, the longest run, and a run that version 1 compresses on its own."""
 IDS = np.arange(-1, 6)
 RANGES_MS = ((-(1 << 62), 1 << 62), (2, 5), (3, 3))
 
@@ -80,7 +83,7 @@ def _file(data: bytes) -> None:
 
 
 def _read(opened: Block) -> None:
-    with lowered("ALONE_SAMPLES", ALONE_SAMPLES, chunks):
+    with lowered("ALONE_SAMPLES", ALONE_SAMPLES, chunks_v1):
         opened.directory()
         for start_ms, end_ms in RANGES_MS:
             opened.may_have(IDS, start_ms, end_ms, [(IDS > 2, 3, 9)])
@@ -113,13 +116,17 @@ def _histogram_values() -> tuple[NDArray, HistogramBatch]:
 
 
 @cache
-def _parts(with_histograms: bool) -> tuple[BlockRow, dict[str, NDArray], list[bytes]]:
+def _parts(with_histograms: bool, version_1: bool) -> tuple[BlockRow, dict[str, NDArray], list[bytes]]:
     """A small block: its row, the columns of its directory and its chunks."""
     place = scratch.directory() / "whole"
     place.mkdir(exist_ok=True)
     with ExitStack() as stack:
-        stack.enter_context(lowered("CHUNK_SAMPLES", CHUNK_SAMPLES, block_module))
-        stack.enter_context(lowered("ALONE_SAMPLES", ALONE_SAMPLES, chunks))
+        stack.enter_context(lowered("CHUNK_SAMPLES", CHUNK_SAMPLES, writer_module))
+        stack.enter_context(lowered("RUN_SAMPLES_MAX", RUN_SAMPLES_MAX, writer_module))
+        stack.enter_context(lowered("PAGE_SAMPLES", PAGE_SAMPLES, chunks))
+        stack.enter_context(lowered("ALONE_SAMPLES", ALONE_SAMPLES, chunks_v1))
+        if version_1:
+            stack.enter_context(patch.object(chunks, "encode", old_chunks.encode))
         writer = BlockWriter(LocalObjects(place), 3)
         times = np.array([1, 2, 5, 1, 2, 5, 0, 1, 2, 3, 4, 5, 6, 9, 4], np.int64)
         values = np.array([1, 1, 1, 0.5, 2, np.nan, 1, 2, 3, 5, 7, 1, 1, 1.5, 4])
@@ -143,8 +150,8 @@ def _input(row: BlockRow, columns: dict[str, NDArray], parts: list[bytes]) -> by
 
 
 def _files() -> Iterator[bytes]:
-    yield _input(*_parts(False))
-    yield _input(*_parts(True))
+    for with_histograms, version_1 in product((False, True), repeat=2):
+        yield _input(*_parts(with_histograms, version_1))
 
 
 _NUMBERS = st.integers(-3, 20) | st.sampled_from([-(1 << 63), (1 << 63) - 1, (1 << 31) - 1, -(1 << 31), 1 << 40])
@@ -154,7 +161,7 @@ _NUMBERS = st.integers(-3, 20) | st.sampled_from([-(1 << 63), (1 << 63) - 1, (1 
 def _changed(draw: st.DrawFn) -> bytes:
     """A block with some numbers of its directory changed, left out, added, or of another type, and some bytes of its
     chunks."""
-    row, columns, parts = _parts(draw(st.booleans()))
+    row, columns, parts = _parts(draw(st.booleans()), draw(st.booleans()))
     columns, parts = dict(columns), list(parts)
     for _ in range(draw(st.integers(0, 3))):
         name = draw(st.sampled_from(list(directory.COLUMNS)))

@@ -25,6 +25,7 @@ from shared.histograms.references import is_reference, references
 from shared.manifest import Manifest
 from shared.messages.log import Batch
 from shared.messages.vectors import Collection
+from tests import chunks_v1 as old_chunks
 from tests.fuzz import scratch
 from tests.fuzz.pieces import joined, split
 from tests.fuzz.target import Target
@@ -215,7 +216,8 @@ def _journal_records() -> Iterator[bytes]:
 def _chunks() -> Iterator[bytes]:
     times = np.array([0, 1, 2, 5, 0, 1, 2, 9, 10], np.int64)
     for values in ([1.0] * 9, [0.5, 1, 2, 3, 1, 2, 3, 7.25, np.nan], list(range(9))):
-        yield chunks.encode(CHUNK_COUNTS, times, np.array(values, np.float64))
+        for encode in (chunks.encode, old_chunks.encode):
+            yield encode(CHUNK_COUNTS, times, np.array(values, np.float64))
     grown = [NativeHistogram(schema=3, count=n, positive={-2: n, 5: 0.0}, sum=n / 3) for n in (1.0, 4.0, 90.0, 95.0)]
     custom = NativeHistogram(schema=-53, count=2.0, positive={0: 1.5, 2: 0.5}, bounds=(0.5, 1.0))
     values_with = np.concatenate((references(np.arange(6)), [1.0, 2.0, 3.0]))

@@ -12,10 +12,9 @@ and that table again at each of its own compactions (see docs/internals/metrics.
 from __future__ import annotations
 
 import struct
-import time
 import weakref
 from collections.abc import Callable, Sequence
-from uuid import uuid4
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -24,20 +23,18 @@ from numpy.typing import NDArray
 
 from shared.array_memory import uncounted
 from shared.errors import Unavailable
-from shared.histograms.batch import HistogramBatch
 from worker.series.blocks import sections
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.chunks import CHUNK_SAMPLES
-from worker.series.blocks.directory import Directory, decode_directory, encode_directory
-from worker.series.blocks.histograms import CHUNK_NUMBERS
-from worker.series.blocks.sections import Chunk, joined
-from worker.series.pieces import Piece
+from worker.series.blocks.directory import Directory, decode_directory
+from worker.series.blocks.paged_chunk import PagedChunk
+from worker.series.blocks.sections import Chunk
+from worker.series.blocks.stored_runs import StoredRuns
+from worker.series.pieces import Part, Piece
 from worker.storage.faces import NotOpened, Objects
 
 SUFFIX = ".block"
 """The suffix of a block's object name, after the name in its row."""
-ID_MAX = int(np.iinfo(np.int32).max)
-"""The directory has ids as int32."""
 
 
 class CorruptBlock(Exception):
@@ -166,32 +163,60 @@ class Block:
         has_samples[rows[inside]] = True
         return has_samples
 
-    def pieces(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> list[Piece]:
+    def pieces(self, ids: NDArray[np.int64], start_ms: int, end_ms: int) -> list[Part]:
         """The samples of the distinct series `ids` with start ≤ t ≤ end; row i is ids[i]. Raises CorruptBlock,
-        Unavailable."""
+        Unavailable; so may the parts, when their samples are decoded."""
         directory = self.directory()
         rows, runs = directory.find(ids)
-        inside = (directory.earliest[runs] <= end_ms) & (directory.latest[runs] >= start_ms)
-        rows, runs = rows[inside], runs[inside]
+        if not (start_ms <= self.row.earliest_ms and self.row.latest_ms <= end_ms):
+            inside = (directory.earliest[runs] <= end_ms) & (directory.latest[runs] >= start_ms)
+            rows, runs = rows[inside], runs[inside]
         if not len(runs):
             return []
-        by_place = np.argsort(runs, kind="stable")
-        rows, runs = rows[by_place], runs[by_place]
+        if (runs[1:] < runs[:-1]).any():
+            by_place = np.argsort(runs, kind="stable")
+            rows, runs = rows[by_place], runs[by_place]
         chunk = np.searchsorted(directory.chunk_runs, runs, side="right") - 1
-        cuts = np.flatnonzero(np.diff(chunk)) + 1
-        pieces = []
+        cuts = np.flatnonzero(chunk[1:] != chunk[:-1]) + 1
+        parts: list[Part] = []
         for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(runs)], strict=True):
-            number, chunk_runs = int(chunk[first]), runs[first:last]
-            chunk_samples = self.chunk(directory, number)
-            base = directory.before[directory.chunk_runs[number]]
-            starts, ends = directory.before[chunk_runs] - base, directory.before[chunk_runs + 1] - base
-            piece = Piece(
-                chunk_samples.times_ms, chunk_samples.values, rows[first:last], starts, ends,
-                chunk_samples.start_timestamps_ms, chunk_samples.histograms,
-            )  # fmt: skip
-            whole = directory.earliest[chunk_runs].min() >= start_ms and directory.latest[chunk_runs].max() <= end_ms
-            pieces.append(piece if whole else piece.clipped(start_ms, end_ms))
-        return pieces
+            parts += self._of_chunk(directory, int(chunk[first]), rows[first:last], runs[first:last], start_ms, end_ms)
+        return parts
+
+    def _of_chunk(
+        self,
+        directory: Directory,
+        number: int,
+        rows: NDArray[np.int64],
+        runs: NDArray[np.int64],
+        start_ms: int,
+        end_ms: int,
+    ) -> list[Part]:
+        """The samples of these runs of a chunk, ascending, with start ≤ t ≤ end. Those of a run that is partly in the
+        range are decoded at once; parts of one row are in the order of time."""
+        chunk = self._opened(directory, number)
+        earliest, latest = directory.earliest[runs], directory.latest[runs]
+        if isinstance(chunk, PagedChunk):
+            first_run = int(directory.chunk_runs[number])
+
+            def stored(which: NDArray[np.bool_] | slice) -> StoredRuns:
+                return StoredRuns(chunk, partial(self.undecodable, number), rows[which], runs[which] - first_run)
+
+            begins_before, ends_after = earliest < start_ms, latest > end_ms
+            if not begins_before.any() and not ends_after.any():
+                return [stored(slice(None))]
+            whole = ~begins_before & ~ends_after
+            parts: list[Part] = []
+            for which in (begins_before, whole, ends_after & ~begins_before):
+                if which.any():
+                    part = stored(which)
+                    parts.append(part if which is whole else part.decoded().clipped(start_ms, end_ms))
+            return parts
+        base = directory.before[directory.chunk_runs[number]]
+        starts, ends = directory.before[runs] - base, directory.before[runs + 1] - base
+        piece = Piece(chunk.times_ms, chunk.values, rows, starts, ends, chunk.start_timestamps_ms, chunk.histograms)
+        whole_chunk = earliest.min() >= start_ms and latest.max() <= end_ms
+        return [piece if whole_chunk else piece.clipped(start_ms, end_ms)]
 
     def missing(self) -> str:
         """Why the file cannot be as it was written, judged by its size; "" if it may be."""
@@ -209,22 +234,36 @@ class Block:
 
     def chunk(self, directory: Directory, number: int) -> Chunk:
         """The samples of all runs of a chunk. Raises CorruptBlock, Unavailable."""
+        chunk = self._opened(directory, number)
+        if isinstance(chunk, Chunk):
+            return chunk
+        try:
+            return sections.whole(chunk)
+        except ValueError as error:
+            raise self.undecodable(number, error) from error
+
+    def undecodable(self, number: int, error: Exception) -> CorruptBlock:
+        """The error that says why a chunk cannot be decoded."""
+        return CorruptBlock(self, f"chunk {number} cannot be decoded: {error}")
+
+    def _opened(self, directory: Directory, number: int) -> Chunk | PagedChunk:
+        """A chunk from the cache or the file: one with pages as it is, any other decoded."""
         assert 0 <= number < len(directory.chunk_hashes)
         key = (self.row.name, number)
-        decoded = self._cache.get(key)
-        if decoded is None:
+        opened = self._cache.get(key)
+        if opened is None:
             with uncounted():
-                decoded = self._read_chunk(directory, number)
-            self._cache.put(key, decoded, decoded.nbytes)
-        return decoded
+                opened = self._open_chunk(directory, number)
+            self._cache.put(key, opened, opened.nbytes)
+        return opened
 
-    def _read_chunk(self, directory: Directory, number: int) -> Chunk:
+    def _open_chunk(self, directory: Directory, number: int) -> Chunk | PagedChunk:
         data = self._chunk_bytes(directory, number)
         runs = slice(*directory.chunk_runs[number : number + 2].tolist())
         try:
-            return sections.decode(data, directory.counts[runs].astype(np.int64), directory.earliest[runs])
+            return sections.opened(data, directory.counts[runs].astype(np.int64), directory.earliest[runs])
         except (ValueError, struct.error) as error:
-            raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
+            raise self.undecodable(number, error) from error
 
     def _between(self, directory: Directory, number: int, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
         """bool[runs of the chunk]: which runs have a time with start ≤ t ≤ end. The decoded times are not cached."""
@@ -234,7 +273,7 @@ class Block:
         try:
             return sections.between(data, counts, firsts, start_ms, end_ms)
         except (ValueError, struct.error) as error:
-            raise CorruptBlock(self, f"chunk {number} cannot be decoded: {error}") from error
+            raise self.undecodable(number, error) from error
 
     def _chunk_bytes(self, directory: Directory, number: int) -> bytes:
         at, end = directory.chunk_at[number : number + 2].tolist()
@@ -254,143 +293,3 @@ class Block:
         if len(data) != size or xxhash.xxh64_intdigest(data) != checksum:
             raise CorruptBlock(self, f"the checksum of its {what} is wrong")
         return data
-
-
-class BlockWriter:
-    """Writes one block's object. Until `publish` it is a draft, which the next start deletes."""
-
-    def __init__(self, objects: Objects, generation: int, cleaned: int = 0) -> None:
-        self._name = uuid4().hex
-        self._generation = generation
-        self._cleaned = cleaned
-        self._draft = objects.draft(self._name + SUFFIX)
-        self._ids: list[NDArray] = []
-        self._counts: list[NDArray] = []
-        self._samples: list[Chunk] = []
-        self._buffered = self._buffered_numbers = 0
-        self._columns: dict[str, list[NDArray]] = {name: [] for name in ("ids", "counts", "earliest", "latest")}
-        self._chunk_runs = [0]
-        self._chunk_at = [0]
-        self._chunk_hashes: list[int] = []
-
-    def add(
-        self,
-        ids: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        times_ms: NDArray[np.int64],
-        values: NDArray[np.float64],
-        start_timestamps_ms: NDArray[np.int64] | None = None,
-        histograms: HistogramBatch | None = None,
-    ) -> None:
-        """Append runs of samples: counts[i] ≥ 1 samples of series ids[i], one run after another, ascending in time.
-        Copies those rows of `histograms` that the values refer to, unless they are all. Raises OSError."""
-        assert len(ids) == len(counts) and len(times_ms) == len(values)
-        samples = Chunk(times_ms, values, start_timestamps_ms, histograms)
-        if histograms is not None:
-            samples = samples.samples(0, len(values))
-            self._buffered_numbers += int(samples.numbers().sum())
-        self._ids.append(ids)
-        self._counts.append(counts)
-        self._samples.append(samples)
-        self._buffered += len(times_ms)
-        if self._buffered >= CHUNK_SAMPLES or self._buffered_numbers >= CHUNK_NUMBERS:
-            self._flush(full_only=True)
-
-    def finish(self) -> BlockRow:
-        """Call `sync` and `publish`, and return the block's row."""
-        row = self.sync()
-        self.publish()
-        return row
-
-    def publish(self) -> None:
-        """Give the object its final name, which a row may then contain. The name is not durable yet: see
-        `Objects.sync_names`. Raises OSError."""
-        self._draft.publish()
-
-    def sync(self) -> BlockRow:
-        """Write the rest, and return the block's row. When this returns, the object's content is on disk. Raises
-        OSError."""
-        if self._buffered:
-            self._flush()
-        assert not self._buffered
-        columns = {name: np.concatenate(arrays) for name, arrays in self._columns.items()}
-        packed = encode_directory(
-            {
-                **columns,
-                "chunk_runs": np.array(self._chunk_runs, dtype=np.int64),
-                "chunk_at": np.array(self._chunk_at, dtype=np.int64),
-                "chunk_hashes": np.array(self._chunk_hashes, dtype=np.uint64),
-            }
-        )
-        self._draft.write(packed)
-        self._draft.finish()
-        at = self._chunk_at[-1]
-        return BlockRow(
-            name=self._name,
-            generation=self._generation,
-            earliest_ms=int(columns["earliest"].min()),
-            latest_ms=int(columns["latest"].max()),
-            series=len(np.unique(columns["ids"])),
-            samples=int(columns["counts"].sum(dtype=np.int64)),
-            size_bytes=at + len(packed),
-            directory_at=at,
-            directory_hash=xxhash.xxh64_intdigest(packed),
-            created_ms=int(time.time() * 1000),
-            cleaned=self._cleaned,
-        )
-
-    def abandon(self) -> None:
-        """Delete the object, finished or not."""
-        self._draft.abandon()
-
-    def _flush(self, *, full_only: bool = False) -> None:
-        """Write the buffered samples as chunks, and split runs where a chunk is full. Keep the samples after the last
-        full chunk if `full_only`."""
-        ids, counts, samples = np.concatenate(self._ids), np.concatenate(self._counts), joined(self._samples)
-        ends = np.cumsum(counts)
-        assert 0 < self._buffered == ends[-1] == len(samples.times_ms) == len(samples.values)
-        numbers = samples.numbers()
-        chunk_ends = _full_chunks(numbers)
-        if not full_only and chunk_ends[-1:] != [self._buffered]:
-            chunk_ends.append(self._buffered)
-        run_ends = np.union1d(ends, np.array(chunk_ends, np.int64))
-        run_ids = ids[np.searchsorted(ends, run_ends, side="left")]
-        lengths = np.diff(run_ends, prepend=0)
-        first = start = 0
-        for end in chunk_ends:
-            last = int(np.searchsorted(run_ends, end)) + 1
-            self._write_chunk(run_ids[first:last], lengths[first:last], samples.samples(start, end))
-            first, start = last, end
-        self._ids, self._counts, self._samples = (
-            [run_ids[first:]],
-            [lengths[first:]],
-            [samples.samples(start, ends[-1])],
-        )
-        self._buffered, self._buffered_numbers = int(ends[-1]) - start, int(numbers[start:].sum())
-
-    def _write_chunk(self, ids: NDArray, counts: NDArray, samples: Chunk) -> None:
-        assert 0 <= int(ids.min()) <= int(ids.max()) <= ID_MAX, "a permanent id that int32 would change"
-        data = sections.encode(counts, samples)
-        ends = np.cumsum(counts)
-        self._columns["ids"].append(ids.astype(np.int32))
-        self._columns["counts"].append(counts.astype(np.int32))
-        self._columns["earliest"].append(samples.times_ms[ends - counts])
-        self._columns["latest"].append(samples.times_ms[ends - 1])
-        self._chunk_runs.append(self._chunk_runs[-1] + len(ids))
-        self._chunk_at.append(self._chunk_at[-1] + len(data))
-        self._chunk_hashes.append(xxhash.xxh64_intdigest(data))
-        self._draft.write(data)
-
-
-def _full_chunks(numbers: NDArray[np.int64]) -> list[int]:
-    """Where the full chunks of these samples end: with CHUNK_SAMPLES samples, or with CHUNK_NUMBERS numbers of
-    histograms. `numbers`, int64[n]: how many each sample has."""
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(numbers)))
-    ends, start = list[int](), 0
-    while True:
-        full = int(np.searchsorted(before, before[start] + CHUNK_NUMBERS))
-        end = min(start + CHUNK_SAMPLES, full)
-        if end >= len(before):
-            return ends
-        ends.append(end)
-        start = end

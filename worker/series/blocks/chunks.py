@@ -1,262 +1,170 @@
-"""A chunk: about 65,000 samples of neighbouring series, compressed.
+"""A chunk: about 65,536 samples of neighbouring series, compressed in pages that can be decoded on their own.
 
-Times are differences from the first time of their run. A run with the same times as the run before it (a series of the
-same target) takes one bit. A run of equal values is stored as a single value. The other values are compressed by pcodec
-(https://github.com/pcodec/pcodec), which finds deltas and common factors itself. Runs of whole numbers are compressed
-as integers, apart from the others, and each long run on its own, since similar samples are mostly those of one series.
-All values are exact to the last bit, including the payloads of NaNs.
+A page has some 8,192 samples: those of several short runs, or of one long run. Of each run the chunk has a few numbers:
+the rules of its times and of its values (`integer_runs`). What these rules leave over of all runs of a page is
+compressed together (`compression`). A run with the same times as the run before it in its page has no rule for them.
+Values that are not whole numbers are compressed as doubles, and if a run has only one such value, it is stored once.
+All values are exact to the last bit.
+
+Chunks of version 1 are read by `chunks_v1`, those of version 3 by `paged_chunk`. Version 2 is that of `sections`.
 """
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
-from pcodec import ChunkConfig, standalone
+from pcodec import ChunkConfig, DeltaSpec, ModeSpec
 
+from shared.histograms.batch import INTS, Ints
 from shared.kernels import kernel
+from worker.series.blocks import chunks_v1
+from worker.series.blocks.chunk_layout import (
+    CONSTANT,
+    FLOATS,
+    HEADER,
+    PAGE_NUMBERS,
+    SAME,
+    STREAMS,
+    TIMES_WALK,
+    VALUES_SHIFT,
+    VALUES_WALK,
+    VERSION,
+)
+from worker.series.blocks.compression import compressed
+from worker.series.blocks.integer_runs import NARROW, WIDE, fold
+from worker.series.blocks.paged_chunk import Flags, PagedChunk
 
 CHUNK_SAMPLES = 65_536
-"""Long enough for pcodec's statistics (a header is about 30 bytes), short enough to decode in a millisecond."""
-ALONE_SAMPLES = 2048
-"""A run of at least this many samples is compressed on its own, which takes less space where neighbours differ (a fifth
-less for an hour of node_exporter, scraped every second). Shorter runs are compressed together. On their own, runs of
-480 samples would be written at a third of the speed and read at six tenths of it, and would take more space where
-neighbours are alike. This number is part of the format: a reader uses it to find the runs."""
-
-_HEADER = struct.Struct("<BBHIIIII")
-"""Version, whether the constants are integers, zero; the bytes of the times, of the constants, of the runs that are
-together as integers, and of those that are together as doubles; the number of times."""
-_VERSION = 1
+"""What is read from the disk, and checked, at once."""
+PAGE_SAMPLES = 8192
+"""Enough that the header of a compressed array (some 40 bytes, and 3 µs to read) costs little, and few enough that
+reading one series of a page costs little more than the series."""
+RUN_SAMPLES_MAX = PAGE_SAMPLES
+"""Writers cut longer runs, so that the directory tells which parts of a series a range of time needs."""
+_NARROW_CONFIG = ChunkConfig(compression_level=6, delta_spec=DeltaSpec.no_op(), mode_spec=ModeSpec.classic())
+"""Rests are differences already. Level 8 would take 0.5 % less space, and a sixth more time to decode."""
 _CONFIG = ChunkConfig()
 
-_INTS = types.Array(types.int64, 1, "C")
-_INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
 _FLAGS = types.Array(types.boolean, 1, "C")
 
-Flags = NDArray[np.bool_]
 
-
-@kernel(types.int64(_INTS_IN, _INTS_IN, _FLAGS, _INTS))
-def _fold(times: np.ndarray, bounds: np.ndarray, same: np.ndarray, since: np.ndarray) -> int:
-    """same[r]: whether run r, times[bounds[r]:bounds[r + 1]], has the same times as the run before it. For every other
-    run, the differences of its later times from its first one go to `since`. Returns the number of differences. They
-    may wrap around."""
-    out = 0
-    for r in range(len(same)):
-        a, b = bounds[r], bounds[r + 1]
-        same[r] = False
-        if r > 0 and b - a == a - bounds[r - 1]:
-            before = bounds[r - 1]
-            alike = True
-            for j in range(b - a):
-                if times[a + j] != times[before + j]:
-                    alike = False
-                    break
-            same[r] = alike
-        if same[r]:
-            continue
-        for j in range(a + 1, b):
-            since[out] = times[j] - times[a]
-            out += 1
-    return out
-
-
-@kernel(types.void(_INTS_IN, _INTS_IN, _INTS_IN, _FLAGS, _INTS))
-def _unfold(since: np.ndarray, firsts: np.ndarray, bounds: np.ndarray, same: np.ndarray, times: np.ndarray) -> None:
-    """Inverse of `_fold`: fills `times`. firsts[r] is the first time of run r."""
-    at = 0
-    for r in range(len(same)):
-        a, b = bounds[r], bounds[r + 1]
-        times[a] = firsts[r]
-        if same[r]:
-            before = bounds[r - 1]
-            for j in range(1, b - a):
-                times[a + j] = times[before + j]
-            continue
-        for j in range(a + 1, b):
-            times[j] = firsts[r] + since[at]
-            at += 1
-
-
-@kernel(types.void(_INTS_IN, _INTS_IN, _INTS_IN, _FLAGS, types.int64, types.int64, _FLAGS))
-def _seek(
-    since: np.ndarray,
-    firsts: np.ndarray,
-    bounds: np.ndarray,
-    same: np.ndarray,
-    start_ms: int,
-    end_ms: int,
-    inside: np.ndarray,
-) -> None:
-    """inside[r]: whether run r, as `_fold` encoded it, has a time with start ≤ t ≤ end. Times ascend within a run, so a
-    run takes a binary search; a run with the same times as the run before takes that run's result."""
-    at = 0
-    for r in range(len(same)):
-        if same[r]:
-            inside[r] = inside[r - 1]
-            continue
-        low, high = at, at + bounds[r + 1] - bounds[r] - 1
-        at = high
-        if firsts[r] >= start_ms:
-            inside[r] = firsts[r] <= end_ms
-            continue
-        while low < high:
-            middle = (low + high) >> 1
-            if firsts[r] + since[middle] < start_ms:
-                low = middle + 1
-            else:
-                high = middle
-        inside[r] = low < at and firsts[r] + since[low] <= end_ms
-
-
-def encode(counts: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> bytes:
+def encode(counts: Ints, times_ms: Ints, values: NDArray[np.float64]) -> bytes:
     """Encode runs of counts[r] ≥ 1 samples, one after another, with times ascending within each run."""
     assert len(counts) and int(counts.min()) >= 1, "a chunk has runs, and each run has samples"
     assert times_ms.dtype == np.int64 and values.dtype == np.float64
     bounds = np.concatenate(([0], np.cumsum(counts)))
     assert int(bounds[-1]) == len(times_ms) == len(values)
-    same, since = np.zeros(len(counts), dtype=np.bool_), np.empty(len(times_ms), dtype=np.int64)
-    used = int(_fold(times_ms, bounds, same, since))
-    assert used <= len(times_ms) - len(counts), "the first time of a run is in the directory"
+    times_ms, values = np.ascontiguousarray(times_ms), np.ascontiguousarray(values)
+    page_ends = _page_ends(counts)
+    same = np.empty(len(counts), dtype=np.bool_)
+    _mark_same(times_ms, bounds, np.repeat(np.arange(len(page_ends)), np.diff(page_ends, prepend=0)), same)
+    of_times = _Rules(times_ms, bounds, same, are_times=True)
+    of_times.kinds[same] = SAME
+
     starts = bounds[:-1]
     bits = values.view(np.int64)
-    constant = np.logical_and.reduceat(bits == np.repeat(bits[starts], counts), starts)
     numbers, exact = _integers(values)
     whole = np.logical_and.reduceat(exact, starts)
-    alone = ~constant & (counts >= ALONE_SAMPLES)
-    together = ~constant & ~alone
-    whole_constants = bool(whole[constant].all())
-    of_constants = starts[constant]
-    parts = [
-        compressed(since[:used]),
-        compressed((numbers if whole_constants else values)[of_constants]),
-        compressed(numbers[np.repeat(together & whole, counts)]),
-        compressed(values[np.repeat(together & ~whole, counts)]),
+    constant = ~whole & np.logical_and.reduceat(bits == np.repeat(bits[starts], counts), starts)
+    of_values = _Rules(numbers, bounds, ~whole, are_times=False)
+    of_values.kinds[~whole] = FLOATS
+    of_values.kinds[constant] = CONSTANT
+
+    kinds = of_times.kinds + TIMES_WALK * of_times.walks
+    kinds += (of_values.kinds + VALUES_WALK * of_values.walks) << VALUES_SHIFT
+    columns = [
+        compressed(kinds.astype(np.uint16)),
+        compressed(of_times.slopes[~same]),
+        compressed(of_values.bases[whole]),
+        compressed(of_values.slopes[whole]),
+        compressed(values[starts[constant]]),
     ]
+    floats = values[np.repeat(of_values.kinds == FLOATS, counts)]
     streams = [
-        compressed((numbers if whole[r] else values)[bounds[r] : bounds[r + 1]]) for r in np.flatnonzero(alone).tolist()
+        *_by_page(of_times.narrow, of_times.kinds == NARROW, counts, page_ends),
+        *_by_page(of_times.wide, of_times.kinds == WIDE, counts, page_ends),
+        *_by_page(of_values.narrow, of_values.kinds == NARROW, counts, page_ends),
+        *_by_page(of_values.wide, of_values.kinds == WIDE, counts, page_ends),
+        *_by_page(floats, of_values.kinds == FLOATS, counts, page_ends),
     ]
-    header = _HEADER.pack(_VERSION, whole_constants, 0, *map(len, parts), used)
-    flags = [np.packbits(flag).tobytes() for flag in (same, constant, whole)]
-    lengths = np.array([len(stream) for stream in streams], dtype="<u4").tobytes()
-    return b"".join((header, *flags, lengths, *parts, *streams))
+    pages = len(page_ends)
+    table = np.empty((pages, PAGE_NUMBERS), dtype="<u4")
+    table[:, 0] = page_ends
+    table[:, 1:] = np.array([len(stream) for stream in streams]).reshape(len(STREAMS), pages).T
+    by_page = [streams[kind * pages + page] for page in range(pages) for kind in range(len(STREAMS))]
+    header = HEADER.pack(VERSION, 0, 0, pages, *map(len, columns))
+    return b"".join((header, table.tobytes(), *columns, *by_page))
 
 
-def decode(
-    data: bytes, counts: NDArray[np.int64], firsts: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def decode(data: bytes, counts: Ints, firsts: Ints) -> tuple[Ints, NDArray[np.float64]]:
     """(times_ms int64[n], values float64[n]) of a chunk whose checksum is right. `counts` and `firsts`, int64[runs],
     are the lengths and the first times of its runs. Raises ValueError or struct.error if the bytes are not a valid
     chunk."""
-    head = _head(data, counts)
-    constant, whole, at = head.constant, head.whole, head.end
-    alone = ~constant & (counts >= ALONE_SAMPLES)
-    together = ~constant & ~alone
-    runs = np.flatnonzero(alone).tolist()
-    lengths = np.frombuffer(data, dtype="<u4", count=len(runs), offset=at).tolist()
-    at += 4 * len(runs)
-    ends = np.cumsum([at, *head.sizes, *lengths]).tolist()
-    pieces = [data[start:end] for start, end in pairwise(ends)]
-
-    bounds = np.concatenate(([0], np.cumsum(counts)))
-    n = int(bounds[-1])
-    since, times = np.empty(head.used, dtype=np.int64), np.empty(n, dtype=np.int64)
-    fill(pieces[0], since)
-    _unfold(since, np.ascontiguousarray(firsts), bounds, head.same, times)
-
-    values = np.empty(n, dtype=np.float64)
-    constants = _decompressed(pieces[1], int(constant.sum()), head.whole_constants)
-    values[np.repeat(constant, counts)] = np.repeat(constants, counts[constant])
-    for piece, runs_in_piece, are_whole in ((pieces[2], together & whole, True), (pieces[3], together & ~whole, False)):
-        if runs_in_piece.any():
-            samples_in_piece = np.repeat(runs_in_piece, counts)
-            values[samples_in_piece] = _decompressed(piece, int(counts[runs_in_piece].sum()), are_whole)
-    for piece, run in zip(pieces[4:], runs, strict=True):
-        values[bounds[run] : bounds[run + 1]] = _decompressed(piece, int(counts[run]), bool(whole[run]))
-    return times, values
+    if not is_paged(data):
+        return chunks_v1.decode(data, counts, firsts)
+    return PagedChunk(data, counts, firsts).whole()
 
 
-def between(data: bytes, counts: NDArray[np.int64], firsts: NDArray[np.int64], start_ms: int, end_ms: int) -> Flags:
+def between(data: bytes, counts: Ints, firsts: Ints, start_ms: int, end_ms: int) -> Flags:
     """bool[runs]: which runs of the chunk have a time with start ≤ t ≤ end. Decompresses only the times. Raises
     ValueError or struct.error as `decode` does."""
-    inside = np.zeros(len(counts), dtype=np.bool_)
-    bounds = np.concatenate(([0], np.cumsum(counts)))
-    head = _head(data, counts)
-    at = head.end + 4 * int((~head.constant & (counts >= ALONE_SAMPLES)).sum())
-    since = np.empty(head.used, dtype=np.int64)
-    fill(data[at : at + head.sizes[0]], since)
-    _seek(since, np.ascontiguousarray(firsts), bounds, head.same, start_ms, end_ms, inside)
-    return inside
+    if not is_paged(data):
+        return chunks_v1.between(data, counts, firsts, start_ms, end_ms)
+    return PagedChunk(data, counts, firsts).between(start_ms, end_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """What precedes the compressed numbers of a chunk, up to the byte `end`; see `_HEADER`. `same`, `constant` and
-    `whole`, bool[runs]: which runs have the times of the run before, a single value, and whole numbers."""
-
-    whole_constants: bool
-    sizes: list[int]
-    used: int
-    same: Flags
-    constant: Flags
-    whole: Flags
-    end: int
+def is_paged(data: bytes) -> bool:
+    """Whether the chunk has pages, as all have that this release writes."""
+    return data[:1] == bytes([VERSION])
 
 
-def _head(data: bytes, counts: NDArray[np.int64]) -> _Head:
-    """Raises ValueError or struct.error if it is not the head of a chunk with such runs. The kernels read within their
-    arrays for every head that this accepts."""
-    version, whole_constants, _, *sizes, used = _HEADER.unpack_from(data)
-    if version != _VERSION:
-        raise ValueError(f"chunk version {version} is not known to this release")
-    flag_bytes = (len(counts) + 7) // 8
-    flags = np.frombuffer(data, dtype=np.uint8, count=3 * flag_bytes, offset=_HEADER.size).reshape(3, flag_bytes)
-    same, constant, whole = np.unpackbits(flags, axis=1, count=len(counts)).astype(np.bool_)
-    if same[0] or (same[1:] & (counts[1:] != counts[:-1])).any():
-        raise ValueError("it has a run with the times of the run before it, which has another number of samples")
-    if used != int((counts[~same] - 1).sum()):
-        raise ValueError(f"it has {used} times, which is not the number that its runs have")
-    return _Head(bool(whole_constants), sizes, used, same, constant, whole, _HEADER.size + 3 * flag_bytes)
+class _Rules:
+    """The rules of the runs that are not `skipped`, and what these leave over."""
+
+    def __init__(self, numbers: Ints, bounds: Ints, skipped: Flags, *, are_times: bool) -> None:
+        runs, size = len(skipped), len(numbers)
+        self.kinds, self.walks = np.zeros(runs, np.int64), np.zeros(runs, np.bool_)
+        self.bases, self.slopes = np.zeros(runs, np.int64), np.zeros(runs, np.int64)
+        self.narrow, self.wide = np.empty(size, np.int16), np.empty(size, np.int64)
+        fold(
+            numbers, bounds, skipped, are_times, self.kinds, self.walks, self.bases, self.slopes, self.narrow, self.wide
+        )
 
 
-def compressed(numbers: NDArray) -> bytes:
-    return standalone.simple_compress(np.ascontiguousarray(numbers), _CONFIG) if len(numbers) else b""
+def _page_ends(counts: Ints) -> list[int]:
+    """Where the runs of each page end. A run that no longer fits in a page begins the next one."""
+    before = np.concatenate(([0], np.cumsum(counts)))
+    ends, first = list[int](), 0
+    while first < len(counts):
+        first = max(first + 1, int(np.searchsorted(before, before[first] + PAGE_SAMPLES, side="right")) - 1)
+        ends.append(first)
+    return ends
 
 
-def _decompressed(data: bytes, count: int, whole: bool) -> NDArray:
-    out = np.empty(count, dtype=np.int64 if whole else np.float64)
-    fill(data, out)
-    return out
+def _by_page(numbers: NDArray, has_some: Flags, counts: Ints, page_ends: list[int]) -> list[bytes]:
+    """The numbers of each page, compressed. `has_some`, bool[runs]: the runs that have one for each sample."""
+    ends = np.concatenate(([0], np.cumsum(np.where(has_some, counts, 0))))[[0, *page_ends]].tolist()
+    config = _NARROW_CONFIG if numbers.dtype == np.int16 else _CONFIG
+    return [compressed(numbers[begin:end], config) for begin, end in pairwise(ends)]
 
 
-def fill(data: bytes, out: NDArray) -> None:
-    """Decompress into the whole of `out`. Raises ValueError if the data does not fit it."""
-    if not len(out):
-        return
-    count = decompressed_into(data, out)
-    if count != len(out):
-        raise ValueError(f"it has {count} of {len(out)} numbers")
+@kernel(types.void(INTS, INTS, INTS, _FLAGS), allocates=False)
+def _mark_same(times: Ints, bounds: Ints, page_of: Ints, same: Flags) -> None:
+    """same[r]: whether run r has the same times as the run before it, and is in the same page."""
+    same[0] = False
+    for r in range(1, len(same)):
+        begin, before = bounds[r], bounds[r - 1]
+        differs = (page_of[r] ^ page_of[r - 1]) | ((bounds[r + 1] - begin) ^ (begin - before))
+        if differs == 0:
+            for i in range(begin - before):
+                differs |= times[begin + i] ^ times[before + i]
+        same[r] = differs == 0
 
 
-def decompressed_into(data: bytes, out: NDArray) -> int:
-    """Decompress to the beginning of `out`; returns how many numbers there are. Unlike pcodec's function that makes the
-    array, this takes no more memory than `out` has: 4 KB can say that they are 5 billion numbers. Raises ValueError if
-    they are more than `out` holds, are of another type, or cannot be decompressed."""
-    try:
-        progress = standalone.simple_decompress_into(data, out)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"pcodec: {error}") from error
-    if not progress.finished:
-        raise ValueError(f"pcodec: there are more than {len(out)} numbers")
-    return int(progress.n_processed)
-
-
-def _integers(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], Flags]:
+def _integers(values: NDArray[np.float64]) -> tuple[Ints, Flags]:
     """(int64[n], the values as integers; bool[n], which of these convert back to the same bits, so neither −0 nor
     NaN)."""
     with np.errstate(invalid="ignore"):

@@ -9,7 +9,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from pcodec import ChunkConfig, standalone
 
-from worker.series.blocks.chunks import CHUNK_SAMPLES, decompressed_into
+from worker.series.blocks.chunks import CHUNK_SAMPLES
+from worker.series.blocks.compression import decompressed_into
+
+ID_MAX = int(np.iinfo(np.int32).max)
+"""The directory has ids as int32."""
 
 
 @dataclass(frozen=True, slots=True)

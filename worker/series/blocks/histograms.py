@@ -37,7 +37,7 @@ from shared.histograms.batch import (
 from shared.histograms.interning import with_distinct_layouts
 from shared.histograms.schemas import CUSTOM, SCHEMA_MAX, SCHEMA_MIN
 from shared.kernels import inlined, kernel
-from worker.series.blocks.chunks import compressed, decompressed_into
+from worker.series.blocks.compression import compressed, decompressed_into
 
 CHUNK_NUMBERS = 1 << 18
 """A chunk is full with so many numbers of histograms: 2 MiB, which are decoded in about a millisecond."""

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.promql.model import Samples
-from worker.series.blocks.block import ID_MAX, Block
+from worker.series.blocks.block import Block
+from worker.series.blocks.directory import ID_MAX
 from worker.series.head import Head
-from worker.series.pieces import Piece
+from worker.series.pieces import Part, Piece
 
 Ids = NDArray[np.int64]
 
@@ -142,14 +143,14 @@ class Layers:
         if not len(ids):
             return has_samples
         for piece in self._slab_pieces(ids, permanent, start_ms, end_ms):
-            has_samples[piece.rows[piece.ends > piece.starts]] = True
+            has_samples[piece.rows[piece.counts > 0]] = True
         if self.frozen is not None:
             in_frozen = self.frozen.having if exactly else self.frozen.overlapping
             known = np.flatnonzero(ids < self.frozen.series)
             known = known[in_frozen(ids[known], start_ms, end_ms)]
             if any(stone.applies(self.frozen_generation, start_ms, end_ms) for stone in self.tombstones):
                 for piece in self._frozen_pieces(ids[known], permanent[known], start_ms, end_ms):
-                    has_samples[known[piece.rows[piece.ends > piece.starts]]] = True
+                    has_samples[known[piece.rows[piece.counts > 0]]] = True
             else:
                 has_samples[known] = True
         return has_samples
@@ -171,7 +172,7 @@ class Layers:
             batch = affected[first : first + SERIES_PER_CHECK]
             pieces = block.pieces(permanent[batch], start_ms, end_ms)
             for piece in self._without_deleted(pieces, block.row.deletions_from, permanent[batch], start_ms, end_ms):
-                has_samples[batch[piece.rows[piece.ends > piece.starts]]] = True
+                has_samples[batch[piece.rows[piece.counts > 0]]] = True
         return has_samples
 
     def may_have(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> NDArray[np.bool_]:
@@ -191,37 +192,37 @@ class Layers:
                 has_samples[open_ids] = block.may_have(open_permanent, start_ms, end_ms, deletions)
         return has_samples
 
-    def pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
+    def pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Part]:
         """The samples with start ≤ t ≤ end of series `ids` (their numbers in memory; `permanent`: the permanent ids of
         the same series). Among equal times, a later piece replaces an earlier one. Raises CorruptBlock, Unavailable."""
-        pieces: list[Piece] = []
+        pieces: list[Part] = []
         for block in self.blocks:
             if block.overlaps(start_ms, end_ms):
                 block_pieces = block.pieces(permanent, start_ms, end_ms)
                 pieces += self._without_deleted(block_pieces, block.row.deletions_from, permanent, start_ms, end_ms)
         return pieces + self.unsealed(ids, permanent, start_ms, end_ms)
 
-    def unsealed(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
+    def unsealed(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Part]:
         """As `pieces`, but of the slab and the frozen head only."""
         slab = self._slab_pieces(ids, permanent, start_ms, end_ms)
         return slab + self._frozen_pieces(ids, permanent, start_ms, end_ms)
 
-    def _slab_pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
+    def _slab_pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Part]:
         if self.slab is None:
             return []
-        piece = self.slab.piece(ids).clipped(start_ms, end_ms)
-        return self._without_deleted([piece], self.slab_generation, permanent, start_ms, end_ms)
+        pieces: list[Part] = [self.slab.piece(ids).clipped(start_ms, end_ms)]
+        return self._without_deleted(pieces, self.slab_generation, permanent, start_ms, end_ms)
 
-    def _frozen_pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Piece]:
+    def _frozen_pieces(self, ids: Ids, permanent: Ids, start_ms: int, end_ms: int) -> list[Part]:
         if self.frozen is None:
             return []
         rows = np.flatnonzero(ids < self.frozen.series)
-        piece = Piece.of(self.frozen.read(ids[rows], start_ms, end_ms), rows)
-        return self._without_deleted([piece], self.frozen_generation, permanent, start_ms, end_ms)
+        pieces: list[Part] = [Piece.of(self.frozen.read(ids[rows], start_ms, end_ms), rows)]
+        return self._without_deleted(pieces, self.frozen_generation, permanent, start_ms, end_ms)
 
     def _without_deleted(
-        self, pieces: list[Piece], generation: int, permanent: Ids, start_ms: int, end_ms: int
-    ) -> list[Piece]:
+        self, pieces: list[Part], generation: int, permanent: Ids, start_ms: int, end_ms: int
+    ) -> list[Part]:
         """The pieces of a layer of this generation without the samples that tombstones delete."""
         for tombstone in self.tombstones:
             if pieces and tombstone.applies(generation, start_ms, end_ms):

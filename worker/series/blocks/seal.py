@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from shared.histograms.references import used_only
 from shared.promql.model import Samples
-from worker.series.blocks.block import BlockRow, BlockWriter
+from worker.series.blocks.block import BlockRow
 from worker.series.blocks.chunks import CHUNK_SAMPLES
 from worker.series.blocks.histograms import CHUNK_NUMBERS
 from worker.series.blocks.layers import Slab
+from worker.series.blocks.writer import BlockWriter
 from worker.series.pieces import Piece, join
 from worker.storage.faces import Objects
 

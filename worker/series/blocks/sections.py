@@ -32,7 +32,8 @@ from shared.histograms.references import (
 )
 from shared.kernels import kernel
 from worker.series.blocks import chunks, histograms
-from worker.series.blocks.chunks import Flags, compressed, fill
+from worker.series.blocks.compression import compressed, fill
+from worker.series.blocks.paged_chunk import Flags, PagedChunk
 
 _HEADER = struct.Struct("<BBHIII")
 """Version, two zeros; the bytes of the chunk of times and values, of the start times and of the histograms. A section
@@ -114,9 +115,14 @@ def encode(counts: Ints, chunk: Chunk) -> bytes:
     return b"".join((_HEADER.pack(_VERSION, 0, 0, len(data), *map(len, sections)), data, *sections))
 
 
+def opened(data: bytes, counts: Ints, firsts: Ints) -> Chunk | PagedChunk:
+    """A chunk whose checksum is right, decoded unless it has pages. `counts` and `firsts`, int64[runs], are the lengths
+    and the first times of its runs. Raises ValueError or struct.error if the bytes are not a valid chunk."""
+    return PagedChunk(data, counts, firsts) if chunks.is_paged(data) else decode(data, counts, firsts)
+
+
 def decode(data: bytes, counts: Ints, firsts: Ints) -> Chunk:
-    """The samples of a chunk whose checksum is right. `counts` and `firsts`, int64[runs], are the lengths and the first
-    times of its runs. Raises ValueError or struct.error if the bytes are not a valid chunk."""
+    """The samples of a chunk whose checksum is right. Raises as `opened` does."""
     body, start_section, histogram_section = _split(data)
     times_ms, values = chunks.decode(body, counts, firsts)
     batch = None
@@ -125,9 +131,23 @@ def decode(data: bytes, counts: Ints, firsts: Ints) -> Chunk:
         rows = int(np.count_nonzero(is_histogram))
         batch = histograms.decode(histogram_section, rows)
         values[is_histogram] = references(np.arange(rows))
-    else:
-        values = without_references(values)  # a float that was written before references had these bits
     start_times = _decode_start_times(start_section, counts, times_ms) if start_section else None
+    return _read_only(times_ms, values, start_times, batch)
+
+
+def whole(chunk: PagedChunk) -> Chunk:
+    """All samples of a chunk with pages. Raises ValueError if they cannot be decoded."""
+    return _read_only(*chunk.whole())
+
+
+def _read_only(
+    times_ms: Ints,
+    values: NDArray[np.float64],
+    start_times: Ints | None = None,
+    batch: HistogramBatch | None = None,
+) -> Chunk:
+    if batch is None:
+        values = without_references(values)  # a float that was written before references had these bits
     for array in (times_ms, values, *(() if start_times is None else (start_times,))):
         array.flags.writeable = False
     return Chunk(times_ms, values, start_times, batch)

@@ -1,0 +1,301 @@
+"""Reads chunks with pages: some runs of one, straight into the arrays where their samples are wanted."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from shared.histograms.batch import INTS, Ints
+from shared.histograms.references import refers
+from shared.kernels import kernel
+from worker.series.blocks.chunk_layout import (
+    CONSTANT,
+    FLOATS,
+    HEADER,
+    KINDS_MAX,
+    PAGE_NUMBERS,
+    SAME,
+    STREAMS,
+    TIMES_KIND,
+    TIMES_STREAMS,
+    TIMES_WALK,
+    VALUES_KIND,
+    VALUES_SHIFT,
+    VALUES_WALK,
+    VERSION,
+)
+from worker.series.blocks.compression import fill
+from worker.series.blocks.integer_runs import EXACT, NARROW, WIDE
+
+Flags = NDArray[np.bool_]
+
+_T_KIND, _T_WALK, _T_SLOPE, _T_AT, _V_KIND, _V_WALK, _V_BASE, _V_SLOPE, _V_AT = range(9)
+"""Columns of the table of runs. `AT`: where the numbers of the run begin among those of its kind. The base of a run of
+one value that is not whole has its bits."""
+_COLUMNS = 9
+_NAN_BITS = 0x7FF8000000000000
+
+_FLAGS = types.Array(types.boolean, 1, "C")
+_TABLE = types.Array(types.int64, 2, "C")
+_TABLE_IN = types.Array(types.int64, 2, "C", readonly=True)
+_NARROW_IN = types.Array(types.int16, 1, "C", readonly=True)
+
+
+class PagedChunk:
+    """A chunk whose checksum is right, with the numbers of its runs decoded and its pages as they are. `counts` and
+    `firsts`, int64[runs]: the lengths and the first times of its runs. Raises ValueError or struct.error if the bytes
+    are not such a chunk; reading may raise ValueError, too."""
+
+    def __init__(self, data: bytes, counts: Ints, firsts: Ints) -> None:
+        version, _, _, pages, *sizes = HEADER.unpack_from(data)
+        if version != VERSION:
+            raise ValueError(f"chunk version {version} is not known to this release")
+        self._data = data
+        self._counts, self._firsts = np.ascontiguousarray(counts), np.ascontiguousarray(firsts)
+        table = np.frombuffer(data, "<u4", pages * PAGE_NUMBERS, HEADER.size).reshape(pages, PAGE_NUMBERS)
+        table = table.astype(np.int64)
+        self._page_ends = np.ascontiguousarray(table[:, 0])
+        if not pages or self._page_ends[-1] != len(counts) or (np.diff(self._page_ends, prepend=0) < 1).any():
+            raise ValueError(f"its pages do not share its {len(counts)} runs")
+        begin = HEADER.size + 4 * table.size
+        ends = list(accumulate(sizes, initial=begin))
+        ends += (ends[-1] + np.cumsum(table[:, 1:])).tolist()
+        if ends[-1] != len(data):
+            raise ValueError(f"its arrays end at byte {ends[-1]} of {len(data)}")
+        self._table, self._before = self._rules([data[at:end] for at, end in pairwise(ends[: len(sizes) + 1])])
+        if ((table[:, 1:] > 0) != (np.diff(self._before, axis=0) > 0)).any():
+            raise ValueError("a page lacks an array, or has one without numbers")
+        self._stream_at = np.array(ends[len(sizes) :])
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self._counts, self._firsts, self._page_ends, self._table, self._before, self._stream_at)
+        return len(self._data) + sum(array.nbytes for array in arrays)
+
+    def _rules(self, columns: list[bytes]) -> tuple[Ints, Ints]:
+        """(int64[runs, _COLUMNS], the table of runs; int64[pages + 1, streams], how many numbers each stream has before
+        each page)."""
+        runs = len(self._counts)
+        kinds = np.empty(runs, np.uint16)
+        fill(columns[0], kinds)
+        times, of_values = kinds & TIMES_KIND, kinds >> VALUES_SHIFT & VALUES_KIND
+        whole = of_values <= WIDE
+        if int(kinds.max()) >= KINDS_MAX or int(of_values.max()) > FLOATS:
+            raise ValueError("it has runs of a kind that is not known to this release")
+        numbers = [
+            np.empty(int(np.count_nonzero(which)), dtype)
+            for which, dtype in (
+                (times != SAME, np.int64), (whole, np.int64), (whole, np.int64), (of_values == CONSTANT, np.float64)
+            )
+        ]  # fmt: skip
+        for data, out in zip(columns[1:], numbers, strict=True):
+            if not len(out) and data:
+                raise ValueError("it has numbers of no run")
+            fill(data, out)
+        slopes, bases, value_slopes, constants = numbers
+        table = np.empty((runs, _COLUMNS), np.int64)
+        before = np.zeros((len(self._page_ends) + 1, len(STREAMS)), np.int64)
+        if not _survey(
+            kinds.astype(np.int64), self._counts, self._page_ends, slopes, bases, value_slopes,
+            constants.view(np.int64), table, before,
+        ):  # fmt: skip
+            raise ValueError("it has a run with the times of the run before it, which has another number of samples")
+        return table, before
+
+    def counts(self, runs: Ints) -> Ints:
+        """int64[k]: how many samples these runs have."""
+        return self._counts[runs]
+
+    def read(
+        self, runs: Ints, at: Ints, times_ms: Ints, values: NDArray[np.float64], *, keeps_references: bool = False
+    ) -> None:
+        """Write the samples of these runs, ascending, to the arrays, those of runs[i] from at[i] on. NaNs with the bits
+        of references to histograms become ordinary ones unless `keeps_references`."""
+        streams = self._decompressed(runs, len(STREAMS))
+        _write_times(runs, at, self._counts, self._firsts, self._table, *streams[:TIMES_STREAMS], times_ms)
+        stored, bits = streams[TIMES_STREAMS:], values.view(np.int64)
+        _write_values(runs, at, self._counts, self._table, *stored, keeps_references, bits, values)
+
+    def whole(self) -> tuple[Ints, NDArray[np.float64]]:
+        """(times_ms int64[n], values float64[n]) of all runs, with values that look like references as they are."""
+        at = np.cumsum(self._counts) - self._counts
+        samples = int(self._counts.sum())
+        times_ms, values = np.empty(samples, np.int64), np.empty(samples)
+        self.read(np.arange(len(at)), at, times_ms, values, keeps_references=True)
+        return times_ms, values
+
+    def between(self, start_ms: int, end_ms: int) -> Flags:
+        """bool[runs]: which runs have a time with start ≤ t ≤ end."""
+        runs = np.arange(len(self._counts))
+        inside = np.zeros(len(runs), np.bool_)
+        at = np.cumsum(self._counts) - self._counts
+        times_ms = np.empty(int(self._counts.sum()), np.int64)
+        streams = self._decompressed(runs, TIMES_STREAMS)
+        _write_times(runs, at, self._counts, self._firsts, self._table, *streams, times_ms)
+        _seek(times_ms, at, self._counts, start_ms, end_ms, inside)
+        return inside
+
+    def _decompressed(self, runs: Ints, kinds: int) -> list[NDArray]:
+        """The first `kinds` streams of the chunk, filled in the pages of these runs."""
+        is_wanted = np.zeros(len(self._page_ends), np.bool_)
+        is_wanted[np.searchsorted(self._page_ends, runs, side="right")] = True
+        streams: list[NDArray] = [
+            np.empty(size, dtype) for size, dtype in zip(self._before[-1, :kinds].tolist(), STREAMS, strict=False)
+        ]
+        for page in np.flatnonzero(is_wanted).tolist():
+            first = page * len(STREAMS)
+            ends = self._stream_at[first : first + kinds + 1].tolist()
+            begins, stops = self._before[page].tolist(), self._before[page + 1].tolist()
+            for kind in range(kinds):
+                if begins[kind] < stops[kind]:
+                    fill(self._data[ends[kind] : ends[kind + 1]], streams[kind][begins[kind] : stops[kind]])
+        return streams
+
+
+@kernel(types.boolean(INTS, INTS, INTS, INTS, INTS, INTS, INTS, _TABLE, _TABLE), allocates=False)
+def _survey(
+    kinds: Ints,
+    counts: Ints,
+    page_ends: Ints,
+    slopes: Ints,
+    bases: Ints,
+    value_slopes: Ints,
+    constants: Ints,
+    table: Ints,
+    before: Ints,
+) -> bool:
+    """Fill the table of runs, and what is before each page. False if a run has the times of a run that is not in its
+    page, or has another length. The arrays of numbers have as many as `kinds` says."""
+    in_slopes = in_bases = in_constants = run = 0
+    for page in range(len(page_ends)):
+        for stream in range(before.shape[1]):
+            before[page + 1, stream] = before[page, stream]
+        first = run
+        while run < page_ends[page]:
+            own, count, kind = table[run], counts[run], kinds[run] & TIMES_KIND
+            if kind == SAME:
+                if run == first or counts[run - 1] != count:
+                    return False
+                for column in range(_T_AT + 1):
+                    own[column] = table[run - 1, column]
+            else:
+                own[_T_KIND], own[_T_WALK], own[_T_AT] = kind, (kinds[run] & TIMES_WALK) != 0, 0
+                own[_T_SLOPE] = slopes[in_slopes]
+                in_slopes += 1
+                if kind != EXACT:
+                    own[_T_AT] = before[page + 1, kind - NARROW]
+                    before[page + 1, kind - NARROW] += count
+            of_values = kinds[run] >> VALUES_SHIFT
+            kind = of_values & VALUES_KIND
+            own[_V_KIND], own[_V_WALK] = kind, (of_values & VALUES_WALK) != 0
+            own[_V_BASE] = own[_V_SLOPE] = own[_V_AT] = 0
+            if kind == CONSTANT:
+                own[_V_BASE] = constants[in_constants]
+                in_constants += 1
+            elif kind != FLOATS:
+                own[_V_BASE], own[_V_SLOPE] = bases[in_bases], value_slopes[in_bases]
+                in_bases += 1
+            if kind in (NARROW, WIDE, FLOATS):
+                stream = TIMES_STREAMS + (2 if kind == FLOATS else kind - NARROW)
+                own[_V_AT] = before[page + 1, stream]
+                before[page + 1, stream] += count
+            run += 1
+    return True
+
+
+@kernel(types.void(INTS, INTS, INTS, INTS, _TABLE_IN, _NARROW_IN, INTS, types.int64[::1]), allocates=False)
+def _write_times(
+    runs: Ints, at: Ints, counts: Ints, firsts: Ints, table: Ints, narrow: NDArray[np.int16], wide: Ints, out: Ints
+) -> None:
+    """Write the times of runs[i] from out[at[i]] on."""
+    for i in range(len(runs)):
+        run = runs[i]
+        kind, slope, stored = table[run, _T_KIND], table[run, _T_SLOPE], table[run, _T_AT]
+        own = out[at[i] : at[i] + counts[run]]
+        time = firsts[run]
+        if kind == EXACT:
+            for j in range(len(own)):
+                own[j] = time + slope * j
+        elif table[run, _T_WALK]:
+            time -= slope
+            for j in range(len(own)):
+                time += slope + (narrow[stored + j] if kind == NARROW else wide[stored + j])
+                own[j] = time
+        elif kind == NARROW:
+            for j in range(len(own)):
+                own[j] = time + slope * j + narrow[stored + j]
+        else:
+            for j in range(len(own)):
+                own[j] = time + slope * j + wide[stored + j]
+
+
+@kernel(
+    types.void(
+        INTS, INTS, INTS, _TABLE_IN, _NARROW_IN, INTS, types.Array(types.float64, 1, "C", readonly=True), types.boolean,
+        types.int64[::1], types.float64[::1],
+    ),
+    allocates=False,
+)  # fmt: skip
+def _write_values(
+    runs: Ints,
+    at: Ints,
+    counts: Ints,
+    table: Ints,
+    narrow: NDArray[np.int16],
+    wide: Ints,
+    floats: NDArray[np.float64],
+    keeps_references: bool,
+    bits: Ints,
+    out: NDArray[np.float64],
+) -> None:
+    """Write the values of runs[i] from out[at[i]] on. `bits` are those of `out`."""
+    for i in range(len(runs)):
+        run = runs[i]
+        kind, base, slope = table[run, _V_KIND], table[run, _V_BASE], table[run, _V_SLOPE]
+        stored, walks = table[run, _V_AT], table[run, _V_WALK] != 0
+        begin, end = at[i], at[i] + counts[run]
+        own = out[begin:end]
+        if kind == EXACT:
+            for j in range(len(own)):
+                own[j] = base + slope * j
+        elif kind == NARROW and walks:
+            number = base - slope
+            for j in range(len(own)):
+                number += slope + narrow[stored + j]
+                own[j] = number
+        elif kind == NARROW:
+            for j in range(len(own)):
+                own[j] = base + slope * j + narrow[stored + j]
+        elif kind == WIDE:
+            number = base - slope
+            for j in range(len(own)):
+                number += slope + wide[stored + j]
+                own[j] = number if walks else base + slope * j + wide[stored + j]
+        else:
+            for j in range(len(own)):
+                if kind == FLOATS:
+                    own[j] = floats[stored + j]
+                else:
+                    bits[begin + j] = base
+            if not keeps_references:
+                for j in range(begin, end):
+                    if refers(bits[j]):
+                        bits[j] = _NAN_BITS
+
+
+@kernel(types.void(INTS, INTS, INTS, types.int64, types.int64, _FLAGS), allocates=False)
+def _seek(times: Ints, at: Ints, counts: Ints, start_ms: int, end_ms: int, inside: Flags) -> None:
+    """inside[r]: whether run r, ascending, has a time with start ≤ t ≤ end."""
+    for run in range(len(at)):
+        low, end = at[run], at[run] + counts[run]
+        high = end
+        while low < high:
+            middle = (low + high) >> 1
+            if times[middle] < start_ms:
+                low = middle + 1
+            else:
+                high = middle
+        inside[run] = low < end and times[low] <= end_ms
