@@ -59,7 +59,7 @@ def test_a_format_that_a_start_upgrades(directory: Path) -> None:
     assert troubles(directory) == {"format": "warning"}
     found = found_in(directory)["format"]
     assert found.seen == f"1, of an earlier release; the next start upgrades it to {FORMAT}"
-    assert found.right == "a backup before that: earlier releases refuse format 2"
+    assert found.right == f"a backup before that: earlier releases refuse format {FORMAT}"
     put_back(directory, 9)
     assert troubles(directory)["format"] == "problem"
     assert f"it has format 9, and this program reads format {FORMAT}" in found_in(directory)["format"].seen

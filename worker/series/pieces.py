@@ -44,6 +44,13 @@ def _clip(times: np.ndarray, starts: np.ndarray, ends: np.ndarray, start_ms: int
         starts[i], ends[i] = low, max(low, high)
 
 
+@kernel(types.void(_INTS_IN, _INTS_IN, _INTS), allocates=False)
+def _add(rows: np.ndarray, counts: np.ndarray, out: np.ndarray) -> None:
+    """Add the count of each run to that of its row."""
+    for i in range(len(rows)):
+        out[rows[i]] += counts[i]
+
+
 @kernel(types.void(_INTS_IN, _INTS_IN, _INTS, _INTS), allocates=False)
 def _reserve(rows: np.ndarray, counts: np.ndarray, cursors: np.ndarray, at: np.ndarray) -> None:
     """Give each run its place at[i], after the samples that its row already has, and advance the cursor of the row."""
@@ -195,7 +202,7 @@ def join(parts: Sequence[Part], rows: int) -> Samples:
     batch of the result has the histograms that are referred to, and no others. Raises what decoding a part raises."""
     counts = np.zeros(rows, dtype=np.int64)
     for part in parts:
-        counts += np.bincount(part.rows, weights=part.counts, minlength=rows).astype(np.int64)
+        _add(part.rows, part.counts, counts)
     offsets = np.concatenate(([0], np.cumsum(counts)))
     samples = Samples(offsets, np.empty(offsets[-1], dtype=np.int64), np.empty(offsets[-1], dtype=np.float64))
     if any(isinstance(part, Piece) and part.start_timestamps_ms is not None for part in parts):

@@ -15,6 +15,7 @@ import struct
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from shared.array_memory import uncounted
 from shared.errors import Unavailable
+from shared.histograms.batch import Ints
 from worker.series.blocks import sections
 from worker.series.blocks.cache import DecodedCache
 from worker.series.blocks.chunks import CHUNK_SAMPLES
@@ -125,7 +127,7 @@ class Block:
         times are decoded, chunk by chunk. `check` is called before each chunk and may raise. Raises CorruptBlock,
         Unavailable."""
         directory = self.directory()
-        rows, runs = directory.find(ids)
+        rows, runs = directory.find(ids, start_ms, end_ms)
         earliest, latest = directory.earliest[runs], directory.latest[runs]
         inside = ((earliest >= start_ms) & (earliest <= end_ms)) | ((latest >= start_ms) & (latest <= end_ms))
         has_samples = np.zeros(len(ids), dtype=np.bool_)
@@ -153,9 +155,9 @@ class Block:
         """bool[n]: which series may have samples with start ≤ t ≤ end in this block. `deletions`: (bool[n], which
         series are affected; the first and last deleted time in ms). Raises CorruptBlock, Unavailable."""
         directory = self.directory()
-        rows, runs = directory.find(ids)
+        rows, runs = directory.find(ids, start_ms, end_ms)
         earliest, latest = directory.earliest[runs], directory.latest[runs]
-        inside = (earliest <= end_ms) & (latest >= start_ms)
+        inside = np.ones(len(runs), dtype=np.bool_)
         for is_deleted, first_ms, last_ms in deletions:
             whole = (np.maximum(earliest, start_ms) >= first_ms) & (np.minimum(latest, end_ms) <= last_ms)
             inside &= ~(is_deleted[rows] & whole)
@@ -167,10 +169,7 @@ class Block:
         """The samples of the distinct series `ids` with start ≤ t ≤ end; row i is ids[i]. Raises CorruptBlock,
         Unavailable; so may the parts, when their samples are decoded."""
         directory = self.directory()
-        rows, runs = directory.find(ids)
-        if not (start_ms <= self.row.earliest_ms and self.row.latest_ms <= end_ms):
-            inside = (directory.earliest[runs] <= end_ms) & (directory.latest[runs] >= start_ms)
-            rows, runs = rows[inside], runs[inside]
+        rows, runs = directory.find(ids, start_ms, end_ms)
         if not len(runs):
             return []
         if (runs[1:] < runs[:-1]).any():
@@ -179,44 +178,34 @@ class Block:
         chunk = np.searchsorted(directory.chunk_runs, runs, side="right") - 1
         cuts = np.flatnonzero(chunk[1:] != chunk[:-1]) + 1
         parts: list[Part] = []
-        for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(runs)], strict=True):
+        for first, last in pairwise([0, *cuts.tolist(), len(runs)]):
             parts += self._of_chunk(directory, int(chunk[first]), rows[first:last], runs[first:last], start_ms, end_ms)
         return parts
 
     def _of_chunk(
-        self,
-        directory: Directory,
-        number: int,
-        rows: NDArray[np.int64],
-        runs: NDArray[np.int64],
-        start_ms: int,
-        end_ms: int,
+        self, directory: Directory, number: int, rows: Ints, runs: Ints, start_ms: int, end_ms: int
     ) -> list[Part]:
-        """The samples of these runs of a chunk, ascending, with start ≤ t ≤ end. Those of a run that is partly in the
-        range are decoded at once; parts of one row are in the order of time."""
+        """The samples of these runs of a chunk, ascending, with start ≤ t ≤ end. Only runs that are partly in the range
+        are decoded here. Parts with the same row are in the order of time."""
         chunk = self._opened(directory, number)
-        earliest, latest = directory.earliest[runs], directory.latest[runs]
-        if isinstance(chunk, PagedChunk):
-            first_run = int(directory.chunk_runs[number])
-
-            def stored(which: NDArray[np.bool_] | slice) -> StoredRuns:
-                return StoredRuns(chunk, partial(self.undecodable, number), rows[which], runs[which] - first_run)
-
-            begins_before, ends_after = earliest < start_ms, latest > end_ms
-            if not begins_before.any() and not ends_after.any():
-                return [stored(slice(None))]
-            whole = ~begins_before & ~ends_after
-            parts: list[Part] = []
-            for which in (begins_before, whole, ends_after & ~begins_before):
-                if which.any():
-                    part = stored(which)
-                    parts.append(part if which is whole else part.decoded().clipped(start_ms, end_ms))
-            return parts
-        base = directory.before[directory.chunk_runs[number]]
-        starts, ends = directory.before[runs] - base, directory.before[runs + 1] - base
-        piece = Piece(chunk.times_ms, chunk.values, rows, starts, ends, chunk.start_timestamps_ms, chunk.histograms)
-        whole_chunk = earliest.min() >= start_ms and latest.max() <= end_ms
-        return [piece if whole_chunk else piece.clipped(start_ms, end_ms)]
+        is_clipped = not (start_ms <= self.row.earliest_ms and self.row.latest_ms <= end_ms)
+        if isinstance(chunk, Chunk):
+            base = directory.before[directory.chunk_runs[number]]
+            starts, ends = directory.before[runs] - base, directory.before[runs + 1] - base
+            piece = Piece(chunk.times_ms, chunk.values, rows, starts, ends, chunk.start_timestamps_ms, chunk.histograms)
+            return [piece.clipped(start_ms, end_ms) if is_clipped else piece]
+        stored = StoredRuns.of(chunk, partial(self.undecodable, number), rows, runs - int(directory.chunk_runs[number]))
+        if not is_clipped:
+            return [stored]
+        begins_before, ends_after = directory.earliest[runs] < start_ms, directory.latest[runs] > end_ms
+        parts: list[Part] = []
+        for which in (begins_before, ends_after & ~begins_before):
+            if which.any():
+                parts.append(stored.only(which).decoded().clipped(start_ms, end_ms))
+        whole = ~begins_before & ~ends_after
+        if whole.any():
+            parts.insert(1 if begins_before.any() else 0, stored.only(whole))
+        return parts
 
     def missing(self) -> str:
         """Why the file cannot be as it was written, judged by its size; "" if it may be."""

@@ -6,14 +6,58 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
+from numba import types
 from numpy.typing import DTypeLike, NDArray
 from pcodec import ChunkConfig, standalone
 
+from shared.histograms.batch import INTS, Ints
+from shared.kernels import kernel
 from worker.series.blocks.chunks import CHUNK_SAMPLES
 from worker.series.blocks.compression import decompressed_into
 
 ID_MAX = int(np.iinfo(np.int32).max)
 """The directory has ids as int32."""
+
+
+TIME_MIN, TIME_MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@kernel(
+    types.int64(
+        types.Array(types.int32, 1, "C", readonly=True), INTS, INTS, INTS, INTS, types.int64, types.int64,
+        types.int64[::1], types.int64[::1],
+    ),
+    allocates=False,
+)  # fmt: skip
+def _find(
+    sorted_ids: NDArray[np.int32],
+    order: Ints,
+    earliest: Ints,
+    latest: Ints,
+    ids: Ints,
+    start_ms: int,
+    end_ms: int,
+    rows: Ints,
+    runs: Ints,
+) -> int:
+    """Fill `rows` and `runs` as `Directory.find` returns them, as far as there is room; returns how many there are."""
+    found = 0
+    for row in range(len(ids)):
+        low, high = 0, len(sorted_ids)
+        while low < high:
+            middle = (low + high) >> 1
+            if sorted_ids[middle] < ids[row]:
+                low = middle + 1
+            else:
+                high = middle
+        while low < len(sorted_ids) and sorted_ids[low] == ids[row]:
+            run = order[low]
+            if earliest[run] <= end_ms and latest[run] >= start_ms:
+                if found < len(runs):
+                    rows[found], runs[found] = row, run
+                found += 1
+            low += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +82,17 @@ class Directory:
     def size_bytes(self) -> int:
         return sum(int(getattr(self, name).nbytes) for name in self.__slots__)
 
-    def find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(rows, runs), int64 each: the runs of every series ids[row], ascending by row and then by time."""
-        wanted = ids.astype(np.int32)
-        left = np.searchsorted(self.sorted_ids, wanted)
-        run_counts = np.searchsorted(self.sorted_ids, wanted, side="right") - left
-        rows = np.repeat(np.arange(len(ids)), run_counts)
-        places = np.repeat(left - (np.cumsum(run_counts) - run_counts), run_counts) + np.arange(len(rows))
-        return rows, self.order[places]
+    def find(
+        self, ids: NDArray[np.int64], start_ms: int = TIME_MIN, end_ms: int = TIME_MAX
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(rows, runs), int64 each: the runs of every series ids[row] that begin at or before `end_ms` and end at or
+        after `start_ms`, ascending by row and then by time."""
+        room = len(ids)  # a series mostly has one run
+        while True:
+            rows, runs = np.empty(room, np.int64), np.empty(room, np.int64)
+            room = _find(self.sorted_ids, self.order, self.earliest, self.latest, ids, start_ms, end_ms, rows, runs)
+            if room <= len(rows):
+                return rows[:room], runs[:room]
 
     def chunk_shares(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """float64[n]: what each series has of the samples of its chunks, such as 1.5 for a chunk and a half. A chunk is

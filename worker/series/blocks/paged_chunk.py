@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shared.histograms.batch import INTS, Ints
 from shared.histograms.references import refers
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from worker.series.blocks.chunk_layout import (
     CONSTANT,
     FLOATS,
@@ -36,6 +36,8 @@ _T_KIND, _T_WALK, _T_SLOPE, _T_AT, _V_KIND, _V_WALK, _V_BASE, _V_SLOPE, _V_AT = 
 """Columns of the table of runs. `AT`: where the numbers of the run begin among those of its kind. The base of a run of
 one value that is not whole has its bits."""
 _COLUMNS = 9
+_ARRAY_BYTES = 250
+"""What the places of an array of a page take as Python objects, about."""
 _NAN_BITS = 0x7FF8000000000000
 
 _FLAGS = types.Array(types.boolean, 1, "C")
@@ -68,12 +70,26 @@ class PagedChunk:
         self._table, self._before = self._rules([data[at:end] for at, end in pairwise(ends[: len(sizes) + 1])])
         if ((table[:, 1:] > 0) != (np.diff(self._before, axis=0) > 0)).any():
             raise ValueError("a page lacks an array, or has one without numbers")
-        self._stream_at = np.array(ends[len(sizes) :])
+        self._pages = self._arrays(ends[len(sizes) :])
 
     @property
     def nbytes(self) -> int:
-        arrays = (self._counts, self._firsts, self._page_ends, self._table, self._before, self._stream_at)
-        return len(self._data) + sum(array.nbytes for array in arrays)
+        arrays = (self._counts, self._firsts, self._page_ends, self._table, self._before)
+        lists = _ARRAY_BYTES * sum(len(page) + 1 for page in self._pages)
+        return len(self._data) + lists + sum(array.nbytes for array in arrays)
+
+    def _arrays(self, ends: list[int]) -> list[list[tuple[int, int, int, int, int]]]:
+        """Of each page its arrays: (which stream, its first and last number in the stream, and where its bytes begin
+        and end). `ends`: where the bytes of all arrays of all pages begin, and where the last ones end."""
+        before = self._before.tolist()
+        return [
+            [
+                (kind, begin, stop, ends[page * len(STREAMS) + kind], ends[page * len(STREAMS) + kind + 1])
+                for kind, (begin, stop) in enumerate(zip(before[page], before[page + 1], strict=True))
+                if begin < stop
+            ]
+            for page in range(len(before) - 1)
+        ]
 
     def _rules(self, columns: list[bytes]) -> tuple[Ints, Ints]:
         """(int64[runs, _COLUMNS], the table of runs; int64[pages + 1, streams], how many numbers each stream has before
@@ -145,13 +161,10 @@ class PagedChunk:
         streams: list[NDArray] = [
             np.empty(size, dtype) for size, dtype in zip(self._before[-1, :kinds].tolist(), STREAMS, strict=False)
         ]
-        for page in np.flatnonzero(is_wanted).tolist():
-            first = page * len(STREAMS)
-            ends = self._stream_at[first : first + kinds + 1].tolist()
-            begins, stops = self._before[page].tolist(), self._before[page + 1].tolist()
-            for kind in range(kinds):
-                if begins[kind] < stops[kind]:
-                    fill(self._data[ends[kind] : ends[kind + 1]], streams[kind][begins[kind] : stops[kind]])
+        for page in is_wanted.nonzero()[0].tolist():
+            for kind, begin, stop, at, end in self._pages[page]:
+                if kind < kinds:
+                    fill(self._data[at:end], streams[kind][begin:stop])
         return streams
 
 
@@ -213,23 +226,32 @@ def _write_times(
     """Write the times of runs[i] from out[at[i]] on."""
     for i in range(len(runs)):
         run = runs[i]
-        kind, slope, stored = table[run, _T_KIND], table[run, _T_SLOPE], table[run, _T_AT]
-        own = out[at[i] : at[i] + counts[run]]
+        kind, slope, stored, count = table[run, _T_KIND], table[run, _T_SLOPE], table[run, _T_AT], counts[run]
+        own = out[at[i] : at[i] + count]
         time = firsts[run]
         if kind == EXACT:
-            for j in range(len(own)):
-                own[j] = time + slope * j
-        elif table[run, _T_WALK]:
-            time -= slope
-            for j in range(len(own)):
-                time += slope + (narrow[stored + j] if kind == NARROW else wide[stored + j])
+            for j in range(count):
                 own[j] = time
+                time += slope
         elif kind == NARROW:
-            for j in range(len(own)):
-                own[j] = time + slope * j + narrow[stored + j]
+            _add_up(time, slope, table[run, _T_WALK] != 0, narrow[stored : stored + count], own)
         else:
-            for j in range(len(own)):
-                own[j] = time + slope * j + wide[stored + j]
+            _add_up(time, slope, table[run, _T_WALK] != 0, wide[stored : stored + count], own)
+
+
+@inlined(allocates=False)
+def _add_up(base: int, slope: int, walks: bool, rests: Ints, out: Ints) -> None:
+    """Fill `out`, of integers or floats, with the numbers of a run that leave these rests over."""
+    if walks:
+        number = base - slope
+        for j in range(len(out)):
+            number += slope + rests[j]
+            out[j] = number
+    else:
+        number = base
+        for j in range(len(out)):
+            out[j] = number + rests[j]
+            number += slope
 
 
 @kernel(
@@ -255,35 +277,27 @@ def _write_values(
     for i in range(len(runs)):
         run = runs[i]
         kind, base, slope = table[run, _V_KIND], table[run, _V_BASE], table[run, _V_SLOPE]
-        stored, walks = table[run, _V_AT], table[run, _V_WALK] != 0
-        begin, end = at[i], at[i] + counts[run]
-        own = out[begin:end]
-        if kind == EXACT:
-            for j in range(len(own)):
-                own[j] = base + slope * j
-        elif kind == NARROW and walks:
-            number = base - slope
-            for j in range(len(own)):
-                number += slope + narrow[stored + j]
-                own[j] = number
-        elif kind == NARROW:
-            for j in range(len(own)):
-                own[j] = base + slope * j + narrow[stored + j]
+        stored, walks, count = table[run, _V_AT], table[run, _V_WALK] != 0, counts[run]
+        own, own_bits = out[at[i] : at[i] + count], bits[at[i] : at[i] + count]
+        if kind == NARROW:
+            _add_up(base, slope, walks, narrow[stored : stored + count], own)
         elif kind == WIDE:
-            number = base - slope
-            for j in range(len(own)):
-                number += slope + wide[stored + j]
-                own[j] = number if walks else base + slope * j + wide[stored + j]
+            _add_up(base, slope, walks, wide[stored : stored + count], own)
+        elif kind == EXACT:
+            for j in range(count):
+                own[j] = base
+                base += slope
+        elif kind == FLOATS:
+            stored_floats = floats[stored : stored + count]
+            for j in range(count):
+                own[j] = stored_floats[j]
         else:
-            for j in range(len(own)):
-                if kind == FLOATS:
-                    own[j] = floats[stored + j]
-                else:
-                    bits[begin + j] = base
-            if not keeps_references:
-                for j in range(begin, end):
-                    if refers(bits[j]):
-                        bits[j] = _NAN_BITS
+            for j in range(count):
+                own_bits[j] = base
+        if kind >= CONSTANT and not keeps_references:
+            for j in range(count):
+                if refers(own_bits[j]):
+                    own_bits[j] = _NAN_BITS
 
 
 @kernel(types.void(INTS, INTS, INTS, types.int64, types.int64, _FLAGS), allocates=False)

@@ -14,17 +14,29 @@ from worker.series.pieces import Piece
 
 @dataclass(slots=True)
 class StoredRuns:
-    """Whole runs of a chunk; implements `pieces.Part`. rows[i] of the answer has run runs[i] of the chunk: int64[n]
-    each, `runs` ascending. `corrupt` makes the error that says why the chunk cannot be decoded."""
+    """Whole runs of a chunk; implements `pieces.Part`. rows[i] of the answer has run runs[i] of the chunk, with
+    counts[i] samples: int64[n] each, `runs` ascending. `corrupt` makes the error that says why the chunk cannot be
+    decoded."""
 
     chunk: PagedChunk
     corrupt: Callable[[Exception], Exception]
     rows: NDArray[np.int64]
     runs: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        return self.chunk.counts(self.runs)
+    @classmethod
+    def of(
+        cls,
+        chunk: PagedChunk,
+        corrupt: Callable[[Exception], Exception],
+        rows: NDArray[np.int64],
+        runs: NDArray[np.int64],
+    ) -> StoredRuns:
+        return cls(chunk, corrupt, rows, runs, chunk.counts(runs))
+
+    def only(self, which: NDArray[np.bool_]) -> StoredRuns:
+        """Those of the runs where `which`, bool[n]."""
+        return StoredRuns(self.chunk, self.corrupt, self.rows[which], self.runs[which], self.counts[which])
 
     def write(self, at: NDArray[np.int64], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Write the samples of each run from at[i] on. Raises CorruptBlock."""
