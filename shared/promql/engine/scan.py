@@ -19,7 +19,7 @@ from shared.promql.ast import VectorSelector
 from shared.promql.engine.context import EvalContext, resolved
 from shared.promql.engine.gathering import GatheredHistograms
 from shared.promql.engine.histogram_neighbours import with_hints
-from shared.promql.engine.kernels.windows import last_in_window
+from shared.promql.engine.kernels.windows import any_number_is, last_in_window
 from shared.promql.model import STALE_NAN_BITS, Bool, Float, Grid, Int, Matrix, Samples, SeriesSelection
 
 READ_SERIES, LIGHT_READ_SERIES = 256, 32
@@ -160,10 +160,10 @@ def _read(selected: Scan, row: int, last: int, context: EvalContext) -> Samples 
 
 def without_stale(samples: Samples) -> Samples:
     """The samples without staleness markers."""
-    stale = samples.values.view(np.int64) == STALE_NAN_BITS
-    if not stale.any():
+    bits = samples.values.view(np.int64)
+    if not any_number_is(bits, STALE_NAN_BITS):
         return samples
-    is_kept = ~stale
+    is_kept = bits != STALE_NAN_BITS
     starts = samples.start_timestamps_ms
     return Samples(
         np.concatenate([[0], np.cumsum(is_kept)])[samples.offsets],

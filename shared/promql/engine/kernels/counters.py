@@ -23,6 +23,7 @@ from shared.promql.engine.kernels.windows import (
     VALUES_OUT,
     advance,
     longest_series,
+    same_numbers,
 )
 from shared.promql.model import Bool, Float, Int
 
@@ -87,17 +88,9 @@ def lost_at(values: Float, resets: Int, sums: Float, left: int, right: int, exac
 @inlined(error_model="numpy")
 def same_times(timestamps: Int, starts: Int, a: int, b: int, size: int) -> bool:
     """Whether the samples from `a` and from `b` on, `size` ≥ 1 each, have equal times and equal start timestamps."""
-    if timestamps[a] != timestamps[b] or timestamps[a + size - 1] != timestamps[b + size - 1]:
+    if not same_numbers(timestamps, a, b, size):
         return False
-    differs = 0
-    these, those = timestamps[a : a + size], timestamps[b : b + size]
-    for i in range(size):
-        differs |= these[i] ^ those[i]
-    if starts.size > 0:
-        these, those = starts[a : a + size], starts[b : b + size]
-        for i in range(size):
-            differs |= these[i] ^ those[i]
-    return differs == 0
+    return starts.size == 0 or same_numbers(starts, a, b, size)
 
 
 @kernel(types.boolean(FLOATS, FLAGS), error_model="numpy", allocates=False)

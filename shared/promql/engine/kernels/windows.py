@@ -11,9 +11,10 @@ integer opcode instead of variants, because the first start waits for every vari
 
 from __future__ import annotations
 
+import numpy as np
 from numba import types
 
-from shared.kernels import kernel
+from shared.kernels import inlined, kernel
 from shared.promql.model import Bool, Float, Int
 
 INTS = types.Array(types.int64, 1, "C", readonly=True)
@@ -47,6 +48,27 @@ def longest_series(offsets: Int) -> int:
     return longest
 
 
+@kernel(types.boolean(INTS, types.int64), error_model="numpy", allocates=False)
+def any_number_is(numbers: Int, wanted: int) -> bool:
+    """Whether any of the numbers is this one."""
+    found = 0
+    for i in range(len(numbers)):
+        found |= numbers[i] == wanted
+    return found != 0
+
+
+@inlined(error_model="numpy")
+def same_numbers(numbers: Int, a: int, b: int, size: int) -> bool:
+    """Whether the numbers from `a` and from `b` on, `size` ≥ 1 each, are equal."""
+    if numbers[a] != numbers[b] or numbers[a + size - 1] != numbers[b + size - 1]:
+        return False
+    differs = 0
+    these, those = numbers[a : a + size], numbers[b : b + size]
+    for i in range(size):
+        differs |= these[i] ^ those[i]
+    return differs == 0
+
+
 @kernel(types.void(INTS, INTS, INTS, FLOATS, types.int64, *EDGES, VALUES_OUT, PRESENT_OUT), error_model="numpy")
 def last_in_window(
     offsets: Int,
@@ -62,15 +84,31 @@ def last_in_window(
 ) -> None:
     """The newest sample of each window unless it is a staleness marker.
 
-    `bits`: int64[m], the bits of the values; `column`: float64[m], the answer for each sample.
+    `bits`: int64[m], the bits of the values; `column`: float64[m], the answer for each sample. The windows are looked
+    for once for neighbouring series with the same times.
     """
+    places = np.empty(out.shape[1], np.int64)
+    known = -1
     for s in range(out.shape[0]):
-        end = offsets[s + 1]
-        hi = offsets[s]
-        for k in range(out.shape[1]):
-            t = first + k * step
-            hi = advance(timestamps, hi, end, t)
-            is_present = hi > offsets[s] and timestamps[hi - 1] > t - range_ms and bits[hi - 1] != stale
+        begin, end = offsets[s], offsets[s + 1]
+        if begin == end:
+            present[s, :] = False
+            continue
+        if (
+            known < 0
+            or end - begin != offsets[known + 1] - offsets[known]
+            or not same_numbers(timestamps, offsets[known], begin, end - begin)
+        ):
+            hi = begin
+            for k in range(len(places)):
+                t = first + k * step
+                hi = advance(timestamps, hi, end, t)
+                is_inside = hi > begin and timestamps[hi - 1] > t - range_ms
+                places[k] = hi - 1 - begin if is_inside else -1
+            known = s
+        own, own_bits = column[begin:end], bits[begin:end]
+        for k in range(len(places)):
+            is_present = places[k] >= 0 and own_bits[places[k]] != stale
             present[s, k] = is_present
             if is_present:
-                out[s, k] = column[hi - 1]
+                out[s, k] = own[places[k]]
