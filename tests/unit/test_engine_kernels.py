@@ -15,7 +15,8 @@ from shared.promql.ast import Matcher, VectorSelector
 from shared.promql.engine import range_functions, readings, scan
 from shared.promql.engine.invariance import step_invariant
 from shared.promql.engine.kernels.extrapolation import extrapolation
-from shared.promql.model import Grid, RangeVector, Samples
+from shared.promql.engine.kernels.windows import last_in_window
+from shared.promql.model import STALE_NAN_BITS, Grid, RangeVector, Samples
 from shared.promql.parser import parse
 from tests.unit.engine_answers import at, remarks, rows, source
 from tests.unit.operators_setup import Bench
@@ -269,3 +270,43 @@ def test_bounds_that_are_exactly_at_the_threshold_are_decided_as_the_formula_rou
             got = extrapolation(1.0, 1.0, FIRST_T, end, gaps + 1, begin, end, begin, False)
             assert got == pytest.approx((interval + beyond) / interval, rel=1e-12)
     assert sides == {True, False}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_newest_samples_are_those_of_each_series_whether_its_neighbours_have_its_times_or_not(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    series: list[tuple[list[int], list[float]]] = []
+    for _ in range(8):
+        times = sorted(random.choice(60, int(random.integers(0, 9)), replace=False).tolist())
+        for _ in range(int(random.integers(1, 4))):
+            values = [float("nan") if random.random() < 0.2 else float(random.integers(9)) for _ in times]
+            series.append((times, values))
+    first, step, range_ms, steps = (
+        int(random.integers(0, 20)),
+        int(random.integers(0, 9)),
+        int(random.integers(1, 20)),
+        7,
+    )
+    offsets = np.concatenate(([0], np.cumsum([len(times) for times, _ in series])))
+    all_times = np.array([time for times, _ in series for time in times], np.int64)
+    column = np.array([value for _, values in series for value in values])
+    bits = np.where(np.isnan(column), STALE_NAN_BITS, column.view(np.int64))
+    out, present = np.full((len(series), steps), -1.0), np.ones((len(series), steps), np.bool_)
+    last_in_window(offsets, all_times, bits, column, STALE_NAN_BITS, first, step, range_ms, out, present)
+    for s, (times, values) in enumerate(series):
+        for k in range(steps):
+            end = first + k * step
+            inside = [value for time, value in zip(times, values, strict=True) if end - range_ms < time <= end]
+            assert present[s, k] == bool(inside and not np.isnan(inside[-1]))
+            assert not present[s, k] or out[s, k] == inside[-1]
+
+
+@pytest.mark.parametrize("place", [None, 0, 4, 6])
+def test_staleness_markers_are_left_out_wherever_they_are(place: int | None) -> None:
+    values = np.arange(7.0)
+    if place is not None:
+        values.view(np.int64)[place] = STALE_NAN_BITS
+    found = scan.without_stale(Samples(np.array([0, 3, 7]), np.arange(7), values))
+    left = [number for number in range(7) if number != place]
+    assert found.timestamps_ms.tolist() == found.values.tolist() == left
+    assert found.offsets.tolist() == [0, len([n for n in left if n < 3]), len(left)]

@@ -129,6 +129,34 @@ def test_a_directory_is_decoded_as_it_was_packed() -> None:
     assert (decoded.latest.tolist(), decoded.before.tolist()) == ([9, 5], [0, 2, 3])
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_directory_finds_the_runs_of_series_that_a_range_of_time_needs(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    ids = np.repeat(random.permutation(12)[:8] * 3, 3)
+    earliest = np.concatenate([np.sort(random.choice(40, 3, replace=False)) for _ in range(8)])
+    runs = len(ids)
+    whole = {
+        "ids": ids.astype(np.int32),
+        "counts": np.ones(runs, np.int32),
+        "earliest": earliest.astype(np.int64),
+        "latest": random.integers(0, 4, runs),
+        "chunk_runs": np.array([0, runs]),
+        "chunk_at": np.array([0, 90]),
+        "chunk_hashes": np.array([7], np.uint64),
+    }
+    directory = decode_directory(pack(whole), runs, 90)
+    asked = random.permutation(40)
+    for start, end in ((-(1 << 63), (1 << 63) - 1), (5, 20), (39, 39), (20, 5)):
+        rows, found = directory.find(asked, start, end)
+        expected = [
+            (row, run)
+            for row, id in enumerate(asked.tolist())
+            for run in range(runs)
+            if ids[run] == id and directory.earliest[run] <= end and directory.latest[run] >= start
+        ]
+        assert list(zip(rows.tolist(), found.tolist(), strict=True)) == expected
+
+
 @pytest.mark.parametrize(
     ("column", "numbers", "why"),
     [

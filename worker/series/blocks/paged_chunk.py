@@ -36,8 +36,8 @@ _T_KIND, _T_WALK, _T_SLOPE, _T_AT, _V_KIND, _V_WALK, _V_BASE, _V_SLOPE, _V_AT = 
 """Columns of the table of runs. `AT`: where the numbers of the run begin among those of its kind. The base of a run of
 one value that is not whole has its bits."""
 _COLUMNS = 9
-_ARRAY_BYTES = 250
-"""What the places of an array of a page take as Python objects, about."""
+_PAGE_BYTES = 500
+"""What the places of a page's arrays take as Python objects, about."""
 _NAN_BITS = 0x7FF8000000000000
 
 _FLAGS = types.Array(types.boolean, 1, "C")
@@ -59,37 +59,22 @@ class PagedChunk:
         self._counts, self._firsts = np.ascontiguousarray(counts), np.ascontiguousarray(firsts)
         table = np.frombuffer(data, "<u4", pages * PAGE_NUMBERS, HEADER.size).reshape(pages, PAGE_NUMBERS)
         table = table.astype(np.int64)
-        self._page_ends = np.ascontiguousarray(table[:, 0])
-        if not pages or self._page_ends[-1] != len(counts) or (np.diff(self._page_ends, prepend=0) < 1).any():
+        self._page_ends = page_ends = np.ascontiguousarray(table[:, 0])
+        if not pages or not page_ends[0] or page_ends[-1] != len(counts) or (page_ends[1:] <= page_ends[:-1]).any():
             raise ValueError(f"its pages do not share its {len(counts)} runs")
-        begin = HEADER.size + 4 * table.size
-        ends = list(accumulate(sizes, initial=begin))
-        ends += (ends[-1] + np.cumsum(table[:, 1:])).tolist()
-        if ends[-1] != len(data):
-            raise ValueError(f"its arrays end at byte {ends[-1]} of {len(data)}")
-        self._table, self._before = self._rules([data[at:end] for at, end in pairwise(ends[: len(sizes) + 1])])
-        if ((table[:, 1:] > 0) != (np.diff(self._before, axis=0) > 0)).any():
+        columns_at = list(accumulate(sizes, initial=HEADER.size + 4 * table.size))
+        self._stream_at = [columns_at[-1], *(columns_at[-1] + table[:, 1:].cumsum()).tolist()]
+        if self._stream_at[-1] != len(data):
+            raise ValueError(f"its arrays end at byte {self._stream_at[-1]} of {len(data)}")
+        self._table, before = self._rules([data[at:end] for at, end in pairwise(columns_at)])
+        if ((table[:, 1:] > 0) != (before[1:] > before[:-1])).any():
             raise ValueError("a page lacks an array, or has one without numbers")
-        self._pages = self._arrays(ends[len(sizes) :])
+        self._before: list[list[int]] = before.tolist()
 
     @property
     def nbytes(self) -> int:
-        arrays = (self._counts, self._firsts, self._page_ends, self._table, self._before)
-        lists = _ARRAY_BYTES * sum(len(page) + 1 for page in self._pages)
-        return len(self._data) + lists + sum(array.nbytes for array in arrays)
-
-    def _arrays(self, ends: list[int]) -> list[list[tuple[int, int, int, int, int]]]:
-        """Of each page its arrays: (which stream, its first and last number in the stream, and where its bytes begin
-        and end). `ends`: where the bytes of all arrays of all pages begin, and where the last ones end."""
-        before = self._before.tolist()
-        return [
-            [
-                (kind, begin, stop, ends[page * len(STREAMS) + kind], ends[page * len(STREAMS) + kind + 1])
-                for kind, (begin, stop) in enumerate(zip(before[page], before[page + 1], strict=True))
-                if begin < stop
-            ]
-            for page in range(len(before) - 1)
-        ]
+        arrays = (self._counts, self._firsts, self._page_ends, self._table)
+        return len(self._data) + _PAGE_BYTES * len(self._page_ends) + sum(array.nbytes for array in arrays)
 
     def _rules(self, columns: list[bytes]) -> tuple[Ints, Ints]:
         """(int64[runs, _COLUMNS], the table of runs; int64[pages + 1, streams], how many numbers each stream has before
@@ -159,12 +144,14 @@ class PagedChunk:
         is_wanted = np.zeros(len(self._page_ends), np.bool_)
         is_wanted[np.searchsorted(self._page_ends, runs, side="right")] = True
         streams: list[NDArray] = [
-            np.empty(size, dtype) for size, dtype in zip(self._before[-1, :kinds].tolist(), STREAMS, strict=False)
+            np.empty(size, dtype) for size, dtype in zip(self._before[-1][:kinds], STREAMS, strict=False)
         ]
         for page in is_wanted.nonzero()[0].tolist():
-            for kind, begin, stop, at, end in self._pages[page]:
-                if kind < kinds:
-                    fill(self._data[at:end], streams[kind][begin:stop])
+            first, begins, ends = page * len(STREAMS), self._before[page], self._before[page + 1]
+            for kind in range(kinds):
+                if begins[kind] < ends[kind]:
+                    at, end = self._stream_at[first + kind], self._stream_at[first + kind + 1]
+                    fill(self._data[at:end], streams[kind][begins[kind] : ends[kind]])
         return streams
 
 
