@@ -175,12 +175,20 @@ def test_a_chunk_that_contradicts_itself_is_refused(pages: list[list[int]], colu
         chunks.decode(packed(pages, columns), counts, firsts)
 
 
-def test_a_run_with_the_times_of_a_run_of_another_length_or_page_is_refused() -> None:
+def test_a_run_has_the_times_of_the_run_before_it_whichever_page_that_is_in() -> None:
     columns = [compressed(np.array([0, 3], np.uint16)), ONE, TWO, TWO, b""]
-    assert chunks.decode(packed(GOOD[0], columns), np.array([2, 2]), np.array([0, 5]))[0].tolist() == [0, 1, 5, 6]
-    for pages, counts in ((GOOD[0], [2, 3]), ([[1, *NO_STREAMS], [2, *NO_STREAMS]], [2, 2])):
+    for pages in (GOOD[0], [[1, *NO_STREAMS], [2, *NO_STREAMS]]):
+        found, _ = chunks.decode(packed(pages, columns), np.array([2, 2]), np.array([0, 5]))
+        assert found.tolist() == [0, 1, 5, 6]
         with pytest.raises(ValueError, match="another number of samples"):
-            chunks.decode(packed(pages, columns), np.array(counts), np.array([0, 5]))
+            chunks.decode(packed(pages, columns), np.array([2, 3]), np.array([0, 5]))
+    times = np.tile(np.cumsum(np.random.default_rng(1).integers(1, 99, 5000)), 4)
+    data = chunks.encode(np.full(4, 5000), times, np.arange(20_000) / 7)
+    opened = PagedChunk(data, np.full(4, 5000), np.full(4, times[0]))
+    found, values = np.empty(5000, np.int64), np.empty(5000)
+    opened.read(np.array([3]), np.array([0]), found, values)
+    assert found.tolist() == times[:5000].tolist()
+    assert len(data) < len(chunks.encode(np.array([5000]), times[:5000], np.zeros(5000))) + 9 * 15_000
 
 
 def test_counters_and_late_scrapes_take_little_more_than_what_is_random_in_them() -> None:

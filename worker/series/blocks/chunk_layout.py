@@ -19,7 +19,7 @@ PAGE_NUMBERS = 1 + len(STREAMS)
 """Numbers of a page in the table: where its runs end, and the bytes of its arrays; each is four bytes."""
 
 SAME = 3
-"""The kind of times that are those of the run before in the page. The others are those of `integer_runs`."""
+"""The kind of times that are those of the run before. The others are those of `integer_runs`."""
 CONSTANT, FLOATS = 3, 4
 """Kinds of values that are not whole numbers: one value for the whole run, or doubles."""
 TIMES_KIND, TIMES_WALK, VALUES_SHIFT, VALUES_KIND, VALUES_WALK = 3, 4, 3, 7, 8

@@ -2,9 +2,9 @@
 
 A page has some 8,192 samples: those of several short runs, or of one long run. Of each run the chunk has a few numbers:
 the rules of its times and of its values (`integer_runs`). What these rules leave over of all runs of a page is
-compressed together (`compression`). A run with the same times as the run before it in its page has no rule for them.
-Values that are not whole numbers are compressed as doubles, and if a run has only one such value, it is stored once.
-All values are exact to the last bit.
+compressed together (`compression`). A run with the same times as the run before it, which may be in an earlier page,
+has no rule for them. Values that are not whole numbers are compressed as doubles, and if a run has only one such value,
+it is stored once. All values are exact to the last bit.
 
 Chunks of version 1 are read by `chunks_v1`, those of version 3 by `paged_chunk`. Version 2 is that of `sections`.
 """
@@ -45,7 +45,8 @@ reading one series of a page costs little more than the series."""
 RUN_SAMPLES_MAX = PAGE_SAMPLES
 """Writers cut longer runs, so that the directory tells which parts of a series a range of time needs."""
 _NARROW_CONFIG = ChunkConfig(compression_level=6, delta_spec=DeltaSpec.no_op(), mode_spec=ModeSpec.classic())
-"""Rests are differences already. Level 8 would take 0.5 % less space, and a sixth more time to decode."""
+"""For rests of values, which are differences already. Level 8 would take 0.5 % less space, and a sixth more time to
+decode. Times are few, since neighbours share them."""
 _CONFIG = ChunkConfig()
 
 _FLAGS = types.Array(types.boolean, 1, "C")
@@ -60,7 +61,7 @@ def encode(counts: Ints, times_ms: Ints, values: NDArray[np.float64]) -> bytes:
     times_ms, values = np.ascontiguousarray(times_ms), np.ascontiguousarray(values)
     page_ends = _page_ends(counts)
     same = np.empty(len(counts), dtype=np.bool_)
-    _mark_same(times_ms, bounds, np.repeat(np.arange(len(page_ends)), np.diff(page_ends, prepend=0)), same)
+    _mark_same(times_ms, bounds, same)
     of_times = _Rules(times_ms, bounds, same, are_times=True)
     of_times.kinds[same] = SAME
 
@@ -86,7 +87,7 @@ def encode(counts: Ints, times_ms: Ints, values: NDArray[np.float64]) -> bytes:
     streams = [
         *_by_page(of_times.narrow, of_times.kinds == NARROW, counts, page_ends),
         *_by_page(of_times.wide, of_times.kinds == WIDE, counts, page_ends),
-        *_by_page(of_values.narrow, of_values.kinds == NARROW, counts, page_ends),
+        *_by_page(of_values.narrow, of_values.kinds == NARROW, counts, page_ends, _NARROW_CONFIG),
         *_by_page(of_values.wide, of_values.kinds == WIDE, counts, page_ends),
         *_by_page(floats, of_values.kinds == FLOATS, counts, page_ends),
     ]
@@ -144,20 +145,21 @@ def _page_ends(counts: Ints) -> list[int]:
     return ends
 
 
-def _by_page(numbers: NDArray, has_some: Flags, counts: Ints, page_ends: list[int]) -> list[bytes]:
+def _by_page(
+    numbers: NDArray, has_some: Flags, counts: Ints, page_ends: list[int], config: ChunkConfig = _CONFIG
+) -> list[bytes]:
     """The numbers of each page, compressed. `has_some`, bool[runs]: the runs that have one for each sample."""
     ends = np.concatenate(([0], np.cumsum(np.where(has_some, counts, 0))))[[0, *page_ends]].tolist()
-    config = _NARROW_CONFIG if numbers.dtype == np.int16 else _CONFIG
     return [compressed(numbers[begin:end], config) for begin, end in pairwise(ends)]
 
 
-@kernel(types.void(INTS, INTS, INTS, _FLAGS), allocates=False)
-def _mark_same(times: Ints, bounds: Ints, page_of: Ints, same: Flags) -> None:
-    """same[r]: whether run r has the same times as the run before it, and is in the same page."""
+@kernel(types.void(INTS, INTS, _FLAGS), allocates=False)
+def _mark_same(times: Ints, bounds: Ints, same: Flags) -> None:
+    """same[r]: whether run r has the same times as the run before it."""
     same[0] = False
     for r in range(1, len(same)):
         begin, before = bounds[r], bounds[r - 1]
-        differs = (page_of[r] ^ page_of[r - 1]) | ((bounds[r + 1] - begin) ^ (begin - before))
+        differs = (bounds[r + 1] - begin) ^ (begin - before)
         if differs == 0:
             for i in range(begin - before):
                 differs |= times[begin + i] ^ times[before + i]

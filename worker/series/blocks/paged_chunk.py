@@ -32,10 +32,10 @@ from worker.series.blocks.integer_runs import EXACT, NARROW, WIDE
 
 Flags = NDArray[np.bool_]
 
-_T_KIND, _T_WALK, _T_SLOPE, _T_AT, _V_KIND, _V_WALK, _V_BASE, _V_SLOPE, _V_AT = range(9)
+_T_KIND, _T_WALK, _T_SLOPE, _T_AT, _T_PAGE, _V_KIND, _V_WALK, _V_BASE, _V_SLOPE, _V_AT = range(10)
 """Columns of the table of runs. `AT`: where the numbers of the run begin among those of its kind. The base of a run of
 one value that is not whole has its bits."""
-_COLUMNS = 9
+_COLUMNS = 10
 _PAGE_BYTES = 500
 """What the places of a page's arrays take as Python objects, about."""
 _NAN_BITS = 0x7FF8000000000000
@@ -140,15 +140,16 @@ class PagedChunk:
         return inside
 
     def _decompressed(self, runs: Ints, kinds: int) -> list[NDArray]:
-        """The first `kinds` streams of the chunk, filled in the pages of these runs."""
-        is_wanted = np.zeros(len(self._page_ends), np.bool_)
-        is_wanted[np.searchsorted(self._page_ends, runs, side="right")] = True
+        """The first `kinds` streams of the chunk, filled in the pages that have the times and values of these runs."""
+        is_wanted = np.zeros((2, len(self._page_ends)), np.bool_)
+        is_wanted[0, self._table[runs, _T_PAGE]] = True
+        is_wanted[1, np.searchsorted(self._page_ends, runs, side="right")] = True
         streams: list[NDArray] = [
             np.empty(size, dtype) for size, dtype in zip(self._before[-1][:kinds], STREAMS, strict=False)
         ]
-        for page in is_wanted.nonzero()[0].tolist():
+        for are_values, page in zip(*(places.tolist() for places in is_wanted.nonzero()), strict=True):
             first, begins, ends = page * len(STREAMS), self._before[page], self._before[page + 1]
-            for kind in range(kinds):
+            for kind in range(TIMES_STREAMS, kinds) if are_values else range(TIMES_STREAMS):
                 if begins[kind] < ends[kind]:
                     at, end = self._stream_at[first + kind], self._stream_at[first + kind + 1]
                     fill(self._data[at:end], streams[kind][begins[kind] : ends[kind]])
@@ -167,23 +168,22 @@ def _survey(
     table: Ints,
     before: Ints,
 ) -> bool:
-    """Fill the table of runs, and what is before each page. False if a run has the times of a run that is not in its
-    page, or has another length. The arrays of numbers have as many as `kinds` says."""
+    """Fill the table of runs, and what is before each page. False if a run has the times of a run that is not there, or
+    has another length. The arrays of numbers have as many as `kinds` says."""
     in_slopes = in_bases = in_constants = run = 0
     for page in range(len(page_ends)):
         for stream in range(before.shape[1]):
             before[page + 1, stream] = before[page, stream]
-        first = run
         while run < page_ends[page]:
             own, count, kind = table[run], counts[run], kinds[run] & TIMES_KIND
             if kind == SAME:
-                if run == first or counts[run - 1] != count:
+                if run == 0 or counts[run - 1] != count:
                     return False
-                for column in range(_T_AT + 1):
+                for column in range(_T_PAGE + 1):
                     own[column] = table[run - 1, column]
             else:
                 own[_T_KIND], own[_T_WALK], own[_T_AT] = kind, (kinds[run] & TIMES_WALK) != 0, 0
-                own[_T_SLOPE] = slopes[in_slopes]
+                own[_T_SLOPE], own[_T_PAGE] = slopes[in_slopes], page
                 in_slopes += 1
                 if kind != EXACT:
                     own[_T_AT] = before[page + 1, kind - NARROW]
