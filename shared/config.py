@@ -152,7 +152,7 @@ class Settings:
         2, "longest time a commit of samples waits for requests that are being read; 0: never", least=0, most=1000
     )
     block_window_ms: int = _setting(7_200_000, "time range of a block before compaction", least=1000)
-    block_cache_bytes: int = _setting(256 << 20, "decoded blocks cached in memory, all shards together", least=0)
+    block_cache_bytes: int = _setting(256 << 20, "chunks of blocks cached in memory, all shards together", least=0)
     head_bytes: int = _setting(
         512 << 20, "samples in memory, all shards together, from which on they are sealed early", least=4096
     )

@@ -276,7 +276,7 @@ AREAS = (
     ),
     _counter("triptych_upkeep_seconds_total", "shard kind", "Time that this took"),
     _counter("triptych_upkeep_failures_total", "shard", "Attempts that failed: see the worker's log"),
-    _counter("triptych_block_cache_hits_total", "worker", "Reads of decoded blocks that found them in memory"),
+    _counter("triptych_block_cache_hits_total", "worker", "Reads of chunks of blocks that found them in memory"),
     _counter("triptych_block_cache_misses_total", "worker", "Those that did not"),
     _gauge("triptych_block_cache_bytes_max", "worker", "The cache's bound"),
     _gauge("triptych_log_records", "shard", "Records of the log"),
