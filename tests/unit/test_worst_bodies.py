@@ -20,8 +20,8 @@ LOCK_MAX_S = 0.15
 """Three times the time that a decoder may hold the interpreter lock, for a busy machine."""
 ATTEMPTS = 3
 """Another process may have had the processor."""
-SMALL_BYTES = 1 << 16
-"""A body that loads the kernels, whose memory is not that of a body."""
+SMALL_BYTES = 1 << 18
+"""A body that loads the kernels and starts the threads for large ones, whose memory is not that of a body."""
 
 
 @pytest.fixture(scope="module", autouse=True)
