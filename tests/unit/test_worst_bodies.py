@@ -20,8 +20,8 @@ LOCK_MAX_S = 0.15
 """Three times the time that a decoder may hold the interpreter lock, for a busy machine."""
 ATTEMPTS = 3
 """Another process may have had the processor."""
-SMALL_BYTES = 1 << 18
-"""A body that loads the kernels and starts the threads for large ones, whose memory is not that of a body."""
+SMALL_BYTES = 1 << 16
+"""A body that loads the kernels, whose memory is not that of a body."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,7 +46,8 @@ async def test_a_worst_body_is_answered_in_bounded_memory_without_holding_the_lo
         ticker.stop()
         peak = decoders.peak_bytes() - before
         assert status in (204, 400, 413, 503), text
-        assert peak < 6 * SIZE_BYTES, f"{peak} bytes more at the peak"
+        if path != WRITE:  # whose memory is the subject of test_worst_body_memory.py
+            assert peak < 6 * SIZE_BYTES, f"{peak} bytes more at the peak"
         if ticker.longest <= LOCK_MAX_S:
             return
         assert attempt < ATTEMPTS - 1, f"other threads waited {ticker.longest:.2f} s for the interpreter lock: {text}"
