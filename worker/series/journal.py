@@ -203,7 +203,6 @@ class Journal:
             if sequence < self.sealed.cut:
                 cut_to = position + 1
                 continue
-            self._wal.release(cut_to)
             self.next_sequence = max(self.next_sequence, sequence + 1)
             self._latest.append((sequence, record.latest_ms, position))
             if isinstance(record, Written) and sequence < self.sealed.sequence:

@@ -284,9 +284,8 @@ class SeriesPart:
             return False
         if columns.epoch != self.epoch:
             return True
-        series = len(self.contents.index)
-        if columns.number_max >= series:
-            raise Internal(f"a frame for series.write has a series {columns.number_max}; the shard has {series}")
+        if columns.number_max >= self.series:
+            raise Internal(f"a frame for series.write has a series {columns.number_max}; the shard has {self.series}")
         return False
 
     def damage(self, start_ms: int, end_ms: int) -> list[str]:
@@ -335,7 +334,7 @@ class SeriesPart:
         contents = self.contents
         self._refuse_overrun()
         known = numbered(arrivals)
-        if known is not None and len(contents.index) == self._series_saved:  # there is nothing to register
+        if known is not None and self.series == self._series_saved:  # there is nothing to register
             samples = NumberedSamples.of(known, contents.permanent.data)
             return Staged(samples, None), [self.journal.entry(samples)]
         with contents.lock:

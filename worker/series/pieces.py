@@ -20,8 +20,8 @@ _INTS_IN = types.Array(types.int64, 1, "C", readonly=True)
 _FLAGS = types.Array(types.boolean, 1, "C")
 
 
-@kernel(types.int64(_INTS_IN, types.int64, types.int64, types.int64))
-def _first_at_least(times: np.ndarray, low: int, high: int, time: int) -> int:
+@kernel(types.int64(_INTS_IN, types.int64, types.int64, types.int64), allocates=False)
+def first_at_least(times: np.ndarray, low: int, high: int, time: int) -> int:
     """The first index low ≤ i < high with times[i] ≥ time, or `high`; times[low:high] ascends."""
     while low < high:
         middle = (low + high) >> 1
@@ -38,9 +38,9 @@ def _clip(times: np.ndarray, starts: np.ndarray, ends: np.ndarray, start_ms: int
     for i in range(len(starts)):
         low, high = starts[i], ends[i]
         if low < high and times[low] < start_ms:
-            low = _first_at_least(times, low, high, start_ms)
+            low = first_at_least(times, low, high, start_ms)
         if low < high and times[high - 1] > end_ms:
-            high = _first_at_least(times, low, high, end_ms + 1)
+            high = first_at_least(times, low, high, end_ms + 1)
         starts[i], ends[i] = low, max(low, high)
 
 

@@ -29,6 +29,7 @@ from worker.series.blocks.chunk_layout import (
 )
 from worker.series.blocks.compression import fill
 from worker.series.blocks.integer_runs import EXACT, NARROW, WIDE
+from worker.series.pieces import first_at_least
 
 Flags = NDArray[np.bool_]
 
@@ -291,12 +292,6 @@ def _write_values(
 def _seek(times: Ints, at: Ints, counts: Ints, start_ms: int, end_ms: int, inside: Flags) -> None:
     """inside[r]: whether run r, ascending, has a time with start ≤ t ≤ end."""
     for run in range(len(at)):
-        low, end = at[run], at[run] + counts[run]
-        high = end
-        while low < high:
-            middle = (low + high) >> 1
-            if times[middle] < start_ms:
-                low = middle + 1
-            else:
-                high = middle
-        inside[run] = low < end and times[low] <= end_ms
+        end = at[run] + counts[run]
+        first = first_at_least(times, at[run], end, start_ms)
+        inside[run] = first < end and times[first] <= end_ms

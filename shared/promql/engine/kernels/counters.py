@@ -86,11 +86,11 @@ def lost_at(values: Float, resets: Int, sums: Float, left: int, right: int, exac
 
 
 @inlined(error_model="numpy")
-def same_times(timestamps: Int, starts: Int, a: int, b: int, size: int) -> bool:
-    """Whether the samples from `a` and from `b` on, `size` ≥ 1 each, have equal times and equal start timestamps."""
-    if not same_numbers(timestamps, a, b, size):
+def same_times(timestamps: Int, starts: Int, offsets: Int, known: int, series: int) -> bool:
+    """Whether two series have equal times and equal start timestamps, as `same_numbers` has it."""
+    if not same_numbers(timestamps, offsets, known, series):
         return False
-    return starts.size == 0 or same_numbers(starts, a, b, size)
+    return starts.size == 0 or same_numbers(starts, offsets, known, series)
 
 
 @kernel(types.boolean(FLOATS, FLAGS), error_model="numpy", allocates=False)
@@ -208,11 +208,7 @@ def counters(
         if begin == end:
             present[s, :] = False
             continue
-        if (
-            known < 0
-            or end - begin != offsets[known + 1] - offsets[known]
-            or not same_times(timestamps, starts, offsets[known], begin, end - begin)
-        ):
+        if not same_times(timestamps, starts, offsets, known, s):
             own_starts = starts[begin:end] if starts.size > 0 else starts
             spans(
                 timestamps[begin:end], own_starts, first, step, range_ms, counter, lows, lasts, from_zero, ok, reaches

@@ -58,8 +58,13 @@ def any_number_is(numbers: Int, wanted: int) -> bool:
 
 
 @inlined(error_model="numpy")
-def same_numbers(numbers: Int, a: int, b: int, size: int) -> bool:
-    """Whether the numbers from `a` and from `b` on, `size` ≥ 1 each, are equal."""
+def same_numbers(numbers: Int, offsets: Int, known: int, series: int) -> bool:
+    """Whether two series have equal numbers, of which the second one has some; `known` is -1 for no series."""
+    if known < 0:
+        return False
+    a, b, size = offsets[known], offsets[series], offsets[series + 1] - offsets[series]
+    if offsets[known + 1] - a != size:
+        return False
     if numbers[a] != numbers[b] or numbers[a + size - 1] != numbers[b + size - 1]:
         return False
     differs = 0
@@ -94,11 +99,7 @@ def last_in_window(
         if begin == end:
             present[s, :] = False
             continue
-        if (
-            known < 0
-            or end - begin != offsets[known + 1] - offsets[known]
-            or not same_numbers(timestamps, offsets[known], begin, end - begin)
-        ):
+        if not same_numbers(timestamps, offsets, known, s):
             hi = begin
             for k in range(len(places)):
                 t = first + k * step
