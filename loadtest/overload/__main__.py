@@ -35,9 +35,9 @@ FIRST_RATE, RATE_FACTOR = 200.0, 1.25
 SEARCH_S = 4.0
 PAST_PEAK = 3
 """The search ends when so many rates in a row have brought no more goodput."""
-SUSTAINABLE_SHARE = 0.95
-"""The sustainable rate is the lowest one with this share of the best goodput: which of several past the peak is best is
-chance."""
+FAILED_SHARE_MAX = 0.005
+"""The sustainable rate is the highest one, below the first that is not, at which no larger share than this is refused
+or late."""
 REST_S = 3.0
 LOADS = (1, 2, 3)
 GOODPUT_SHARE_MIN, WAIT_RATIO_MAX = 0.8, 5.0
@@ -63,6 +63,11 @@ class Measured:
         """Of admitted requests. One that was not answered in time counts as one that took the whole deadline."""
         waits = [*self.outcomes.waits_s, *[DEADLINE_S] * self.outcomes.statuses["late"]]
         return float(np.percentile(waits, percentile)) * 1000 if waits else float("nan")
+
+    @property
+    def failed_share(self) -> float:
+        """Of the requests, those that were not answered with 2xx within the deadline."""
+        return 1 - self.goodput / self.rate
 
     @property
     def refusal_ms(self) -> float:
@@ -100,29 +105,34 @@ async def _measure(port: int, mix: Sequence[Request], options: argparse.Namespac
     idle = await _run(port, mix, IDLE_RATE, IDLE_S, one)
     _say(HEADING)
     _say(_row("idle", idle, None, None))
-    peak = await _find_peak(port, mix, idle, options.rate)
+    sustainable, peak_goodput = await _find_sustainable(port, mix, idle, options.rate)
+    _say(f"\nsustainable: {sustainable:,.0f}/s; peak of goodput: {peak_goodput:,.0f}/s\n\n{HEADING}")
     is_missed = False
     for label, addresses in (("one address", one), (f"{ADDRESSES} addresses", many)):
         for load in LOADS:
-            run = await _run(port, mix, load * peak.rate, options.seconds, addresses)
-            _say(_row(f"{load} ×, {label}", run, idle, peak))
+            run = await _run(port, mix, load * sustainable, options.seconds, addresses)
+            _say(_row(f"{load} ×, {label}", run, idle, peak_goodput))
             if load == max(LOADS):
-                is_missed |= run.goodput < GOODPUT_SHARE_MIN * peak.goodput
+                is_missed |= run.goodput < GOODPUT_SHARE_MIN * peak_goodput
                 is_missed |= run.wait_ms(99) > WAIT_RATIO_MAX * idle.wait_ms(99)
     return int(is_missed)
 
 
-async def _find_peak(port: int, mix: Sequence[Request], idle: Measured, known_rate: float) -> Measured:
-    """The run at the sustainable rate."""
+async def _find_sustainable(
+    port: int, mix: Sequence[Request], idle: Measured, known_rate: float
+) -> tuple[float, float]:
+    """(the sustainable rate, the best goodput at any rate), both a second."""
     if known_rate:
-        return await _run(port, mix, known_rate, SEARCH_S, [HOST])
+        return known_rate, (await _run(port, mix, known_rate, SEARCH_S, [HOST])).goodput
     rate, runs, best = FIRST_RATE, [idle], 0
     while len(runs) - 1 - best < PAST_PEAK:
         runs.append(await _run(port, mix, rate, SEARCH_S, [HOST]))
         _say(_row("search", runs[-1], idle, None))
         best = max(range(len(runs)), key=lambda place: runs[place].goodput)
         rate *= RATE_FACTOR
-    return next(run for run in runs if run.goodput >= SUSTAINABLE_SHARE * runs[best].goodput)
+    is_carried = [run.failed_share <= FAILED_SHARE_MAX for run in runs]
+    first_not = is_carried.index(False) if False in is_carried else len(runs)
+    return runs[max(first_not - 1, 0)].rate, runs[best].goodput
 
 
 async def _run(port: int, mix: Sequence[Request], rate: float, seconds: float, addresses: Sequence[str]) -> Measured:
@@ -142,7 +152,7 @@ HEADING = (
 )
 
 
-def _row(label: str, run: Measured, idle: Measured | None, peak: Measured | None) -> str:
+def _row(label: str, run: Measured, idle: Measured | None, peak_goodput: float | None) -> str:
     outcomes = run.outcomes
     total = sum(outcomes.statuses.values())
     others = {name: count for name, count in outcomes.statuses.items() if name not in ("200", "204", "503")}
@@ -154,7 +164,7 @@ def _row(label: str, run: Measured, idle: Measured | None, peak: Measured | None
         label,
         f"{run.rate:,.0f}",
         f"{run.goodput:,.0f}",
-        "" if peak is None else f"{run.goodput / peak.goodput:.0%}",
+        "" if peak_goodput is None else f"{run.goodput / peak_goodput:.0%}",
         f"{run.wait_ms(50):.1f}",
         f"{run.wait_ms(99):.1f}",
         "" if idle is None else f"{run.wait_ms(99) / idle.wait_ms(99):.1f} ×",
