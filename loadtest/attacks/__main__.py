@@ -21,7 +21,6 @@ from loadtest.attacks.priority import raised
 from loadtest.attacks.running import Result, few_open_files, run
 from loadtest.attacks.target import Target
 from loadtest.attacks.watching import QUIET_WITHIN_S, becomes_quiet
-from loadtest.bench.log_load import wait_compiled
 from loadtest.harness.cluster import MEASURED, ROOT, Cluster
 
 SHARDS, WORKERS = 8, 2
@@ -40,7 +39,6 @@ def main() -> int:
             sys.stdout.write(f"{attack.name:<18} {attack.what} (target: {attack.wait_s:g} s{growth})\n")
         return 0
     with raised(NICENESS), _cluster(options.tree.resolve()) as cluster:
-        wait_compiled(cluster)
         began = time.monotonic()
         target = data.load(cluster, data.Amounts().scaled(options.scale))
         _settle(cluster)
@@ -81,6 +79,7 @@ def _cluster(tree: Path) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="attacks-") as directory:
         cluster = Cluster(Path(directory), shards=SHARDS, workers=WORKERS, settings=MEASURED, tree=tree)
         try:
+            cluster.compile_kernels()
             with few_open_files():
                 cluster.start()
             yield cluster

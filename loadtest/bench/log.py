@@ -30,6 +30,8 @@ RECORDS_EACH = 10
 RECORDS_A_REQUEST = 1000
 MEMORY_STEPS = 10
 BREATH_S = 2.0
+MEMORY_BREATH_S = 6.0
+"""Workers report what holds their memory every few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,10 @@ class Bench:
     def cluster(self) -> Iterator[Cluster]:
         """A cluster that has just started, with nothing in it."""
         with tempfile.TemporaryDirectory(dir=self.options.directory) as directory:
-            running = Cluster(Path(directory), shards=8, workers=0).start()
+            running = Cluster(Path(directory), shards=8, workers=0)
+            running.compile_kernels()
+            running.start()
             try:
-                load.wait_compiled(running)
                 yield running
             finally:
                 running.stop()
@@ -169,16 +172,18 @@ class Bench:
     def _memory(self, cluster: Cluster) -> None:
         total = self.options.records
         step = total // MEMORY_STEPS
-        start = load.memory_mb(cluster)
-        after: list[float] = []
+        start = load.anonymous_mb(cluster)
+        after: list[load.AnonymousMemory] = []
         for at in range(MEMORY_STEPS):
             numbers = itertools.islice(itertools.count(at * step), step)
             load.fill(cluster, lambda i: b"key-%06d" % (i % load.KEYS), numbers)
-            time.sleep(BREATH_S)
-            after.append(load.memory_mb(cluster))
-        steps = ", ".join(f"{size:,.0f}" for size in after)
-        text = f"{start:,.0f} MB empty; {steps} MB after each tenth"
-        self.add(f"memory of all processes while {total:,} records come", text, "flat")
+            time.sleep(MEMORY_BREATH_S)
+            after.append(load.anonymous_mb(cluster))
+        steps = ", ".join(f"{memory.total:,.0f}" for memory in after)
+        parts = (after[-1].rows, after[-1].log, after[-1].unattributed)
+        owners = "stores {:,.0f}, records in memory {:,.0f}, allocators {:,.0f}".format(*parts)
+        text = f"{start.total:,.0f} MB empty; {steps} MB after each tenth; at the end {owners}"
+        self.add(f"anonymous memory of all processes while {total:,} records come", text, "flat")
 
 
 def report(bench: Bench) -> str:

@@ -9,8 +9,10 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import NamedTuple
 
 import psutil
 
@@ -28,7 +30,6 @@ CONNECTIONS = 4
 RECEIVE_BYTES = 1 << 20
 BUSY_S = 30.0
 RETRY_S = 0.5
-COMPILED_WITHIN_S = 300.0
 
 
 def json_body(keys: list[bytes], durable: bool = True) -> bytes:
@@ -249,21 +250,33 @@ async def deliveries(cluster: Cluster) -> list[float]:
     return times
 
 
-def wait_compiled(cluster: Cluster) -> None:
-    """Return when the processes have compiled their kernels, which they go on with for minutes after a first start."""
-    give_up = time.monotonic() + COMPILED_WITHIN_S
-    while not all("kernels compiled" in cluster.log(module) for module in ("coordinator", "worker")):
-        assert time.monotonic() < give_up, "the kernels were not compiled in time"
-        time.sleep(0.2)
-
-
 def processes(cluster: Cluster) -> list[psutil.Process]:
     roots = [psutil.Process(p.pid) for p in (cluster.coordinator, cluster.supervisor) if p is not None]
     return [*roots, *(child for root in roots for child in root.children(recursive=True))]
 
 
-def memory_mb(cluster: Cluster) -> float:
-    return sum(process.memory_info().rss for process in processes(cluster)) / (1 << 20)
+class AnonymousMemory(NamedTuple):
+    """Of all processes, in MB. `rows`: what the stores of rows hold to write out or to find rows by; `log`: records
+    that are gathered next; `unattributed`: merges of the stores, and what the allocators keep for a while."""
+
+    total: float
+    rows: float
+    log: float
+    unattributed: float
+
+
+def anonymous_mb(cluster: Cluster) -> AnonymousMemory:
+    report = cluster.get("/api/v1/status/memory").json()["data"]["processes"]
+    owners: Counter[str] = Counter()
+    for process in report:
+        owners.update(process.get("owners", {}))
+    sizes = (
+        sum(process.get("anonymousBytes", 0) for process in report),
+        owners["rows"],
+        owners["log"],
+        sum(process.get("unattributedBytes", 0) for process in report),
+    )
+    return AnonymousMemory(*(size / 1e6 for size in sizes))
 
 
 def cpu_seconds(cluster: Cluster) -> tuple[float, float]:

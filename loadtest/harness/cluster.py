@@ -72,6 +72,12 @@ class Cluster:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRIPTYCH_")}
         return {**inherited, **own, "PYTHONPATH": str(self.tree)}
 
+    def compile_kernels(self) -> None:
+        """Before `start`: so that no kernel is compiled beside what is measured, which takes a minute or more if none
+        is in the cache."""
+        command = [sys.executable, "-m", "coordinator.cli", "warm"]
+        subprocess.run(command, env=self.environment(), cwd=self.directory, check=True, stdout=subprocess.DEVNULL)
+
     def start(self) -> Cluster:
         try:
             self.start_workers()

@@ -21,7 +21,6 @@ import psutil
 from loadtest.attacks import data
 from loadtest.attacks.priority import prefer, raised
 from loadtest.attacks.watching import becomes_quiet
-from loadtest.bench.log_load import wait_compiled
 from loadtest.harness.cluster import ROOT, Cluster
 from loadtest.overload.client import DEADLINE_S, HOST, Client, Outcomes, Request
 from loadtest.overload.mix import requests
@@ -79,7 +78,6 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and so the cluster as well
     options = _options()
     with raised(CLUSTER_NICENESS), _cluster(options.tree.resolve()) as cluster:
-        wait_compiled(cluster)
         target = data.load(cluster, data.Amounts().scaled(options.scale))
         becomes_quiet(cluster)
         prefer(OWN_NICENESS)
@@ -191,6 +189,7 @@ def _cluster(tree: Path) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="overload-") as directory:
         cluster = Cluster(Path(directory), shards=SHARDS, workers=WORKERS, tree=tree)
         try:
+            cluster.compile_kernels()
             cluster.start()
             yield cluster
         finally:
