@@ -13,6 +13,7 @@ from aiohttp import web
 
 from coordinator.api.listed import listed
 from coordinator.api.parameters import partial_response
+from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
 from coordinator.calls import require_whole
 from coordinator.context import CONTEXT, Context
@@ -69,6 +70,7 @@ def _context(request: web.Request) -> Context:
     return request.app[CONTEXT]
 
 
+@known_parameters()
 async def write(request: web.Request) -> web.Response:
     """POST /api/v1/vector/write."""
     upserts = await _body(request, write_from_json, write_from_protobuf)
@@ -80,6 +82,7 @@ async def write(request: web.Request) -> web.Response:
     return _json({"vectorsUpserted": count})
 
 
+@known_parameters()
 async def delete(request: web.Request) -> web.Response:
     """POST /api/v1/vector/delete."""
     collection, ids = await _body(request, ids_from_json, ids_from_protobuf)
@@ -89,6 +92,7 @@ async def delete(request: web.Request) -> web.Response:
     return _json({"vectorsDeleted": count})
 
 
+@known_parameters("partial_response")
 async def search(request: web.Request) -> web.Response:
     """POST /api/v1/vector/search."""
     wanted = await _body(request, searches.from_json, searches.from_protobuf)
@@ -117,6 +121,7 @@ def _partial(request: web.Request) -> bool:
     return not request.query_string or partial_response(request.query)
 
 
+@known_parameters("collection")
 async def get_one(request: web.Request) -> web.Response:
     """GET /api/v1/vector/vectors/{id}."""
     name = request.match_info["id"]
@@ -133,6 +138,7 @@ async def get_one(request: web.Request) -> web.Response:
     return _json({"vector": vector_json(entries[0])}, warnings)
 
 
+@known_parameters("partial_response")
 async def get_many(request: web.Request) -> web.Response:
     """POST /api/v1/vector/get."""
     collection, ids, fields = await _body(request, get_from_json, get_from_protobuf)
@@ -145,6 +151,7 @@ async def get_many(request: web.Request) -> web.Response:
     return _json({"vectors": [vector_json(entry) for entry in entries]}, warnings)
 
 
+@known_parameters()
 async def stats(request: web.Request) -> web.Response:
     """GET /api/v1/vector/stats."""
     area = _context(request).vectors
@@ -198,6 +205,7 @@ def _settings_json(collection: Collection) -> dict[str, Any]:
     }
 
 
+@known_parameters()
 async def put_collection(request: web.Request) -> web.Response:
     """PUT /api/v1/vector/collections/{name}: make it, or confirm that it is so."""
     context = _context(request)
@@ -216,6 +224,7 @@ async def put_collection(request: web.Request) -> web.Response:
     return _json({"collection": {"name": collection.name, **_settings_json(collection)}})
 
 
+@known_parameters()
 async def get_collection(request: web.Request) -> web.Response:
     """GET /api/v1/vector/collections/{name}."""
     name = request.match_info["name"]
@@ -225,12 +234,14 @@ async def get_collection(request: web.Request) -> web.Response:
     return _json({"collection": {"name": collection.name, **_settings_json(collection)}})
 
 
+@known_parameters()
 async def list_collections(request: web.Request) -> web.Response:
     """GET /api/v1/vector/collections."""
     collections, warnings = await _context(request).vectors.collections()
     return _json({"collections": [{"name": c.name, **_settings_json(c)} for c in collections]}, warnings)
 
 
+@known_parameters()
 async def delete_collection(request: web.Request) -> web.Response:
     """DELETE /api/v1/vector/collections/{name}: warnings name the shards that drop its vectors later."""
     warnings = await _context(request).vectors.drop(request.match_info["name"])

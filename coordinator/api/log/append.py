@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
 from coordinator.context import CONTEXT
 from coordinator.log import records
@@ -16,6 +17,7 @@ INLINE_BYTES_MAX = 128 << 10
 """A body of at most this many bytes is read on the event loop, which takes some 0.2 ms, a larger one in a thread."""
 
 
+@known_parameters()
 async def append(request: web.Request) -> web.Response:
     """With `awaitDurable: true` the answer comes when the records are on the disk of every shard concerned (fsync);
     otherwise when the shards hold them: they then survive the death of any process, and are on disk within 100 ms."""

@@ -9,6 +9,8 @@ from aiohttp import web
 
 from coordinator.api.listed import listed
 from coordinator.api.log import log_parameters
+from coordinator.api.log.log_parameters import SELECTION, SEQUENCES
+from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT
 from coordinator.log.reads import KeySelection, Warnings
 from coordinator.queries.running import RunningQuery
@@ -21,6 +23,7 @@ KEYS_DEFAULT = 1000
 KEYS_MAX = 100_000
 
 
+@known_parameters(*SEQUENCES, "limit")
 async def segments(request: web.Request) -> web.Response:
     """The first `limit` segments. If there are more, `nextSequence` is the `start_seq` that gives the rest."""
     start, end = log_parameters.sequences(request.query)
@@ -35,6 +38,10 @@ async def segments(request: web.Request) -> web.Response:
     return json_answer(answer)
 
 
+@known_parameters(
+    *("prefix", "prefix_base64", "after", "after_base64", "limit"),
+    *("start_segment", "startSegment", "end_segment", "endSegment"),
+)
 async def keys(request: web.Request) -> web.Response:
     """Distinct keys, ascending. If there are more, the next page begins `after` the last key."""
     query = request.query
@@ -54,10 +61,11 @@ async def keys(request: web.Request) -> web.Response:
     return await listed(request, "log.keys", request.query_string, served)
 
 
+@known_parameters(*SELECTION, *SEQUENCES)
 async def count(request: web.Request) -> web.Response:
     """The exact number of records of a key, of all keys with a prefix, or (without either) of the whole log."""
     start, end = log_parameters.sequences(request.query)
-    named = any(name in request.query for name in ("key", "key_base64", "prefix", "prefix_base64"))
+    named = any(name in request.query for name in SELECTION)
     selection = log_parameters.selection(request.query) if named else KeySelection(None)
 
     async def served(running: RunningQuery) -> web.Response:
@@ -73,6 +81,7 @@ def _warned(answer: dict[str, Any], warnings: Warnings) -> dict[str, Any]:
     return {**answer, "warnings": warnings.texts()} if len(warnings) else answer
 
 
+@known_parameters()
 async def frontier(request: web.Request) -> web.Response:
     area = request.app[CONTEXT].log
     await area.wait_for_state()

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from coordinator.api.log import log_parameters
+from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
 from coordinator.calls import WorkerReply
 from coordinator.context import CONTEXT
@@ -44,6 +45,7 @@ _decoder = msgspec.json.Decoder(_Put)
 _list_decoder = msgspec.json.Decoder(list[_Position])
 
 
+@known_parameters("key", "key_base64")
 async def get(request: web.Request) -> web.Response:
     """All positions of the cursor, or that of one `key`."""
     key = log_parameters.octets(request.query, "key")
@@ -56,6 +58,7 @@ async def get(request: web.Request) -> web.Response:
     return json_answer(body)
 
 
+@known_parameters()
 async def put(request: web.Request) -> web.Response:
     """Set positions, all or none: 409 when one is not as `expected`. Answered when they are on the disk."""
     body = await read_body(request, BODY_BYTES_MAX)
@@ -109,6 +112,7 @@ def _moves(positions: list[_Position]) -> list[CursorMove]:
     return moves
 
 
+@known_parameters()
 async def delete(request: web.Request) -> web.Response:
     await _ask(request, "log.cursor_delete", CursorBody(_name(request)))
     return json_answer({"status": "success"})

@@ -10,6 +10,9 @@ from coordinator.log.reads import KeySelection
 from shared.errors import BadData
 from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX
 
+SELECTION = ("key", "key_base64", "prefix", "prefix_base64")
+SEQUENCES = ("start_seq", "startSeq", "end_seq", "endSeq")
+
 
 def whole(query: Mapping[str, str], names: tuple[str, ...], default: int, least: int, most: int) -> int:
     """The first of these parameters that is there. Raises BadData unless it is a whole number within the bounds."""

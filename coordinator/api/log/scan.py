@@ -15,6 +15,8 @@ from aiohttp import web
 from coordinator.api import parameters
 from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters
+from coordinator.api.log.log_parameters import SELECTION, SEQUENCES
+from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT, Context
 from coordinator.log.follow import Follower, Row, rows_of
 from coordinator.log.reads import KeySelection, Warnings
@@ -43,6 +45,7 @@ EVENTS_BYTES = 64 << 10
 RETRY_S = 0.5
 
 
+@known_parameters(*SELECTION, *SEQUENCES, "limit", "reverse", "follow", "timeout")
 async def scan(request: web.Request) -> web.StreamResponse:
     """Records of `key`, or of all keys with `prefix` merged by sequence number."""
     query = request.query
