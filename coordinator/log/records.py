@@ -11,8 +11,6 @@ base64url, unpadded base64, integers as text). Field names in errors are paths i
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +24,7 @@ from numpy.typing import NDArray
 from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
 from coordinator.log import walk
 from coordinator.log.columns import BatchRecords, ManyRecords, columns_of
+from coordinator.log.record_forms import ProtoRecord, Record, columns, proto_columns
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON
 from proto import log_pb2
 from shared.config import Settings
@@ -40,7 +39,7 @@ WALK_BYTES_MIN = 2048
 """Bodies shorter than this are read faster by the general readers."""
 BESIDE_BYTES_MAX = 2048
 """Bytes of a body beside its records (the producer's id and a few names) up to which the kernels' readers accept it."""
-_RECORD_BYTES_MIN = 22  # a record in JSON with its comma, an empty key and an empty value
+_RECORD_BYTES_MIN = 21  # a record in JSON with its comma, an empty key and an empty text
 _PROTO_RECORD_BYTES_MIN = 4
 _SPANS_MAX = 16
 ENCODED_BESIDE_BYTES_MAX = 4096
@@ -89,33 +88,15 @@ class _Lists:
     producer_seq: int
 
 
-class _Key(msgspec.Struct, forbid_unknown_fields=True):
-    value: bytes
-
-
-class _Record(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    key: bytes | _Key
-    value: bytes
-
-
 class _Append(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    records: list[_Record]
+    records: list[Record]
     await_durable: bool = False
     producer_id: str = ""
     producer_seq: Annotated[int, msgspec.Meta(ge=0, le=PRODUCER_SEQ_MAX)] | None = None
 
 
-class _ProtoKey(msgspec.Struct, forbid_unknown_fields=True):
-    value: str | None = None
-
-
-class _ProtoRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    key: str | _ProtoKey | None = None
-    value: str | None = None
-
-
 class _ProtoAppend(msgspec.Struct, forbid_unknown_fields=True):
-    records: list[_ProtoRecord] | None = None
+    records: list[ProtoRecord] | None = None
     await_durable: bool | None = None
     await_durable_: bool | None = msgspec.field(name="awaitDurable", default=None)
     producer_id: str | None = None
@@ -126,8 +107,8 @@ class _ProtoAppend(msgspec.Struct, forbid_unknown_fields=True):
 
 _json = msgspec.json.Decoder(_Append)
 _proto_json = msgspec.json.Decoder(_ProtoAppend)
-_json_records = msgspec.json.Decoder(list[_Record])
-_proto_json_records = msgspec.json.Decoder(list[_ProtoRecord])
+_json_records = msgspec.json.Decoder(list[Record])
+_proto_json_records = msgspec.json.Decoder(list[ProtoRecord])
 
 
 def parse(content_type: str, body: bytes, settings: Settings) -> Append:
@@ -154,7 +135,7 @@ def _walked_json(body: bytes, settings: Settings) -> Append | None:
     if begin == 0 or not name.endswith(b'"records"'):
         return None
     octets = np.frombuffer(body, np.uint8)
-    out = np.empty(len(body) * 3 // 4 + 3, np.uint8)
+    out = np.empty(len(body), np.uint8)
     table = np.empty((min(len(body) // _RECORD_BYTES_MIN + 1, settings.log_records_max), 4), np.int64)
     count, end = walk.walk_json(octets, begin, out, table)
     if count < 0 or len(body) - end > BESIDE_BYTES_MAX:
@@ -189,11 +170,11 @@ def _fitting(
     data: NDArray[np.uint8], table: NDArray[np.int64], settings: Settings, durable: bool, producer: str, seq: int
 ) -> Append | None:
     """The batch; None when it is over a limit."""
-    columns = ManyRecords(data, table)
-    longest_key, longest_value = columns.longest
+    many = ManyRecords(data, table)
+    longest_key, longest_value = many.longest
     if longest_key > KEY_BYTES_MAX or longest_value > settings.log_record_bytes_max:
         return None
-    return Append(columns, durable, producer, seq) if columns.size_bytes <= settings.log_batch_bytes_max else None
+    return Append(many, durable, producer, seq) if many.size_bytes <= settings.log_batch_bytes_max else None
 
 
 def _decoded(decode: Callable[[], T]) -> T:
@@ -201,19 +182,17 @@ def _decoded(decode: Callable[[], T]) -> T:
     try:
         return decode()
     except msgspec.MsgspecError as error:
-        raise BadData(f"the body is not a valid append request: {error}") from error
+        hint = "; plain text goes into `keyText` and `text`" if "base64" in str(error) else ""
+        raise BadData(f"the body is not a valid append request: {error}{hint}") from error
+    except RecursionError as error:
+        raise BadData("the body is not a valid append request: a JSON value is nested too deeply") from error
     except UnicodeDecodeError as error:
         raise BadData(f"the body is not UTF-8: {error}") from error
 
 
 def _from_json(body: bytes) -> _Lists:
     parsed = _decoded(lambda: _json.decode(body))
-    return _request(parsed, *_columns(parsed.records))
-
-
-def _columns(records: Sequence[_Record]) -> tuple[list[bytes], list[bytes]]:
-    keys = [key if type(key) is bytes else key.value for key in [r.key for r in records]]  # type: ignore[union-attr]
-    return keys, [r.value for r in records]
+    return _request(parsed, *columns(0, parsed.records))
 
 
 def _request(parsed: _Append, keys: list[bytes], values: list[bytes]) -> _Lists:
@@ -227,19 +206,7 @@ def _from_proto_json(body: bytes) -> _Lists:
     except BadData:
         pass
     parsed = _decoded(lambda: _proto_json.decode(body))
-    return _proto_request(parsed, *_proto_columns(0, parsed.records or ()))
-
-
-def _proto_columns(first: int, records: Sequence[_ProtoRecord]) -> tuple[list[bytes], list[bytes]]:
-    """Keys and values of records, of which the first is records[first] of the body."""
-    keys, values = [], []
-    for i, record in enumerate(records, first):
-        text = record.key.value or "" if isinstance(record.key, _ProtoKey) else record.key
-        if text is None:
-            raise BadData(f"`$.records[{i}].key` is missing")
-        keys.append(_base64(text, f"$.records[{i}].key"))
-        values.append(_base64(record.value or "", f"$.records[{i}].value"))
-    return keys, values
+    return _proto_request(parsed, *proto_columns(0, parsed.records or ()))
 
 
 def _proto_request(parsed: _ProtoAppend, keys: list[bytes], values: list[bytes]) -> _Lists:
@@ -252,7 +219,7 @@ def _proto_request(parsed: _ProtoAppend, keys: list[bytes], values: list[bytes])
 def _from_sliced_json(body: bytes, settings: Settings) -> _Lists:
     large = LargeObject(body, {"records": settings.log_records_max})
     parsed = _decoded(lambda: _json.decode(large.rest))
-    return _request(parsed, *_gathered(_columns(records) for _, records in _sliced(large, settings, _json_records)))
+    return _request(parsed, *_gathered(columns(*piece) for piece in _sliced(large, settings, _json_records)))
 
 
 def _from_sliced_proto_json(body: bytes, settings: Settings) -> _Lists:
@@ -263,7 +230,7 @@ def _from_sliced_proto_json(body: bytes, settings: Settings) -> _Lists:
     large = LargeObject(body, {"records": settings.log_records_max})
     parsed = _decoded(lambda: _proto_json.decode(large.rest))
     pieces = _sliced(large, settings, _proto_json_records)
-    return _proto_request(parsed, *_gathered(_proto_columns(*piece) for piece in pieces))
+    return _proto_request(parsed, *_gathered(proto_columns(*piece) for piece in pieces))
 
 
 def _gathered(pieces: Iterable[tuple[list[bytes], list[bytes]]]) -> tuple[list[bytes], list[bytes]]:
@@ -303,14 +270,6 @@ def _integer(value: int | str | None) -> int | None:
     return value
 
 
-def _base64(text: str, where: str) -> bytes:
-    standard = text.replace("-", "+").replace("_", "/").rstrip("=")
-    try:
-        return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise BadData(f"`{where}` is not base64: {error}") from error
-
-
 def _from_protobuf(body: bytes) -> _Lists:
     parsed = _message(body)
     return _proto_message(parsed, *_message_columns(0, parsed))
@@ -341,8 +300,8 @@ def _proto_message(parsed: log_pb2.AppendRequest, keys: list[bytes], values: lis
 def _from_sliced_protobuf(body: bytes, settings: Settings) -> _Lists:
     large = LargeMessage(body, log_pb2.AppendRequest.RECORDS_FIELD_NUMBER, "records", settings.log_records_max)
     _require_few(large.list, settings, 1)
-    columns = _gathered(_message_columns(first, _message(text)) for first, text in large.list)
-    return _proto_message(_message(large.rest), *columns)
+    pieces = (_message_columns(first, _message(text)) for first, text in large.list)
+    return _proto_message(_message(large.rest), *_gathered(pieces))
 
 
 def _producer_seq(producer: str, seq: int | None) -> int:

@@ -15,7 +15,7 @@ from numba import types
 from shared.kernels import kernel
 from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Octets, TableOut
 from shared.protobuf_fields import field_length, past_field
-from shared.xxh64 import Bytes
+from shared.xxh64 import Bytes, copy_bytes
 
 UNUSUAL = -1
 
@@ -30,6 +30,13 @@ _FOURTH = _DIGITS
 _QUOTE, _COMMA, _COLON, _OPEN, _CLOSE, _END, _PADDING = (ord(c) for c in '",:{}]=')
 _KEY_NAME = np.frombuffer(b'"key"', np.uint8)
 _VALUE_NAME = np.frombuffer(b'"value"', np.uint8)
+_KEY_TEXT_NAME = np.frombuffer(b'"keyText"', np.uint8)
+_TEXT_NAME = np.frombuffer(b'"text"', np.uint8)
+_SPECIAL = np.ones(256, np.uint8)
+_SPECIAL[[byte for byte in range(0x20, 0x80) if byte not in b'"\\']] = 0
+"""Bytes at which a text is looked at closer: quotes, escapes, controls, and characters of several bytes."""
+
+_KEY_OCTETS, _KEY_TEXT, _VALUE_OCTETS, _VALUE_TEXT = range(4)
 
 _PAIR = types.UniTuple(types.int64, 2)
 
@@ -118,12 +125,74 @@ def _key(body: np.ndarray, at: int, out: np.ndarray, place: int) -> tuple[int, i
     return _octets(body, at, out, place)
 
 
+@kernel(types.int64(Bytes, types.int64), first=True)
+def _character(body: np.ndarray, at: int) -> int:
+    """The length of the character of several bytes that begins at `at`; 0 if it is not UTF-8 (RFC 3629, section 4)."""
+    lead = body[at]
+    if lead < 0xC2 or lead > 0xF4:
+        return 0
+    size = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+    if at + size > len(body):
+        return 0
+    low = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
+    high = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
+    if body[at + 1] < low or body[at + 1] > high:
+        return 0
+    for i in range(at + 2, at + size):
+        if body[i] & 0xC0 != 0x80:
+            return 0
+    return size
+
+
+@kernel(_PAIR(Bytes, types.int64, Octets, types.int64), first=True)
+def _text(body: np.ndarray, at: int, out: np.ndarray, place: int) -> tuple[int, int]:
+    """As `_octets`, for plain text: (UNUSUAL, …) for one with escapes or controls, and for what is not UTF-8."""
+    end = len(body)
+    if at >= end or body[at] != _QUOTE:
+        return UNUSUAL, place
+    at += 1
+    begin = at
+    while at < end:
+        if at + 8 <= end:
+            special = _SPECIAL[body[at]] | _SPECIAL[body[at + 1]] | _SPECIAL[body[at + 2]] | _SPECIAL[body[at + 3]]
+            special |= _SPECIAL[body[at + 4]] | _SPECIAL[body[at + 5]] | _SPECIAL[body[at + 6]] | _SPECIAL[body[at + 7]]
+            if special == 0:
+                at += 8
+                continue
+        while at < end and _SPECIAL[body[at]] == 0:
+            at += 1
+        if at >= end:
+            break
+        if body[at] == _QUOTE:
+            copy_bytes(out, place, body, begin, at - begin)
+            return at + 1, place + at - begin
+        size = _character(body, at)
+        if size == 0:
+            break
+        at += size
+    return UNUSUAL, place
+
+
+@kernel(_PAIR(Bytes, types.int64), first=True)
+def _member(body: np.ndarray, at: int) -> tuple[int, int]:
+    """(which member of a record begins at `at`, behind its colon); (UNUSUAL, …) for any other."""
+    if _stands(body, at, _KEY_NAME):
+        return _KEY_OCTETS, _past(body, at + len(_KEY_NAME), _COLON)
+    if _stands(body, at, _VALUE_NAME):
+        return _VALUE_OCTETS, _past(body, at + len(_VALUE_NAME), _COLON)
+    if _stands(body, at, _KEY_TEXT_NAME):
+        return _KEY_TEXT, _past(body, at + len(_KEY_TEXT_NAME), _COLON)
+    if _stands(body, at, _TEXT_NAME):
+        return _VALUE_TEXT, _past(body, at + len(_TEXT_NAME), _COLON)
+    return UNUSUAL, at
+
+
 @kernel(_PAIR(Bytes, types.int64, Octets, TableOut), first=True)
 def walk_json(body: np.ndarray, at: int, out: np.ndarray, table: np.ndarray) -> tuple[int, int]:
     """The records of the array whose elements begin at `at`, behind its bracket: (how many, where its closing bracket
-    stands). Keys and values are written to `out`, of three quarters of the body and 3 bytes, and described in `table`
-    (shared.log_blocks). (UNUSUAL, …) for an empty array, one of more records than the table has room for, and any
-    element that is not an object of `key` and `value` with ordinary texts.
+    stands). Keys and values are written to `out`, as long as the body, and described in `table` (shared.log_blocks).
+    (UNUSUAL, …) for an empty array, one of more records than the table has room for, and any element that is not an
+    object of `key` or `keyText` and `value` or `text` with ordinary texts.
     """
     place = np.int64(0)
     row = 0
@@ -135,24 +204,24 @@ def walk_json(body: np.ndarray, at: int, out: np.ndarray, table: np.ndarray) -> 
         has_key = has_value = False
         for _ in range(2):
             begin = place
-            if not has_key and _stands(body, at, _KEY_NAME):
-                at = _past(body, at + len(_KEY_NAME), _COLON)
-                if at < 0:
-                    return UNUSUAL, at
-                at, place = _key(body, at, out, place)
-                table[row, KEY], table[row, KEY_LENGTH] = begin, place - begin
-                has_key = True
-            elif not has_value and _stands(body, at, _VALUE_NAME):
-                at = _past(body, at + len(_VALUE_NAME), _COLON)
-                if at < 0:
-                    return UNUSUAL, at
-                at, place = _octets(body, at, out, place)
-                table[row, VALUE], table[row, VALUE_LENGTH] = begin, place - begin
-                has_value = True
-            else:
+            member, at = _member(body, at)
+            is_key = member <= _KEY_TEXT
+            if member < 0 or at < 0 or (has_key if is_key else has_value):
                 return UNUSUAL, at
+            if member == _KEY_OCTETS:
+                at, place = _key(body, at, out, place)
+            elif member == _VALUE_OCTETS:
+                at, place = _octets(body, at, out, place)
+            else:
+                at, place = _text(body, at, out, place)
             if at < 0:
                 return UNUSUAL, at
+            if is_key:
+                table[row, KEY], table[row, KEY_LENGTH] = begin, place - begin
+                has_key = True
+            else:
+                table[row, VALUE], table[row, VALUE_LENGTH] = begin, place - begin
+                has_value = True
             at = _past(body, at, _CLOSE if has_key and has_value else _COMMA)
             if at < 0:
                 return UNUSUAL, at

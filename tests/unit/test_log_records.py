@@ -61,8 +61,21 @@ texts = octets.map(b64) | st.sampled_from(
     ["dh==", "dg=", "dg", "d", "====", "dg==dg==", "d-_g", "dg\n=", "ключ", "Zm9vYg=="]
 )
 keys = texts | texts.map(lambda text: {"value": text}) | st.sampled_from([None, 5, {}, {"value": "", "x": 1}])
-record = st.fixed_dictionaries({"key": keys, "value": texts}) | st.sampled_from(
-    [{}, 5, {"key": "aw=="}, {"value": "aw==", "key": "aw==", "more": 1}, {"value": "dg==", "key": "aw=="}]
+plain = st.text(max_size=9) | st.sampled_from(
+    ["", "user", "a/b", 'a "b"', "back\\slash", "line\n", "ключ", "€", "😀", "\x7f", "x" * 40, "é" * 21, "12345678"]
+)
+json_values = st.sampled_from(["", 5, 1.5, None, {"a": [1, "b c"]}, [], {"key": "x"}])
+key_forms = st.fixed_dictionaries({}, optional={"key": keys, "keyText": plain})
+value_forms = st.fixed_dictionaries({}, optional={"value": texts, "text": plain, "json": json_values})
+mixed_record = st.tuples(key_forms, value_forms, st.booleans()).map(
+    lambda forms: {**forms[0], **forms[1]} if forms[2] else {**forms[1], **forms[0]}
+)
+record = (
+    st.fixed_dictionaries({"key": keys, "value": texts})
+    | mixed_record
+    | st.sampled_from(
+        [{}, 5, {"key": "aw=="}, {"value": "aw==", "key": "aw==", "more": 1}, {"value": "dg==", "key": "aw=="}]
+    )
 )
 beside = st.fixed_dictionaries(
     {},
@@ -73,7 +86,9 @@ beside = st.fixed_dictionaries(
         "unknown": st.just([]),
     },
 )
-good_record = st.fixed_dictionaries({"key": octets.map(b64), "value": octets.map(b64)})
+good_record = st.fixed_dictionaries({"key": octets.map(b64), "value": octets.map(b64)}) | st.fixed_dictionaries(
+    {"keyText": plain, "text": plain}
+)
 bodies = st.tuples(st.lists(good_record, max_size=13) | st.lists(record, max_size=4), beside, st.booleans())
 
 
@@ -92,7 +107,10 @@ def test_json_is_read_alike(
         assert walked == general
 
 
-GOOD = b'{"records":[{"key":"aw==","value":"dg=="},{"value":"dg==","key":{"value":"aw=="}}],"awaitDurable":true}'
+GOOD = (
+    b'{"records":[{"key":"aw==","value":"dg=="},{"value":"dg==","key":{"value":"aw=="}},'
+    b'{"keyText":"\xc3\xa9","text":"plain"}],"awaitDurable":true}'
+)
 
 
 @given(
@@ -148,7 +166,25 @@ def test_protobuf_is_read_alike(
     assert walked == general
 
 
-@pytest.mark.parametrize(("content_type", "make"), [(JSON, json_body), (PROTOBUF, protobuf_body)])
+@given(st.binary(max_size=6) | st.text(max_size=4).map(lambda text: text.encode("utf-8", "surrogatepass")))
+@example(b"\xc3\xa9\xf0\x9f\x98\x80 and eight more plain characters")
+@example(b"\xed\xa0\x80")
+@example(b"\xf4\x90\x80\x80")
+@example(b"\xe0\x80\x80")
+@example(b"\xc3")
+def test_text_of_any_bytes_is_read_alike(text: bytes) -> None:
+    general, walked = both(JSON, b'{"records":[{"keyText":"k","text":"' + text + b'"}]}')
+    assert walked == general
+
+
+def text_body(names: list[bytes]) -> bytes:
+    rows = [{"keyText": name.decode(), "text": f"{i} of the values: é"} for i, name in enumerate(names)]
+    return json.dumps({"records": rows, "awaitDurable": True}, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    ("content_type", "make"), [(JSON, json_body), (JSON, text_body), (PROTO_JSON, text_body), (PROTOBUF, protobuf_body)]
+)
 def test_what_clients_send_is_read_by_the_kernels(
     content_type: str, make: Callable[[list[bytes]], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

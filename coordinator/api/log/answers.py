@@ -1,13 +1,21 @@
-"""Answers of log reads: JSON, protobuf columns, and server-sent events."""
+"""Answers of log reads: JSON, protobuf columns, and server-sent events.
+
+In JSON, keys and values are base64, which any bytes can be, or text where they are UTF-8 (`Encoding`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 import msgspec
+import numpy as np
 
+from coordinator import json_walk
 from coordinator.log.follow import Row
 from proto import log_pb2
+from shared.errors import BadData
 from shared.messages.log import Records
 from shared.protobuf_fields import delimited_head
 
@@ -20,12 +28,87 @@ class _Record(msgspec.Struct):
     value: bytes
 
 
+class _ReadableRecord(msgspec.Struct, omit_defaults=True):
+    """Each of key and value in one of its forms."""
+
+    sequence: int
+    key: bytes | None = None
+    keyText: str | None = None
+    value: bytes | None = None
+    text: str | None = None
+    json: msgspec.Raw | None = None
+
+
+class Encoding(StrEnum):
+    """How keys and values stand in JSON. `TEXT`: `keyText` and `text`, and base64 where they are not UTF-8. `JSON`: as
+    text, and a value that is valid JSON stands as it is."""
+
+    BASE64 = "base64"
+    TEXT = "text"
+    JSON = "json"
+
+
 _encoder = msgspec.json.Encoder()
+_raw_decoder = msgspec.json.Decoder(msgspec.Raw)
+_LINES_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
+_BRACKETS_UNCHECKED = 64
+"""A value with fewer brackets is not nested deeply."""
 
 
-def json_records(rows: Sequence[Row]) -> bytes:
+def encoding(query: Mapping[str, str]) -> Encoding:
+    """The parameter `encoding`. Raises BadData."""
+    text = query.get("encoding", Encoding.BASE64)
+    if text not in set(Encoding):
+        raise BadData(f"parameter 'encoding' is {text!r}; it must be one of {', '.join(Encoding)}")
+    return Encoding(text)
+
+
+def key_json(key: bytes, encoding: Encoding) -> dict[str, str]:
+    """The member that a key is in an object of an answer."""
+    text = _text(key) if encoding != Encoding.BASE64 else None
+    return {"key": base64.b64encode(key).decode()} if text is None else {"keyText": text}
+
+
+def _text(octets: bytes) -> str | None:
+    """None if they are not UTF-8."""
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _record(row: Row, encoding: Encoding) -> _Record | _ReadableRecord:
+    if encoding == Encoding.BASE64:
+        return _Record(*row)
+    sequence, key, value = row
+    record = _ReadableRecord(sequence, keyText=_text(key), text=_text(value))
+    if record.keyText is None:
+        record.key = key
+    if record.text is None:
+        record.value = value
+    elif encoding == Encoding.JSON and _is_json(value):
+        # Outside of texts, which have none, a line break is white space. In an event it would end the line.
+        record.text, record.json = None, msgspec.Raw(value.translate(_LINES_TO_SPACES))
+    return record
+
+
+def _is_json(value: bytes) -> bool:
+    """Whether UTF-8 text is one JSON value that is not nested more deeply than a body may be: readers have limits."""
+    try:
+        _raw_decoder.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    if value.count(b"[") + value.count(b"{") < _BRACKETS_UNCHECKED:
+        return True
+    octets = np.frombuffer(value, np.uint8)
+    return json_walk.past_value(octets, json_walk.past_space(octets, 0, len(octets)), len(octets)) >= 0
+
+
+def json_records(rows: Sequence[Row], encoding: Encoding = Encoding.BASE64) -> bytes:
     """The records as JSON objects with commas between them, without the brackets of an array."""
-    return _encoder.encode([_Record(*row) for row in rows])[1:-1]
+    if encoding == Encoding.BASE64:
+        return _encoder.encode([_Record(*row) for row in rows])[1:-1]
+    return _encoder.encode([_record(row, encoding) for row in rows])[1:-1]
 
 
 def json_end(following: int, log_start: int, warnings: Sequence[str]) -> bytes:
@@ -39,9 +122,9 @@ def json_end(following: int, log_start: int, warnings: Sequence[str]) -> bytes:
 JSON_START = b'{"status":"success","records":['
 
 
-def event(row: Row) -> bytes:
+def event(row: Row, encoding: Encoding = Encoding.BASE64) -> bytes:
     """One record as a server-sent event, whose id is its sequence number."""
-    return b"id: %d\ndata: %b\n\n" % (row[0], _encoder.encode(_Record(*row)))
+    return b"id: %d\ndata: %b\n\n" % (row[0], _encoder.encode(_record(row, encoding)))
 
 
 def warning_event(text: str) -> bytes:

@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import web
 
+from coordinator.api.log.answers import Encoding, key_json
 from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
 from coordinator.context import CONTEXT
 from coordinator.log import records
+from coordinator.log.record_forms import hints
 from coordinator.log.records import Append
-from coordinator.negotiation import PROTOBUF, content_type, wants_protobuf
+from coordinator.negotiation import PROTOBUF, boolean, content_type, wants_protobuf
 from coordinator.responses import json_answer
 from proto import log_pb2
 
 INLINE_BYTES_MAX = 128 << 10
 """A body of at most this many bytes is read on the event loop, which takes some 0.2 ms, a larger one in a thread."""
+ECHO_KEYS_MAX = 16
 
 
-@known_parameters()
+@known_parameters("echo")
 async def append(request: web.Request) -> web.Response:
     """With `awaitDurable: true` the answer comes when the records are on the disk of every shard concerned (fsync);
-    otherwise when the shards hold them: they then survive the death of any process, and are on disk within 100 ms."""
+    otherwise when the shards hold them: they then survive the death of any process, and are on disk within 100 ms.
+
+    With `echo=true` the answer has the keys of the first records as they are stored."""
     context = request.app[CONTEXT]
+    echo = boolean(request.query, "echo", False)
     batch = await _batch(request)
+    infos = hints(batch.records) if content_type(request) != PROTOBUF else []
     start, count = await context.log.append(batch)
     context.telemetry.records_in += count
     if wants_protobuf(request):
         message = log_pb2.AppendResponse(status="success", records_appended=count, start_sequence=start)
         return web.Response(body=message.SerializeToString(), content_type=PROTOBUF)
-    return json_answer({"status": "success", "recordsAppended": count, "startSequence": start})
+    answer: dict[str, Any] = {"status": "success", "recordsAppended": count, "startSequence": start}
+    if echo:
+        answer["keys"] = [key_json(batch.records.key(at), Encoding.TEXT) for at in range(min(count, ECHO_KEYS_MAX))]
+    if infos:
+        answer["infos"] = infos
+    return json_answer(answer)
 
 
 async def _batch(request: web.Request) -> Append:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 from aiohttp import web
 
 from coordinator.api.listed import listed
-from coordinator.api.log import log_parameters
+from coordinator.api.log import answers, log_parameters
 from coordinator.api.log.log_parameters import SELECTION, SEQUENCES
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT
@@ -39,7 +38,7 @@ async def segments(request: web.Request) -> web.Response:
 
 
 @known_parameters(
-    *("prefix", "prefix_base64", "after", "after_base64", "limit"),
+    *("prefix", "prefix_base64", "after", "after_base64", "limit", "encoding"),
     *("start_segment", "startSegment", "end_segment", "endSegment"),
 )
 async def keys(request: web.Request) -> web.Response:
@@ -50,12 +49,13 @@ async def keys(request: web.Request) -> web.Response:
     first = log_parameters.whole(query, ("start_segment", "startSegment"), 0, 0, SEGMENT_MAX)
     last = log_parameters.whole(query, ("end_segment", "endSegment"), SEGMENT_MAX, 0, SEGMENT_MAX)
     limit = log_parameters.whole(query, ("limit",), KEYS_DEFAULT, 1, KEYS_MAX)
+    encoding = answers.encoding(query)
 
     async def served(running: RunningQuery) -> web.Response:
         running.enter("running")
         warnings = Warnings()
         page, more = await request.app[CONTEXT].log.reader.keys(prefix, after, (first, last), limit, warnings)
-        rows = [{"key": base64.b64encode(key).decode()} for key in page]
+        rows = [answers.key_json(key, encoding) for key in page]
         return json_answer(_warned({"status": "success", "keys": rows, "more": more}, warnings))
 
     return await listed(request, "log.keys", request.query_string, served)

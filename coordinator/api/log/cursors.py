@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
-from coordinator.api.log import log_parameters
+from coordinator.api.log import answers, log_parameters
 from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
 from coordinator.calls import WorkerReply
@@ -30,10 +29,11 @@ _Sequence = Annotated[int, msgspec.Meta(ge=0, le=SEQUENCE_MAX >> 1)]
 
 
 class _Position(msgspec.Struct, forbid_unknown_fields=True):
-    """`expected` absent: whatever it is now; null: not set yet."""
+    """Of `key`, or of `keyText` as plain text. `expected` absent: whatever it is now; null: not set yet."""
 
-    key: bytes
     sequence: _Sequence
+    key: bytes | msgspec.UnsetType = msgspec.UNSET
+    keyText: str | msgspec.UnsetType = msgspec.UNSET
     expected: _Sequence | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -45,13 +45,14 @@ _decoder = msgspec.json.Decoder(_Put)
 _list_decoder = msgspec.json.Decoder(list[_Position])
 
 
-@known_parameters("key", "key_base64")
+@known_parameters("key", "key_base64", "encoding")
 async def get(request: web.Request) -> web.Response:
     """All positions of the cursor, or that of one `key`."""
     key = log_parameters.octets(request.query, "key")
+    encoding = answers.encoding(request.query)
     reply = await _ask(request, "log.cursor_get", CursorBody(_name(request), key=key))
     positions = unpack(reply.message.body, CursorReply).positions
-    rows = [{"key": base64.b64encode(key).decode(), "sequence": sequence} for key, sequence in positions]
+    rows = [{**answers.key_json(key, encoding), "sequence": sequence} for key, sequence in positions]
     body: dict[str, Any] = {"status": "success", "positions": rows}
     if reply.message.warnings:
         body["warnings"] = list(reply.message.warnings)
@@ -104,12 +105,21 @@ def _moves(positions: list[_Position]) -> list[CursorMove]:
     _check_count(len(positions))
     moves = []
     for i, position in enumerate(positions):
-        if len(position.key) > KEY_BYTES_MAX:
-            raise BadData(f"`positions[{i}].key` has {len(position.key)} bytes; it may have at most {KEY_BYTES_MAX}")
+        key = _key(position, i)
+        if len(key) > KEY_BYTES_MAX:
+            raise BadData(f"`positions[{i}].key` has {len(key)} bytes; it may have at most {KEY_BYTES_MAX}")
         expected = position.expected
         expected_sequence = None if expected is msgspec.UNSET else -1 if expected is None else expected
-        moves.append(CursorMove(position.key, position.sequence, expected_sequence))  # type: ignore[arg-type]
+        moves.append(CursorMove(key, position.sequence, expected_sequence))  # type: ignore[arg-type]
     return moves
+
+
+def _key(position: _Position, i: int) -> bytes:
+    key, text = position.key, position.keyText
+    if isinstance(text, str) == isinstance(key, bytes):
+        given = "both" if isinstance(text, str) else "neither"
+        raise BadData(f"`positions[{i}]` has {given} of `key` (base64) and `keyText`; it must have one of them")
+    return text.encode() if isinstance(text, str) else key  # type: ignore[return-value]
 
 
 @known_parameters()

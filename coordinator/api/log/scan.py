@@ -45,7 +45,7 @@ EVENTS_BYTES = 64 << 10
 RETRY_S = 0.5
 
 
-@known_parameters(*SELECTION, *SEQUENCES, "limit", "reverse", "follow", "timeout")
+@known_parameters(*SELECTION, *SEQUENCES, "limit", "reverse", "follow", "timeout", "encoding")
 async def scan(request: web.Request) -> web.StreamResponse:
     """Records of `key`, or of all keys with `prefix` merged by sequence number."""
     query = request.query
@@ -53,12 +53,13 @@ async def scan(request: web.Request) -> web.StreamResponse:
     start, end = log_parameters.sequences(query)
     reverse = boolean(query, "reverse", False)
     follow = boolean(query, "follow", False)
+    encoding = answers.encoding(query)
     media_type = preferred(request, EVENTS, PROTOBUF, JSON)
     text = request.query_string[:TEXT_MAX]  # no more of it is kept, since a request may follow for days
     if media_type == EVENTS:
         if reverse:
             raise BadData("parameter 'reverse' is true; an event stream goes forward only")
-        following = partial(_event_stream, request, selection, _resumed(request, start), end)
+        following = partial(_event_stream, request, selection, _resumed(request, start), end, encoding)
         return await listed(request, FOLLOW, text, following)
     limit = log_parameters.whole(query, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
     timeout_s = parameters.seconds(query, "timeout", FOLLOW_TIMEOUT_S, FOLLOW_TIMEOUT_MAX_S)
@@ -66,7 +67,7 @@ async def scan(request: web.Request) -> web.StreamResponse:
         raise BadData("parameter 'reverse' is true; a read that follows goes forward only")
     if selection.key is None and reverse:
         raise BadData("parameter 'reverse' is true; records of a prefix are merged forward only")
-    body = _Protobuf(selection) if media_type == PROTOBUF else _Json(selection)
+    body = _Protobuf() if media_type == PROTOBUF else _Json(selection, encoding)
 
     async def scanned(running: RunningQuery) -> web.StreamResponse:
         if follow:
@@ -81,8 +82,9 @@ async def scan(request: web.Request) -> web.StreamResponse:
 class _Json:
     media_type = JSON
 
-    def __init__(self, selection: KeySelection) -> None:
+    def __init__(self, selection: KeySelection, encoding: answers.Encoding) -> None:
         self._selection = selection
+        self._encoding = encoding
         self._first = True
 
     def start(self) -> bytes:
@@ -93,7 +95,7 @@ class _Json:
             return []
         comma = b"" if self._first else b","
         self._first = False
-        return [comma, answers.json_records(list(rows_of(records, self._selection)))]
+        return [comma, answers.json_records(list(rows_of(records, self._selection)), self._encoding)]
 
     def end(self, following: int, log_start: int, warnings: Sequence[str]) -> bytes:
         return answers.json_end(following, log_start, warnings)
@@ -101,9 +103,6 @@ class _Json:
 
 class _Protobuf:
     media_type = PROTOBUF
-
-    def __init__(self, selection: KeySelection) -> None:
-        pass
 
     def start(self) -> bytes:
         return log_pb2.ScanResponse(status="success").SerializeToString()
@@ -260,7 +259,12 @@ def _resumed(request: web.Request, start: int) -> int:
 
 
 async def _event_stream(
-    request: web.Request, selection: KeySelection, start: int, end: int, running: RunningQuery
+    request: web.Request,
+    selection: KeySelection,
+    start: int,
+    end: int,
+    encoding: answers.Encoding,
+    running: RunningQuery,
 ) -> web.StreamResponse:
     """Records as server-sent events, past and then live, until `end` or the reader goes."""
     running.enter("following")
@@ -277,7 +281,7 @@ async def _event_stream(
         while True:
             rows = [row for row in rows if row[0] < end][:limit]
             limit -= len(rows)
-            for piece in gathered(map(answers.event, rows), EVENTS_BYTES):
+            for piece in gathered((answers.event(row, encoding) for row in rows), EVENTS_BYTES):
                 await _send(response, piece)
             warned = await _send_warnings(response, follower, warned)
             left_s = give_up - time.monotonic()

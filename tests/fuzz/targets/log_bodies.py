@@ -83,6 +83,7 @@ def json_bodies() -> Iterator[bytes]:
     yield json.dumps({"records": few}).encode()
     yield json.dumps({"records": few[:1], "awaitDurable": True, "producerId": "p", "producerSeq": 7}).encode()
     yield b'{"awaitDurable":false,"records":[{"key":{"value":"aw=="},"value":""}]}'
+    yield b'{"records":[{"keyText":"k","text":"\xc3\xa9"},{"json":{"a": [1, "b"]},"keyText":"\\u00e9"}]}'
     yield b'{"await_durable":null,"records":[{"key":"aw","value":null}],"producer_id":"p","producer_seq":"8"}'
 
 
@@ -95,6 +96,7 @@ def _proto_bodies() -> Iterator[bytes]:
 
 
 _BASE64 = st.binary(max_size=6).map(_text) | st.sampled_from(("aw", "a_-=", "====", "\u00e9", "a\\/b"))
+_TEXT = st.text(max_size=6) | st.sampled_from(("user", "\u00e9", 'a"b', "a\\b"))
 _ODD: st.SearchStrategy[Any] = (
     st.none() | st.booleans() | st.integers(-2, 1 << 70) | st.text(max_size=3) | st.just([]) | st.just({})
 )
@@ -102,8 +104,13 @@ _ODD: st.SearchStrategy[Any] = (
 
 def json_strategy() -> st.SearchStrategy[bytes]:
     keys = _BASE64 | _BASE64.map(lambda text: {"value": text}) | _ODD
-    record = st.fixed_dictionaries({}, optional={"key": keys, "value": _BASE64 | _ODD, "other": _ODD})
-    usual = st.fixed_dictionaries({"key": _BASE64, "value": _BASE64})
+    record = st.fixed_dictionaries(
+        {},
+        optional={"key": keys, "value": _BASE64 | _ODD, "other": _ODD, "keyText": _TEXT, "text": _TEXT, "json": _ODD},
+    )
+    usual = st.fixed_dictionaries({"key": _BASE64, "value": _BASE64}) | st.fixed_dictionaries(
+        {"keyText": _TEXT, "text": _TEXT}
+    )
     request = st.fixed_dictionaries(
         {"records": st.lists(usual, max_size=4) | st.lists(usual | record, max_size=4) | _ODD},
         optional=dict.fromkeys(
@@ -115,14 +122,28 @@ def json_strategy() -> st.SearchStrategy[bytes]:
 
 
 def _positions() -> Iterator[bytes]:
-    yield b'{"positions":[{"key":"aw==","sequence":5},{"key":"","sequence":0,"expected":null}]}'
+    yield b'{"positions":[{"key":"aw==","sequence":5},{"keyText":"k","sequence":1},{"key":"","sequence":0,"expected":null}]}'
 
 
-_TOKENS = ("records", "key", "value", "awaitDurable", "producerId", "producerSeq", "null", "true", "\\u0000", "\\/")
+_TOKENS = (
+    "records",
+    "key",
+    "value",
+    "keyText",
+    "text",
+    "json",
+    "awaitDurable",
+    "producerId",
+    "producerSeq",
+    "null",
+    "true",
+    "\\u0000",
+    "\\/",
+)
 
 TARGETS = [
     Target("log-append-json", partial(_read, JSON), json_bodies, json_strategy, tokens=_TOKENS),
     Target("log-append-protojson", partial(_read, PROTOBUF_JSON), json_bodies, json_strategy, tokens=_TOKENS),
     Target("log-append-protobuf", partial(_read, PROTOBUF), _proto_bodies),
-    Target("log-cursors", _cursors, _positions, tokens=("positions", "key", "sequence", "expected", "null")),
+    Target("log-cursors", _cursors, _positions, tokens=("positions", "key", "keyText", "sequence", "expected", "null")),
 ]
