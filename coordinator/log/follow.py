@@ -63,7 +63,8 @@ class Follower:
     def offer(self, row: Row) -> None:
         if self.lagging or row[0] < self.position:
             return
-        if len(self._queue) >= QUEUE_RECORDS_MAX or self._bytes >= QUEUE_BYTES_MAX:
+        # The workers search: an expression may take long for one value, and the event loop must not wait for it.
+        if self.selection.search or len(self._queue) >= QUEUE_RECORDS_MAX or self._bytes >= QUEUE_BYTES_MAX:
             self.lag()
             return
         self._queue.append(row)

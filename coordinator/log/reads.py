@@ -30,10 +30,11 @@ WARNINGS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class KeySelection:
-    """The records of `key`, or, if it is None, of every key with `prefix`."""
+    """The records of `key`, or, if it is None, of every key with `prefix`; with `search`, those that it finds."""
 
     key: bytes | None
     prefix: bytes = b""
+    search: log.Search | None = None
 
 
 class Warnings:
@@ -124,10 +125,12 @@ class Reader:
             nothing = log.Records.of(log.NO_NUMBERS, [])
             return log.Page(nothing, start if reverse else max(start, min(end, self._frontier.visible)), True)
         limit = min(limit, PAGE_RECORDS)
-        body = log.ScanBody(span, limit, selection.key or b"", selection.prefix, reverse)
+        body = log.ScanBody(span, limit, selection.key or b"", selection.prefix, reverse, selection.search)
         method, timeout_s = ("log.scan", self._timeout_s)
         if selection.key is None:
             method, timeout_s = ("log.merge", self._query_timeout_s)
+        elif selection.search is not None:
+            method, timeout_s = ("log.search", self._query_timeout_s)
         replies = await self._links.call(method, shards=shards, body=pack(body), timeout_s=timeout_s)
         if warnings is not None:
             warnings.add(replies)
@@ -215,7 +218,7 @@ class Reader:
         span = self._range(start, end)
         if span is None:
             return 0
-        body = pack(log.CountBody(span, selection.key, selection.prefix))
+        body = pack(log.CountBody(span, selection.key, selection.prefix, selection.search))
         replies = await self._links.call("log.count", shards=shards, body=body, timeout_s=self._query_timeout_s)
         if warnings is not None:
             warnings.add(replies)

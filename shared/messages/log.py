@@ -123,14 +123,25 @@ class Range(msgspec.Struct):
     hidden: list[Span] = []
 
 
+class Search(msgspec.Struct, frozen=True):
+    """What the values of records must have: a match of the pattern `grep`, none of `grep_not`, JSON that satisfies the
+    condition `where` (shared.log_search)."""
+
+    grep: str | None = None
+    grep_not: str | None = None
+    where: str | None = None
+
+
 class ScanBody(msgspec.Struct):
-    """Method log.scan (one shard): records of `key`. Method log.merge: of all keys with `prefix`, ascending."""
+    """Method log.scan (one shard): records of `key`. Method log.merge: of all keys with `prefix`, ascending. Method
+    log.search is log.scan with a `search`."""
 
     range: Range
     limit: int
     key: bytes = b""
     prefix: bytes = b""
     reverse: bool = False
+    search: Search | None = None
 
 
 class ScanReply(msgspec.Struct):
@@ -160,6 +171,7 @@ class CountBody(msgspec.Struct):
     range: Range
     key: bytes | None
     prefix: bytes
+    search: Search | None = None
 
 
 class CountReply(msgspec.Struct):
@@ -260,6 +272,16 @@ class Records:
             begin, size = int(lengths[:low].sum()), int(lengths[low:high].sum())
             columns += [lengths[low:high], memoryview(octets)[begin : begin + size]]
         return Records(self.sequences[low:high], *columns)  # type: ignore[arg-type]
+
+    def taking(self, is_taken: NDArray[np.bool_]) -> Records:
+        """The records at which `is_taken`, bool[n], is true."""
+        if is_taken.all():
+            return self
+        places = np.flatnonzero(is_taken).tolist()
+        if not places:
+            return Records.of(NO_NUMBERS, ())
+        values, keys = self.value_list(), self.key_list()
+        return Records.of(self.sequences[places], [values[at] for at in places], [keys[at] for at in places if keys])
 
     @classmethod
     def joined(cls, pieces: Sequence[Records]) -> Records:

@@ -177,11 +177,17 @@ def _require(error: str | None) -> None:
 
 def _compiled(pattern: str, captures: bool) -> Any:
     _require(_weight_error(pattern))
+    return compiled(pattern, dot_nl=True, never_capture=not captures)
+
+
+def compiled(pattern: str, **flags: bool) -> Any:
+    """The pattern as RE2 compiles it with these options, within COMPILED_BYTES_MAX. The caller bounds its `weight`.
+    Raises ValueError with the reason if RE2 refuses it."""
     options = re2.Options()
     options.log_errors = False
-    options.dot_nl = True
-    options.never_capture = not captures
     options.max_mem = COMPILED_BYTES_MAX
+    for name, flag in flags.items():
+        setattr(options, name, flag)
     try:
         return re2.compile(pattern, options)
     except re2.error as error:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shared.messages.log import NO_NUMBERS, Page, Range, Records
 from worker.logs import entries, rows
 from worker.logs.entries import GatheringEntry
+from worker.logs.examination import Examination
 from worker.logs.part import LogPart, LogView
 from worker.logs.recent import RecentSnapshot, outside
 from worker.logs.runs import RecordRun, joined, unpacked
@@ -36,7 +37,7 @@ def scan(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool) -> P
     """Records of the key, ascending or in reverse, at most `limit`."""
     taken: list[RecordRun] = []
     records = size = 0
-    for run in _key_runs(part, part.view(), span, key, reverse):
+    for run in key_runs(part, part.view(), span, key, reverse):
         piece = run.reversed() if reverse else run
         piece = piece.fitting(limit - records, PAGE_BYTES_MAX - size)
         taken.append(piece)
@@ -48,7 +49,7 @@ def scan(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool) -> P
     return Page(joined(taken), span.start if reverse else span.end, True)
 
 
-def _key_runs(part: LogPart, view: LogView, span: Range, key: bytes, reverse: bool = False) -> Runs:
+def key_runs(part: LogPart, view: LogView, span: Range, key: bytes, reverse: bool = False) -> Runs:
     """The key's records in the range as runs in ascending or (`reverse`) descending order, none of them empty. The
     records of each run ascend."""
     segments = range(span.first_segment, span.last_segment + 1)
@@ -85,31 +86,35 @@ def _stored_runs(part: LogPart, segment: int, key: bytes, start: int, end: int, 
         yield unpacked(packed).between(start, end)
 
 
-def merge(part: LogPart, span: Range, prefix: bytes, limit: int, check: Check) -> Page:
-    """As `scan`, for all keys with the prefix, ascending by sequence number."""
+def merge(
+    part: LogPart, span: Range, prefix: bytes, limit: int, check: Check, search: Examination | None = None
+) -> Page:
+    """As `scan`, for all keys with the prefix, ascending by sequence number. With `search`, only what it finds."""
     view = part.view()
-    pages = _merged(part, view, span, prefix, check)
+    pages = merged(part, view, span, prefix, check)
     taken: list[Records] = []
     records = size = looked_at = 0
     for page_records, upto, seen in pages:
         looked_at += seen
-        fitting = _fitting(page_records, limit - records, PAGE_BYTES_MAX - size)
-        taken.append(page_records.cut(0, fitting))
-        records += fitting
+        page_records = search.found(page_records) if search else page_records
+        count = fitting(page_records, limit - records, PAGE_BYTES_MAX - size)
+        taken.append(page_records.cut(0, count))
+        records += count
         size += int(taken[-1].value_lengths.sum())
-        if fitting < len(page_records):
-            return Page(Records.joined(taken), int(page_records.sequences[fitting]), False)
-        if records >= limit or size >= PAGE_BYTES_MAX or looked_at >= LOOKED_AT_MAX:
+        if count < len(page_records):
+            return Page(Records.joined(taken), int(page_records.sequences[count]), False)
+        is_over = looked_at >= LOOKED_AT_MAX or (search is not None and search.is_over)
+        if records >= limit or size >= PAGE_BYTES_MAX or is_over:
             return Page(Records.joined(taken), upto, False)
     return Page(Records.joined(taken), span.end, True)
 
 
-def _fitting(page_records: Records, records: int, size_bytes: int) -> int:
+def fitting(page_records: Records, records: int, size_bytes: int) -> int:
     """How many records from the beginning fit into both limits; the first always fits the limit of bytes."""
     return min(records, len(page_records), 1 + int(np.searchsorted(np.cumsum(page_records.value_lengths), size_bytes)))
 
 
-def _merged(
+def merged(
     part: LogPart, view: LogView, span: Range, prefix: bytes, check: Check
 ) -> Iterator[tuple[Records, int, int]]:
     """(records with the prefix, the number below which they are complete, how many records were examined), ascending.
@@ -139,7 +144,7 @@ def _stored(view: LogView, span: Range) -> Range:
 def _of_entry(
     part: LogPart, span: Range, segment: int, entry: GatheringEntry, prefix: bytes
 ) -> Iterator[tuple[Records, int, int]]:
-    """As `_merged`, for one entry; nothing if the entry is outside of the range."""
+    """As `merged`, for one entry; nothing if the entry is outside of the range."""
     low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
     if low >= high:
         return
@@ -258,7 +263,7 @@ def _stored_keys(part: LogPart, segment: int, prefix: bytes, after: bytes | None
 def count_key(part: LogPart, span: Range, key: bytes, check: Check) -> int:
     """How many records of the key lie in the range, exactly."""
     total = 0
-    for run in _key_runs(part, part.view(), span, key):
+    for run in key_runs(part, part.view(), span, key):
         total += len(run.sequences)
         check()
     return total

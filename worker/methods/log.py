@@ -8,7 +8,8 @@ from functools import partial
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages import log
 from shared.wire import Reply, Request, pack, unpack
-from worker.logs import cursors, reading, writing
+from worker.logs import cursors, reading, searching, writing
+from worker.logs.examination import Examination
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
 from worker.methods.method import Method
@@ -86,16 +87,32 @@ def scan(shards: Shards, request: Request) -> Reply:
     return _page_reply(body, reading.scan(shard.logs, body.range, body.key, body.limit, body.reverse))
 
 
+def search(shards: Shards, request: Request) -> Reply:
+    """As `scan`, with a search: it is work for the lane of queries."""
+    body = unpack(request.body, log.ScanBody)
+    examination = _examination(body.search or log.Search(), _checking(request))
+    assert examination is not None
+    (shard,) = shards.values()
+    page = searching.scan(shard.logs, body.range, body.key, body.limit, body.reverse, examination)
+    return _page_reply(body, page, examination)
+
+
+def _examination(search: log.Search | None, check: Callable[[], None]) -> Examination | None:
+    return None if search is None else Examination(search, check)
+
+
 def merge(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.ScanBody)
     check = _checking(request)
-    pages = [reading.merge(shard.logs, body.range, body.prefix, body.limit, check) for shard in shards.values()]
-    return _page_reply(body, log.merge_pages(pages, body.limit))
+    search = _examination(body.search, check)
+    pages = [reading.merge(shard.logs, body.range, body.prefix, body.limit, check, search) for shard in shards.values()]
+    return _page_reply(body, log.merge_pages(pages, body.limit), search)
 
 
-def _page_reply(body: log.ScanBody, page: log.Page) -> Reply:
+def _page_reply(body: log.ScanBody, page: log.Page, search: Examination | None = None) -> Reply:
     log.check_progress(page, body.range.start, body.range.end, body.reverse)
-    return Reply(pack(log.ScanReply(page.next, page.done)), page.records.frames())
+    left_out = sorted(search.left_out) if search else ()
+    return Reply(pack(log.ScanReply(page.next, page.done)), page.records.frames(), warnings=left_out)
 
 
 def keys(shards: Shards, request: Request) -> Reply:
@@ -110,13 +127,18 @@ def keys(shards: Shards, request: Request) -> Reply:
 def count(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CountBody)
     check = _checking(request)
+    search = _examination(body.search, check)
     total = 0
     for shard in shards.values():
-        if body.key is not None:
+        if search is not None and body.key is not None:
+            total += searching.count_key(shard.logs, body.range, body.key, search)
+        elif search is not None:
+            total += searching.count_prefix(shard.logs, body.range, body.prefix, search, check)
+        elif body.key is not None:
             total += reading.count_key(shard.logs, body.range, body.key, check)
         else:
             total += reading.count_prefix(shard.logs, body.range, body.prefix, check)
-    return Reply(pack(log.CountReply(total)))
+    return Reply(pack(log.CountReply(total)), warnings=sorted(search.left_out) if search else ())
 
 
 def cursor_get(shards: Shards, request: Request) -> Reply:
@@ -162,6 +184,7 @@ METHODS: dict[str, Method] = {
     "log.drop": Method(drop, "write"),
     "log.recover": Method(recover, "read"),
     "log.scan": Method(scan, "read"),
+    "log.search": Method(search, "query"),
     "log.merge": Method(merge, "query"),
     "log.keys": Method(keys, "query"),
     "log.count": Method(count, "query"),

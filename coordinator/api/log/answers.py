@@ -111,11 +111,13 @@ def json_records(rows: Sequence[Row], encoding: Encoding = Encoding.BASE64) -> b
     return _encoder.encode([_record(row, encoding) for row in rows])[1:-1]
 
 
-def json_end(following: int, log_start: int, warnings: Sequence[str]) -> bytes:
+def json_end(following: int, log_start: int, warnings: Sequence[str], infos: Sequence[str] = ()) -> bytes:
     """What comes after the records in a scan's answer."""
     text = f'],"nextSequence":{following},"logStartSequence":{log_start}'.encode()
     if warnings:
         text += b',"warnings":' + _encoder.encode(warnings)
+    if infos:
+        text += b',"infos":' + _encoder.encode(infos)
     return text + b"}"
 
 
@@ -125,6 +127,11 @@ JSON_START = b'{"status":"success","records":['
 def event(row: Row, encoding: Encoding = Encoding.BASE64) -> bytes:
     """One record as a server-sent event, whose id is its sequence number."""
     return b"id: %d\ndata: %b\n\n" % (row[0], _encoder.encode(_record(row, encoding)))
+
+
+def progress_event(position: int) -> bytes:
+    """How far a search without a match has come, as an id without data: a reader that reconnects resumes there."""
+    return b": searching\nid: %d\n\n" % (position - 1)
 
 
 def warning_event(text: str) -> bytes:

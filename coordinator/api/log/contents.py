@@ -8,7 +8,7 @@ from aiohttp import web
 
 from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters
-from coordinator.api.log.log_parameters import SELECTION, SEQUENCES
+from coordinator.api.log.log_parameters import SEARCH, SELECTION, SEQUENCES
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT
 from coordinator.log.reads import KeySelection, Warnings
@@ -61,12 +61,16 @@ async def keys(request: web.Request) -> web.Response:
     return await listed(request, "log.keys", request.query_string, served)
 
 
-@known_parameters(*SELECTION, *SEQUENCES)
+@known_parameters(*SELECTION, *SEQUENCES, *SEARCH)
 async def count(request: web.Request) -> web.Response:
     """The exact number of records of a key, of all keys with a prefix, or (without either) of the whole log."""
     start, end = log_parameters.sequences(request.query)
     named = any(name in request.query for name in SELECTION)
-    selection = log_parameters.selection(request.query) if named else KeySelection(None)
+    selection = (
+        log_parameters.selection(request.query)
+        if named
+        else KeySelection(None, search=log_parameters.search(request.query))
+    )
 
     async def served(running: RunningQuery) -> web.Response:
         running.enter("running")

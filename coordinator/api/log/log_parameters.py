@@ -8,10 +8,21 @@ from collections.abc import Mapping
 
 from coordinator.log.reads import KeySelection
 from shared.errors import BadData
-from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX
+from shared.log_search.filter import compiled
+from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX, Search
 
 SELECTION = ("key", "key_base64", "prefix", "prefix_base64")
 SEQUENCES = ("start_seq", "startSeq", "end_seq", "endSeq")
+SEARCH = ("grep", "grep_not", "where")
+
+
+def search(query: Mapping[str, str]) -> Search | None:
+    """The search in values that SEARCH asks for; None without one. Raises BadData."""
+    asked = Search(*(query.get(name) for name in SEARCH))
+    if asked == Search():
+        return None
+    compiled(asked)
+    return asked
 
 
 def whole(query: Mapping[str, str], names: tuple[str, ...], default: int, least: int, most: int) -> int:
@@ -57,12 +68,12 @@ def from_base64(text: str, where: str) -> bytes:
 
 
 def selection(query: Mapping[str, str]) -> KeySelection:
-    """Raises BadData unless exactly one of key and prefix is given."""
+    """What SELECTION and SEARCH name. Raises BadData unless exactly one of key and prefix is given."""
     key, prefix = octets(query, "key"), octets(query, "prefix")
     if key is not None and prefix is not None:
         raise BadData("parameters 'key' and 'prefix' exclude each other")
     if key is not None:
-        return KeySelection(key)
+        return KeySelection(key, search=search(query))
     if prefix is not None:
-        return KeySelection(None, prefix)
+        return KeySelection(None, prefix, search(query))
     raise BadData("parameter 'key' is missing; give 'key', 'key_base64', 'prefix' or 'prefix_base64'")

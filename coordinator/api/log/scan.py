@@ -15,7 +15,7 @@ from aiohttp import web
 from coordinator.api import parameters
 from coordinator.api.listed import listed
 from coordinator.api.log import answers, log_parameters
-from coordinator.api.log.log_parameters import SELECTION, SEQUENCES
+from coordinator.api.log.log_parameters import SEARCH, SELECTION, SEQUENCES
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT, Context
 from coordinator.log.follow import Follower, Row, rows_of
@@ -43,9 +43,11 @@ EVENTS_AT_ONCE = 1000
 EVENTS_BYTES = 64 << 10
 """Events are made and sent in pieces of about this size: a reader that does not take them holds no more."""
 RETRY_S = 0.5
+SEARCH_S = 10.0
+"""A search sends what it has found after this time, and how far it has come."""
 
 
-@known_parameters(*SELECTION, *SEQUENCES, "limit", "reverse", "follow", "timeout", "encoding")
+@known_parameters(*SELECTION, *SEQUENCES, *SEARCH, "limit", "reverse", "follow", "timeout", "encoding")
 async def scan(request: web.Request) -> web.StreamResponse:
     """Records of `key`, or of all keys with `prefix` merged by sequence number."""
     query = request.query
@@ -72,9 +74,11 @@ async def scan(request: web.Request) -> web.StreamResponse:
     async def scanned(running: RunningQuery) -> web.StreamResponse:
         if follow:
             running.enter("following")
-            await _wait_for_records(request, selection, start, end, timeout_s)
+            begin = await _wait_for_records(request, selection, start, end, timeout_s)
+        else:
+            begin = start
         running.enter("running")
-        return await _scan(request, selection, start, end, limit, reverse, body)
+        return await _scan(request, selection, begin, end, limit, reverse, body)
 
     return await listed(request, FOLLOW if follow else "log.scan", text, scanned)
 
@@ -97,8 +101,8 @@ class _Json:
         self._first = False
         return [comma, answers.json_records(list(rows_of(records, self._selection)), self._encoding)]
 
-    def end(self, following: int, log_start: int, warnings: Sequence[str]) -> bytes:
-        return answers.json_end(following, log_start, warnings)
+    def end(self, following: int, log_start: int, warnings: Sequence[str], infos: Sequence[str] = ()) -> bytes:
+        return answers.json_end(following, log_start, warnings, infos)
 
 
 class _Protobuf:
@@ -110,8 +114,9 @@ class _Protobuf:
     def page(self, records: Records) -> list[bytes | bytearray | memoryview]:
         return answers.protobuf_page(records) if len(records) else []
 
-    def end(self, following: int, log_start: int, warnings: Sequence[str]) -> bytes:
-        message = log_pb2.ScanResponse(next_sequence=following, log_start_sequence=log_start, warnings=warnings)
+    def end(self, following: int, log_start: int, warnings: Sequence[str], infos: Sequence[str] = ()) -> bytes:
+        remarks = [*warnings, *infos]
+        message = log_pb2.ScanResponse(next_sequence=following, log_start_sequence=log_start, warnings=remarks)
         return message.SerializeToString()
 
 
@@ -125,10 +130,11 @@ async def _scan(
     body: _Json | _Protobuf,
 ) -> web.StreamResponse:
     """The first page decides the status. If a shard is lost after it, or the scan's time is over, the answer ends early
-    with a warning and the sequence number to continue from."""
+    with a warning and the sequence number to continue from; after SEARCH_S of a search, with an info."""
     area = request.app[CONTEXT].log
     damage = Warnings()
     give_up = area.reader.scan_deadline()
+    search_until = time.monotonic() + SEARCH_S if selection.search else float("inf")
 
     def pages_of(rest: _Rest) -> AsyncGenerator[Page, None]:
         return area.reader.pages(selection, rest.start, rest.end, rest.limit, reverse, damage, give_up)
@@ -144,6 +150,7 @@ async def _scan(
         response = web.StreamResponse(headers={"Content-Type": body.media_type})
         await response.prepare(request)
         warnings: list[str] = []
+        infos: list[str] = []
         with outlet(request) as client:
             await client.write_all(body.start())
             try:
@@ -154,10 +161,13 @@ async def _scan(
                         await pages.aclose()
                         await client.taken()
                         pages = pages_of(rest)
+                    if time.monotonic() >= search_until:
+                        infos = [f"the search has not come to the end in {SEARCH_S:g} s; it goes on at nextSequence"]
+                        break
                     page = await anext(pages)
             except TriptychError as error:
                 warnings = [f"the answer ends early: {error}"]
-            await client.write_all(body.end(rest.next, area.sequencer.log_start, warnings + damage.texts()))
+            await client.write_all(body.end(rest.next, area.sequencer.log_start, warnings + damage.texts(), infos))
         await response.write_eof()
         return response
     finally:
@@ -234,18 +244,23 @@ def _following(request: web.Request, selection: KeySelection, start: int) -> Ite
 
 async def _wait_for_records(
     request: web.Request, selection: KeySelection, start: int, end: int, timeout_s: float
-) -> None:
-    """Return when the selection has a readable record from `start` on, or the time is over."""
+) -> int:
+    """Return when the selection has a readable record from `start` on, or the time is over: where to read from. A
+    search does not examine again what it has examined here."""
     if start >= end:
-        return
+        return start
+    rows: list[Row] = []
     followers = request.app[CONTEXT].log.followers
     with _following(request, selection, start) as follower:
         try:
             async with asyncio.timeout(timeout_s):
-                while not await followers.read(follower, 1) and follower.position < end:
+                while not (rows := await followers.read(follower, 1)) and follower.position < end:
                     pass
         except TimeoutError:
-            return
+            pass
+    if selection.search is None:
+        return start
+    return min(end, rows[0][0] if rows else follower.position)
 
 
 def _resumed(request: web.Request, start: int) -> int:
@@ -277,6 +292,7 @@ async def _event_stream(
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         give_up = time.monotonic() + timeout_s
+        quiet_since = time.monotonic()
         warned = 0
         while True:
             rows = [row for row in rows if row[0] < end][:limit]
@@ -288,9 +304,14 @@ async def _event_stream(
             if limit <= 0 or follower.position >= end or left_s <= 0:
                 return response
             more = await _next_rows(context, follower, min(limit, EVENTS_AT_ONCE), min(left_s, KEEP_ALIVE_S))
+            rows = more or []
             if more is None:
                 await _send(response, b": waiting\n\n")
-            rows = more or []
+            elif rows:
+                quiet_since = time.monotonic()
+            elif time.monotonic() - quiet_since > KEEP_ALIVE_S and follower.position:
+                quiet_since = time.monotonic()
+                await _send(response, answers.progress_event(follower.position))
 
 
 async def _send_warnings(response: web.StreamResponse, follower: Follower, warned: int) -> int:
