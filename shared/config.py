@@ -181,6 +181,9 @@ class Settings:
         0, "oldest segments are dropped while the log is larger than this; 0: never", least=0
     )
     log_scan_timeout_ms: int = _setting(600_000, "time a scan may take before it ends early and says so", least=1)
+    log_search_timeout_ms: int = _setting(
+        10_000, "time a search in values may take before it sends what it has found and where it goes on", least=1
+    )
     log_followers_max: int = _setting(10_000, "reads that may wait for new records", least=1)
 
     def __post_init__(self) -> None:

@@ -75,6 +75,10 @@ class Pattern:
         """(first, last) of values that are searched at once."""
         joined_max = 0 if self._alone else min(JOINED_BYTES_MAX, WORK_MAX // self._instructions)
         value_max = self.value_bytes_max
+        if sum(map(len, values)) + len(values) <= min(joined_max, value_max):
+            if values:
+                yield 0, len(values)
+            return
         low = size = 0
         for at, value in enumerate(values):
             if at > low and (size + len(value) > joined_max or len(value) > value_max):
@@ -90,9 +94,10 @@ class Pattern:
     def _places(self, values: Sequence[bytes]) -> Iterator[int]:
         """Which of the values have a match, ascending."""
         text = b"\n".join(values)
-        starts = [0, *accumulate(len(value) + 1 for value in values)]  # the last one is past the text
+        starts: list[int] = []
         at = 0
-        while at < starts[-1] and (found := self._find(text, at)) >= 0:
+        while at <= len(text) and (found := self._find(text, at)) >= 0:
+            starts = starts or [0, *accumulate(len(value) + 1 for value in values)]  # the last one is past the text
             place = bisect_right(starts, found) - 1
             yield place
             at = starts[place + 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -110,6 +111,24 @@ def test_values_that_are_too_large_for_a_condition_are_warned_of(cluster: Cluste
     assert answer["warnings"] == ["values above 1048576 bytes are not examined by 'where'"]
     counted = cluster.get("/api/v1/log/count", key=key, where="$.n = 1").json()
     assert counted == {"status": "success", "count": 1, "warnings": answer["warnings"]}
+
+
+def test_a_search_that_takes_long_sends_how_far_it_has_come(new_cluster: Callable[..., Cluster]) -> None:
+    settings = {"TRIPTYCH_LOG_SEARCH_TIMEOUT": "1ms", "TRIPTYCH_LOG_SEGMENT_BYTES": str(1 << 20)}
+    short = new_cluster(shards=1, workers=1, settings=settings).start()
+    for n in range(5):
+        append(short, [(b"k", b"%d rare" % n + (b"" if n == 4 else b"x" * (7 << 20)))])
+    for parameters in ({"key": "k"}, {"key": "k", "reverse": "true"}):
+        answer = scan(short, grep="4 rare", **parameters)
+        assert answer["infos"] == ["the search is not at the end after 0.001 s; it goes on at nextSequence"]
+        assert 0 < answer["nextSequence"] < 5
+        bound = "end_seq" if "reverse" in parameters else "start_seq"
+        rest = scan(short, grep="4 rare", **{**parameters, bound: str(answer["nextSequence"])})
+        assert [r["sequence"] for r in answer["records"] + rest["records"]] == [4]
+        assert "infos" not in rest
+    path = "/api/v1/log/scan?key=k&grep=4%20rare"
+    read = log_pb2.ScanResponse.FromString(short.request("GET", path, headers={"Accept": "application/protobuf"}).body)
+    assert read.next_sequence < 5 and "it goes on at nextSequence" in read.warnings[0]
 
 
 @pytest.mark.parametrize(

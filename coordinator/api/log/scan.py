@@ -43,8 +43,6 @@ EVENTS_AT_ONCE = 1000
 EVENTS_BYTES = 64 << 10
 """Events are made and sent in pieces of about this size: a reader that does not take them holds no more."""
 RETRY_S = 0.5
-SEARCH_S = 10.0
-"""A search sends what it has found after this time, and how far it has come."""
 
 
 @known_parameters(*SELECTION, *SEQUENCES, *SEARCH, "limit", "reverse", "follow", "timeout", "encoding")
@@ -130,11 +128,13 @@ async def _scan(
     body: _Json | _Protobuf,
 ) -> web.StreamResponse:
     """The first page decides the status. If a shard is lost after it, or the scan's time is over, the answer ends early
-    with a warning and the sequence number to continue from; after SEARCH_S of a search, with an info."""
+    with a warning and the sequence number to continue from; a search with an
+    info, after TRIPTYCH_LOG_SEARCH_TIMEOUT."""
     area = request.app[CONTEXT].log
     damage = Warnings()
     give_up = area.reader.scan_deadline()
-    search_until = time.monotonic() + SEARCH_S if selection.search else float("inf")
+    search_s = request.app[CONTEXT].settings.log_search_timeout_ms / 1000
+    search_until = time.monotonic() + search_s if selection.search else float("inf")
 
     def pages_of(rest: _Rest) -> AsyncGenerator[Page, None]:
         return area.reader.pages(selection, rest.start, rest.end, rest.limit, reverse, damage, give_up)
@@ -162,7 +162,7 @@ async def _scan(
                         await client.taken()
                         pages = pages_of(rest)
                     if time.monotonic() >= search_until:
-                        infos = [f"the search has not come to the end in {SEARCH_S:g} s; it goes on at nextSequence"]
+                        infos = [f"the search is not at the end after {search_s:g} s; it goes on at nextSequence"]
                         break
                     page = await anext(pages)
             except TriptychError as error:
