@@ -88,7 +88,7 @@ def test_entries_outside_of_the_range_move_a_page_nowhere(shard: OneShard) -> No
         shard.part._closed = group + 10
         shard.part.gather()
     span = Range(0, 9, 10, 20)
-    pieces = list(reading.merged(shard.part, shard.part.view(), span, b"", lambda: None))
+    pieces = list(reading._merged(shard.part, shard.part.view(), span, b"", lambda: None))
     assert pieces
     assert all(span.start < upto <= span.end for _, upto, _ in pieces)
 

@@ -21,7 +21,7 @@ from shared.messages.log import SEQUENCE_MAX, Page, Range, Search, check_progres
 from shared.wire import Request
 from tests.unit.log_area import Log, batch, key_on, read
 from tests.unit.log_shard import OneShard
-from worker.logs import examination, reading, searching
+from worker.logs import examination, reading
 from worker.logs.examination import Examination
 from worker.methods import log as methods
 
@@ -59,7 +59,7 @@ def pages_of(shard: OneShard, key: bytes | None, reverse: bool = False, limit: i
         if key is None:
             pages.append(reading.merge(shard.part, span, b"", limit, nothing, search))
         else:
-            pages.append(searching.scan(shard.part, span, key, limit, reverse, search))
+            pages.append(reading.search_key(shard.part, span, key, limit, reverse, search))
         check_progress(pages[-1], span.start, span.end, reverse)
         if reverse:
             span.end = pages[-1].next
@@ -99,9 +99,9 @@ def test_a_page_ends_after_bounded_work_and_says_how_far_it_has_come(
 
 def test_counts_are_of_what_is_found(shard: OneShard) -> None:
     span = Range(0, 9, 4, RECORDS)
-    assert searching.count_key(shard.part, span, KEY, Examination(RARE, nothing)) == 2
-    assert searching.count_prefix(shard.part, span, b"", Examination(RARE, nothing), nothing) == 4
-    assert searching.count_prefix(shard.part, span, b"oth", Examination(RARE, nothing), nothing) == 2
+    assert reading.count_found(shard.part, span, KEY, b"", Examination(RARE, nothing), nothing) == 2
+    assert reading.count_found(shard.part, span, None, b"", Examination(RARE, nothing), nothing) == 4
+    assert reading.count_found(shard.part, span, None, b"oth", Examination(RARE, nothing), nothing) == 2
 
 
 def call(shard: OneShard, name: str, body: Any, within_s: float = 10.0) -> Any:

@@ -37,7 +37,7 @@ def scan(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool) -> P
     """Records of the key, ascending or in reverse, at most `limit`."""
     taken: list[RecordRun] = []
     records = size = 0
-    for run in key_runs(part, part.view(), span, key, reverse):
+    for run in _key_runs(part, part.view(), span, key, reverse):
         piece = run.reversed() if reverse else run
         piece = piece.fitting(limit - records, PAGE_BYTES_MAX - size)
         taken.append(piece)
@@ -49,7 +49,7 @@ def scan(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool) -> P
     return Page(joined(taken), span.start if reverse else span.end, True)
 
 
-def key_runs(part: LogPart, view: LogView, span: Range, key: bytes, reverse: bool = False) -> Runs:
+def _key_runs(part: LogPart, view: LogView, span: Range, key: bytes, reverse: bool = False) -> Runs:
     """The key's records in the range as runs in ascending or (`reverse`) descending order, none of them empty. The
     records of each run ascend."""
     segments = range(span.first_segment, span.last_segment + 1)
@@ -86,35 +86,56 @@ def _stored_runs(part: LogPart, segment: int, key: bytes, start: int, end: int, 
         yield unpacked(packed).between(start, end)
 
 
+def search_key(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool, search: Examination) -> Page:
+    """As `scan`, only what the search finds. The page may end early, and says how far it has come."""
+    taken: list[Records] = []
+    records = size = 0
+    for run in _key_runs(part, part.view(), span, key, reverse):
+        examined = joined([run.reversed() if reverse else run])
+        found = search.found(examined)
+        fitting = _fitting(found, limit - records, PAGE_BYTES_MAX - size)
+        taken.append(found.cut(0, fitting))
+        records += fitting
+        size += int(taken[-1].value_lengths.sum())
+        if records >= limit or size >= PAGE_BYTES_MAX:
+            last = int(found.sequences[fitting - 1])
+        elif search.is_over:
+            last = int(examined.sequences[-1])
+        else:
+            continue
+        return Page(Records.joined(taken), last if reverse else last + 1, False)
+    return Page(Records.joined(taken), span.start if reverse else span.end, True)
+
+
 def merge(
     part: LogPart, span: Range, prefix: bytes, limit: int, check: Check, search: Examination | None = None
 ) -> Page:
     """As `scan`, for all keys with the prefix, ascending by sequence number. With `search`, only what it finds."""
     view = part.view()
-    pages = merged(part, view, span, prefix, check)
+    pages = _merged(part, view, span, prefix, check)
     taken: list[Records] = []
     records = size = looked_at = 0
     for page_records, upto, seen in pages:
         looked_at += seen
         page_records = search.found(page_records) if search else page_records
-        count = fitting(page_records, limit - records, PAGE_BYTES_MAX - size)
-        taken.append(page_records.cut(0, count))
-        records += count
+        fitting = _fitting(page_records, limit - records, PAGE_BYTES_MAX - size)
+        taken.append(page_records.cut(0, fitting))
+        records += fitting
         size += int(taken[-1].value_lengths.sum())
-        if count < len(page_records):
-            return Page(Records.joined(taken), int(page_records.sequences[count]), False)
+        if fitting < len(page_records):
+            return Page(Records.joined(taken), int(page_records.sequences[fitting]), False)
         is_over = looked_at >= LOOKED_AT_MAX or (search is not None and search.is_over)
         if records >= limit or size >= PAGE_BYTES_MAX or is_over:
             return Page(Records.joined(taken), upto, False)
     return Page(Records.joined(taken), span.end, True)
 
 
-def fitting(page_records: Records, records: int, size_bytes: int) -> int:
+def _fitting(page_records: Records, records: int, size_bytes: int) -> int:
     """How many records from the beginning fit into both limits; the first always fits the limit of bytes."""
     return min(records, len(page_records), 1 + int(np.searchsorted(np.cumsum(page_records.value_lengths), size_bytes)))
 
 
-def merged(
+def _merged(
     part: LogPart, view: LogView, span: Range, prefix: bytes, check: Check
 ) -> Iterator[tuple[Records, int, int]]:
     """(records with the prefix, the number below which they are complete, how many records were examined), ascending.
@@ -144,7 +165,7 @@ def _stored(view: LogView, span: Range) -> Range:
 def _of_entry(
     part: LogPart, span: Range, segment: int, entry: GatheringEntry, prefix: bytes
 ) -> Iterator[tuple[Records, int, int]]:
-    """As `merged`, for one entry; nothing if the entry is outside of the range."""
+    """As `_merged`, for one entry; nothing if the entry is outside of the range."""
     low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
     if low >= high:
         return
@@ -263,7 +284,7 @@ def _stored_keys(part: LogPart, segment: int, prefix: bytes, after: bytes | None
 def count_key(part: LogPart, span: Range, key: bytes, check: Check) -> int:
     """How many records of the key lie in the range, exactly."""
     total = 0
-    for run in key_runs(part, part.view(), span, key):
+    for run in _key_runs(part, part.view(), span, key):
         total += len(run.sequences)
         check()
     return total
@@ -282,3 +303,10 @@ def count_prefix(part: LogPart, span: Range, prefix: bytes, check: Check) -> int
             check()
             total += len(recent.with_prefix(recent.rows(span.start, span.end, span.hidden), prefix))
     return total
+
+
+def count_found(part: LogPart, span: Range, key: bytes | None, prefix: bytes, search: Examination, check: Check) -> int:
+    """How many records of the key, or of the keys with the prefix, the search finds in the range, exactly."""
+    if key is not None:
+        return sum(len(search.found(joined([run]))) for run in _key_runs(part, part.view(), span, key))
+    return sum(len(search.found(records)) for records, _, _ in _merged(part, part.view(), span, prefix, check))

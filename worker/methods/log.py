@@ -8,7 +8,7 @@ from functools import partial
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages import log
 from shared.wire import Reply, Request, pack, unpack
-from worker.logs import cursors, reading, searching, writing
+from worker.logs import cursors, reading, writing
 from worker.logs.examination import Examination
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
@@ -93,7 +93,7 @@ def search(shards: Shards, request: Request) -> Reply:
     examination = _examination(body.search or log.Search(), _checking(request))
     assert examination is not None
     (shard,) = shards.values()
-    page = searching.scan(shard.logs, body.range, body.key, body.limit, body.reverse, examination)
+    page = reading.search_key(shard.logs, body.range, body.key, body.limit, body.reverse, examination)
     return _page_reply(body, page, examination)
 
 
@@ -130,10 +130,8 @@ def count(shards: Shards, request: Request) -> Reply:
     search = _examination(body.search, check)
     total = 0
     for shard in shards.values():
-        if search is not None and body.key is not None:
-            total += searching.count_key(shard.logs, body.range, body.key, search)
-        elif search is not None:
-            total += searching.count_prefix(shard.logs, body.range, body.prefix, search, check)
+        if search is not None:
+            total += reading.count_found(shard.logs, body.range, body.key, body.prefix, search, check)
         elif body.key is not None:
             total += reading.count_key(shard.logs, body.range, body.key, check)
         else:
