@@ -74,7 +74,7 @@ class DeleteVectorsResponse(_message.Message):
     def __init__(self, status: _Optional[str] = ..., vectors_deleted: _Optional[int] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
-    __slots__ = ("vector", "k", "filter", "include_fields", "vectors", "expansion", "exact", "collection", "text")
+    __slots__ = ("vector", "k", "filter", "include_fields", "vectors", "expansion", "exact", "collection", "text", "fusion")
     VECTOR_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,7 @@ class SearchRequest(_message.Message):
     EXACT_FIELD_NUMBER: _ClassVar[int]
     COLLECTION_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    FUSION_FIELD_NUMBER: _ClassVar[int]
     vector: _containers.RepeatedScalarFieldContainer[float]
     k: int
     filter: Filter
@@ -93,15 +94,63 @@ class SearchRequest(_message.Message):
     exact: bool
     collection: str
     text: TextQuery
-    def __init__(self, vector: _Optional[_Iterable[float]] = ..., k: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., include_fields: _Optional[_Iterable[str]] = ..., vectors: _Optional[_Iterable[_Union[VectorValue, _Mapping]]] = ..., expansion: _Optional[int] = ..., exact: _Optional[bool] = ..., collection: _Optional[str] = ..., text: _Optional[_Union[TextQuery, _Mapping]] = ...) -> None: ...
+    fusion: Fusion
+    def __init__(self, vector: _Optional[_Iterable[float]] = ..., k: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., include_fields: _Optional[_Iterable[str]] = ..., vectors: _Optional[_Iterable[_Union[VectorValue, _Mapping]]] = ..., expansion: _Optional[int] = ..., exact: _Optional[bool] = ..., collection: _Optional[str] = ..., text: _Optional[_Union[TextQuery, _Mapping]] = ..., fusion: _Optional[_Union[Fusion, _Mapping]] = ...) -> None: ...
 
 class TextQuery(_message.Message):
-    __slots__ = ("field", "query")
+    __slots__ = ("field", "query", "fields", "operator", "highlight")
+    class FieldsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     FIELD_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    HIGHLIGHT_FIELD_NUMBER: _ClassVar[int]
     field: str
     query: str
-    def __init__(self, field: _Optional[str] = ..., query: _Optional[str] = ...) -> None: ...
+    fields: _containers.ScalarMap[str, float]
+    operator: str
+    highlight: Highlight
+    def __init__(self, field: _Optional[str] = ..., query: _Optional[str] = ..., fields: _Optional[_Mapping[str, float]] = ..., operator: _Optional[str] = ..., highlight: _Optional[_Union[Highlight, _Mapping]] = ...) -> None: ...
+
+class Highlight(_message.Message):
+    __slots__ = ("fields", "pre_tag", "post_tag", "fragment_chars", "fragments", "escape_html")
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    PRE_TAG_FIELD_NUMBER: _ClassVar[int]
+    POST_TAG_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_CHARS_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    ESCAPE_HTML_FIELD_NUMBER: _ClassVar[int]
+    fields: _containers.RepeatedScalarFieldContainer[str]
+    pre_tag: str
+    post_tag: str
+    fragment_chars: int
+    fragments: int
+    escape_html: bool
+    def __init__(self, fields: _Optional[_Iterable[str]] = ..., pre_tag: _Optional[str] = ..., post_tag: _Optional[str] = ..., fragment_chars: _Optional[int] = ..., fragments: _Optional[int] = ..., escape_html: _Optional[bool] = ...) -> None: ...
+
+class Fusion(_message.Message):
+    __slots__ = ("method", "weights", "rank_constant")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    RANK_CONSTANT_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    weights: FusionWeights
+    rank_constant: float
+    def __init__(self, method: _Optional[str] = ..., weights: _Optional[_Union[FusionWeights, _Mapping]] = ..., rank_constant: _Optional[float] = ...) -> None: ...
+
+class FusionWeights(_message.Message):
+    __slots__ = ("vector", "text")
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    vector: float
+    text: float
+    def __init__(self, vector: _Optional[float] = ..., text: _Optional[float] = ...) -> None: ...
 
 class Filter(_message.Message):
     __slots__ = ("eq", "neq", "lt", "lte", "gt", "gte", "exists")
@@ -172,12 +221,27 @@ class ResultSet(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[SearchResult, _Mapping]]] = ...) -> None: ...
 
 class SearchResult(_message.Message):
-    __slots__ = ("score", "vector")
+    __slots__ = ("score", "vector", "highlights")
+    class HighlightsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Fragments
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Fragments, _Mapping]] = ...) -> None: ...
     SCORE_FIELD_NUMBER: _ClassVar[int]
     VECTOR_FIELD_NUMBER: _ClassVar[int]
+    HIGHLIGHTS_FIELD_NUMBER: _ClassVar[int]
     score: float
     vector: Vector
-    def __init__(self, score: _Optional[float] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ...) -> None: ...
+    highlights: _containers.MessageMap[str, Fragments]
+    def __init__(self, score: _Optional[float] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ..., highlights: _Optional[_Mapping[str, Fragments]] = ...) -> None: ...
+
+class Fragments(_message.Message):
+    __slots__ = ("fragments",)
+    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    fragments: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, fragments: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetResponse(_message.Message):
     __slots__ = ("status", "vector")

@@ -20,7 +20,8 @@ from coordinator.context import CONTEXT, Context
 from coordinator.negotiation import JSON, PROTOBUF, PROTOBUF_JSON, content_type, wants_protobuf
 from coordinator.queries.running import RunningQuery
 from coordinator.vectors import search as searches
-from coordinator.vectors.answers import hits_json, hits_protobuf, vector_json, vector_protobuf
+from coordinator.vectors import text_settings
+from coordinator.vectors.answers import highlights_protobuf, hits_json, hits_protobuf, vector_json, vector_protobuf
 from coordinator.vectors.decode import (
     get_from_json,
     ids_from_json,
@@ -104,13 +105,15 @@ async def _searched(request: web.Request, wanted: searches.SearchRequest, runnin
     answer = await _context(request).vectors.search(wanted, partial=_partial(request))
     running.enter("rendering")
     collection = answer.collection
-    metric = collection.metric if collection is not None and not wanted.text_query else ""
+    metric = collection.metric if collection is not None and wanted.text is None else ""
     if wants_protobuf(request):
         message = vector_pb2.SearchResponse(warnings=answer.warnings)
         for hits in answer.lists:
-            hits_protobuf(hits, metric, message.result_sets.add().results if wanted.batch else message.results)
+            results = message.result_sets.add().results if wanted.batch else message.results
+            hits_protobuf(hits, metric, results)
+            highlights_protobuf(answer.highlights, results)
         return _protobuf(message)
-    lists = [hits_json(hits, metric) for hits in answer.lists]
+    lists = [hits_json(hits, metric, answer.highlights) for hits in answer.lists]
     if wanted.batch:
         sets = ",".join([f'{{"results":{results}}}' for results in lists])
         return _json({"resultSets": orjson.Fragment(f"[{sets}]")}, answer.warnings)
@@ -201,7 +204,7 @@ def _settings_json(collection: Collection) -> dict[str, Any]:
         "dimension": collection.dimension,
         "metric": collection.metric,
         "storage": collection.storage,
-        "textFields": list(collection.text),
+        "textFields": text_settings.as_json(collection.text),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -37,7 +38,7 @@ def vector_json(entry: Shown) -> dict[str, Any]:
     return {"id": entry.id.decode(), "attributes": attributes}
 
 
-def hits_json(hits: Hits, metric: str) -> str:
+def hits_json(hits: Hits, metric: str, highlights: Sequence[bytes] = ()) -> str:
     """A JSON array of results, joined from texts: encoding an object per hit would take twice as long."""
     if not hits.ids:
         return "[]"
@@ -54,6 +55,11 @@ def hits_json(hits: Hits, metric: str) -> str:
         f'{{"score":{score},"vector":{{"id":{name},"attributes":{attributes}}}}}'
         for score, name, attributes in zip(scores, names, shown, strict=True)
     ]
+    if highlights:
+        results = [
+            f'{result[:-1]},"highlights":{fragments.decode()}}}'
+            for result, fragments in zip(results, highlights, strict=True)
+        ]
     return f"[{','.join(results)}]"
 
 
@@ -90,3 +96,11 @@ def hits_protobuf(hits: Hits, metric: str, into: Any) -> None:
         result = into.add()
         result.score = score
         _fill(name, attributes, vector, result.vector)
+
+
+def highlights_protobuf(highlights: Sequence[bytes], results: Any) -> None:
+    """Add highlights, one JSON object of fragments by field for each, to as many results; none if there are none."""
+    if highlights:
+        for result, fragments in zip(results, highlights, strict=True):
+            for name, texts in msgspec.json.decode(fragments).items():
+                result.highlights[name].fragments.extend(texts)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -17,13 +18,16 @@ from coordinator.vectors.batching import SearchBatches
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.decode import Upserts
-from coordinator.vectors.merging import NO_HITS, Hits, MergedHits, fuse, merge
+from coordinator.vectors.fusion import RECIPROCAL, fuse
+from coordinator.vectors.merging import NO_HITS, Hits, MergedHits, merge
 from coordinator.vectors.search import SearchRequest
+from coordinator.vectors.text_calls import highlights, with_statistics
 from shared import wire
 from shared.config import Settings
 from shared.control import Control
 from shared.errors import BadData, ConfigError
 from shared.hashing import shard_of
+from shared.messages.vector_text import TextField
 from shared.messages.vectors import (
     Collection,
     CollectionStats,
@@ -46,12 +50,13 @@ THREAD_IDS_MIN = 1000  # the same for ids, at a microsecond each
 
 @dataclass(slots=True)
 class Searched:
-    """A search's answer: the hits of each query, the warnings, and the collection (None: the default one, which has no
-    vector yet)."""
+    """A search's answer: the hits of each query, the warnings, the collection (None: the default one, which has no
+    vector yet), and the highlights of each hit as JSON, if asked for."""
 
     lists: list[Hits]
     warnings: list[str]
     collection: Collection | None = None
+    highlights: list[bytes] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -115,13 +120,15 @@ class VectorArea:
         await self._collections.known()
         return self._collections.find(name)
 
-    async def create(self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str]) -> Collection:
+    async def create(
+        self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str | TextField]
+    ) -> Collection:
         """Create a collection: durable when this returns. Raises BadData for settings that are wrong or differ from
         those of the existing collection, and Unavailable."""
         fixed_dimension = self._settings.vector_dimension
         if name == DEFAULT and fixed_dimension not in (0, dimension):
             raise BadData(f"dimension is {dimension}; TRIPTYCH_VECTOR_DIMENSION fixes it to {fixed_dimension}")
-        return await self._collections.create(name, dimension, metric, storage, tuple(text))
+        return await self._collections.create(name, dimension, metric, storage, text)
 
     async def drop(self, name: str) -> list[str]:
         """Delete a collection and its vectors; see `Collections.drop`."""
@@ -244,10 +251,13 @@ class VectorArea:
         is not whole and `partial` is false."""
         collection = await self.find(request.collection)
         if collection is None:
-            if request.text_query:
-                raise BadData(f"text.field is {request.text_field!r}; the default collection has no text fields")
+            if request.text is not None:
+                named = ", ".join(request.text.boosts) or "missing"
+                raise BadData(f"{request.text.label} is {named}; the default collection has no text fields")
             return Searched([NO_HITS] * len(request.counts), [])
+        deadline = time.monotonic() + self._timeout_s
         queries = request.queries(collection)
+        highlighting = request.text.highlighting(collection, request.k) if request.text is not None else None
         body = request.body(collection, self._settings.vector_expansion)
         results, outcome = await self._batches.submit(body, queries)
         warnings = outcome.warnings()
@@ -258,14 +268,37 @@ class VectorArea:
             raise BadData(f"filter: no vector of the collection {collection.name!r} has the field {names}")
         lists = results.lists
         if request.hybrid():
-            lists = [fuse(lists, request.k)]
-        return Searched(lists, warnings, collection)
+            lists = [fuse(lists, request.k, request.fusion or RECIPROCAL)]
+        answer = Searched(lists, warnings, collection)
+        if highlighting is not None and body.text is not None and lists[0].ids:
+            found = lists[0].ids
+            answer.highlights, missing = await highlights(
+                self._links,
+                collection,
+                body.text,
+                highlighting,
+                found,
+                self._id_parts(found),
+                max(0.001, deadline - time.monotonic()),
+            )
+            if not partial:
+                require_whole(missing)
+            answer.warnings = list(dict.fromkeys([*warnings, *missing]))
+        return answer
 
     async def _ask(self, body: SearchBody, queries: Floats) -> tuple[MergedHits, FanOut]:
-        body = msgspec.structs.replace(body, shards_asked=self._links.shards - len(self._links.unready()))
+        text, timeout_s = body.text, self._timeout_s
+        if text is not None:
+            asked_at = time.monotonic()
+            text = await with_statistics(self._links, body.collection, text, timeout_s)
+            timeout_s = max(0.001, timeout_s - (time.monotonic() - asked_at))
+        body = msgspec.structs.replace(body, shards_asked=self._links.shards - len(self._links.unready()), text=text)
         outcome = await self._links.fan_out(
-            "vector.search", body=wire.pack(body), frames=[queries.tobytes()], timeout_s=self._timeout_s
+            "vector.search",
+            body=wire.pack(body),
+            frames=[queries.tobytes()],
+            timeout_s=timeout_s,
         )
-        lists = len(queries) + bool(body.text_query)
+        lists = len(queries) + (text is not None)
         messages = [reply.message for reply in outcome.replies]
         return merge(messages, lists, body.collection.dimension, body.k), outcome

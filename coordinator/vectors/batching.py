@@ -82,7 +82,7 @@ class SearchBatches:
 
     async def submit(self, body: SearchBody, queries: Floats) -> tuple[MergedHits, FanOut]:
         """What the workers found, and what was missing. Raises DeadlineExceeded, or what `ask` raises."""
-        if body.text_query or len(queries) > 1:
+        if body.text is not None or len(queries) > 1:
             return await self._ask(body, queries)
         key = msgspec.msgpack.encode(body)
         queue = self._queues.setdefault(key, _Queue(body))

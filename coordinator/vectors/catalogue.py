@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
+from coordinator.vectors import text_settings
 from shared import catalogue_file
 from shared.catalogue_file import NAMES, CatalogueContent, Lost, copies_in, newest
 from shared.control import Control
 from shared.errors import BadData, ConfigError, NotFound, Unavailable
+from shared.messages.vector_text import TextField
 from shared.messages.vectors import DIMENSION_MAX, METRICS, STORAGES, Collection, ShardCollections
 from shared.telemetry import event
 
@@ -20,7 +22,6 @@ DEFAULT = "default"
 COLLECTIONS_MAX = 1000
 DROPPED_MAX = 1000
 """Collections that were dropped while shards were away, and that these shards still have."""
-TEXT_FIELDS_MAX = 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -119,12 +120,14 @@ class Catalogue:
         """Collections that are no more, and that some shard may still have."""
         return self._content.dropped
 
-    def create(self, name: str, dimension: int, metric: str, storage: str, text: tuple[str, ...]) -> Collection:
+    def create(
+        self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str | TextField]
+    ) -> Collection:
         """Add one; the same again is the one there is. Raises BadData for wrong or differing settings, OSError."""
-        check(name, dimension, metric, storage, text)
+        text_fields = check(name, dimension, metric, storage, text)
         existing = self._by_name.get(name)
         if existing is not None:
-            requested = Collection(existing.id, name, dimension, metric, storage, text)
+            requested = Collection(existing.id, name, dimension, metric, storage, text_fields)
             if requested != existing:
                 raise BadData(
                     f"the collection {name!r} exists with {describe(existing)}; it cannot become {describe(requested)}"
@@ -132,7 +135,7 @@ class Catalogue:
             return existing
         if len(self._by_name) >= COLLECTIONS_MAX:
             raise BadData(f"there are {COLLECTIONS_MAX} collections, which is the limit")
-        created = Collection(self.next_id, name, dimension, metric, storage, text)
+        created = Collection(self.next_id, name, dimension, metric, storage, text_fields)
         self._change(next_id=self.next_id + 1, collections=[*self._content.collections, created])
         return created
 
@@ -204,11 +207,14 @@ class Catalogue:
 
 
 def describe(collection: Collection) -> str:
-    text = f" and text fields {', '.join(collection.text)}" if collection.text else ""
+    text = f" and text fields {text_settings.described(collection.text)}" if collection.text else ""
     return f"dimension {collection.dimension}, metric {collection.metric}, storage {collection.storage}{text}"
 
 
-def check(name: str, dimension: int, metric: str, storage: str, text: tuple[str, ...]) -> None:
+def check(
+    name: str, dimension: int, metric: str, storage: str, text: Sequence[str | TextField]
+) -> tuple[str | TextField, ...]:
+    """The text fields as the collection keeps them. Raises BadData for a setting that is wrong."""
     if not _NAME.fullmatch(name):
         raise BadData(f"collection is {name!r}; a name has 1 to 64 letters, digits, '_', '-' and '.'")
     if not 1 <= dimension <= DIMENSION_MAX:
@@ -219,5 +225,4 @@ def check(name: str, dimension: int, metric: str, storage: str, text: tuple[str,
         raise BadData(f"storage is {storage!r}; it must be one of {', '.join(STORAGES)}")
     if storage == "i8" and metric != "cosine":
         raise BadData(f"storage is 'i8' and metric is {metric!r}; i8 holds unit vectors, so the metric must be cosine")
-    if len(set(text)) != len(text) or len(text) > TEXT_FIELDS_MAX or not all(text):
-        raise BadData(f"textFields is {list(text)}; it must be at most {TEXT_FIELDS_MAX} different names")
+    return text_settings.checked(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
@@ -21,6 +21,7 @@ from shared import wire
 from shared.config import Settings
 from shared.control import Control
 from shared.errors import NotFound, Overloaded, TriptychError, Unavailable
+from shared.messages.vector_text import TextField
 from shared.messages.vectors import Collection, CollectionBody, CollectionsReply, ShardCollections
 from shared.telemetry import event
 
@@ -105,7 +106,9 @@ class Collections:
 
     # Changing
 
-    async def create(self, name: str, dimension: int, metric: str, storage: str, text: tuple[str, ...]) -> Collection:
+    async def create(
+        self, name: str, dimension: int, metric: str, storage: str, text: Sequence[str | TextField]
+    ) -> Collection:
         """Durable when this returns. Raises BadData, Unavailable."""
         await self.known()
         return await self._change(partial(self._catalogue.create, name, dimension, metric, storage, text))

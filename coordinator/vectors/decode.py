@@ -27,6 +27,7 @@ from coordinator.vectors.values import (
     shown,
 )
 from shared.errors import BadData, TooLarge
+from shared.messages.vector_text import TextField
 from shared.messages.vectors import DIMENSION_MAX, K_MAX, VECTOR_FIELD, Collection, Floats
 
 VECTORS_MAX = 10_000
@@ -135,7 +136,7 @@ class CollectionSettings(msgspec.Struct, forbid_unknown_fields=True):
     dimension: int
     metric: str | None = None
     storage: str | None = None
-    textFields: list[str] = []
+    textFields: list[str | TextField] = []
 
 
 _VECTORS = msgspec.json.Decoder(list[_Vector])

@@ -1,4 +1,4 @@
-"""The workers' answers to a search merged into one, and a hybrid's two rankings fused."""
+"""The workers' answers to a search merged into one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ _FLOATS = types.Array(types.float32, 1, "C", readonly=True)
 _COUNTS = types.Array(types.int32, 2, "C", readonly=True)
 _INTS = types.int64[::1]
 _FLAGS = types.boolean[::1]
-
-FUSION_CONSTANT = 60
-"""Reciprocal rank fusion: score = Σ 1 / (60 + rank) (Cormack, Clarke and Büttcher, SIGIR 2009)."""
 
 
 @dataclass(slots=True)
@@ -162,26 +159,3 @@ def _by_id(near: Floats, names: Sequence[bytes], counts: NDArray[np.int32], quer
         end = int(flat[worker * counts.shape[1] + query])
         places += range(end - int(counts[worker, query]), end)
     return sorted(places, key=lambda place: (-near[place], names[place]))
-
-
-def fuse(rankings: Sequence[Hits], k: int) -> Hits:
-    """Reciprocal rank fusion of rankings; a hit's similarity becomes its fused score."""
-    scores: dict[bytes, float] = {}
-    places: dict[bytes, int] = {}
-    first = 0
-    for ranking in rankings:
-        for place, name in enumerate(ranking.ids):
-            scores[name] = scores.get(name, 0.0) + 1 / (FUSION_CONSTANT + place + 1)
-            places[name] = first + place
-        first += len(ranking.ids)
-    best = sorted(scores, key=lambda name: (-scores[name], name))[:k]
-    tables = [ranking.vectors for ranking in rankings if ranking.vectors is not None and len(ranking.ids)]
-    every = Hits(
-        np.concatenate([ranking.near for ranking in rankings]),
-        [name for ranking in rankings for name in ranking.ids],
-        [packed for ranking in rankings for packed in ranking.attributes],
-        np.concatenate(tables) if tables else None,
-    )
-    fused = every.take(np.array([places[name] for name in best], dtype=np.int64))
-    fused.near = np.array([scores[name] for name in best], dtype=np.float32)
-    return fused

@@ -10,12 +10,13 @@ import msgspec
 import numpy as np
 
 from coordinator.large_bodies import SLICED_BYTES_MIN, LargeMessage, LargeObject, Slices
-from coordinator.vectors import filters
+from coordinator.vectors import filters, fusion, text
 from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.decode import check_components, decode_json, numbers
 from coordinator.vectors.decode_protobuf import parse_protobuf
+from coordinator.vectors.fusion import Fusion
 from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX
-from coordinator.vectors.values import shown
+from coordinator.vectors.text import TextRequest, TextSearch
 from proto import vector_pb2
 from shared.errors import BadData
 from shared.messages.vectors import DIMENSION_MAX, K_MAX, Collection, Condition, Floats, SearchBody
@@ -25,7 +26,6 @@ EXPANSION_MAX = 10_000
 QUERIES_MAX = 1000
 RESULTS_MAX = 100_000  # for all queries of a request together
 FIELDS_MAX = 256
-TEXT_QUERY_CHARS_MAX = 4096
 FUSION_DEPTH = 100
 REST_BYTES_MAX = 3 << 19
 """Of a request beside `vectors`: a vector of 16,384 components takes some 0.4 MB as JSON, the rest is its filter's."""
@@ -49,8 +49,8 @@ class SearchRequest:
     filter: Condition | None
     expansion: int
     exact: bool
-    text_field: str
-    text_query: str
+    text: TextSearch | None = None
+    fusion: Fusion | None = None
 
     def queries(self, collection: Collection) -> Floats:
         """The queries as float32[q, dimension]. Raises BadData that names the field when the request does not fit the
@@ -67,17 +67,11 @@ class SearchRequest:
                 )
         table = self.flat.reshape(-1, collection.dimension)
         check_components(table, collection.metric, label)
-        if self.text_query and self.text_field not in collection.text:
-            known = ", ".join(collection.text) or "none"
-            raise BadData(
-                f"text.field is {shown(self.text_field)}; "
-                f"the text fields of the collection {collection.name!r}: {known}"
-            )
         return table
 
     def hybrid(self) -> bool:
         """Whether the request searches by text and by vector."""
-        return bool(self.text_query and self.counts)
+        return bool(self.text is not None and self.counts)
 
     def summary(self) -> str:
         """What is searched for, in one line: without the numbers, and of the filter only that there is one."""
@@ -88,8 +82,8 @@ class SearchRequest:
             parts.append("exact")
         if self.filter is not None:
             parts.append("filter")
-        if self.text_query:
-            parts.append(f"text={self.text_query}")
+        if self.text is not None:
+            parts.append(f"text={self.text.query}")
         return " ".join(parts)
 
     def body(self, collection: Collection, expansion: int) -> SearchBody:
@@ -101,14 +95,8 @@ class SearchRequest:
             self.filter,
             self.expansion or expansion,
             self.exact,
-            self.text_field,
-            self.text_query,
+            self.text.asked(collection) if self.text is not None else None,
         )
-
-
-class _Text(msgspec.Struct, forbid_unknown_fields=True):
-    field: str
-    query: str
 
 
 class _Search(msgspec.Struct, forbid_unknown_fields=True):
@@ -121,7 +109,8 @@ class _Search(msgspec.Struct, forbid_unknown_fields=True):
     expansion: int = 0
     exact: bool = False
     collection: str = ""
-    text: _Text | None = None
+    text: TextRequest | None = None
+    fusion: dict[str, Any] | None = None
 
 
 def from_json(body: bytes) -> SearchRequest:
@@ -149,8 +138,8 @@ def from_json(body: bytes) -> SearchRequest:
             condition,
             request.expansion,
             request.exact,
-            request.text.field if request.text else "",
-            request.text.query if request.text else "",
+            text.from_json(request.text) if request.text is not None else None,
+            fusion.from_json(request.fusion) if request.fusion is not None else None,
         )
     )
 
@@ -182,9 +171,9 @@ def _raw_values(slices: Slices, first: int, text: bytes) -> list[msgspec.Raw]:
 
 def from_protobuf(body: bytes) -> SearchRequest:
     request, vectors = _parsed(body)
-    single, several, text = bool(request.vector), bool(vectors), request.HasField("text")
+    single, several = bool(request.vector), bool(vectors)
     arrays = [_components(request.vector, "vector")] if single else vectors
-    _check_shape(single, several, len(arrays), text)
+    _check_shape(single, several, len(arrays), request.HasField("text"))
     return _checked(
         SearchRequest(
             request.collection,
@@ -196,8 +185,8 @@ def from_protobuf(body: bytes) -> SearchRequest:
             filters.from_protobuf_filter(request.filter) if request.HasField("filter") else None,
             request.expansion,
             request.exact,
-            request.text.field,
-            request.text.query,
+            text.from_protobuf(request.text) if request.HasField("text") else None,
+            fusion.from_protobuf(request.fusion) if request.HasField("fusion") else None,
         )
     )
 
@@ -231,13 +220,13 @@ def _check_queries(count: int) -> None:
         raise BadData(f"vectors has {count} entries; at most {QUERIES_MAX} are searched at once")
 
 
-def _check_shape(single: bool, several: bool, count: int, text: bool) -> None:
+def _check_shape(single: bool, several: bool, count: int, by_text: bool) -> None:
     if single and several:
         raise BadData("vector and vectors are both given; a search has one of them")
-    if not single and not text and not count:
+    if not single and not by_text and not count:
         field_name = "vectors is empty" if several else "vector is missing or empty"
         raise BadData(f"{field_name}; a search needs a vector, vectors or text")
-    if several and text:
+    if several and by_text:
         raise BadData("vectors and text are both given; a hybrid search has one vector")
     _check_queries(count)
 
@@ -253,10 +242,6 @@ def _checked(request: SearchRequest) -> SearchRequest:
         raise BadData(f"expansion is {request.expansion}; it must be 0 (chosen here) to {EXPANSION_MAX}")
     if request.fields is not None and len(request.fields) > FIELDS_MAX:
         raise BadData(f"includeFields has {len(request.fields)} entries; at most {FIELDS_MAX} are allowed")
-    if len(request.text_query) > TEXT_QUERY_CHARS_MAX:
-        raise BadData(
-            f"text.query has {len(request.text_query)} characters; at most {TEXT_QUERY_CHARS_MAX} are allowed"
-        )
-    if request.text_field and not request.text_query:
-        raise BadData("text.query is empty; it must have at least one word")
+    if request.fusion is not None and not request.hybrid():
+        raise BadData("fusion is given, but only a search with vector and text has two rankings to fuse")
     return request

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.messages.vector_text import Highlighting, TextField, TextQuery
 from shared.wire import Frame
 
 METRICS = ("cosine", "l2", "dot")
@@ -28,7 +29,8 @@ Value = str | int | float | bool
 class Collection(msgspec.Struct, frozen=True):
     """What the shards must know about a collection. Every write carries it, so a shard gets it with its first vector.
 
-    `id` is never reused; `text` names the attributes indexed for BM25.
+    `id` is never reused. `text`: the attributes indexed for BM25; a name alone stands for a field with the defaults of
+    `TextField`, so that the documents of earlier releases stay as they are, byte by byte.
     """
 
     id: int
@@ -36,7 +38,12 @@ class Collection(msgspec.Struct, frozen=True):
     dimension: int
     metric: str
     storage: str = "f32"
-    text: tuple[str, ...] = ()
+    text: tuple[str | TextField, ...] = ()
+
+    def text_fields(self) -> dict[str, TextField]:
+        """The text fields by name."""
+        fields = [TextField(entry) if isinstance(entry, str) else entry for entry in self.text]
+        return {field.field: field for field in fields}
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True):
@@ -95,8 +102,7 @@ class SearchBody(msgspec.Struct):
     filter: Condition | None = None
     expansion: int = 0
     exact: bool = False
-    text_field: str = ""
-    text_query: str = ""
+    text: TextQuery | None = None
     shards_asked: int = 1
 
 
@@ -111,6 +117,22 @@ class SearchReply(msgspec.Struct):
 
     unknown: tuple[str, ...] = ()
     vectors: int = 0
+
+
+class WordsBody(msgspec.Struct):
+    """Method vector.words, whose reply is `WordStatistics` of the asked shards' workers."""
+
+    collection: Collection
+    text: TextQuery
+
+
+class HighlightBody(msgspec.Struct):
+    """Method vector.highlight. Parts: [ids, id lengths] for each shard. The reply's frames: [ids, id lengths,
+    highlights, highlight lengths] of the vectors that exist, the highlights as JSON: field → its fragments."""
+
+    collection: Collection
+    text: TextQuery
+    highlighting: Highlighting
 
 
 class CollectionStats(msgspec.Struct):

@@ -14,6 +14,7 @@ import pytest
 
 from shared.config import Settings
 from shared.messages.log import Span
+from shared.messages.vector_text import TextClause, TextQuery
 from shared.messages.vectors import Collection
 from tests.unit.log_shard import OneShard
 from worker.damage import DamageReport
@@ -319,8 +320,9 @@ def test_vectors_are_loaded_under_the_lock_of_their_collection(
 
 
 def test_the_texts_of_vectors_are_one_threads_at_a_time() -> None:
-    texts = TextIndex(["words"])
-    for act in (lambda: texts.put(b"a", b""), lambda: texts.remove(b"a"), lambda: texts.search("words", "a", 1)):
+    texts = TextIndex(TEXT.text_fields())
+    query = TextQuery((("words", 1.0),), (TextClause("a"),))
+    for act in (lambda: texts.put(b"a", b""), lambda: texts.remove(b"a"), lambda: texts.search(query, 1)):
         assert waits_for(texts._lock, act)
 
 

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.vectors.answers import hits_json
-from coordinator.vectors.merging import Hits, fuse, merge
+from coordinator.vectors.fusion import fuse
+from coordinator.vectors.merging import Hits, merge
 from shared import wire
 from shared.messages.vectors import SearchReply, pack_blobs
 from shared.wire import Reply

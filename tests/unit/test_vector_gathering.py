@@ -63,7 +63,7 @@ class SlowLinks:
 
 def request(number: int) -> SearchRequest:
     flat: Floats = np.array([number, 1], dtype=np.float32)
-    return SearchRequest("", flat, [2], False, 1, (), None, 0, False, "", "")
+    return SearchRequest("", flat, [2], False, 1, (), None, 0, False)
 
 
 async def area_on(links: SlowLinks, directory: Path) -> VectorArea:

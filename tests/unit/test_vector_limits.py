@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.vectors import catalogue as catalogue_module
-from coordinator.vectors.catalogue import TEXT_FIELDS_MAX, Catalogue, check
+from coordinator.vectors.catalogue import Catalogue, check
 from coordinator.vectors.decode import (
     IDS_MAX,
     Upserts,
@@ -17,8 +17,10 @@ from coordinator.vectors.decode import (
     check_ids,
     ids_from_json,
 )
-from coordinator.vectors.merging import Hits, fuse
+from coordinator.vectors.fusion import fuse
+from coordinator.vectors.merging import Hits
 from coordinator.vectors.numbers import find_unusable
+from coordinator.vectors.text_settings import TEXT_FIELDS_MAX
 from coordinator.vectors.values import (
     ATTRIBUTES_MAX,
     NAME_BYTES_MAX,

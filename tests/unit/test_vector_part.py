@@ -11,6 +11,7 @@ import pytest
 
 from shared.errors import NotFound
 from shared.messages import vectors as messages
+from shared.messages.vector_text import TextClause, TextQuery
 from shared.messages.vectors import Collection, Condition
 from tests.unit.vector_shard import COSINE, OneShard, clustered
 from worker.vectors import indexing as indexing_module
@@ -224,17 +225,21 @@ def test_dropped_collection_is_gone_and_refuses_late_writes(shard: OneShard) -> 
         shard.reopen()
 
 
+def asked(words: str) -> TextQuery:
+    return TextQuery((("body", 1.0),), (TextClause(words),))
+
+
 def test_text_is_ranked_by_bm25_and_filtered(shard: OneShard) -> None:
     collection = Collection(5, "notes", 8, "cosine", text=("body",))
     bodies = ["the quick brown fox", "a lazy dog", "fox fox fox", "nothing here"]
     attributes = [{"body": body, "n": n} for n, body in enumerate(bodies)]
     shard.write(list("abcd"), np.eye(8)[:4], attributes, into=collection)
     none = np.zeros((0, 8))
-    assert shard.ids(none, 4, collection, text_field="body", text_query="Fox!") == ["c", "a"]
+    assert shard.ids(none, 4, collection, text=asked("Fox!")) == ["c", "a"]
     small = Condition("lt", "n", (2,))
-    assert shard.ids(none, 4, collection, text_field="body", text_query="fox dog", filter=small) == ["b", "a"]
+    assert shard.ids(none, 4, collection, text=asked("fox dog"), filter=small) == ["b", "a"]
     shard.write(["c"], np.eye(8)[2:3], [{"body": "owl"}], into=collection)
     shard.delete(["a"], collection)
     shard.reopen()
-    assert shard.ids(none, 4, collection, text_field="body", text_query="fox") == []
-    assert shard.ids(none, 4, collection, text_field="body", text_query="owl") == ["c"]
+    assert shard.ids(none, 4, collection, text=asked("fox")) == []
+    assert shard.ids(none, 4, collection, text=asked("owl")) == ["c"]

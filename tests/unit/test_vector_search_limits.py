@@ -21,8 +21,8 @@ from coordinator.vectors.search import (
     K_DEFAULT,
     QUERIES_MAX,
     RESULTS_MAX,
-    TEXT_QUERY_CHARS_MAX,
 )
+from coordinator.vectors.text import QUERY_CHARS_MAX
 from proto import vector_pb2
 from shared.config import Settings
 from shared.control import LocalControl
@@ -54,7 +54,7 @@ TEXT = {"field": "body", "query": "w"}
         {"vector": [1], "expansion": EXPANSION_MAX},
         {"vector": [1], "expansion": 0},
         {"vector": [1], "includeFields": ["f"] * FIELDS_MAX},
-        {"text": {"field": "body", "query": "x" * TEXT_QUERY_CHARS_MAX}},
+        {"text": {"field": "body", "query": "x" * QUERY_CHARS_MAX}},
         {"vector": [1], "text": TEXT},
         {"vector": [1], "filter": None},
     ],
@@ -72,7 +72,7 @@ def test_the_largest_searches_are_taken(fields: dict) -> None:
         ({"vectors": [[1]] * QUERIES_MAX, "k": RESULTS_MAX // QUERIES_MAX + 1}, f"at most {RESULTS_MAX} results"),
         ({"vector": [1], "expansion": EXPANSION_MAX + 1}, "expansion is"),
         ({"vector": [1], "includeFields": ["f"] * (FIELDS_MAX + 1)}, f"includeFields has {FIELDS_MAX + 1}"),
-        ({"text": {"field": "b", "query": "x" * (TEXT_QUERY_CHARS_MAX + 1)}}, f"{TEXT_QUERY_CHARS_MAX + 1} characters"),
+        ({"text": {"field": "b", "query": "x" * (QUERY_CHARS_MAX + 1)}}, f"{QUERY_CHARS_MAX + 1} characters"),
         ({"vectors": [[1]], "text": TEXT}, "vectors and text are both given"),
         ({}, "vector is missing or empty"),
         ({"vectors": []}, "vectors is empty"),
@@ -106,7 +106,7 @@ def test_json_and_protobuf_say_the_same() -> None:
         np.testing.assert_equal(getattr(one, name), getattr(other, name))
     message = vector_pb2.SearchRequest(k=3)
     message.text.field, message.text.query = "body", "w"
-    assert search.from_protobuf(message.SerializeToString()).text_query == "w"
+    assert search.from_protobuf(message.SerializeToString()).text.query == "w"
     message.vectors.add().values.extend([1, 2])
     with pytest.raises(BadData, match="vectors and text are both given"):
         search.from_protobuf(message.SerializeToString())
@@ -125,7 +125,9 @@ def test_the_query_that_the_collection_cannot_be_asked_is_named() -> None:
         ({"vector": [1, 2], "text": {"field": "title", "query": "w"}}, "text.field is 'title'.*: body"),
     ):
         with pytest.raises(BadData, match=words):
-            read(**fields).queries(COLLECTION)
+            asked = read(**fields)
+            asked.queries(COLLECTION)
+            asked.body(COLLECTION, 7)
 
 
 @pytest.mark.parametrize(("k", "asked"), [(1, FUSION_DEPTH), (FUSION_DEPTH + 1, FUSION_DEPTH + 1)])
@@ -236,7 +238,7 @@ async def test_a_collection_without_vectors_answers_with_nothing(tmp_path: Path)
     found = await area.search(request(1), partial=False)
     assert [hits.ids for hits in found.lists] == [[]]
     asked = request(1)
-    asked.text_field, asked.text_query = "body", "w"
+    asked.text = read(text=TEXT).text
     with pytest.raises(BadData, match="the default collection has no text fields"):
         await area.search(asked, partial=False)
     asked.collection = "other"

@@ -309,7 +309,7 @@ async def test_a_search_says_how_many_shards_are_asked(tmp_path: Path, monkeypat
         raise Unavailable("nobody has answered")
 
     monkeypatch.setattr(shards, "fan_out", fan_out)
-    request = SearchRequest("", np.ones(2, np.float32), [2], False, 1, (), None, 0, False, "", "")
+    request = SearchRequest("", np.ones(2, np.float32), [2], False, 1, (), None, 0, False)
     for away in (set(), {2}, {0, 1}):
         shards.away = away
         with pytest.raises(Unavailable, match="nobody has answered"):

@@ -24,6 +24,7 @@ from shared.messages.vectors import (
     unpack_blobs,
 )
 from shared.wire import Frame, Reply, Request
+from worker.methods import vector_text
 from worker.methods.method import Method
 from worker.shard import Shard
 from worker.vectors.collection import WorkerCollection
@@ -128,7 +129,7 @@ def search(shards: Shards, request: Request) -> Reply:
     queries = floats(request.frames[0], body.collection.dimension)
     collection = _engine(shards).find(body.collection.id)
     if collection is None:
-        return _nothing(len(queries) + bool(body.text_query))
+        return _nothing(len(queries) + (body.text is not None))
     collection.searched_at = time.monotonic()
     view = collection.view()
     reply = SearchReply((), view.size - view.dead)
@@ -151,8 +152,8 @@ def search(shards: Shards, request: Request) -> Reply:
             check=lambda: _check(request),
         )
     ids = [view.ids[row] for row in ranking.rows.tolist()]
-    if body.text_query:
-        texts = rank_text(collection, view, mask, body.text_field, body.text_query, body.k)
+    if body.text is not None:
+        texts = rank_text(collection, view, mask, body.text, body.k, lambda: _check(request))
         ids += [vector_id for vector_id, _, _ in texts]
         ranking = Ranking(
             np.append(ranking.counts, np.int32(len(texts))),
@@ -199,6 +200,7 @@ def stats(shards: Shards, request: Request) -> Reply:
 
 
 METHODS: dict[str, Method] = {
+    **vector_text.METHODS,
     "vector.write": Method(write, "write"),
     "vector.delete": Method(delete, "write"),
     "vector.drop": Method(drop, "write"),

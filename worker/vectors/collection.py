@@ -61,7 +61,7 @@ class WorkerCollection:
         self._awaited: set[int] = set()  # shards whose vectors are in the snapshot and have not been loaded
         self._dropped = False
         self._attached_at = time.monotonic()
-        self.text = TextIndex(collection.text) if collection.text else None
+        self.text = TextIndex(collection.text_fields()) if collection.text else None
 
     def view(self) -> TableView:
         """The rows at this moment."""

@@ -1,16 +1,21 @@
 """The text attributes of one collection in one worker, indexed for BM25 by tantivy.
 
 The index is in memory, and is built from the stores when shards load. The first search after some writes commits them,
-so a search sees every write before it. Texts are split into words and lower-cased by tantivy's default tokenizer.
+so a search sees every write before it. `text_analysis` tells how texts are split into words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 
 import msgspec
 import tantivy
+
+from shared.messages.vector_text import TextField, TextQuery, WordStatistics
+from worker.vectors.text_analysis import FieldAnalyzer, analyzed
+from worker.vectors.text_queries import Corrections, QueryBuilder, Word, scored_words
 
 ID_FIELD = "_id"
 WRITER_BYTES = 32 << 20
@@ -21,17 +26,21 @@ PENDING_MAX = 10_000
 class TextIndex:
     """Safe to use from many threads."""
 
-    def __init__(self, fields: Sequence[str]) -> None:
+    def __init__(self, fields: Mapping[str, TextField]) -> None:
         # Attributes may have any name, but tantivy's fields may not, so the index's fields are numbered.
         self._fields = {name: f"text{position}" for position, name in enumerate(fields)}
+        self.analyzers = {name: FieldAnalyzer(field) for name, field in fields.items()}
         builder = tantivy.SchemaBuilder()
         builder.add_text_field(ID_FIELD, stored=True, tokenizer_name="raw", index_option="basic")
-        for field in self._fields.values():
-            builder.add_text_field(field, stored=False)
+        for name, field in self._fields.items():
+            builder.add_text_field(field, tokenizer_name="default" if self.analyzers[name].is_default else field)
         self._index = tantivy.Index(builder.build())
+        for name, field in self._fields.items():
+            self._index.register_tokenizer(field, self.analyzers[name].words_analyzer)
         self._writer = self._index.writer(heap_size=WRITER_BYTES, num_threads=1)
         self._lock = Lock()
         self._changes = 0
+        self._documents: int | None = None  # see `_count_documents`
 
     def put(self, vector_id: bytes, packed: bytes) -> None:
         """Index the text attributes of a vector, in place of its earlier ones. `packed`: a msgpack map of all its
@@ -61,31 +70,51 @@ class TextIndex:
     def _commit(self) -> None:
         self._writer.commit()
         self._index.reload()
-        self._changes = 0
+        self._changes, self._documents = 0, None
 
-    def search(self, field: str, query: str, limit: int) -> list[tuple[bytes, float]]:
-        """(id, BM25 score) of the best `limit` vectors, best first. A vector matches if its field contains any word of
-        the query."""
+    def _searcher(self) -> tantivy.Searcher:
         with self._lock:
             if self._changes:
                 self._commit()
-            searcher = self._index.searcher()
-        index_field = self._fields[field]
-        words = [tantivy.Query.term_query(self._index.schema, index_field, word) for word in self._words(query)]
-        if not words:
+            return self._index.searcher()
+
+    def search(self, query: TextQuery, limit: int) -> list[tuple[bytes, float]]:
+        """(id, BM25 score) of the best `limit` vectors, best first."""
+        clauses = analyzed(query, self.analyzers)
+        searcher = self._searcher()
+        correction: Callable[[Sequence[Word]], float] = _uncorrected
+        if query.statistics is not None and query.statistics.documents:
+            words = scored_words(clauses)
+            correction = Corrections(words, query.statistics, self._statistics(searcher, words)).of
+        wanted = QueryBuilder(self._index.schema, self._fields, correction).query(clauses)
+        if wanted is None:
             return []
-        wanted = tantivy.Query.boolean_query([(tantivy.Occur.Should, word) for word in words])
         hits = searcher.search(wanted, limit, count=False).hits
         return [(searcher.doc(address)[ID_FIELD][0].encode(), float(score)) for score, address in hits]
 
-    def _words(self, query: str) -> list[str]:
-        return list(dict.fromkeys(_ANALYZER.analyze(query)))
+    def statistics(self, query: TextQuery) -> WordStatistics:
+        """Those of the query's words in this worker."""
+        return self._statistics(self._searcher(), scored_words(analyzed(query, self.analyzers)))
+
+    def _statistics(self, searcher: tantivy.Searcher, words: Sequence[Word]) -> WordStatistics:
+        frequencies = tuple(searcher.doc_freq(self._fields[field], word) for field, word in words)
+        documents = self._documents
+        if documents is None:
+            documents = self._documents = self._count_documents(searcher)
+        return WordStatistics(documents, frequencies)
+
+    def _count_documents(self, searcher: tantivy.Searcher) -> int:
+        """The number of documents that tantivy's scores are computed with: deleted ones count until their segment is
+        merged, and only an explanation of a score tells how many they are."""
+        hits = searcher.search(tantivy.Query.all_query(), 1, count=False).hits
+        if not hits:
+            return 0
+        address = hits[0][1]
+        itself = tantivy.Query.term_query(self._index.schema, ID_FIELD, searcher.doc(address)[ID_FIELD][0], "basic")
+        explanation = json.loads(itself.explain(searcher, address).to_json())
+        details = [detail for part in explanation["details"] for detail in part.get("details", ())]
+        return int(next(detail["value"] for detail in details if detail["description"].startswith("N, ")))
 
 
-# tantivy's "default" tokenizer: words of letters and digits, in lower case, without those of 40 bytes or more.
-_ANALYZER = (
-    tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-    .filter(tantivy.Filter.remove_long(40))
-    .filter(tantivy.Filter.lowercase())
-    .build()
-)
+def _uncorrected(words: Sequence[Word]) -> float:
+    return 1.0

@@ -1,8 +1,10 @@
-"""BM25 over the text attributes of a worker's vectors. Each worker uses its own word frequencies, which are similar in
-all workers because ids are hashed over the shards."""
+"""BM25 over the text attributes of a worker's vectors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from shared.messages.vector_text import TextQuery
 from worker.vectors.attribute_column import Mask
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.table import TableView
@@ -12,14 +14,20 @@ WIDEN = 4
 
 
 def rank_text(
-    collection: WorkerCollection, view: TableView, mask: Mask | None, field: str, query: str, k: int
+    collection: WorkerCollection,
+    view: TableView,
+    mask: Mask | None,
+    query: TextQuery,
+    k: int,
+    check: Callable[[], None],
 ) -> list[tuple[bytes, int, float]]:
     """(id, row, score) of the best `k` vectors (in `mask`, bool[view.size], if given), best first, equal scores by
-    id."""
+    id. `check` raises to end the search early."""
     assert collection.text is not None
     fetch = k
     while True:
-        hits = collection.text.search(field, query, fetch)
+        check()
+        hits = collection.text.search(query, fetch)
         rows = collection.rows([vector_id for vector_id, _ in hits])
         allowed_hits = [
             (vector_id, row, score)
