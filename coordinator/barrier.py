@@ -15,6 +15,7 @@ WRITES = frozenset(
         "log.sync",
         "log.revoke",
         "log.drop",
+        "log.trim",
         "log.cursor_put",
         "log.cursor_delete",
         "vector.write",

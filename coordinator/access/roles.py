@@ -83,6 +83,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("PUT", f"{_LOG}/cursors/{{name}}"): _WRITE[Area.LOG],
     ("DELETE", f"{_LOG}/cursors/{{name}}"): _WRITE[Area.LOG],
     ("POST", f"{_LOG}/append"): _WRITE[Area.LOG],
+    ("DELETE", f"{_LOG}/keys"): _WRITE[Area.LOG],
     ("POST", f"{_VECTOR}/search"): _READ[Area.VECTORS],
     ("POST", f"{_VECTOR}/get"): _READ[Area.VECTORS],
     ("GET", f"{_VECTOR}/vectors/{{id}}"): _READ[Area.VECTORS],

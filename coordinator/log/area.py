@@ -18,6 +18,7 @@ from coordinator.log.recovery import Recovery
 from coordinator.log.retention import Retention
 from coordinator.log.sequencer import Sequencer
 from coordinator.log.state_writes import StateWrites
+from coordinator.log.trims import Trims
 from shared.config import Settings
 from shared.control import Control
 from shared.errors import DeadlineExceeded, TriptychError, Unavailable
@@ -39,6 +40,7 @@ class LogArea:
         self.recovery = Recovery(settings, links, self.sequencer, self.frontier, self._writes)
         self.reader = Reader(settings, links, self.sequencer, self.frontier, self.recovery)
         self.followers = Followers(settings.log_followers_max, self.frontier, self.reader)
+        self.trims = Trims(settings, links, self.frontier, self.reader, self.followers)
         self._appender = Appender(settings, links, self.sequencer, self.frontier, self.recovery, self._writes)
         self._producers = Producers(settings, links, self.recovery)
         self._retention = Retention(

@@ -71,6 +71,11 @@ class Follower:
         self._bytes += self._size(row)
         self.wake.set()
 
+    def trim(self, key: bytes, start: int) -> None:
+        """The key's records below `start` have been deleted."""
+        self._queue = [row for row in self._queue if row[1] != key or row[0] >= start]
+        self._bytes = sum(map(self._size, self._queue))
+
     def _size(self, row: Row) -> int:
         """Bytes that the row takes. Those who follow one key share the bytes of it."""
         return len(row[2]) + (len(row[1]) if self.selection.key is None else 0)
@@ -91,6 +96,7 @@ class Followers:
         self._frontier = frontier
         self._reader = reader
         self._count = 0
+        self._trimmed_upto = 0
         self._turns = asyncio.Semaphore(CATCHING_UP_MAX)
         self._by_key: dict[bytes, set[Follower]] = {}
         self._by_prefix: set[Follower] = set()
@@ -162,9 +168,20 @@ class Followers:
             follower.wake.clear()
         return rows
 
+    def trim(self, key: bytes, start: int) -> None:
+        """The key's records below `start` have been deleted: no follower is given one from now on."""
+        for follower in (*self._by_prefix, *self._by_key.get(key, ())):
+            follower.trim(key, start)
+        if start > self._frontier.visible:
+            self._trimmed_upto = max(self._trimmed_upto, start)
+
     def publish(self, group: Group) -> None:
         """Hand a group that has become visible to the followers of its keys."""
         if not self._count:
+            return
+        if group.start < self._trimmed_upto:
+            # It was not visible yet when records of it, perhaps, were deleted. The store knows which.
+            self.publish_gap()
             return
         for start, records in group.batches:
             if self._by_key:

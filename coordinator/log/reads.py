@@ -98,9 +98,12 @@ class Reader:
 
     def _range(self, start: int, end: int) -> log.Range | None:
         """The part of start ≤ number < end that may be read now; None when it is empty."""
+        return self.range(start, min(end, self._frontier.visible))
+
+    def range(self, start: int, end: int) -> log.Range | None:
+        """What the log has of start ≤ number < end, whether it may be read or not; None when it is empty."""
         segments = self._sequencer.segments  # another thread replaces the list when a segment begins or is dropped
         start = max(start, segments[0].start_seq if segments else 0)
-        end = min(end, self._frontier.visible)
         if start >= end or not segments:
             return None
         begins = [segment.start_seq for segment in segments]

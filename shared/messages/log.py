@@ -178,6 +178,21 @@ class CountReply(msgspec.Struct):
     records: int
 
 
+class TrimBody(msgspec.Struct):
+    """Method log.trim (one shard): remove the records of `key` below `range.end`, durably, and count those in the range.
+    `closed`: as in AppendBody."""
+
+    range: Range
+    key: bytes
+    closed: int
+
+
+class TrimReply(msgspec.Struct):
+    """`records`: how many of the range there were; None if there was no time to count them all."""
+
+    records: int | None
+
+
 class CursorMove(msgspec.Struct, array_like=True):
     """A cursor's new position for one key. `expected`: the position it must have now; -1: it must have none; None: any
     position."""

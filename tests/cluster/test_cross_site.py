@@ -25,6 +25,7 @@ CHANGING = [(POST, path) for path, methods in ENDPOINTS.items() if POST in metho
 CHANGING += [
     ("PUT", "/api/v1/log/cursors/a"),
     ("DELETE", "/api/v1/log/cursors/a"),
+    ("DELETE", "/api/v1/log/keys?key=a"),
     ("PUT", "/api/v1/vector/collections/a"),
     ("DELETE", "/api/v1/vector/collections/a"),
 ]

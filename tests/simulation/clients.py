@@ -15,7 +15,7 @@ from coordinator.log.records import Append
 from shared.errors import BadData, DeadlineExceeded, Overloaded, TriptychError, Unavailable
 from shared.messages.log import SEQUENCE_MAX
 from tests.simulation.cluster import Cluster, Disconnected, Refused
-from tests.simulation.model import Batch, Given, Model, Row
+from tests.simulation.model import Batch, Given, Model, Row, Trim
 from tests.simulation.world import Thread, Violation
 
 LONG_S = 60.0
@@ -122,6 +122,38 @@ class Clients:
         if not later:
             raise Violation(f"{batch} is refused as too old, and no later one has been sent")
 
+    def deleter(self, name: str, deletions: int) -> None:
+        """Deletes what some keys have, or the beginning of it."""
+        world = self.cluster.world
+        choices = world.choices
+        for _ in range(deletions):
+            world.sleep(choices.delay_s())
+            self.delete(name, choices.pick(self.keys), choices.chance(160), choices.pick(PATIENCE_S))
+
+    def delete(self, name: str, key: bytes, is_whole: bool, patience_s: float = LONG_S) -> bool:
+        """Delete the key's records, or about half of them; whether it was answered."""
+        world = self.cluster.world
+        trim = Trim(key, 0)
+        self.model.trims.append(trim)
+
+        async def handler(area: LogArea) -> int:
+            before = area.frontier.readable if is_whole else area.frontier.readable // 2
+            trim.before = before
+            return (await area.trims.trim(key, before)).start
+
+        world.trace(f"{name}: delete {key!r}")
+        try:
+            start = self.cluster.call(handler, patience_s)
+        except (Disconnected, DeadlineExceeded, Refused, Unavailable, Overloaded) as error:
+            world.trace(f"{name}: deletion of {key!r} below {trim.before}: not known: {error!r}")
+            return False
+        if start != trim.before:
+            raise Violation(f"{name}: deletes {key!r} below {trim.before} and is told {start}")
+        world.trace(f"{name}: {key!r} is deleted below {start}")
+        world.reached("deleted")
+        trim.is_done = True
+        return True
+
     def unanswered(self) -> list[Batch]:
         """The last batch of each producer, and all that were never acknowledged."""
         return [b for seqs in self._producers.values() for b in seqs if not b.starts or b is seqs[-1]]
@@ -159,7 +191,7 @@ class Clients:
     ) -> Given | None:
         """Read pages as the endpoint does, until the limit or the end; None when there is nothing to be known."""
         world = self.cluster.world
-        given = Given(name, keys_of(selection), start, start, [], 0)
+        given = Given(name, keys_of(selection), start, start, [], 0, self.model.gone)
         reached = end
 
         async def handler(area: LogArea) -> None:
@@ -227,7 +259,7 @@ class Clients:
         position = 0
         for _ in range(reads):
             world.sleep(world.choices.delay_s())
-            given = Given(name, keys_of(selection), position, position, [], 0)
+            given = Given(name, keys_of(selection), position, position, [], 0, self.model.gone)
 
             async def handler(area: LogArea, given: Given = given) -> None:
                 with area.followers.following(selection, given.start) as follower:

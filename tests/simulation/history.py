@@ -113,6 +113,8 @@ class History:
             clients.start(f"reader-{number}", clients.scanner, f"reader-{number}", 1 + choices.below(4))
         if choices.chance(80):
             clients.start("follower", clients.follower, "follower", 1 + choices.below(4))
+        if choices.chance(80):
+            clients.start("deleter", clients.deleter, "deleter", 1 + choices.below(3))
         if choices.chance(40):
             clients.start("watcher", clients.watcher, "watcher", 3)
 
@@ -163,6 +165,7 @@ class History:
             # From now on the loss of power takes nothing more.
             model.given.clear()
             model.counts.clear()
+            model.trims = model.gone  # the others have been carried out, or never will be
             for batch in model.batches:
                 batch.is_durable, batch.may_be_lost = True, False
                 there = {value for _, _, value in rows}

@@ -6,7 +6,7 @@ readers with what they were given; when everything works again, the whole log is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.simulation.world import Violation
@@ -40,9 +40,22 @@ class Batch:
         return f"batch {self.name}" + (f" ({self.producer}/{self.seq})" if self.producer else "")
 
 
+@dataclass(eq=False)
+class Trim:
+    """A client wants the records of `key` below `before` to go. `is_done`: it was told that they have."""
+
+    key: bytes
+    before: int
+    is_done: bool = False
+
+    def concerns(self, row: Row) -> bool:
+        return row[1] == self.key and row[0] < self.before
+
+
 @dataclass
 class Given:
-    """What a reader was given: all records of start ≤ number < end whose key it `selects`, at a time."""
+    """What a reader was given: all records of start ≤ number < end whose key it `selects`, at a time. `gone`: the trims
+    that had been done when it began."""
 
     reader: str
     selects: Selects
@@ -50,6 +63,7 @@ class Given:
     end: int
     rows: list[Row]
     log_start: int
+    gone: list[Trim] = field(default_factory=list)
 
 
 class Model:
@@ -57,6 +71,7 @@ class Model:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
+        self.trims: list[Trim] = []
         self.given: list[Given] = []
         self.counts: list[tuple[str, Selects, int, int, int, int]] = []
         """(reader, selects, start, end, count, log start)."""
@@ -95,6 +110,13 @@ class Model:
         batch.is_durable |= durable
         batch.may_be_lost &= not durable
 
+    @property
+    def gone(self) -> list[Trim]:
+        return [trim for trim in self.trims if trim.is_done]
+
+    def _may_be_gone(self, row: Row) -> bool:
+        return any(trim.concerns(row) for trim in self.trims)
+
     def lose_power(self) -> None:
         """What was not said to be on the disk by now may be gone."""
         self.power_was_lost = True
@@ -120,6 +142,10 @@ class Model:
             self._check_row(given.reader, number, key, value)
             if not given.selects(key):
                 raise Violation(f"{given.reader} got key {key!r}, which it had not asked for")
+            if any(trim.concerns((number, key, value)) for trim in given.gone):
+                raise Violation(
+                    f"{given.reader} got record {number} of {key!r}, which had been deleted before it began"
+                )
         self.given.append(given)
 
     def _check_row(self, reader: str, number: int, key: bytes, value: bytes) -> None:
@@ -144,6 +170,8 @@ class Model:
                 raise Violation(f"the log has number {number} after {last}")
             last = number
             self._check_row("the last read", number, key, value)
+            if any(trim.concerns((number, key, value)) for trim in self.gone):
+                raise Violation(f"record {number} of {key!r} is there, which was deleted")
         places: dict[Batch, list[tuple[int, int]]] = {}
         for number, _, value in rows:
             batch, at = self._by_value[value]
@@ -156,7 +184,8 @@ class Model:
             low = max(start, self.log_start)
             if low == max(start, seen_start) and not (self.power_was_lost or self.state_was_lost):
                 there = sum(1 for number, key, _ in rows if low <= number < end and selects(key))
-                if there != count:
+                may_be_gone = any(selects(trim.key) for trim in self.trims)
+                if there > count or (there < count and not may_be_gone):
                     raise Violation(f"{reader} counted {count} records in {start}..{end}, there are {there}")
 
     def _check_batch(self, batch: Batch, places: list[tuple[int, int]]) -> None:
@@ -164,9 +193,16 @@ class Model:
         if batch.starts and batch.starts[0] < self.log_start:
             return  # dropped with its segment
         if not places:
-            if batch.starts and not batch.may_be_lost:
+            if batch.starts and not batch.may_be_lost and not self._are_gone(batch, batch.starts[0], range(size)):
                 raise Violation(f"{batch} was acknowledged with number {batch.starts[0]} and is not there")
             return
+        if len(places) < size and not batch.may_return:
+            at, number = places[0]
+            missing = set(range(size)) - {at for at, _ in places}
+            if self._are_gone(batch, number - at, missing):
+                places = sorted([*places, *((at, number - places[0][0] + at) for at in missing)])
+        if batch.may_return and any(self._may_be_gone((0, key, b"")) for key, _ in batch.records):
+            return  # each time that it was sent, other records of it may have gone
         if batch.may_return:
             # Perhaps each time that it was sent.
             runs = [places[at : at + size] for at in range(0, len(places), size)]
@@ -182,6 +218,10 @@ class Model:
             raise Violation(f"{batch} was acknowledged with number {batch.starts[0]} and is at {first}")
         if not batch.starts and not batch.unknown:
             raise Violation(f"{batch} was refused every time and is there at number {first}")
+
+    def _are_gone(self, batch: Batch, start: int, places: Iterable[int]) -> bool:
+        """Whether these records of the batch, which began at `start`, may have been deleted."""
+        return all(self._may_be_gone((start + at, *batch.records[at])) for at in places)
 
     def _is_on_disk(self, batch: Batch) -> bool:
         return batch.is_durable or batch.starts[0] + len(batch.records) <= self.synced_upto
@@ -199,5 +239,5 @@ class Model:
         after = set(now)
         for row in seen:
             batch, _ = self._by_value[row[2]]
-            if row not in after and not batch.may_be_lost and row[0] >= batch.lost_below:
+            if row not in after and not batch.may_be_lost and row[0] >= batch.lost_below and not self._may_be_gone(row):
                 raise Violation(f"{given.reader} was given {row} of {batch}, which is gone")

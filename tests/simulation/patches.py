@@ -35,6 +35,10 @@ WIDE: Bounds = {
     ("worker.logs.reading", "LOOKED_AT_MAX"): 50_000,
     ("worker.logs.reading", "RECENT_RUN_RECORDS"): 1024,
     ("worker.logs.gathering", "RUN_RECORDS_MAX"): 4096,
+    ("worker.logs.cleaner", "NICENESS"): 0,
+    ("worker.logs.cleaning", "KEYS_AT_ONCE"): 256,
+    ("worker.logs.cleaning", "ENTRIES_AT_ONCE"): 8,
+    ("worker.logs.cleaning", "KEYS_A_WRITE"): 4096,
     ("worker.logs.recent", "FIRST_WORDS"): 16,
     ("worker.logs.recent", "FIRST_ROWS"): 2,
     ("coordinator.log.reads", "PAGE_RECORDS"): 4096,
@@ -61,6 +65,9 @@ NARROW_WRITES: Bounds = {
     ("worker.logs.part", "GATHER_RECORDS_MIN"): 1,
     ("worker.logs.part", "GATHER_ROWS"): 2,
     ("worker.logs.part", "FLUSH_BYTES"): 200,
+    ("worker.logs.cleaning", "KEYS_AT_ONCE"): 1,
+    ("worker.logs.cleaning", "ENTRIES_AT_ONCE"): 1,
+    ("worker.logs.cleaning", "KEYS_A_WRITE"): 1,
     ("coordinator.log.sequencer", "RESERVE_AHEAD"): 8,
 }
 """Everything is gathered at once, numbers are reserved a few at a time."""

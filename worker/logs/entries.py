@@ -6,7 +6,7 @@ key of each record. Scans of a prefix and the recovery after a crash read the en
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -50,6 +50,11 @@ class GatheringEntry:
     def above(self) -> int:
         """A number above all numbers of the entry's batches."""
         return max((batch.start + batch.count for _, batches in self.groups for batch in batches), default=0)
+
+    def starts(self, starts: Mapping[bytes, int]) -> NDArray[np.uint64]:
+        """uint64[n]: the start of each record's key, 0 without one."""
+        of_keys = np.fromiter((starts.get(key, 0) for key in self.keys), np.uint64, len(self.keys))
+        return of_keys[self.codes]
 
     def packed(self) -> bytes:
         assert len(self.numbers) == len(self.codes)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from shared.errors import Unavailable
 from shared.telemetry import event
+from worker.logs.cleaner import Cleaner
 from worker.storage.faces import WorkerJournal
 
 SYNC_AFTER_S = 0.08
@@ -33,6 +34,7 @@ class Keeper:
         self._dirty = False
         self.failures = 0
         """Rounds in which the log could not be synced or a part could not gather."""
+        self.cleaner = Cleaner()
         self._thread: Thread | None = None
 
     def join(self, part: Part) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from shared.messages.log import HeldGroup, Span
 from worker.logs.messages import Message
@@ -97,6 +97,16 @@ class Memory:
         self._measure()
         for producer, answers in list(self.answers.items()):
             self._put_answers(producer, {s: answer for s, answer in answers.items() if s >= start})
+
+    def remaining(self, starts: Mapping[bytes, int]) -> Memory:
+        """What of it is to be stored: without the records below the start of their key. This object is unchanged."""
+        if not starts:
+            return self
+        left = Memory()
+        left.segments = {segment: recent.remaining(starts) for segment, recent in self.segments.items()}
+        left.answers, left.settled = self.answers, self.settled
+        left._measure()
+        return left
 
     def groups(self) -> Iterator[HeldGroup]:
         for segment, recent in self.segments.items():

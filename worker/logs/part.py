@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
@@ -29,6 +30,7 @@ from worker.logs.keeper import Keeper
 from worker.logs.memory import Memory
 from worker.logs.messages import Message, Revocation, read
 from worker.logs.recent import RecentSnapshot
+from worker.logs.starts import KeyStarts
 from worker.storage.faces import JournalStream, RowBatch, Rows
 
 GATHER_BYTES = 6 << 20
@@ -63,10 +65,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """The log at one moment: records of groups below `gathered` are in the store, the others in these snapshots."""
+    """The log at one moment: records of groups below `gathered` are in the store, the others in these snapshots.
+    `starts`, `fresh`: which records are gone, as in `KeyStarts`."""
 
     gathered: int
     segments: Mapping[int, Sequence[RecentSnapshot]]
+    starts: Mapping[bytes, int]
+    fresh: Mapping[bytes, int]
 
 
 class LogPart:
@@ -79,7 +84,9 @@ class LogPart:
         self.wal = wal
         self.keeper = keeper
         self.lock = Lock()
-        self._gather_lock = Lock()  # guards changes of the log's rows in the store; taken before `lock`
+        self._gather_lock = Lock()  # guards changes of the log's rows in the store; taken before the others
+        self.trim_lock = Lock()  # guards the rows of the starts; taken before `lock`
+        self.starts = KeyStarts()
         self._memory = Memory()
         self._gathering = Memory()
         self._upto = 0  # groups below this are being gathered
@@ -103,11 +110,13 @@ class LogPart:
         self._gathered = int.from_bytes(self.store.get("log", rows.GATHERED) or b"", "big")
         self._dropped = int.from_bytes(self.store.get("log", rows.DROPPED) or b"", "big")
         self._closed = self._gathered
+        self.starts.load(self.store, self._gathered)
         for position, payload in self.wal.records():
             self._replay(position, read(payload))
         self.store.sync()
         self._release()
         self.keeper.join(self)
+        self.keeper.cleaner.join(self)
 
     def _replay(self, position: int, record: Message | Revocation) -> None:
         self._next_position = position + 1
@@ -127,6 +136,7 @@ class LogPart:
         return self._memory.bytes + self._gathering.bytes
 
     def close(self) -> None:
+        self.keeper.cleaner.leave(self)
         self.keeper.leave(self)
         with self._gather_lock:
             self._closing = True
@@ -175,13 +185,17 @@ class LogPart:
                     self._upto = self._closed
                     self._gathering = self._memory.split(self._closed)
                 gathering = self._gathering
+                fresh = self.starts.fresh
             started = time.perf_counter()
+            left = gathering.remaining(fresh)
             changes = self.store.batch()
-            runs = put(changes, self.store, gathering)
-            stored = dict(self._stored)
-            for segment, recent in gathering.segments.items():
+            runs = put(changes, self.store, left)
+            stored, gone = dict(self._stored), {}
+            for segment, recent in left.segments.items():
                 if recent.groups:
                     records, size, first = recent.totals()
+                    all_records, all_size, _ = gathering.segments[segment].totals()
+                    gone[segment] = all_records - records, all_size - size
                     stored[segment] = stored.get(segment, Totals(0, 0, first)).plus(records, size, first)
                     _put_totals(changes, segment, stored[segment])
             changes.put("log", rows.GATHERED, rows.sequence_bytes(self._upto))
@@ -189,6 +203,9 @@ class LogPart:
             self.store.write(changes, logged=False)
             with self.lock:
                 self._stored, self._gathered, self._gathering = stored, self._upto, Memory()
+                self.starts.gathered(self._upto)
+                for segment, (records, size) in gone.items():
+                    self._totals[segment] = self._totals[segment].plus(-records, -size, self._totals[segment].start)
                 self._records_due = max(GATHER_RECORDS_MIN, GATHER_ROWS * gathering.records // max(1, runs))
             if self._unflushed >= FLUSH_BYTES:
                 self._flush()
@@ -236,12 +253,16 @@ class LogPart:
     def view(self) -> LogView:
         """The log as it is now. Records that are gathered later are then in the store as well."""
         with self.lock:
-            segments: dict[int, list[RecentSnapshot]] = {}
-            for memory in (self._gathering, self._memory):
-                for segment, recent in memory.segments.items():
-                    if len(recent):
-                        segments.setdefault(segment, []).append(recent.snapshot())
-            return LogView(self._gathered, segments)
+            return self.view_held()
+
+    def view_held(self) -> LogView:
+        """As `view`, for a caller that holds `lock`."""
+        segments: dict[int, list[RecentSnapshot]] = {}
+        for memory in (self._gathering, self._memory):
+            for segment, recent in memory.segments.items():
+                if len(recent):
+                    segments.setdefault(segment, []).append(recent.snapshot())
+        return LogView(self._gathered, segments, self.starts.all, self.starts.fresh)
 
     def producer_answers(self, producer: str) -> list[tuple[int, int, int]]:
         """(producer_seq, start, count) of the batches whose answers are remembered, ascending by start. Not all of
@@ -251,6 +272,44 @@ class LogPart:
             by_start = {**recent[0], **recent[1]}
         by_start |= {answer[1]: answer for _, answer in answer_rows(self.store, producer)}
         return remembered([by_start[start] for start in sorted(by_start)])
+
+    # Starts of keys (worker.logs.trimming, worker.logs.cleaning)
+
+    def closed_below(self, closed: int) -> None:
+        """Every group below this number is decided, as the coordinator says. The caller holds `lock`."""
+        self._closed = max(self._closed, closed)
+
+    @property
+    def gathered(self) -> int:
+        """Groups below are in the store or nowhere."""
+        return self._gathered
+
+    def stored_segments(self) -> list[int]:
+        return sorted(self._stored)
+
+    @contextmanager
+    def changing(self) -> Iterator[bool]:
+        """A context in which nobody else changes the log's rows in the store. False when the log is closing."""
+        with self._gather_lock:
+            yield not self._closing
+
+    def write_removal(self, changes: RowBatch, segment: int = -1, records: int = 0, size: int = 0) -> None:
+        """Write the removal of so many records, with so many bytes of keys and values, from the store, not durably:
+        a crash may undo it, and whatever was written here after it. The caller is in `changing`. Raises
+        Unavailable."""
+        stored = self._stored.get(segment)
+        if stored is not None and records:
+            stored = stored.plus(-records, -size, stored.start)
+            _put_totals(changes, segment, stored)
+        self.store.write(changes, logged=False)
+        self._unflushed += size + changes.size_bytes + 1
+        with self.lock:
+            totals = self._totals.get(segment)
+            if stored is not None and totals is not None and records:
+                self._stored[segment] = stored
+                self._totals[segment] = totals.plus(-records, -size, totals.start)
+        if self._unflushed >= FLUSH_BYTES:
+            self._flush()
 
     # Revoking and dropping
 
@@ -332,7 +391,7 @@ class LogPart:
             held = [*self._gathering.groups(), *self._memory.groups()]
             settled = max(settled, self._gathering.settled, self._memory.settled)
             # The marks show which numbers were given, even if none of their records are left.
-            marks = max(self._gathered, self._closed, settled, refused_below)
+            marks = max(self._gathered, self._closed, settled, refused_below, self.starts.highest)
         above = max((batch.start + batch.count for group in held for batch in group.batches), default=0)
         above = max(above, marks)
         known = {group.group for group in held}

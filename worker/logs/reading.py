@@ -1,7 +1,8 @@
 """Reads of one shard's log: the records of one key in order, those of a prefix by sequence number, keys, and counts.
 
 A read takes a view of memory first, and then reads the store. Records that are gathered meanwhile are in both, and are
-read from the view. Records outside of the range are not read, and hidden ones are left out.
+read from the view. Records outside of the range are not read; hidden ones, and those below the start of their key, are
+left out.
 """
 
 from __future__ import annotations
@@ -53,19 +54,20 @@ def _key_runs(part: LogPart, view: LogView, span: Range, key: bytes, reverse: bo
     """The key's records in the range as runs in ascending or (`reverse`) descending order, none of them empty. The
     records of each run ascend."""
     segments = range(span.first_segment, span.last_segment + 1)
+    span_start = max(span.start, view.starts.get(key, 0))
     for segment in reversed(segments) if reverse else segments:
         recent = view.segments.get(segment, ())
-        older = _stored_runs(part, segment, key, span.start, min(span.end, view.gathered), reverse)
+        older = _stored_runs(part, segment, key, span_start, min(span.end, view.gathered), reverse)
         snapshots = reversed(recent) if reverse else recent
-        newer = (run for snapshot in snapshots for run in _recent_runs(snapshot, span, key, reverse))
+        newer = (run for recent in snapshots for run in _recent_runs(recent, span_start, span.end, key, reverse))
         for run in chain(newer, older) if reverse else chain(older, newer):
             cut = run.without(span.hidden) if span.hidden else run
             if len(cut.sequences):
                 yield cut
 
 
-def _recent_runs(recent: RecentSnapshot, span: Range, key: bytes, reverse: bool) -> Runs:
-    record_rows = recent.cut(recent.rows_of(key), span.start, span.end)
+def _recent_runs(recent: RecentSnapshot, start: int, end: int, key: bytes, reverse: bool) -> Runs:
+    record_rows = recent.cut(recent.rows_of(key), start, end)
     starts = range(0, len(record_rows), RECENT_RUN_RECORDS)
     for start in reversed(starts) if reverse else starts:
         yield recent.run(record_rows[start : start + RECENT_RUN_RECORDS])
@@ -143,17 +145,22 @@ def _merged(
     stored = _stored(view, span)
     segments = span.first_segment, span.last_segment
     for row, entry in entries.scan(part.store, segments, stored.start, stored.end):
-        for page_records, upto, seen in _of_entry(part, stored, rows.segment_of(row), entry, prefix):
+        for page_records, upto, seen in _of_entry(part, view, stored, row, entry, prefix):
             check()
             yield page_records, upto, seen
     for segment in range(span.first_segment, span.last_segment + 1):
         for recent in view.segments.get(segment, ()):
             check()
-            chosen = recent.rows(span.start, span.end, span.hidden)
-            wanted = recent.with_prefix(chosen, prefix)
+            wanted = _recent_rows(recent, view, span, prefix)
             for first in range(0, len(wanted), RECENT_RUN_RECORDS):
                 piece = wanted[first : first + RECENT_RUN_RECORDS]
                 yield recent.records(piece), int(recent.numbers[piece[-1]]) + 1, len(piece)
+
+
+def _recent_rows(recent: RecentSnapshot, view: LogView, span: Range, prefix: bytes) -> NDArray[np.int64]:
+    """The rows of the range whose keys have the prefix, without those that are hidden or gone, ascending by number."""
+    chosen = recent.rows(span.start, span.end, span.hidden)
+    return recent.kept(recent.with_prefix(chosen, prefix), view.fresh)
 
 
 def _stored(view: LogView, span: Range) -> Range:
@@ -163,14 +170,14 @@ def _stored(view: LogView, span: Range) -> Range:
 
 
 def _of_entry(
-    part: LogPart, span: Range, segment: int, entry: GatheringEntry, prefix: bytes
+    part: LogPart, view: LogView, span: Range, row: bytes, entry: GatheringEntry, prefix: bytes
 ) -> Iterator[tuple[Records, int, int]]:
     """As `_merged`, for one entry; nothing if the entry is outside of the range."""
     low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
     if low >= high:
         return
-    chosen = _chosen(entry, span, prefix)
-    values = _Values(part, span.end)
+    chosen = _chosen(entry, view, span, prefix)
+    segment, values = rows.segment_of(row), _Values(part, span.end)
     for first in range(0, len(chosen), RECENT_RUN_RECORDS):
         piece = chosen[first : first + RECENT_RUN_RECORDS]
         numbers, codes = entry.numbers[piece].tolist(), entry.codes[piece].tolist()
@@ -180,7 +187,7 @@ def _of_entry(
         ]
         present = [(number, key, value) for number, key, value in entries if value is not None]
         if len(present) < len(entries):
-            _note_lost(part, segment, entries)
+            _note_lost(part, row, [number for number, _, value in entries if value is None])
         sequences = np.array([number for number, _, _ in present], np.uint64)
         records = Records.of(sequences, [value for _, _, value in present], [key for _, key, _ in present])
         yield records, numbers[-1] + 1, len(piece)
@@ -188,22 +195,28 @@ def _of_entry(
     yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
 
 
-def _note_lost(part: LogPart, segment: int, entries: Sequence[tuple[int, bytes, bytes | None]]) -> None:
-    """Report records without a value as damage, unless their segment has been dropped meanwhile."""
-    if part.has_dropped(segment):
+def _note_lost(part: LogPart, row: bytes, lost: Sequence[int]) -> None:
+    """Report records without a value as damage, unless they have been removed meanwhile: with their segment, or from
+    this entry as well."""
+    if part.has_dropped(rows.segment_of(row)):
         return
-    lost = [number for number, _, value in entries if value is None]
-    part.damage.add("log", f"{len(lost)} records from sequence number {lost[0]} on have no values in the store")
+    value = part.store.get("log", row)
+    named = NO_NUMBERS if value is None else entries.unpacked(value).numbers
+    lost = np.array(lost, np.uint64)[np.isin(lost, named)].tolist()
+    if lost:
+        part.damage.add("log", f"{len(lost)} records from sequence number {lost[0]} on have no values in the store")
 
 
-def _chosen(entry: GatheringEntry, span: Range, prefix: bytes) -> NDArray[np.int64]:
-    """Positions of the entry's records that are in the range, not hidden, and have the prefix: int64[m]."""
+def _chosen(entry: GatheringEntry, view: LogView, span: Range, prefix: bytes) -> NDArray[np.int64]:
+    """Positions of the entry's records that are in the range, not hidden or gone, and have the prefix: int64[m]."""
     matching = (entry.numbers >= np.uint64(span.start)) & (entry.numbers < np.uint64(span.end))
     if span.hidden:
         matching &= outside(entry.numbers, span.hidden)
     if prefix:
         having = np.fromiter((key.startswith(prefix) for key in entry.keys), np.bool_, len(entry.keys))
         matching &= having[entry.codes]
+    if view.starts and matching.any():
+        matching &= entry.numbers >= entry.starts(view.starts)
     return np.flatnonzero(matching)
 
 
@@ -257,7 +270,7 @@ def _keys_of(
     recent: set[bytes] = set()
     for snapshot in view.segments.get(segment, ()):
         check()
-        recent.update(snapshot.keys(snapshot.with_prefix(snapshot.rows(span.start, span.end, span.hidden), prefix)))
+        recent.update(snapshot.keys(_recent_rows(snapshot, view, span, prefix)))
     end = min(span.end, view.gathered)
     for key in heapq.merge(
         sorted(key for key in recent if after is None or key > after),
@@ -266,7 +279,7 @@ def _keys_of(
         check()
         if key in recent or any(
             len((run.without(span.hidden) if span.hidden else run).sequences)
-            for run in _stored_runs(part, segment, key, span.start, end)
+            for run in _stored_runs(part, segment, key, max(span.start, view.starts.get(key, 0)), end)
         ):
             yield key
 
@@ -283,8 +296,13 @@ def _stored_keys(part: LogPart, segment: int, prefix: bytes, after: bytes | None
 
 def count_key(part: LogPart, span: Range, key: bytes, check: Check) -> int:
     """How many records of the key lie in the range, exactly."""
+    return count_view(part, part.view(), span, key, check)
+
+
+def count_view(part: LogPart, view: LogView, span: Range, key: bytes, check: Check) -> int:
+    """As `count_key`, of the log as it was in the view."""
     total = 0
-    for run in _key_runs(part, part.view(), span, key):
+    for run in _key_runs(part, view, span, key):
         total += len(run.sequences)
         check()
     return total
@@ -297,11 +315,11 @@ def count_prefix(part: LogPart, span: Range, prefix: bytes, check: Check) -> int
     stored, segments = _stored(view, span), (span.first_segment, span.last_segment)
     for _, entry in entries.scan(part.store, segments, stored.start, stored.end):
         check()
-        total += len(_chosen(entry, stored, prefix))
+        total += len(_chosen(entry, view, stored, prefix))
     for segment in range(span.first_segment, span.last_segment + 1):
         for recent in view.segments.get(segment, ()):
             check()
-            total += len(recent.with_prefix(recent.rows(span.start, span.end, span.hidden), prefix))
+            total += len(_recent_rows(recent, view, span, prefix))
     return total
 
 

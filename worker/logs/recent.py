@@ -6,7 +6,7 @@ rows that it contains do not change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -71,6 +71,21 @@ class RecentSnapshot:
         low, high = np.searchsorted(self.numbers[rows], np.array([start, end], np.uint64))
         rows = rows[low:high]
         return rows[outside(self.numbers[rows], hidden)] if hidden else rows
+
+    def kept(self, rows: NDArray[np.int64], starts: Mapping[bytes, int]) -> NDArray[np.int64]:
+        """Those of `rows` that are not below the start of their key."""
+        if not starts or not len(rows):
+            return rows
+        # The hashes find the few rows that may have one of these keys; two keys can have one hash.
+        is_suspect = np.isin(self.hashes[rows], np.fromiter(map(hash64, starts), np.uint64, len(starts)))
+        suspects = rows[is_suspect]
+        if not len(suspects):
+            return rows
+        grouped = self.grouped(suspects)
+        firsts = [starts.get(self.key(row), 0) for row in grouped.order[grouped.starts[:-1]].tolist()]
+        is_kept = np.ones(len(rows), np.bool_)
+        is_kept[is_suspect] = self.numbers[suspects] >= np.array(firsts, np.uint64)[grouped.codes]
+        return rows[is_kept]
 
     def key(self, row: int) -> bytes:
         start, length = self.table[row, KEY : KEY_LENGTH + 1].tolist()
@@ -179,6 +194,17 @@ class Recent:
     def totals(self) -> tuple[int, int, int]:
         """(records, bytes of their keys and values, the lowest group)."""
         return self._count, _octets(self._table[: self._count]), min(held.group for held in self.groups)
+
+    def remaining(self, starts: Mapping[bytes, int]) -> Recent:
+        """The records that are not below the start of their key; this object itself if all are left."""
+        snapshot = self.snapshot()
+        every = np.arange(self._count, dtype=np.int64)
+        rows = snapshot.kept(every, starts)
+        if len(rows) == len(every):
+            return self
+        left = self.of_rows(rows)
+        left.groups = self.groups
+        return left
 
     def of_rows(self, rows: NDArray[np.int64], room_words: int = FIRST_WORDS, room_rows: int = FIRST_ROWS) -> Recent:
         """A copy of these records only, without groups, with at least this capacity."""

@@ -8,6 +8,7 @@ two ranges.
 The family also has, under `log/`, the totals of each segment, the answers to producers, and two marks: every group
 below the mark "gathered" is in this store or nowhere, and every segment below the mark "dropped" has been dropped. All
 rows are in one family because the store writes out a family as a whole: after a crash, the marks match the other rows.
+`log/start/` and the key has the key's start (worker.logs.starts), a sequence number.
 Family "meta" holds the cursors, also under `log/`.
 """
 
@@ -22,6 +23,7 @@ GATHERED = b"log/gathered"
 DROPPED = b"log/dropped"
 CURSORS = b"log/cursor/"
 PRODUCERS = b"log/producer/"
+STARTS = b"log/start/"
 
 _SEGMENT_BYTES = 4
 _HEAD = len(RUN) + _SEGMENT_BYTES
@@ -106,3 +108,7 @@ def producers_of(identity: str) -> bytes:
 
 def producer(identity: str, start: int) -> bytes:
     return producers_of(identity) + sequence_bytes(start)
+
+
+def start(key: bytes) -> bytes:
+    return STARTS + key

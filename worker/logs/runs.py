@@ -88,6 +88,14 @@ def unpacked(row: bytes) -> RecordRun:
     return RecordRun(sequences, ends, memoryview(row)[values_at:])
 
 
+def counted(row: bytes) -> tuple[int, int, int]:
+    """(records, the last sequence number, bytes of the values) of a row, without unpacking it."""
+    count = int.from_bytes(row[:_HEAD], "little")
+    end = _HEAD + count * _SEQUENCE.itemsize
+    last = int.from_bytes(row[end - _SEQUENCE.itemsize : end], "little")
+    return count, last, len(row) - end - count * _LENGTH.itemsize
+
+
 def joined(runs: Sequence[RecordRun]) -> Records:
     """The records of all runs, one run after another, without keys."""
     if not runs:

@@ -8,7 +8,7 @@ from functools import partial
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages import log
 from shared.wire import Reply, Request, pack, unpack
-from worker.logs import cursors, reading, writing
+from worker.logs import cursors, reading, trimming, writing
 from worker.logs.examination import Examination
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
@@ -139,6 +139,13 @@ def count(shards: Shards, request: Request) -> Reply:
     return Reply(pack(log.CountReply(total)), warnings=sorted(search.left_out) if search else ())
 
 
+def trim(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.TrimBody)
+    (shard,) = shards.values()
+    records = trimming.trim(shard.logs, body.range, body.key, body.closed, _checking(request))
+    return Reply(pack(log.TrimReply(records)))
+
+
 def cursor_get(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CursorBody)
     (shard,) = shards.values()
@@ -186,6 +193,7 @@ METHODS: dict[str, Method] = {
     "log.merge": Method(merge, "query"),
     "log.keys": Method(keys, "query"),
     "log.count": Method(count, "query"),
+    "log.trim": Method(trim, "write"),
     "log.cursor_get": Method(cursor_get, "read"),
     "log.cursor_put": Method(cursor_put, "write"),
     "log.cursor_delete": Method(cursor_delete, "write"),

@@ -35,6 +35,7 @@ from tests.cluster.secured import (
         ("GET", "/api/v1/log/count?key=k", 200, 200),
         ("POST", "/api/v1/log/append", 403, 200),
         ("PUT", "/api/v1/log/cursors/c", 403, 400),
+        ("DELETE", "/api/v1/log/keys?key=nobodys", 403, 200),
         ("POST", "/api/v1/vector/search", 400, 403),
         ("POST", "/api/v1/vector/write", 403, 403),
         ("DELETE", "/api/v1/vector/collections/default", 403, 403),

@@ -1,0 +1,237 @@
+"""Removes from the store the records that are below the start of their key.
+
+An entry and the runs of its records are changed in one write, so that they always agree. The removal is not durable by
+itself: a crash may undo it, and then it is done again, since a start is forgotten only by a later write of the same
+kind. All such writes survive a crash in their order (`worker.logs.part`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.messages.log import SEQUENCE_MAX
+from worker.logs import entries, rows
+from worker.logs.entries import GatheringEntry
+from worker.logs.runs import counted, unpacked
+from worker.storage.faces import RowBatch, Rows
+
+if TYPE_CHECKING:
+    from worker.logs.part import LogPart
+
+KEYS_AT_ONCE = 256
+"""Keys whose stored records are looked for in one slice."""
+ENTRIES_AT_ONCE = 8
+"""Entries that are rewritten in one slice. Each has the records of one gathering."""
+KEYS_A_WRITE = 4096
+"""Keys whose runs of one entry are removed in one write, which blocks the worker's other threads for some ms."""
+
+
+@dataclass(slots=True)
+class _Removal:
+    """What one write removes of a segment. `records`; `size`: bytes of their keys and values."""
+
+    changes: RowBatch
+    records: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True)
+class _Found:
+    """Where records of some keys are: in `entries` (segment → rows); `stray` are runs (segment, key, first number) that
+    no entry names, of damaged stores. `clean`: keys with no records below their start."""
+
+    entries: dict[int, set[bytes]] = field(default_factory=dict)
+    stray: list[tuple[int, bytes, int]] = field(default_factory=list)
+    clean: dict[bytes, int] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        return sum(map(len, self.entries.values())) >= ENTRIES_AT_ONCE or len(self.stray) >= KEYS_A_WRITE
+
+
+def clean(part: LogPart) -> bool:
+    """Remove some records that are gone, and forget the starts that hide nothing any more. Returns whether there is
+    more to remove now. Raises Unavailable, StoreDamaged; it is tried again then."""
+    with part.lock:
+        wanted, gathered = part.starts.unclean(KEYS_AT_ONCE), part.gathered
+    if not wanted:
+        _forget(part)
+        return False
+    newest = next(entries.newest_first(part.store), None)
+    found = _find(part, wanted, gathered)
+    for segment, entry_rows in found.entries.items():
+        for row in sorted(entry_rows):
+            assert newest is not None
+            while _clean_entry(part, segment, row, newest):
+                pass
+    for segment, key, number in found.stray:
+        _clean_stray(part, segment, key, number)
+    with part.lock:
+        part.starts.cleaned(found.clean)
+    return True
+
+
+def _find(part: LogPart, wanted: Mapping[bytes, int], gathered: int) -> _Found:
+    """Look for the records of these keys, until enough has been found for a slice."""
+    found = _Found()
+    index = _EntryIndex(part.store)
+    for key, start in wanted.items():
+        is_clean = True
+        for segment in part.stored_segments():
+            for number in _run_numbers(part.store, segment, key, min(start, gathered)):
+                is_clean = False
+                row = index.naming(segment, number)
+                if row is None:
+                    found.stray.append((segment, key, number))
+                else:
+                    found.entries.setdefault(segment, set()).add(row)
+                if found.is_full:
+                    return found
+        if is_clean:
+            found.clean[key] = start
+    return found
+
+
+class _EntryIndex:
+    """Finds the entry that names a record; for one slice."""
+
+    def __init__(self, store: Rows) -> None:
+        self._store = store
+        self._rows: dict[int, list[bytes]] = {}
+        self._numbers: dict[bytes, NDArray[np.uint64]] = {}
+
+    def naming(self, segment: int, number: int) -> bytes | None:
+        """The row of the entry that has this number; None if there is none."""
+        if segment not in self._rows:
+            head = rows.ENTRY + rows.segment_bytes(segment)
+            self._rows[segment] = list(self._store.keys("log", head, rows.after(head)))
+        at = bisect_right(self._rows[segment], rows.entry(segment, number)) - 1
+        if at < 0:
+            return None
+        row = self._rows[segment][at]
+        if row not in self._numbers:
+            value = self._store.get("log", row)
+            self._numbers[row] = np.zeros(0, np.uint64) if value is None else entries.unpacked(value).numbers
+        numbers = self._numbers[row]
+        place = int(np.searchsorted(numbers, np.uint64(number)))
+        return row if place < len(numbers) and int(numbers[place]) == number else None
+
+
+def _run_numbers(store: Rows, segment: int, key: bytes, end: int) -> Iterator[int]:
+    """The first number of each run of the key that has one below `end`."""
+    head = rows.runs_of(segment, key)
+    for row in store.keys("log", head, head + rows.sequence_bytes(end)):
+        yield rows.sequence_of(row)
+
+
+def _clean_entry(part: LogPart, segment: int, row: bytes, newest: tuple[bytes, GatheringEntry]) -> bool:
+    """Remove gone records that the entry names, with one write. Returns whether it names more. `newest`: the last entry
+    of the log, a moment ago."""
+    with part.changing() as is_open:
+        value = part.store.get("log", row) if is_open else None
+        if value is None:
+            return False
+        entry = entries.unpacked(value)
+        is_gone = entry.numbers < entry.starts(part.starts.all)
+        codes = np.unique(entry.codes[is_gone])
+        if not len(codes):
+            return False
+        if len(codes) > KEYS_A_WRITE:
+            is_gone &= entry.codes < codes[KEYS_A_WRITE]
+        removal = _Removal(part.store.batch())
+        _remove_runs(part, removal, segment, entry, is_gone)
+        rest = _rest(entry, is_gone, newest[1].settled, row == newest[0])
+        if rest is None:
+            removal.changes.delete("log", row)
+        else:
+            removal.changes.put("log", row, rest.packed())
+        part.write_removal(removal.changes, segment, removal.records, removal.size)
+        return len(codes) > KEYS_A_WRITE
+
+
+def _remove_runs(
+    part: LogPart, removal: _Removal, segment: int, entry: GatheringEntry, is_gone: NDArray[np.bool_]
+) -> None:
+    """Remove the gone records from their runs. The entry says where the runs begin: those of a key that were gathered
+    with the entry divide the key's records in it, in order."""
+    gone = np.flatnonzero(is_gone)
+    gone = gone[np.argsort(entry.codes[gone], kind="stable")]
+    codes, firsts, counts = np.unique(entry.codes[gone], return_index=True, return_counts=True)
+    numbers = entry.numbers[gone].tolist()
+    removal.records += len(numbers)
+    left = []  # (key, place of the next run's first record in `numbers`, where the key's end)
+    for code, first, count in zip(codes.tolist(), firsts.tolist(), counts.tolist(), strict=True):
+        removal.size += count * len(entry.keys[code])
+        left.append((entry.keys[code], first, first + count))
+    while left:
+        run_rows = [rows.runs_of(segment, key) + rows.sequence_bytes(numbers[first]) for key, first, _ in left]
+        following = []
+        for place, run_row, value in zip(left, run_rows, part.store.get_many("log", run_rows), strict=True):
+            key, first, end = place
+            taken = end - first if value is None else _remove_run(removal, run_row, value, part.starts.all[key])
+            if first + taken < end:
+                following.append((key, first + taken, end))
+        left = following
+
+
+def _remove_run(removal: _Removal, row: bytes, value: bytes, start: int) -> int:
+    """Remove the records below `start` from the run in this row; returns how many. The first one is below it."""
+    removal.changes.delete("log", row)
+    count, last, size = counted(value)
+    if last < start:
+        removal.size += size
+        return count
+    run = unpacked(value)
+    left = run.between(start, SEQUENCE_MAX)
+    removal.size += size - int(left.ends[-1])
+    head = row[: -len(rows.sequence_bytes(0))]
+    removal.changes.put("log", head + rows.sequence_bytes(int(left.sequences[0])), left.packed())
+    return count - len(left.sequences)
+
+
+def _rest(entry: GatheringEntry, is_gone: NDArray[np.bool_], settled: int, is_newest: bool) -> GatheringEntry | None:
+    """The entry without these records; None if nobody needs what is left. Groups that are settled are not looked at
+    after a crash, but the last group shows how far the numbers went, and the newest entry how far they are settled."""
+    groups = entry.groups
+    if not is_newest:
+        unsettled = [group for group in groups if group[0] >= settled]
+        if is_gone.all() and not unsettled:
+            return None
+        groups = unsettled or groups[-1:]
+    codes = entry.codes[~is_gone]
+    used = np.unique(codes)
+    keys = [entry.keys[code] for code in used.tolist()]
+    remaining = np.searchsorted(used, codes).astype(np.uint32)
+    return GatheringEntry(entry.settled, groups, entry.numbers[~is_gone], remaining, keys)
+
+
+def _clean_stray(part: LogPart, segment: int, key: bytes, number: int) -> None:
+    """Remove the gone records of a run that no entry names."""
+    with part.changing() as is_open:
+        row = rows.runs_of(segment, key) + rows.sequence_bytes(number)
+        value = part.store.get("log", row) if is_open else None
+        if value is not None:
+            removal = _Removal(part.store.batch())
+            _remove_run(removal, row, value, part.starts.all[key])
+            part.write_removal(removal.changes)
+
+
+def _forget(part: LogPart) -> None:
+    """Forget the starts that have nothing left to hide."""
+    with part.changing() as is_open, part.trim_lock:
+        with part.lock:
+            keys = part.starts.done(part.gathered)
+        if not is_open or not keys:
+            return
+        changes = part.store.batch()
+        for key in keys:
+            changes.delete("log", rows.start(key))
+        part.write_removal(changes)
+        with part.lock:
+            part.starts.forget(keys)

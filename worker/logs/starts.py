@@ -1,0 +1,111 @@
+"""Starts of keys: every record of a key below the key's start is gone.
+
+A start is a row of the store (`worker.logs.rows`), on disk before anybody is told of it. From then on every read leaves
+the records out, and gathering does not store them. `worker.logs.cleaning` removes those that are stored already, and
+forgets the start when none are left, in the store or in memory. So there are as many starts as there are keys whose
+records still have to be removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import islice
+
+from shared.errors import Unavailable
+from worker.logs import rows
+from worker.storage.faces import RowBatch, Rows
+
+STARTS_MAX = 100_000
+STARTS_BYTES_MAX = 32 << 20
+"""Starts of one shard, and their bytes with their keys, that may wait until the records have been removed."""
+START_BYTES = 150
+"""Memory of a start beside its key."""
+
+
+class KeyStarts:
+    """The starts of one shard's keys. Not safe for threads: its owner's lock guards it.
+
+    `all`: key → start. It is replaced when starts are forgotten, so a reader that holds it goes on leaving out the
+    records that were gone when it began. `fresh`: those above the mark "gathered", the only ones that concern records
+    in memory; replaced with every change, so that it can be iterated.
+    """
+
+    def __init__(self) -> None:
+        self.all: dict[bytes, int] = {}
+        self.fresh: Mapping[bytes, int] = {}
+        self.highest = 0
+        self._bytes = 0
+        self._unclean: dict[bytes, None] = {}
+        self._clean: dict[bytes, None] = {}
+
+    def load(self, store: Rows, gathered: int) -> None:
+        """Read the starts from the store."""
+        head = rows.STARTS
+        stored = {row[len(head) :]: rows.sequence_of(value) for row, value in store.scan("log", head, rows.after(head))}
+        self.take_in(stored, gathered)
+
+    def require_room(self, keys: Collection[bytes]) -> None:
+        """Raises Unavailable when there are too many starts already."""
+        size = sum(len(key) + START_BYTES for key in keys)
+        if len(self.all) + len(keys) > STARTS_MAX or self._bytes + size > STARTS_BYTES_MAX:
+            raise Unavailable(
+                f"{len(self.all)} deleted or trimmed keys of the shard wait for the removal of their records; the "
+                f"limit is {STARTS_MAX} keys or {STARTS_BYTES_MAX >> 20} MB; try again later"
+            )
+
+    def rising(self, starts: Mapping[bytes, int]) -> dict[bytes, int]:
+        """Those that are above the key's present start."""
+        return {key: start for key, start in starts.items() if start > self.all.get(key, 0)}
+
+    def take_in(self, starts: Mapping[bytes, int], gathered: int) -> None:
+        """Starts that are on disk, each above the key's earlier one."""
+        for key, start in starts.items():
+            if key not in self.all:
+                self._bytes += len(key) + START_BYTES
+            self.all[key] = start
+            self._unclean[key] = None
+            self._clean.pop(key, None)
+        self.highest = max(self.highest, *starts.values(), 0)
+        fresh = {key: start for key, start in starts.items() if start > gathered}
+        if fresh:
+            self.fresh = {**self.fresh, **fresh}
+
+    def gathered(self, upto: int) -> None:
+        """No record in memory is below this number any more."""
+        if self.fresh:
+            self.fresh = {key: start for key, start in self.fresh.items() if start > upto}
+
+    # Removal
+
+    def unclean(self, count: int) -> dict[bytes, int]:
+        """Some keys of which the store may still have records below the start; with the start."""
+        return {key: self.all[key] for key in islice(self._unclean, count)}
+
+    def cleaned(self, starts: Mapping[bytes, int]) -> None:
+        """The store has no record of these keys below these starts; nor do later gatherings write any."""
+        for key, start in starts.items():
+            if self.all.get(key) == start and key in self._unclean:
+                del self._unclean[key]
+                self._clean[key] = None
+
+    def done(self, gathered: int) -> list[bytes]:
+        """Keys whose start has nothing left to hide, as no record below it is in memory either."""
+        return [key for key in self._clean if self.all[key] <= gathered]
+
+    def forget(self, keys: Collection[bytes]) -> None:
+        gone = set(keys)
+        self.all = {key: start for key, start in self.all.items() if key not in gone}
+        self._bytes -= sum(len(key) + START_BYTES for key in gone)
+        for key in gone:
+            self._clean.pop(key, None)
+
+    @property
+    def unclean_count(self) -> int:
+        return len(self._unclean)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+
+def put(changes: RowBatch, starts: Mapping[bytes, int]) -> None:
+    changes.put_many("log", [rows.start(key) for key in starts], [rows.sequence_bytes(s) for s in starts.values()])

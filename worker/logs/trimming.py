@@ -1,0 +1,57 @@
+"""Deleting and trimming keys: their starts are raised.
+
+Durability: when `trim` returns, no read ever returns a record of the key below its start, whatever crashes, including
+a loss of power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from shared.errors import DeadlineExceeded
+from shared.messages.log import Range
+from worker.logs import reading, starts
+from worker.logs.part import LogPart, LogView
+
+FRESH_MAX = 1024
+"""With more starts above the mark "gathered", a trim gathers first: reads of memory look at each of them."""
+
+
+def trim(part: LogPart, span: Range, key: bytes, closed: int, check: Callable[[], None]) -> int | None:
+    """Make the key's records below `span.end` invisible, durably. Returns how many of the range there were; None when
+    there was no time to count them. `closed`: see `AppendBody`. `check` raises when the request's time is up.
+
+    Raises Unavailable, and then it is not known whether they are gone after a crash.
+    """
+    with part.lock:
+        part.closed_below(closed)
+        is_full = len(part.starts.fresh) >= FRESH_MAX
+    if is_full:
+        part.gather()
+    check()
+    view = put_starts(part, {key: span.end})
+    try:
+        # After the write: a key with many records must be deletable, too.
+        return reading.count_view(part, view, span, key, check)
+    except DeadlineExceeded:
+        return None
+    finally:
+        part.keeper.cleaner.wake()
+
+
+def put_starts(part: LogPart, wanted: Mapping[bytes, int]) -> LogView:
+    """Raise the starts of these keys, durably; a start that is higher already stays. Returns the log as it was before.
+    Raises Unavailable."""
+    with part.trim_lock:
+        with part.lock:
+            before = part.view_held()
+            rising = part.starts.rising(wanted)
+            part.starts.require_room([key for key in rising if key not in part.starts.all])
+        old = {key: start for key in wanted if (start := before.starts.get(key, 0))}
+        if rising:
+            changes = part.store.batch()
+            starts.put(changes, rising)
+            part.store.write(changes, durable=True)
+            with part.lock:
+                part.starts.take_in(rising, part.gathered)
+    return LogView(before.gathered, before.segments, old, before.fresh)
