@@ -35,8 +35,8 @@ class Trims:
         self._followers = followers
 
     async def trim(self, key: bytes, before: int = log.SEQUENCE_MAX) -> Trimmed:
-        """Delete the key's records below `before` that have been appended by now. When this returns, no read that begins
-        later sees them, whatever crashes, including a loss of power.
+        """Delete the key's records below `before` that have been appended by now. When this returns, no read that
+        begins later sees them, whatever crashes, including a loss of power.
 
         Raises Unavailable, DeadlineExceeded: then they may be gone, or may go in a moment.
         """

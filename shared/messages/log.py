@@ -179,8 +179,8 @@ class CountReply(msgspec.Struct):
 
 
 class TrimBody(msgspec.Struct):
-    """Method log.trim (one shard): remove the records of `key` below `range.end`, durably, and count those in the range.
-    `closed`: as in AppendBody."""
+    """Method log.trim (one shard): remove the records of `key` below `range.end`, durably, and count those in the
+    range. `closed`: as in AppendBody."""
 
     range: Range
     key: bytes

@@ -24,6 +24,7 @@ from shared.errors import Unavailable
 from shared.messages.log import SEQUENCE_MAX, Records, Span
 from worker.logs import reading
 from worker.logs.part import LogPart
+from worker.logs.starts import KeyStarts
 from worker.serving import Service
 
 Replaced = Sequence[tuple[Any, str, Any]]
@@ -125,13 +126,22 @@ def _page_without_progress() -> Replaced:
     """An entry below the range is looked at, and the page ends with it."""
     of_entry = reading._of_entry
 
-    def looks_below(part: Any, span: Any, segment: int, entry: Any, prefix: bytes) -> Iterator[Any]:
-        yield from of_entry(part, span, segment, entry, prefix)
-        if len(entry.numbers) and not len(reading._chosen(entry, span, prefix)):
+    def looks_below(part: Any, view: Any, span: Any, row: bytes, entry: Any, prefix: bytes) -> Iterator[Any]:
+        yield from of_entry(part, view, span, row, entry, prefix)
+        if len(entry.numbers) and not len(reading._chosen(entry, view, span, prefix)):
             nothing = Records.of(np.zeros(0, np.uint64), ())
             yield nothing, int(entry.numbers[-1]) + 1, len(entry.numbers)
 
     return [(reading, "_of_entry", looks_below)]
+
+
+def _starts_not_read() -> Replaced:
+    """A start of the worker does not read what was deleted."""
+    return [(KeyStarts, "load", lambda self, store, gathered: None)]
+
+
+def _starts_forgotten_early() -> Replaced:
+    return [(KeyStarts, "done", lambda self, gathered: list(self._clean))]
 
 
 def _revocation_not_saved() -> Replaced:
@@ -286,6 +296,10 @@ DEFECTS: dict[str, Defect] = {
         "a state made anew has a limit below its numbers", _confirmed_below_the_next_number, is_common=False
     ),
     "early-cancel-forgotten": Defect("a request that was cancelled before it came is run", _early_cancels_forgotten),
+    "starts-not-read": Defect("deleted records come back with a start", _starts_not_read, is_common=False),
+    "start-forgotten-early": Defect(
+        "a key's start is forgotten while records below it are in memory", _starts_forgotten_early, is_common=False
+    ),
     "follower-not-told": Defect("a follower is not told of every group", _followers_not_published),
     "follower-passes-over": Defect(
         "a follower is not told of what a recovery makes visible", _followers_not_told_of_gaps

@@ -165,11 +165,11 @@ class History:
             # From now on the loss of power takes nothing more.
             model.given.clear()
             model.counts.clear()
-            model.trims = model.gone  # the others have been carried out, or never will be
             for batch in model.batches:
                 batch.is_durable, batch.may_be_lost = True, False
                 there = {value for _, _, value in rows}
-                batch.starts = [start for start in batch.starts if batch.records[0][1] in there]
+                if not any(value in there for _, value in batch.records):
+                    batch.starts.clear()
             model.power_was_lost = False
 
     def _compare(self, rows: list[Row]) -> None:

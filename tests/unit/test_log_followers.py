@@ -181,3 +181,20 @@ def test_followers_read_the_store_when_groups_are_forgotten(monkeypatch: pytest.
     assert len(frontier._unseen) == 2
     frontier.synced(4)
     assert reader.position is None
+
+
+async def test_a_follower_is_not_given_what_was_deleted_while_it_waited_in_its_queue(log: Log) -> None:
+    key, other = key_on(0), key_on(1)
+    async with log.running() as area:
+        with (
+            area.followers.following(KeySelection(key), 0) as of_key,
+            area.followers.following(EVERYTHING, 0) as of_all,
+        ):
+            for follower in (of_key, of_all):
+                await has_read_all(area, follower)
+            await area.append(batch((key, b"old"), (other, b"other")))
+            trimmed = await area.trims.trim(key)
+            assert trimmed.records == 1 and trimmed.start >= 2
+            await area.append(batch((key, b"new")))
+            assert await next_values(area, of_key, 1) == [b"new"]
+            assert await next_values(area, of_all, 2) == [b"other", b"new"]

@@ -6,14 +6,11 @@ import logging
 import os
 from contextlib import suppress
 from threading import Event, Lock, Thread, get_native_id
-from typing import TYPE_CHECKING
 
 from shared.errors import TriptychError
 from shared.telemetry import event
 from worker.logs import cleaning
-
-if TYPE_CHECKING:
-    from worker.logs.part import LogPart
+from worker.logs.cleaning import CleanPart
 
 NICENESS = 10
 """Of the thread, so that threads that answer requests go first."""
@@ -26,13 +23,13 @@ class Cleaner:
 
     def __init__(self) -> None:
         self._lock = Lock()  # held during a slice: a part that has left is not at work any more
-        self._parts: list[LogPart] = []
+        self._parts: list[CleanPart] = []
         self._work = Event()
         self._ended = Event()
         self.failures = 0
         """Slices that failed; they are tried again."""
 
-    def join(self, part: LogPart) -> None:
+    def join(self, part: CleanPart) -> None:
         """Clean this part until it leaves. The first part starts the thread."""
         with self._lock:
             self._parts.append(part)
@@ -40,7 +37,7 @@ class Cleaner:
                 self._ended = Event()
                 Thread(target=self._run, args=(self._ended,), name="log-cleaner", daemon=True).start()
 
-    def leave(self, part: LogPart) -> None:
+    def leave(self, part: CleanPart) -> None:
         """Return when the part is not at work. The thread ends soon after the last one has left."""
         with self._lock:
             self._parts.remove(part)
@@ -62,7 +59,7 @@ class Cleaner:
             self._work.wait(CHECK_EVERY_S)
             self._work.clear()
 
-    def _slice(self, part: LogPart) -> bool:
+    def _slice(self, part: CleanPart) -> bool:
         with self._lock:
             if part not in self._parts:
                 return False

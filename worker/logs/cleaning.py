@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +21,8 @@ from shared.messages.log import SEQUENCE_MAX
 from worker.logs import entries, rows
 from worker.logs.entries import GatheringEntry
 from worker.logs.runs import counted, unpacked
+from worker.logs.starts import KeyStarts
 from worker.storage.faces import RowBatch, Rows
-
-if TYPE_CHECKING:
-    from worker.logs.part import LogPart
 
 KEYS_AT_ONCE = 256
 """Keys whose stored records are looked for in one slice."""
@@ -30,6 +30,21 @@ ENTRIES_AT_ONCE = 8
 """Entries that are rewritten in one slice. Each has the records of one gathering."""
 KEYS_A_WRITE = 4096
 """Keys whose runs of one entry are removed in one write, which blocks the worker's other threads for some ms."""
+
+
+class CleanPart(Protocol):
+    """What the removal needs of a shard's log (worker.logs.part)."""
+
+    store: Rows
+    lock: Lock
+    trim_lock: Lock
+    starts: KeyStarts
+
+    @property
+    def gathered(self) -> int: ...
+    def stored_segments(self) -> list[int]: ...
+    def changing(self) -> AbstractContextManager[bool]: ...
+    def write_removal(self, changes: RowBatch, segment: int = -1, records: int = 0, size: int = 0) -> None: ...
 
 
 @dataclass(slots=True)
@@ -55,7 +70,7 @@ class _Found:
         return sum(map(len, self.entries.values())) >= ENTRIES_AT_ONCE or len(self.stray) >= KEYS_A_WRITE
 
 
-def clean(part: LogPart) -> bool:
+def clean(part: CleanPart) -> bool:
     """Remove some records that are gone, and forget the starts that hide nothing any more. Returns whether there is
     more to remove now. Raises Unavailable, StoreDamaged; it is tried again then."""
     with part.lock:
@@ -77,7 +92,7 @@ def clean(part: LogPart) -> bool:
     return True
 
 
-def _find(part: LogPart, wanted: Mapping[bytes, int], gathered: int) -> _Found:
+def _find(part: CleanPart, wanted: Mapping[bytes, int], gathered: int) -> _Found:
     """Look for the records of these keys, until enough has been found for a slice."""
     found = _Found()
     index = _EntryIndex(part.store)
@@ -130,7 +145,7 @@ def _run_numbers(store: Rows, segment: int, key: bytes, end: int) -> Iterator[in
         yield rows.sequence_of(row)
 
 
-def _clean_entry(part: LogPart, segment: int, row: bytes, newest: tuple[bytes, GatheringEntry]) -> bool:
+def _clean_entry(part: CleanPart, segment: int, row: bytes, newest: tuple[bytes, GatheringEntry]) -> bool:
     """Remove gone records that the entry names, with one write. Returns whether it names more. `newest`: the last entry
     of the log, a moment ago."""
     with part.changing() as is_open:
@@ -156,7 +171,7 @@ def _clean_entry(part: LogPart, segment: int, row: bytes, newest: tuple[bytes, G
 
 
 def _remove_runs(
-    part: LogPart, removal: _Removal, segment: int, entry: GatheringEntry, is_gone: NDArray[np.bool_]
+    part: CleanPart, removal: _Removal, segment: int, entry: GatheringEntry, is_gone: NDArray[np.bool_]
 ) -> None:
     """Remove the gone records from their runs. The entry says where the runs begin: those of a key that were gathered
     with the entry divide the key's records in it, in order."""
@@ -211,7 +226,7 @@ def _rest(entry: GatheringEntry, is_gone: NDArray[np.bool_], settled: int, is_ne
     return GatheringEntry(entry.settled, groups, entry.numbers[~is_gone], remaining, keys)
 
 
-def _clean_stray(part: LogPart, segment: int, key: bytes, number: int) -> None:
+def _clean_stray(part: CleanPart, segment: int, key: bytes, number: int) -> None:
     """Remove the gone records of a run that no entry names."""
     with part.changing() as is_open:
         row = rows.runs_of(segment, key) + rows.sequence_bytes(number)
@@ -222,7 +237,7 @@ def _clean_stray(part: LogPart, segment: int, key: bytes, number: int) -> None:
             part.write_removal(removal.changes)
 
 
-def _forget(part: LogPart) -> None:
+def _forget(part: CleanPart) -> None:
     """Forget the starts that have nothing left to hide."""
     with part.changing() as is_open, part.trim_lock:
         with part.lock:

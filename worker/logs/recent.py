@@ -29,6 +29,10 @@ ROW_BYTES = 48
 """Memory of a record beside its block."""
 
 
+Starts = Mapping[bytes, int]
+"""Key → the number below which its records are gone (worker.logs.starts)."""
+
+
 class Grouped(NamedTuple):
     """Rows grouped by key: the i-th row has the key codes[i]; the rows of key c are order[starts[c]:starts[c + 1]]."""
 
@@ -72,7 +76,7 @@ class RecentSnapshot:
         rows = rows[low:high]
         return rows[outside(self.numbers[rows], hidden)] if hidden else rows
 
-    def kept(self, rows: NDArray[np.int64], starts: Mapping[bytes, int]) -> NDArray[np.int64]:
+    def kept(self, rows: NDArray[np.int64], starts: Starts) -> NDArray[np.int64]:
         """Those of `rows` that are not below the start of their key."""
         if not starts or not len(rows):
             return rows
@@ -195,7 +199,7 @@ class Recent:
         """(records, bytes of their keys and values, the lowest group)."""
         return self._count, _octets(self._table[: self._count]), min(held.group for held in self.groups)
 
-    def remaining(self, starts: Mapping[bytes, int]) -> Recent:
+    def remaining(self, starts: Starts) -> Recent:
         """The records that are not below the start of their key; this object itself if all are left."""
         snapshot = self.snapshot()
         every = np.arange(self._count, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A shard's log: groups appended, gathered, flushed, taken back, dropped; producers' answers."""
+"""A shard's log: groups appended, gathered, flushed, taken back, dropped; keys trimmed; producers' answers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from shared.hashing import hash64
 from shared.log_blocks import block_of
-from shared.messages.log import PRODUCER_ANSWERS_MAX, Batch, CursorMove
+from shared.messages.log import PRODUCER_ANSWERS_MAX, Batch, CursorMove, Range
 from tests.powerloss.history import History, require, some
 from tests.powerloss.recording import Recorder
 from tests.powerloss.workloads.store import killed as killed_store
 from tests.powerloss.workloads.wal import killed as killed_log
 from tests.unit.log_shard import OneShard
-from worker.logs import cursors, writing
+from worker.logs import cleaning, cursors, trimming, writing
 from worker.logs.keeper import Keeper
 from worker.logs.messages import Message
 from worker.logs.part import LogPart
@@ -99,7 +99,11 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
             first_segment += 1
             start = min(group for segment, group, _ in groups if segment >= first_segment)
             recorder.act(["drop", first_segment], partial(shard.part.drop, first_segment, start))
-        elif how < 0.94:
+        elif how < 0.93 and groups:
+            key, before = b"k%d" % chance.randrange(KEYS), chance.choice((following, following // 2))
+            span = Range(0, len(groups), 0, before)
+            recorder.act(["trim", key, before], partial(trimming.trim, shard.part, span, key, following, _in_time))
+        elif how < 0.95:
             moves = [CursorMove(b"k%d" % chance.randrange(KEYS), len(groups), None)]
             move = partial(cursors.move, shard.part, CURSOR, moves, _in_time)
             recorder.act(["move", moves[0].key, len(groups)], move)
@@ -121,7 +125,8 @@ def check(root: Path, history: History) -> None:
     there = {number: (key, value) for number, key, value in shard.read()}
     _compare(there, expected)
     require(not shard.part.damage.texts("log"), f"it says that it is damaged: {shard.part.damage.texts('log')}")
-    require(shard.part.counts()["records"] == len(there), f"{shard.part.counts()} of {len(there)} records")
+    held = shard.part.counts()["records"]
+    require(held == len(there) or (held > len(there) and expected.may_be_gone), f"{held} of {len(there)} records")
     above = shard.part.recover(0, 0, 0)[0]
     require(above > max(there, default=-1), f"numbers go on from {above}, and {max(there, default=-1)} is there")
     answers = shard.part.producer_answers(PRODUCER)
@@ -131,6 +136,10 @@ def check(root: Path, history: History) -> None:
     segment = 1 + max((act.told[3] for act in history.acts if act.told[0] == "append"), default=0)
     shard.write(new, [[(b"new", b"value")]], segment, "", True)
     shard.part.gather()
+    while cleaning.clean(shard.part):
+        pass
+    held = shard.part.counts()["records"]
+    require(held == len(there) + 1, f"{held} records are stored, and {len(there) + 1} are there")
     shard.restart()
     again = {number: (key, value) for number, key, value in shard.read()}
     require(again == there | {new: (b"new", b"value")}, f"the second start differs in {set(again) ^ {*there, new}}")
@@ -138,12 +147,14 @@ def check(root: Path, history: History) -> None:
 
 
 class _Expected:
-    """`tried`: number → what was to be there; `needed` and `gone` are numbers; `batches` those of each batch."""
+    """`tried`: number → what was to be there; `needed` and `gone` are numbers; `may_be_gone` those that a trim
+    concerns; `batches` those of each batch."""
 
     def __init__(self) -> None:
         self.tried: Records = {}
         self.needed: set[int] = set()
         self.gone: set[int] = set()
+        self.may_be_gone: set[int] = set()
         self.segments: dict[int, int] = {}
         self.batches: list[range] = []
         self.producers: list[range] = []
@@ -168,6 +179,13 @@ def _expected(history: History) -> _Expected:
                 expected.needed = set(expected.tried) - expected.gone
         elif kind == "synced":
             expected.needed = set(expected.tried) - expected.gone
+        elif kind == "trim":
+            key, before = told
+            numbers = {n for n, (own, _) in expected.tried.items() if own == key and n < before}
+            expected.needed -= numbers
+            expected.may_be_gone |= numbers
+            if act.is_done:
+                expected.gone |= numbers
         elif kind in ("revoke", "drop"):
             numbers = (
                 set(range(*told)) if kind == "revoke" else {n for n, s in expected.segments.items() if s < told[0]}
@@ -188,14 +206,17 @@ def _compare(there: Records, expected: _Expected) -> None:
     require(not invented, f"records {some(invented)} are not as written")
     for own in expected.batches:
         held = [number for number in own if number in there]
-        require(len(held) in (0, len(own)), f"of the batch {own} there are {held}")
+        lacking = set(own) - {*held, *expected.may_be_gone}
+        require(not held or not lacking, f"of the batch {own} there are {held}")
 
 
 def _compare_answers(answers: list, history: History, expected: _Expected, there: Records) -> None:
     starts = [start for _, start, _ in answers]
     known = {(own.start, len(own)) for own in expected.producers}
     require(all((start, count) in known for _, start, count in answers), f"an answer is invented: {answers}")
-    kept = [own.start for own in expected.producers if own.start in there][-PRODUCER_ANSWERS_MAX // 2 :]
+    kept = [own.start for own in expected.producers if own.start in there and own.start not in expected.may_be_gone][
+        -PRODUCER_ANSWERS_MAX // 2 :
+    ]
     missing = [start for start in kept if start not in starts and start in expected.needed]
     require(not missing, f"answers {some(missing)} to the producer are forgotten; there are {starts}")
     orphans = [
