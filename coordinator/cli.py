@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -73,6 +74,10 @@ def _batches(records: Iterator[dict[str, str]]) -> Iterator[list[dict[str, str]]
 def scan(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output: BinaryIO) -> None:
     left = arguments.limit
     parameters = _selection(arguments)
+    if arguments.since:
+        parameters["start_time"] = arguments.since
+    if arguments.until:
+        parameters["end_time"] = arguments.until
     if arguments.reverse:
         parameters["reverse"] = "true"
     start, end = arguments.start, arguments.end
@@ -104,6 +109,8 @@ def tail(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output:
     """New records as they come, from now or from --start, until interrupted."""
     parameters = _selection(arguments)
     start = arguments.start
+    if start is None and arguments.since:
+        start = client.call("GET", "/api/v1/log/offsets", time=arguments.since, **parameters)["sequence"]
     if start is None:
         start = client.call("GET", "/api/v1/log/frontier")["readableSequence"]
     left = arguments.limit
@@ -154,12 +161,21 @@ def _selection(arguments: argparse.Namespace) -> dict[str, str | int]:
 def _write(records: list[dict[str, Any]], arguments: argparse.Namespace, output: BinaryIO) -> None:
     for record in records:
         value = base64.b64decode(record["value"])
+        when = _when(record) + b"\t" if arguments.times else b""
         if arguments.json:
             output.write(json.dumps(record).encode() + b"\n")
         elif arguments.values:
-            output.write(value + b"\n")
+            output.write(when + value + b"\n")
         else:
-            output.write(b"%d\t%b\t%b\n" % (record["sequence"], base64.b64decode(record["key"]), value))
+            output.write(b"%d\t%b%b\t%b\n" % (record["sequence"], when, base64.b64decode(record["key"]), value))
+
+
+def _when(record: dict[str, Any]) -> bytes:
+    """When the record was appended, as RFC 3339 text in UTC; "-" if that is unknown."""
+    if "timeMs" not in record:
+        return b"-"
+    moment = datetime.fromtimestamp(record["timeMs"] / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
 
 
 class _Progress:
@@ -209,12 +225,15 @@ def _parser() -> argparse.ArgumentParser:
         chosen.add_argument("--key")
         chosen.add_argument("--prefix", help="'' means all keys")
         reading.add_argument("--start", type=int, help="sequence number to begin at")
+        reading.add_argument("--since", help="begin at this time: RFC 3339, or Unix seconds")
+        reading.add_argument("--times", action="store_true", help="also print when each record was appended")
         reading.add_argument("--limit", type=int, help="stop after this many records")
         form = reading.add_mutually_exclusive_group()
         form.add_argument("--json", action="store_true", help="records as the interface sends them, one a line")
         form.add_argument("--values", action="store_true", help="values only, without sequence number and key")
         if run is scan:
             reading.add_argument("--end", type=int, help="sequence number to stop before")
+            reading.add_argument("--until", help="stop before this time")
             reading.add_argument("--reverse", action="store_true", help="newest first (with --key)")
     listing = command("keys", keys, "print the keys, in order")
     listing.add_argument("--prefix")

@@ -57,18 +57,20 @@ class ScanResponse(_message.Message):
     def __init__(self, status: _Optional[str] = ..., pages: _Optional[_Iterable[_Union[Page, _Mapping]]] = ..., next_sequence: _Optional[int] = ..., log_start_sequence: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Page(_message.Message):
-    __slots__ = ("sequences", "value_lengths", "values", "key_lengths", "keys")
+    __slots__ = ("sequences", "value_lengths", "values", "key_lengths", "keys", "times_ms")
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     VALUE_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     KEY_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    TIMES_MS_FIELD_NUMBER: _ClassVar[int]
     sequences: _containers.RepeatedScalarFieldContainer[int]
     value_lengths: _containers.RepeatedScalarFieldContainer[int]
     values: bytes
     key_lengths: _containers.RepeatedScalarFieldContainer[int]
     keys: bytes
-    def __init__(self, sequences: _Optional[_Iterable[int]] = ..., value_lengths: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ..., key_lengths: _Optional[_Iterable[int]] = ..., keys: _Optional[bytes] = ...) -> None: ...
+    times_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sequences: _Optional[_Iterable[int]] = ..., value_lengths: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ..., key_lengths: _Optional[_Iterable[int]] = ..., keys: _Optional[bytes] = ..., times_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ErrorResponse(_message.Message):
     __slots__ = ("status", "message")

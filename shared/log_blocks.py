@@ -177,7 +177,9 @@ def measure(halves: np.ndarray, at: int, end: int) -> tuple[int, int, int]:
 
 
 @kernel(
-    types.boolean(Words, Halves, types.int64, types.int64, Hashes, TableOut, HashesOut, HashesOut, types.int64),
+    types.boolean(
+        Words, Halves, types.int64, types.int64, Hashes, Ints, TableOut, HashesOut, HashesOut, IntsOut, types.int64
+    ),
     first=True,
 )
 def index(
@@ -186,13 +188,16 @@ def index(
     at: int,
     end: int,
     starts: np.ndarray,
+    batch_times: np.ndarray,
     table: np.ndarray,
     numbers: np.ndarray,
     hashes: np.ndarray,
+    times: np.ndarray,
     row: int,
 ) -> bool:
     """Fill in the columns of the records in the blocks between these words, which `measure` has checked, from `row` on.
-    Block i belongs to the batch that begins at sequence number starts[i]. Returns whether the numbers ascend."""
+    Block i belongs to the batch that begins at sequence number starts[i] and was appended at batch_times[i] (ms).
+    Returns whether the numbers ascend."""
     ascending = True
     block = 0
     last = numbers[row - 1] if row > 0 else np.uint64(0)
@@ -209,6 +214,7 @@ def index(
             last = number
             numbers[row] = number
             hashes[row] = words[hashes_at + i]
+            times[row] = batch_times[block]
             key_length = np.int64(halves[positions + n + i])
             value_length = np.int64(halves[positions + 2 * n + i])
             table[row, KEY], table[row, KEY_LENGTH] = key, key_length

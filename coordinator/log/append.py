@@ -219,7 +219,7 @@ class Appender:
         for waiting in batches:
             numbered.append(_Numbered(end, waiting))
             end += waiting.append.count
-        group = Group(start, end)
+        group = Group(start, end, time_ms=self._sequencer.time_ms())
         self._frontier.open(group)
         self._queues[batches[0].append.durable].launched(len(batches))
         self._spawn(self._send(group, numbered, self._sequencer.segments[-1].id))
@@ -235,7 +235,7 @@ class Appender:
     async def _send(self, group: Group, numbered: list[_Numbered], segment: int) -> None:
         durable = numbered[0].waiting.append.durable
         parts = _parts(numbered)
-        batches = tuple(_batch(item) for item in numbered)
+        batches = tuple(_batch(item, group.time_ms) for item in numbered)
         frontier = self._frontier
         marks = frontier.readable, durable, frontier.settled
         body = pack(log.AppendBody(segment, group.start, *marks, batches, self._sequencer.life))
@@ -317,9 +317,9 @@ class Appender:
             self._frontier.synced(upto if self._unsynced else self._frontier.readable)
 
 
-def _batch(item: _Numbered) -> log.Batch:
-    append = item.waiting.append
-    return log.Batch(item.start, append.count, tuple(item.waiting.blocks), append.producer, append.producer_seq)
+def _batch(item: _Numbered, time_ms: int) -> log.Batch:
+    append, shards = item.waiting.append, tuple(item.waiting.blocks)
+    return log.Batch(item.start, append.count, shards, append.producer, append.producer_seq, time_ms)
 
 
 def _parts(numbered: list[_Numbered]) -> dict[int, list[Frame]]:

@@ -31,8 +31,8 @@ ROW_BYTES, VALUE_BYTES_USUAL = 128, 128
 CATCHING_UP_MAX = 3
 """Pages read from the store at once for followers; other requests wait for no more than these."""
 
-Row = tuple[int, bytes, bytes]
-"""(sequence number, key, value)."""
+Row = tuple[int, bytes, bytes, int]
+"""(sequence number, key, value, when it was appended in Unix ms or 0)."""
 
 
 class Follower:
@@ -185,25 +185,26 @@ class Followers:
             return
         for start, records in group.batches:
             if self._by_key:
-                self._publish_by_key(start, records)
+                self._publish_by_key(start, records, group.time_ms)
             rows: dict[int, Row] = {}
             for follower in self._by_prefix:
                 if not follower.lagging:
-                    _offer(follower, start, records, records.having(follower.selection.prefix), rows)
+                    places = records.having(follower.selection.prefix)
+                    _offer(follower, start, records, places, rows, group.time_ms)
 
     def publish_gap(self) -> None:
         """Have every follower read from the store: it holds visible records that were in no published group."""
         for follower in self._all():
             follower.lag()
 
-    def _publish_by_key(self, start: int, records: BatchRecords) -> None:
+    def _publish_by_key(self, start: int, records: BatchRecords, time_ms: int) -> None:
         if self._hashes is None:
             self._hashes = np.sort(np.fromiter(map(hash64, self._by_key), np.uint64, len(self._by_key)))
         for at in records.among(self._hashes):
             row: Row | None = None
             for follower in self._by_key.get(records.key(at), ()):
                 if not follower.lagging:
-                    row = row or (start + at, records.key(at), records.value(at))
+                    row = row or (start + at, records.key(at), records.value(at), time_ms)
                     follower.offer(row)
 
     def _all(self) -> Iterable[Follower]:
@@ -212,7 +213,14 @@ class Followers:
             yield from followers
 
 
-def _offer(follower: Follower, start: int, records: BatchRecords, places: Sequence[int], rows: dict[int, Row]) -> None:
+def _offer(
+    follower: Follower,
+    start: int,
+    records: BatchRecords,
+    places: Sequence[int],
+    rows: dict[int, Row],
+    time_ms: int,
+) -> None:
     """Offer the records at these places. `rows` has those that another follower was offered: their bytes are shared."""
     if len(places) > QUEUE_RECORDS_MAX:
         follower.lag()
@@ -220,11 +228,11 @@ def _offer(follower: Follower, start: int, records: BatchRecords, places: Sequen
     for at in places:
         row = rows.get(at)
         if row is None:
-            row = rows[at] = (start + at, records.key(at), records.value(at))
+            row = rows[at] = (start + at, records.key(at), records.value(at), time_ms)
         follower.offer(row)
 
 
 def rows_of(records: log.Records, selection: KeySelection) -> Iterator[Row]:
     numbers: list[int] = np.asarray(records.sequences).tolist()
     keys = records.key_list() if selection.key is None else [selection.key] * len(numbers)
-    return zip(numbers, keys, records.value_list(), strict=True)
+    return zip(numbers, keys, records.value_list(), records.times.tolist(), strict=True)

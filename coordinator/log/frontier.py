@@ -23,13 +23,14 @@ from the store instead."""
 @dataclass(slots=True, eq=False)
 class Group:
     """Consecutive batches with the numbers start ≤ number < end. `batches`: (first number, records) of each batch that
-    was stored."""
+    was stored. `time_ms`: when they were appended (log.Batch)."""
 
     start: int
     end: int
     batches: list[tuple[int, BatchRecords]] = field(default_factory=list)
     closed: bool = False
     when_closed: Callable[[], None] | None = None
+    time_ms: int = 0
 
 
 class Frontier:

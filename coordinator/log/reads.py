@@ -191,6 +191,25 @@ class Reader:
         """When a scan that begins now must be over, of `time.monotonic()`."""
         return time.monotonic() + self._settings.log_scan_timeout_ms / 1000
 
+    async def sequence_at(self, time_ms: int, selection: KeySelection, warnings: Warnings | None = None) -> int:
+        """The number that divides the selection's readable records by time: those from this number on were appended at
+        or after `time_ms` (Unix ms), those below it earlier. A record of unknown time counts as appended when its
+        segment began."""
+        shards = self._shards(selection)
+        await self._recovery.wait_for(shards)
+        segments, visible = self._sequencer.segments, self._frontier.visible
+        following = bisect_left([segment.start_time_ms for segment in segments], time_ms)
+        if time_ms > self._sequencer.last_time_ms or not segments:
+            return visible
+        above = min(visible, segments[following].start_seq) if following < len(segments) else visible
+        if following == 0:
+            return above
+        body = pack(log.FirstAtBody(segments[following - 1].id, time_ms))
+        replies = await self._links.call("log.first_at", shards=shards, body=body, timeout_s=self._query_timeout_s)
+        if warnings is not None:
+            warnings.add(replies)
+        return min(above, *(unpack(reply.message.body, log.FirstAtReply).number for reply in replies))
+
     async def keys(
         self,
         prefix: bytes,
@@ -198,11 +217,13 @@ class Reader:
         segments: tuple[int, int],
         limit: int,
         warnings: Warnings | None = None,
+        numbers: tuple[int, int] = (0, log.SEQUENCE_MAX),
     ) -> tuple[list[bytes], bool]:
-        """(distinct keys with records in first ≤ segment < last, ascending; whether there are more)."""
+        """(distinct keys with records in first ≤ segment < last and start ≤ number < end, ascending; whether there are
+        more)."""
         shards = list(range(self._links.shards))
         await self._recovery.wait_for(shards)
-        span = self._range(0, log.SEQUENCE_MAX)
+        span = self._range(*numbers)
         if span is None:
             return [], False
         span.first_segment = max(span.first_segment, segments[0])

@@ -173,6 +173,7 @@ class Recovery:
             self._damaged.update(report.damaged)
             for shard in reply.shards:
                 self._sequencer.skip_to(report.next[shard])
+                self._sequencer.not_before(report.times_ms.get(shard, 0))
                 self._sequencer.settled = max(self._sequencer.settled, report.settled[shard])
                 self._held[shard] = report.segments[shard]
                 self._dropped[shard] = report.dropped.get(shard, 0)
@@ -230,8 +231,9 @@ class Recovery:
         sizes: dict[int, Segment] = {}
         for held in self._held.values():
             for segment in held:
-                total = sizes.setdefault(segment.segment, Segment(segment.segment, segment.start, 0))
+                total = sizes.setdefault(segment.segment, Segment(segment.segment, segment.start, segment.time_ms))
                 total.start_seq = min(total.start_seq, segment.start)
+                total.start_time_ms = min(total.start_time_ms, segment.time_ms)
                 total.bytes += segment.bytes
         listed = {segment.id: segment for segment in self._sequencer.segments}
         for number, held_segment in sizes.items():
@@ -246,10 +248,10 @@ class Recovery:
         self._tell_progress()
 
     async def _write_state(self, sizes: list[Segment]) -> None:
-        """Make the state that was not there, or lost: the shards know which segments there are, if not since when.
-        Returns when it is on the disk."""
-        now, dropped = self._sequencer.wall_ms(), max(self._dropped.values(), default=0)
-        segments = [Segment(s.id, s.start_seq, now, s.bytes) for s in sizes if s.id >= dropped]
+        """Make the state that was not there, or lost: the shards know which segments there are, and since when, unless
+        they were begun before records kept their time. Returns when it is on the disk."""
+        now, dropped = self._sequencer.time_ms(), max(self._dropped.values(), default=0)
+        segments = _with_times([s for s in sizes if s.id >= dropped], now)
         if dropped and not segments and not self._sequencer.segments:
             segments = [Segment(dropped, self._sequencer.next, now)]  # a new one must not be among those dropped
         while True:
@@ -324,6 +326,16 @@ class Recovery:
         if not item.shards:
             self._sequencer.revoked.remove(item)
             self._hold_settled()
+
+
+def _with_times(held: Sequence[Segment], now_ms: int) -> list[Segment]:
+    """The segments, ascending. One whose start time is unknown (0) gets that of the next one, or `now_ms`: none of its
+    records was appended later."""
+    segments: list[Segment] = []
+    for segment in sorted(held, key=lambda s: s.id, reverse=True):
+        now_ms = min(segment.start_time_ms or now_ms, now_ms)
+        segments.append(Segment(segment.id, segment.start_seq, now_ms, segment.bytes))
+    return segments[::-1]
 
 
 @asynccontextmanager

@@ -53,7 +53,8 @@ class Revoked(msgspec.Struct):
 
 class State(msgspec.Struct):
     """`limit`: every number below it may have been handed out, unless `next` (after an orderly stop) says more.
-    `confirmed`: all shards have been asked since there was no file, so that numbers are above all that they hold."""
+    `confirmed`: all shards have been asked since there was no file, so that numbers are above all that they hold.
+    `time_ms`: no record was appended later when this was written."""
 
     format: int
     limit: int
@@ -62,6 +63,7 @@ class State(msgspec.Struct):
     segments: list[tuple[int, int, int, int]]
     revoked: list[Revoked]
     confirmed: bool = True
+    time_ms: int = 0
 
 
 def decode(content: bytes) -> State:
@@ -103,6 +105,8 @@ class Sequencer:
         self._limit = 0
         self._lock = Lock()
         self._confirmed = False
+        self._time_ms = 0
+        self._time_lock = Lock()
         self._segment_since = time.monotonic()
         self.life = time.monotonic_ns()
         """Higher than that of any coordinator whose messages may still be under way: they end with the system."""
@@ -134,6 +138,7 @@ class Sequencer:
         self.settled, self.revoked = state.settled, state.revoked
         self._confirmed = state.confirmed
         self.segments = [Segment(*fields) for fields in state.segments]
+        self.not_before(max([state.time_ms, *(segment.start_time_ms for segment in self.segments)]))
 
     @property
     def location(self) -> str:
@@ -199,6 +204,24 @@ class Sequencer:
         """Hand out nothing below `number`."""
         self.next = max(self.next, number)
 
+    # Times
+
+    def time_ms(self) -> int:
+        """The time of a group that is appended now, in Unix ms. It never falls: when the clock has jumped back, this is
+        the last time again until the clock has passed it."""
+        return self.not_before(self.wall_ms())
+
+    @property
+    def last_time_ms(self) -> int:
+        """No record was appended later than this."""
+        return self._time_ms
+
+    def not_before(self, time_ms: int) -> int:
+        """Give no time below this one from now on. Returns the lowest time that may still be given."""
+        with self._time_lock:  # a segment begins in another thread
+            self._time_ms = max(self._time_ms, time_ms)
+            return self._time_ms
+
     # Segments
 
     @property
@@ -222,7 +245,7 @@ class Sequencer:
             if segments and segments[-1].start_seq == self.next:
                 return segments
             last = segments[-1] if segments else Segment(-1, 0, 0)
-            return [*segments, Segment(last.id + 1, self.next, max(self.wall_ms(), last.start_time_ms))]
+            return [*segments, Segment(last.id + 1, self.next, self.time_ms())]
 
         self._change_segments(change)
         self._segment_since = time.monotonic()
@@ -264,6 +287,7 @@ class Sequencer:
             [(s.id, s.start_seq, s.start_time_ms, s.bytes) for s in (self.segments if segments is None else segments)],
             list(self.revoked),
             self._confirmed if confirmed is None else confirmed,
+            self._time_ms,
         )
         try:
             self.control.replace(STATE, encode(state))

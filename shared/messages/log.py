@@ -7,7 +7,7 @@ group's part on a shard is one frame of blocks of records (shared.log_blocks).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,7 +30,9 @@ Span = tuple[int, int]
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """One append: `count` records from sequence number `start`, which become readable all together or not at all.
 
-    `shards` are the shards that take part. `producer` and `producer_seq` make the append idempotent.
+    `shards` are the shards that take part. `producer` and `producer_seq` make the append idempotent. `time_ms`: when it
+    was appended, in Unix ms, never less than that of a batch with lower numbers; 0: unknown, as records that were
+    appended before records kept their time.
     """
 
     start: int
@@ -38,6 +40,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     shards: tuple[int, ...]
     producer: str = ""
     producer_seq: int = 0
+    time_ms: int = 0
 
 
 class AppendBody(msgspec.Struct):
@@ -86,17 +89,19 @@ class HeldGroup(msgspec.Struct, array_like=True):
 
 
 class HeldSegment(msgspec.Struct, array_like=True):
-    """What a shard holds of one segment. `start`: the lowest group."""
+    """What a shard holds of one segment. `start`: the lowest group. `time_ms`: when it was appended; 0: unknown."""
 
     segment: int
     records: int
     bytes: int
     start: int
+    time_ms: int = 0
 
 
 class RecoverReply(msgspec.Struct):
     """Reply to log.recover: shard → what it holds. `next`: above every sequence number that the shard has seen.
-    `dropped`: every segment below this one has been dropped there. `damaged`: shards that have lost unknown records."""
+    `dropped`: every segment below this one has been dropped there. `damaged`: shards that have lost unknown records.
+    `times_ms`: of the newest record there (Batch)."""
 
     next: dict[int, int]
     settled: dict[int, int]
@@ -104,6 +109,7 @@ class RecoverReply(msgspec.Struct):
     segments: dict[int, list[HeldSegment]]
     dropped: dict[int, int] = {}
     damaged: list[int] = []
+    times_ms: dict[int, int] = {}
 
 
 class DropBody(msgspec.Struct):
@@ -193,6 +199,19 @@ class TrimReply(msgspec.Struct):
     records: int | None
 
 
+class FirstAtBody(msgspec.Struct):
+    """Method log.first_at: the first batch of this segment that was appended at or after `time_ms`."""
+
+    segment: int
+    time_ms: int
+
+
+class FirstAtReply(msgspec.Struct):
+    """`number`: where the batch begins; SEQUENCE_MAX if the shards have none."""
+
+    number: int
+
+
 class CursorMove(msgspec.Struct, array_like=True):
     """A cursor's new position for one key. `expected`: the position it must have now; -1: it must have none; None: any
     position."""
@@ -228,9 +247,10 @@ class ProducerReply(msgspec.Struct):
 
 class Records:
     """Records as columns: `sequences`, and `values` and `keys` as bytes one after the other with their lengths. `keys`
-    is empty if all records have the requested key."""
+    is empty if all records have the requested key. `times`: when each was appended (Batch.time_ms); by default
+    unknown."""
 
-    __slots__ = ("key_lengths", "keys", "sequences", "value_lengths", "values")
+    __slots__ = ("key_lengths", "keys", "sequences", "times", "value_lengths", "values")
 
     def __init__(
         self,
@@ -239,8 +259,10 @@ class Records:
         values: Frame,
         key_lengths: NDArray[np.uint32],
         keys: Frame,
+        times: NDArray[np.int64] | None = None,
     ) -> None:
-        assert len(value_lengths) == len(sequences)
+        self.times = np.zeros(len(sequences), np.int64) if times is None else times
+        assert len(value_lengths) == len(sequences) == len(self.times)
         assert len(key_lengths) in (0, len(sequences)), "each record has a key, or all have the requested one"
         self.sequences = sequences
         self.value_lengths = value_lengths
@@ -252,22 +274,30 @@ class Records:
         return len(self.sequences)
 
     @classmethod
-    def of(cls, sequences: NDArray[np.uint64], values: Sequence[bytes], keys: Sequence[bytes] = ()) -> Records:
-        return cls(sequences, _lengths(values), b"".join(values), _lengths(keys), b"".join(keys))
+    def of(
+        cls,
+        sequences: NDArray[np.uint64],
+        values: Sequence[bytes],
+        keys: Sequence[bytes] = (),
+        times: NDArray[np.int64] | None = None,
+    ) -> Records:
+        return cls(sequences, _lengths(values), b"".join(values), _lengths(keys), b"".join(keys), times)
 
     @classmethod
     def from_frames(cls, frames: Sequence[Frame]) -> Records:
-        sequences, value_lengths, values, key_lengths, keys = frames
+        sequences, value_lengths, values, key_lengths, keys, times = frames
         return cls(
             np.frombuffer(sequences, np.uint64),
             np.frombuffer(value_lengths, np.uint32),
             values,
             np.frombuffer(key_lengths, np.uint32),
             keys,
+            np.frombuffer(times, np.int64),
         )
 
     def frames(self) -> list[Frame]:
         assert self.sequences.dtype == np.uint64 and self.value_lengths.dtype == self.key_lengths.dtype == np.uint32
+        assert self.times.dtype == np.int64
         assert int(self.value_lengths.sum(dtype=np.int64)) == size_of(self.values)
         assert int(self.key_lengths.sum(dtype=np.int64)) == size_of(self.keys)
         return [
@@ -276,17 +306,19 @@ class Records:
             self.values,
             self.key_lengths.tobytes(),
             self.keys,
+            self.times.tobytes(),
         ]
 
     def cut(self, low: int, high: int) -> Records:
         """The records at positions low ≤ i < high."""
         if low <= 0 and high >= len(self):
             return self
-        columns = []
+        columns: list[Any] = []
         for lengths, octets in ((self.value_lengths, self.values), (self.key_lengths, self.keys)):
             begin, size = int(lengths[:low].sum()), int(lengths[low:high].sum())
             columns += [lengths[low:high], memoryview(octets)[begin : begin + size]]
-        return Records(self.sequences[low:high], *columns)  # type: ignore[arg-type]
+        columns.append(self.times[low:high])
+        return Records(self.sequences[low:high], *columns)
 
     def taking(self, is_taken: NDArray[np.bool_]) -> Records:
         """The records at which `is_taken`, bool[n], is true."""
@@ -296,7 +328,8 @@ class Records:
         if not places:
             return Records.of(NO_NUMBERS, ())
         values, keys = self.value_list(), self.key_list()
-        return Records.of(self.sequences[places], [values[at] for at in places], [keys[at] for at in places if keys])
+        texts = [values[at] for at in places], [keys[at] for at in places if keys]
+        return Records.of(self.sequences[places], *texts, self.times[places])
 
     @classmethod
     def joined(cls, pieces: Sequence[Records]) -> Records:
@@ -311,6 +344,7 @@ class Records:
             b"".join(piece.values for piece in pieces),
             np.concatenate([piece.key_lengths for piece in pieces]),
             b"".join(piece.keys for piece in pieces),
+            np.concatenate([piece.times for piece in pieces]),
         )
 
     def value_list(self) -> list[bytes]:
@@ -346,15 +380,21 @@ def merge_pages(pages: Sequence[Page], limit: int) -> Page:
     rows = [
         row
         for page in pages
-        for row in zip(page.records.sequences.tolist(), page.records.key_list(), page.records.value_list(), strict=True)
+        for row in zip(
+            page.records.sequences.tolist(),
+            page.records.key_list(),
+            page.records.value_list(),
+            page.records.times.tolist(),
+            strict=True,
+        )
         if row[0] < upto
     ]
     rows.sort()
     if len(rows) > limit:
         upto, done = rows[limit][0], False
         del rows[limit:]
-    numbers, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
-    return Page(Records.of(np.array(numbers, np.uint64), values, keys), upto, done)
+    numbers, keys, values, times = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return Page(Records.of(np.array(numbers, np.uint64), values, keys, np.array(times, np.int64)), upto, done)
 
 
 def _lengths(items: Sequence[bytes]) -> NDArray[np.uint32]:

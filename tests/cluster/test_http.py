@@ -26,6 +26,7 @@ ENDPOINTS = {
     "/api/v1/log/segments": (GET,),
     "/api/v1/log/scan": (GET,),
     "/api/v1/log/keys": (GET,),
+    "/api/v1/log/offsets": (GET,),
     "/api/v1/log/count": (GET,),
     "/api/v1/vector/write": (POST,),
     "/api/v1/vector/delete": (POST,),

@@ -116,6 +116,7 @@ FIELDS = {"collection": "listed", "vector": [1, 1], "k": 3, "exact": True}
         ("vector.search", "/api/v1/vector/search", FIELDS, "collection=listed vectors=1 k=3 exact"),
         ("log.count", "/api/v1/log/count?prefix=l", None, "prefix=l"),
         ("log.keys", "/api/v1/log/keys?prefix=l", None, "prefix=l"),
+        ("log.offsets", "/api/v1/log/offsets?prefix=l&time=0", None, "prefix=l&time=0"),
     ],
 )
 def test_what_is_asked_of_vectors_and_of_the_log_is_listed_and_canceled(

@@ -231,7 +231,7 @@ class Clients:
             given.rows.reverse()
             given.start, given.end = max(reached, start), (given.rows[-1][0] + 1) if given.rows else max(reached, start)
         if world.tracing:
-            numbers = [number for number, _, _ in given.rows]
+            numbers = [number for number, _, _, _ in given.rows]
             world.trace(f"{name}: scan of {selection} from {given.start} to {given.end}: {numbers}")
         self.model.saw(given)
         return given

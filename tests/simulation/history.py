@@ -167,7 +167,7 @@ class History:
             model.counts.clear()
             for batch in model.batches:
                 batch.is_durable, batch.may_be_lost = True, False
-                there = {value for _, _, value in rows}
+                there = {value for _, _, value, _ in rows}
                 if not any(value in there for _, value in batch.records):
                     batch.starts.clear()
             model.power_was_lost = False

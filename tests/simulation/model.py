@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from tests.simulation.world import Violation
 
-Row = tuple[int, bytes, bytes]
-"""(sequence number, key, value)."""
+Row = tuple[int, bytes, bytes, int]
+"""(sequence number, key, value, when it was appended in ms)."""
 Selects = Callable[[bytes], bool]
 """Whether a key is read."""
 
@@ -66,6 +66,15 @@ class Given:
     gone: list[Trim] = field(default_factory=list)
 
 
+def _check_times(reader: str, rows: Sequence[Row]) -> None:
+    """The times of a key's records never fall, whatever the clock does."""
+    last_ms: dict[bytes, int] = {}
+    for number, key, _, time_ms in rows:
+        if last_ms.get(key, 0) > time_ms:
+            raise Violation(f"{reader} got number {number} of {time_ms} ms after a record of {key!r} of {last_ms[key]}")
+        last_ms[key] = time_ms
+
+
 class Model:
     """Everything that clients know."""
 
@@ -82,6 +91,7 @@ class Model:
         self.log_start = 0
         self._by_value: dict[bytes, tuple[Batch, int]] = {}
         self._values: dict[int, bytes] = {}
+        self._times: dict[int, int] = {}
 
     def new_batch(self, keys: Sequence[bytes], producer: str = "", seq: int = 0) -> Batch:
         name = f"b{len(self.batches)}"
@@ -135,20 +145,21 @@ class Model:
         if given.end < given.start:
             raise Violation(f"{given.reader} read from {given.start} on and is told to go on at {given.end}")
         last = given.start - 1
-        for number, key, value in given.rows:
+        _check_times(given.reader, given.rows)
+        for number, key, value, time_ms in given.rows:
             if not last < number < given.end:
                 raise Violation(f"{given.reader} got number {number} after {last}, in a page up to {given.end}")
             last = number
-            self._check_row(given.reader, number, key, value)
+            self._check_row(given.reader, number, key, value, time_ms)
             if not given.selects(key):
                 raise Violation(f"{given.reader} got key {key!r}, which it had not asked for")
-            if any(trim.concerns((number, key, value)) for trim in given.gone):
+            if any(trim.concerns((number, key, value, time_ms)) for trim in given.gone):
                 raise Violation(
                     f"{given.reader} got record {number} of {key!r}, which had been deleted before it began"
                 )
         self.given.append(given)
 
-    def _check_row(self, reader: str, number: int, key: bytes, value: bytes) -> None:
+    def _check_row(self, reader: str, number: int, key: bytes, value: bytes, time_ms: int) -> None:
         known = self._by_value.get(value)
         if known is None:
             raise Violation(f"{reader} got a record nobody has appended: {number} {key!r} {value!r}")
@@ -157,6 +168,10 @@ class Model:
             raise Violation(f"{reader} got record {at} of {batch} under key {key!r}")
         if self._values.setdefault(number, value) != value:
             raise Violation(f"number {number} was given to {self._values[number]!r} and to {value!r}")
+        if time_ms <= 0:
+            raise Violation(f"{reader} got number {number} with the time {time_ms}")
+        if self._times.setdefault(number, time_ms) != time_ms:
+            raise Violation(f"number {number} was said to be of {self._times[number]} ms and of {time_ms} ms")
 
     # In the end
 
@@ -165,15 +180,16 @@ class Model:
         self.log_start = max(self.log_start, log_start)
         rows = [row for row in rows if row[0] >= self.log_start]
         last = -1
-        for number, key, value in rows:
+        _check_times("the last read", rows)
+        for number, key, value, time_ms in rows:
             if number <= last:
                 raise Violation(f"the log has number {number} after {last}")
             last = number
-            self._check_row("the last read", number, key, value)
-            if any(trim.concerns((number, key, value)) for trim in self.gone):
+            self._check_row("the last read", number, key, value, time_ms)
+            if any(trim.concerns((number, key, value, time_ms)) for trim in self.gone):
                 raise Violation(f"record {number} of {key!r} is there, which was deleted")
         places: dict[Batch, list[tuple[int, int]]] = {}
-        for number, _, value in rows:
+        for number, _, value, _ in rows:
             batch, at = self._by_value[value]
             places.setdefault(batch, []).append((at, number))
         for batch in self.batches:
@@ -183,7 +199,7 @@ class Model:
         for reader, selects, start, end, count, seen_start in self.counts:
             low = max(start, self.log_start)
             if low == max(start, seen_start) and not (self.power_was_lost or self.state_was_lost):
-                there = sum(1 for number, key, _ in rows if low <= number < end and selects(key))
+                there = sum(1 for number, key, _, _ in rows if low <= number < end and selects(key))
                 may_be_gone = any(selects(trim.key) for trim in self.trims)
                 if there > count or (there < count and not may_be_gone):
                     raise Violation(f"{reader} counted {count} records in {start}..{end}, there are {there}")

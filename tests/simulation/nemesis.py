@@ -23,6 +23,7 @@ FAULTS = (
     "stop worker",
     "stop coordinator",
     "lose power",
+    "turn clock back",
 )
 DURATIONS_S = (0.05, 0.3, 1.0, 3.0)
 LOSSES_OF_256 = 60
@@ -78,6 +79,8 @@ class Nemesis:
                 cluster.stop_coordinator()
             case "lose power":
                 self.lose_power()
+            case "turn clock back":
+                world.wall_offset_s -= 2 * duration_s
             case "freeze worker" if worker is not None:
                 worker.process.frozen_until = world.now + duration_s
             case "freeze coordinator" if cluster.coordinator is not None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.simulation.choices import Choices, octets_of
 from tests.simulation.defects import DEFECTS, put_back
 from tests.simulation.history import run
-from tests.simulation.model import Batch, Given, Model
+from tests.simulation.model import Batch, Given, Model, Row
 from tests.simulation.patches import simulated
 from tests.simulation.plans import PLANS
 from tests.simulation.shrinking import shrunk
@@ -123,8 +123,8 @@ def acknowledged(model: Model, start: int, *, durable: bool = True, size: int = 
     return batch
 
 
-def rows_of(batch: Batch, start: int) -> list[tuple[int, bytes, bytes]]:
-    return [(start + at, key, value) for at, (key, value) in enumerate(batch.records)]
+def rows_of(batch: Batch, start: int, time_ms: int = 1) -> list[Row]:
+    return [(start + at, key, value, time_ms) for at, (key, value) in enumerate(batch.records)]
 
 
 def test_model_takes_a_log_that_has_what_was_acknowledged() -> None:
@@ -169,6 +169,19 @@ def test_model_notices_a_number_given_twice() -> None:
     model.saw(Given("reader", everything, 0, 7, rows_of(first, 5), 0))
     with pytest.raises(Violation, match="number 5 was given to"):
         model.saw(Given("reader", everything, 0, 7, rows_of(second, 5), 0))
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "second_ms", "match"),
+    [(9, 8, "number 7 of 8 ms after"), (0, 8, "with the time 0"), (9, 9, "was said to be of 9 ms and of 5 ms")],
+)
+def test_model_notices_times_that_fall_are_lost_or_change(first_ms: int, second_ms: int, match: str) -> None:
+    model = Model()
+    first, second = acknowledged(model, 5), acknowledged(model, 7)
+    rows = rows_of(first, 5, first_ms) + rows_of(second, 7, second_ms)
+    with pytest.raises(Violation, match=match):
+        model.saw(Given("reader", everything, 0, 9, rows, 0))
+        model.check(rows_of(first, 5, 5) + rows_of(second, 7, 9), 0)
 
 
 def test_model_notices_a_record_that_appears_below_what_was_read() -> None:

@@ -35,7 +35,7 @@ def key_on(shard: int, name: str = "key") -> bytes:
 async def read(area: LogArea, selection: KeySelection = EVERYTHING, start: int = 0) -> list[Record]:
     rows: list[Record] = []
     async for page in area.reader.pages(selection, start, SEQUENCE_MAX, 1_000_000):
-        rows += rows_of(page.records, selection)
+        rows += [row[:3] for row in rows_of(page.records, selection)]
     return rows
 
 

@@ -59,17 +59,24 @@ class OneShard:
         return sorted((str(path), path.stat().st_size) for path in (self.directory / "store").iterdir())
 
     def append(
-        self, group: int, *batches: Sequence[Record], segment: int = 0, closed: int | None = None, producer: str = ""
+        self,
+        group: int,
+        *batches: Sequence[Record],
+        segment: int = 0,
+        closed: int | None = None,
+        producer: str = "",
+        time_ms: int = 0,
+        life: int = SEQUENCE_MAX,
     ) -> dict[int, str]:
         """A group of batches one after another from number `group` on; everything before it is decided unless told."""
         start, named, blocks = group, [], []
         for records in batches:
-            named.append(Batch(start, len(records), (0,), producer, start))
+            named.append(Batch(start, len(records), (0,), producer, start, time_ms))
             blocks.append(block_of((hash64(key), at, key, value) for at, (key, value) in enumerate(records)))
             start += len(records)
         upto = group if closed is None else closed
         message = Message(segment, group, upto, 0, tuple(named), b"".join(blocks))
-        return writing.append({0: (self.part, message)}, durable=True)
+        return writing.append({0: (self.part, message)}, durable=True, life=life)
 
     def append_numbered(self, group: int, seq: int, *, producer: str) -> None:
         """A group of one batch of one record, which the producer numbers so; everything before it is decided."""

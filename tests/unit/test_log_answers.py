@@ -12,7 +12,7 @@ from coordinator.api.log.answers import JSON_START, event, json_end, json_record
 from proto import log_pb2
 from shared.messages.log import Records
 
-ROWS = [(7, b"k", b"v"), (9, b"\xff", b"")]
+ROWS = [(7, b"k", b"v", 1735689600123), (9, b"\xff", b"", 0)]
 
 
 def page(rows: list[tuple[int, bytes, bytes]]) -> Records:
@@ -22,6 +22,7 @@ def page(rows: list[tuple[int, bytes, bytes]]) -> Records:
         b"".join(value for _, _, value in rows),
         np.array([len(key) for _, key, _ in rows], np.uint32),
         b"".join(key for _, key, _ in rows),
+        np.arange(5, 5 + len(rows)),
     )
 
 
@@ -29,7 +30,8 @@ def test_a_scan_is_one_json_document() -> None:
     body = JSON_START + json_records(ROWS[:1]) + b"," + json_records(ROWS[1:]) + json_end(10, 3, [])
     expected = [
         {"sequence": sequence, "key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode()}
-        for sequence, key, value in ROWS
+        | ({"timeMs": time_ms} if time_ms else {})
+        for sequence, key, value, time_ms in ROWS
     ]
     assert json.loads(body) == {
         "status": "success",
@@ -44,7 +46,8 @@ def test_a_scan_is_one_json_document() -> None:
 def test_a_record_is_an_event_with_its_number_as_id() -> None:
     identity, data, *rest = event(ROWS[0]).split(b"\n")
     assert identity == b"id: 7" and rest == [b"", b""]
-    assert json.loads(data.removeprefix(b"data: ")) == {"sequence": 7, "key": "aw==", "value": "dg=="}
+    expected = {"sequence": 7, "key": "aw==", "value": "dg==", "timeMs": 1735689600123}
+    assert json.loads(data.removeprefix(b"data: ")) == expected
 
 
 def test_a_warning_is_an_event_without_an_id() -> None:
@@ -58,6 +61,7 @@ def test_a_page_is_a_protobuf_message_whatever_its_size(size: int) -> None:
     (read,) = response.pages
     assert list(read.sequences) == [1 << 40, (1 << 63) - 1]
     assert list(read.key_lengths) == [3, 5] and read.keys == b"keykkkkk"
+    assert list(read.times_ms) == [5, 6]
     assert list(read.value_lengths) == [size, 1] and read.values == bytes(size) + b"v"
     assert response == log_pb2.ScanResponse(pages=[read])
 
@@ -68,7 +72,7 @@ def test_columns_of_no_bytes_are_left_out() -> None:
     (read,) = response.pages
     assert (list(read.sequences), list(read.key_lengths), list(read.value_lengths)) == ([1], [0], [0])
     assert (read.keys, read.values) == (b"", b"")
-    assert len(pieces) == 1 + 2 * 3
+    assert len(pieces) == 1 + 2 * 4
     assert protobuf_page(page([])) == [b"\x12\x00"]
 
 

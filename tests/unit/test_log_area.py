@@ -186,7 +186,7 @@ async def test_durable_visibility_hides_what_is_not_on_disk(tmp_path: Path) -> N
         with area.followers.following(KeySelection(b"k"), 1) as follower:
             assert await area.followers.read(follower, 10) == []
             log.links.fault = lambda method, shard: ""
-            assert [v for _, _, v in await area.followers.read(follower, 10)] == [b"2"]
+            assert [v for _, _, v, _ in await area.followers.read(follower, 10)] == [b"2"]
         assert [v for _, _, v in await read(area)] == [b"1", b"2"]
     log.links.close()
 
@@ -272,10 +272,10 @@ async def test_a_follower_is_handed_the_records_without_a_read(log: Log) -> None
     async with log.running() as area:
         await area.append(batch((b"k", b"1")))
         with area.followers.following(KeySelection(b"k"), 0) as follower:
-            assert [v for _, _, v in await area.followers.read(follower, 10)] == [b"1"]
+            assert [v for _, _, v, _ in await area.followers.read(follower, 10)] == [b"1"]
             log.links.calls.clear()
             await area.append(batch((b"j", b"not this"), (b"k", b"2"), (b"k", b"3")))
-            assert [v for _, _, v in await area.followers.read(follower, 10)] == [b"2", b"3"]
+            assert [v for _, _, v, _ in await area.followers.read(follower, 10)] == [b"2", b"3"]
             assert "log.scan" not in log.links.calls
 
 
@@ -287,7 +287,7 @@ async def test_a_slow_follower_loses_nothing(log: Log) -> None:
                 await area.append(batch(*[(b"k%d" % (j % 5), b"%d" % (i * 100 + j)) for j in range(100)]))
             seen: list[bytes] = []
             while len(seen) < 3000:
-                seen += [v for _, _, v in await area.followers.read(follower, 700)]
+                seen += [v for _, _, v, _ in await area.followers.read(follower, 700)]
             assert seen == [b"%d" % i for i in range(3000)]
 
 

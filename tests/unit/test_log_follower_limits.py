@@ -107,22 +107,22 @@ def followers(reader: Pages, most: int = 2) -> Followers:
 def group(start: int, *keys: bytes) -> Group:
     records = columns_of(list(keys), [b"v"] * len(keys))
     records.blocks(1)
-    return Group(start, start + len(keys), [(start, records)])
+    return Group(start, start + len(keys), [(start, records)], time_ms=77)
 
 
 async def test_a_follower_reads_pages_until_the_last_and_then_its_queue() -> None:
     reader = Pages(page([1], 5, False), page([7], 9, True))
     area = followers(reader)
     with area.following(MIDDLE, 0) as follower:
-        assert await area.read(follower, 3) == [(1, b"k", b"v1")]
+        assert await area.read(follower, 3) == [(1, b"k", b"v1", 0)]
         assert (follower.position, follower.lagging, follower.wake.is_set()) == (5, True, True)
-        assert await area.read(follower, 3) == [(7, b"k", b"v7")]
+        assert await area.read(follower, 3) == [(7, b"k", b"v7", 0)]
         assert (follower.position, follower.lagging, follower.wake.is_set()) == (9, False, False)
         assert reader.asked == [(0, 9, 3), (5, 9, 3)]
         area.publish(group(9, b"j", b"k", b"k"))
-        assert await area.read(follower, 1) == [(10, b"k", b"v")]
+        assert await area.read(follower, 1) == [(10, b"k", b"v", 77)]
         assert follower.wake.is_set()
-        assert await area.read(follower, 1) == [(11, b"k", b"v")]
+        assert await area.read(follower, 1) == [(11, b"k", b"v", 77)]
         assert not follower.wake.is_set()
 
 
@@ -143,12 +143,12 @@ async def test_so_many_may_follow_and_no_more_until_one_leaves() -> None:
             for follower in (by_key, by_prefix):
                 assert await area.read(follower, 5) == []
             area.publish(group(9, b"k", b"kk", b"j"))
-            assert by_key.take(5) == [(9, b"k", b"v")]
-            assert by_prefix.take(5) == [(9, b"k", b"v"), (10, b"kk", b"v")]
+            assert by_key.take(5) == [(9, b"k", b"v", 77)]
+            assert by_prefix.take(5) == [(9, b"k", b"v", 77), (10, b"kk", b"v", 77)]
         with area.following(KeySelection(b"j"), 0):
             pass
         area.publish(group(12, b"k", b"j"))
-        assert by_key.take(5) == [(12, b"k", b"v")]
+        assert by_key.take(5) == [(12, b"k", b"v", 77)]
         assert by_prefix.take(5) == []
 
 
@@ -159,7 +159,7 @@ async def test_of_two_that_follow_a_key_one_may_leave() -> None:
         with area.following(MIDDLE, 0):
             pass
         area.publish(group(9, b"k"))
-        assert stays.take(5) == [(9, b"k", b"v")]
+        assert stays.take(5) == [(9, b"k", b"v", 77)]
 
 
 async def test_records_that_were_not_kept_are_read_from_the_store() -> None:

@@ -32,7 +32,7 @@ async def next_values(area: LogArea, follower: Follower, count: int) -> list[byt
     values: list[bytes] = []
     async with asyncio.timeout(5):
         while len(values) < count:
-            values += [value for _, _, value in await area.followers.read(follower, 100)]
+            values += [value for _, _, value, _ in await area.followers.read(follower, 100)]
     return values
 
 

@@ -12,15 +12,16 @@ from shared.errors import Conflict, DeadlineExceeded
 from shared.messages.log import CursorMove
 from tests.unit.log_shard import OneShard
 from worker.logs import cursors, rows
-from worker.logs.runs import EMPTY, RecordRun, joined, run_of, unpacked
+from worker.logs.runs import EMPTY, TIME_SPAN_MS_MAX, TIMED, RecordRun, joined, run_of, unpacked
 
 VALUES = [b"abc", b"", b"defg", b"h"]
 NUMBERS = [5, 6, 9, 12]
+TIMES = [1735689600000, 1735689600000, 1735689600007, 1735689600000 + TIME_SPAN_MS_MAX]
 
 
 @pytest.fixture
 def run() -> RecordRun:
-    return run_of(np.array(NUMBERS, np.uint64), VALUES)
+    return run_of(np.array(NUMBERS, np.uint64), VALUES, np.array(TIMES))
 
 
 def content(run: RecordRun) -> list[tuple[int, bytes]]:
@@ -29,14 +30,28 @@ def content(run: RecordRun) -> list[tuple[int, bytes]]:
 
 def test_a_run_lies_in_its_row_as_columns(run: RecordRun) -> None:
     row = (
+        (4 + TIMED).to_bytes(4, "little")
+        + TIMES[0].to_bytes(8, "little")
+        + b"".join(number.to_bytes(8, "little") for number in NUMBERS)
+        + b"".join(len(value).to_bytes(4, "little") for value in VALUES)
+        + b"".join((time_ms - TIMES[0]).to_bytes(4, "little") for time_ms in TIMES)
+        + b"abcdefgh"
+    )
+    assert run.packed() == row
+    assert content(unpacked(row)) == list(zip(NUMBERS, VALUES, strict=True))
+    assert unpacked(row).times.tolist() == TIMES
+    assert run.cut(1, 3).packed() == run_of(np.array([6, 9], np.uint64), [b"", b"defg"], run.times[1:3]).packed()
+
+
+def test_a_run_of_an_earlier_format_has_no_times() -> None:
+    row = (
         (4).to_bytes(4, "little")
         + b"".join(number.to_bytes(8, "little") for number in NUMBERS)
         + b"".join(len(value).to_bytes(4, "little") for value in VALUES)
         + b"abcdefgh"
     )
-    assert run.packed() == row
     assert content(unpacked(row)) == list(zip(NUMBERS, VALUES, strict=True))
-    assert run.cut(1, 3).packed() == run_of(np.array([6, 9], np.uint64), [b"", b"defg"]).packed()
+    assert unpacked(row).times.tolist() == [0, 0, 0, 0]
 
 
 def test_a_number_is_found_where_it_is(run: RecordRun) -> None:
@@ -66,7 +81,10 @@ def test_runs_without_records_are_empty(run: RecordRun) -> None:
     assert run.without([(0, 5), (7, 9), (13, 99)]) is run
     assert content(run.reversed()) == list(zip(NUMBERS, VALUES, strict=True))[::-1]
     assert len(joined([])) == len(joined([EMPTY])) == 0
+    assert run.without([(6, 9)]).times.tolist() == [TIMES[0], TIMES[2], TIMES[3]]
+    assert run.reversed().times.tolist() == TIMES[::-1]
     both = joined([run, EMPTY, run.cut(0, 1)])
+    assert both.times.tolist() == [*TIMES, TIMES[0]]
     assert (both.sequences.tolist(), both.value_list()) == ([*NUMBERS, 5], [*VALUES, b"abc"])
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shared.messages.log import Batch
 from worker.logs import rows
+from worker.logs.recent import time_of
 from worker.storage.faces import Rows
 
 Groups = list[tuple[int, tuple[Batch, ...]]]
@@ -32,7 +33,15 @@ class _PackedEntry(msgspec.Struct, frozen=True, array_like=True):
     keys: list[bytes]
 
 
+class _PackedGroups(msgspec.Struct, frozen=True, array_like=True):
+    """The beginning of an entry as stored; the records are skipped, which is much faster than decoding them."""
+
+    settled: int
+    groups: Groups
+
+
 _ENTRY = msgspec.msgpack.Decoder(_PackedEntry)
+_GROUPS = msgspec.msgpack.Decoder(_PackedGroups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,27 @@ def scan(store: Rows, segments: tuple[int, int], start: int, end: int) -> Iterat
         break
     for row, value in store.scan("log", first, rows.entry(segments[1], end)):
         yield row, unpacked(value)
+
+
+def groups_from(store: Rows, segment: int, number: int) -> tuple[int, Groups] | None:
+    """(its first group, its groups) of the first entry of the segment whose first group is not below `number`."""
+    for row, value in store.scan("log", rows.entry(segment, number), rows.entry(segment + 1, 0)):
+        return rows.sequence_of(row), _GROUPS.decode(value).groups
+    return None
+
+
+def last_group(store: Rows, segment: int) -> int | None:
+    """The first group of the last entry of the segment; None if it has no entry."""
+    for row, _ in store.scan("log", rows.entry(segment, 0), rows.entry(segment + 1, 0), reverse=True):
+        return rows.sequence_of(row)
+    return None
+
+
+def newest_time_ms(store: Rows) -> int:
+    """When the newest batch of the entries was appended, in Unix ms; 0: unknown."""
+    for _, value in store.scan("log", rows.ENTRY, rows.after(rows.ENTRY), reverse=True):
+        return max((time_of(batches) for _, batches in _GROUPS.decode(value).groups), default=0)
+    return 0
 
 
 def newest_first(store: Rows) -> Iterator[tuple[bytes, GatheringEntry]]:

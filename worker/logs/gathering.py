@@ -59,6 +59,7 @@ def put_runs(changes: RowBatch, segment: int, snapshot: RecentSnapshot, grouped:
         snapshot.data,
         snapshot.table,
         snapshot.numbers,
+        snapshot.times,
         grouped.order,
         grouped.starts,
         segment,

@@ -14,14 +14,15 @@ from numba import types
 from shared.kernels import kernel
 from shared.log_blocks import KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, Hashes, Ints, IntsOut, Octets, Table
 from shared.xxh64 import Bytes, copy_bytes
+from worker.logs.runs import TIME_SPAN_MS_MAX, TIMED
 
 RUN = ord("r")
 SEGMENT_BYTES = 4
 SEQUENCE_BYTES = 8
 ROW_KEY_BYTES = 1 + SEGMENT_BYTES + 2 + SEQUENCE_BYTES
 """Of a run's row key, beside the escaped log key."""
-RUN_HEAD_BYTES = 4
-RUN_RECORD_BYTES = 12
+RUN_HEAD_BYTES = 12
+RUN_RECORD_BYTES = 16
 
 _OWNER_BITS = np.uint64(20)  # the lowest bits of all hashes on a shard say little: they chose the shard
 
@@ -123,7 +124,7 @@ def _put_row_key(data: np.ndarray, key: int, length: int, segment: int, number: 
 
 @kernel(
     types.int64(
-        Bytes, Table, Hashes, Ints, Ints, types.int64, types.int64, types.int64, Octets, IntsOut, Octets, IntsOut
+        Bytes, Table, Hashes, Ints, Ints, Ints, types.int64, types.int64, types.int64, Octets, IntsOut, Octets, IntsOut
     ),
     first=True,
 )
@@ -131,6 +132,7 @@ def pack_runs(
     data: np.ndarray,
     table: np.ndarray,
     numbers: np.ndarray,
+    times: np.ndarray,
     order: np.ndarray,
     starts: np.ndarray,
     segment: int,
@@ -144,26 +146,33 @@ def pack_runs(
     """Write what `by_key` ordered as rows of the store, their keys to `keys` and the runs (worker.logs.runs) to `runs`,
     one after another, and where each ends; returns how many. `starts` is cut to the number of keys, and one.
 
-    A run ends with the record that makes it `records_max` long or takes its values to `bytes_max`.
+    A run ends with the record that makes it `records_max` long or takes its values to `bytes_max`, and before one whose
+    time (`times` int64[n], Unix ms) is less than that of the run's first or too far above it.
     """
     count, key_at, run_at = 0, 0, 0
     for code in range(len(starts) - 1):
         first = starts[code]
         while first < starts[code + 1]:
             last, size = first, 0
+            base = times[order[first]]
             while last < starts[code + 1] and last - first < records_max and size < bytes_max:
+                if times[order[last]] < base or times[order[last]] - base > TIME_SPAN_MS_MAX:
+                    break
                 size += table[order[last], VALUE_LENGTH]
                 last += 1
             row = order[first]
             key_at = _put_row_key(data, table[row, KEY], table[row, KEY_LENGTH], segment, numbers[row], keys, key_at)
-            run_at = _put_low_first(runs, run_at, np.uint64(last - first), RUN_HEAD_BYTES)
+            run_at = _put_low_first(runs, run_at, np.uint64(last - first | TIMED), 4)
+            run_at = _put_low_first(runs, run_at, np.uint64(base), 8)
             lengths = run_at + (last - first) * SEQUENCE_BYTES
+            delays = lengths + (last - first) * 4
             values = run_at + (last - first) * RUN_RECORD_BYTES
             for i in range(first, last):
                 row = order[i]
                 length = table[row, VALUE_LENGTH]
                 run_at = _put_low_first(runs, run_at, numbers[row], SEQUENCE_BYTES)
                 lengths = _put_low_first(runs, lengths, np.uint64(length), 4)
+                delays = _put_low_first(runs, delays, np.uint64(times[row] - base), 4)
                 copy_bytes(runs, values, data, table[row, VALUE], length)
                 values += length
             run_at = values

@@ -22,14 +22,14 @@ import msgspec
 
 from shared.errors import Unavailable
 from shared.measurements import Latencies
-from shared.messages.log import SEQUENCE_MAX, HeldGroup, HeldSegment, Span
+from shared.messages.log import SEQUENCE_MAX, Batch, HeldGroup, HeldSegment, Span
 from worker.damage import DamageReport
 from worker.logs import entries, removal, rows
 from worker.logs.gathering import answer_rows, put, remembered
 from worker.logs.keeper import Keeper
 from worker.logs.memory import Memory
 from worker.logs.messages import Message, Revocation, read
-from worker.logs.recent import RecentSnapshot
+from worker.logs.recent import RecentSnapshot, time_of
 from worker.logs.starts import KeyStarts
 from worker.storage.faces import JournalStream, RowBatch, Rows
 
@@ -48,19 +48,22 @@ memory."""
 REVOKED_MAX = 65_536
 """Revoked groups that are remembered. A message that arrives after this many later ones is past its deadline anyway."""
 
-_TOTALS = msgspec.msgpack.Decoder(tuple[int, int, int])
+_TOTALS = msgspec.msgpack.Decoder(tuple[int, ...])
 
 
 @dataclass(slots=True)
 class Totals:
-    """Totals of one segment on this shard. `bytes`: of keys and values. `start`: the lowest group in the segment."""
+    """Totals of one segment on this shard. `bytes`: of keys and values. `start`: the lowest group in the segment.
+    `time_ms`: when the first known group was appended; 0: unknown, as in data formats up to 3."""
 
     records: int
     bytes: int
     start: int
+    time_ms: int = 0
 
-    def plus(self, records: int, size: int, start: int) -> Totals:
-        return Totals(self.records + records, self.bytes + size, min(self.start, start))
+    def plus(self, records: int, size: int, start: int, time_ms: int = 0) -> Totals:
+        times = [time for time in (self.time_ms, time_ms) if time]
+        return Totals(self.records + records, self.bytes + size, min(self.start, start), min(times, default=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class LogPart:
         self._stored: dict[int, Totals] = {}  # totals of the records that have been gathered
         self._records_due = GATHER_RECORDS
         self._epoch = self._closed = self._life = 0
+        self._newest_ms = self._floor_ms = self._floor_life = 0
         self._next_position = 0
         self._unflushed = 0  # bytes gathered since the store wrote them out
         self._revoked: OrderedDict[int, None] = OrderedDict()
@@ -111,6 +115,7 @@ class LogPart:
         self._dropped = int.from_bytes(self.store.get("log", rows.DROPPED) or b"", "big")
         self._closed = self._gathered
         self.starts.load(self.store, self._gathered)
+        self._newest_ms = entries.newest_time_ms(self.store)
         for position, payload in self.wal.records():
             self._replay(position, read(payload))
         self.store.sync()
@@ -145,11 +150,17 @@ class LogPart:
 
     def stage(self, message: Message, life: int = SEQUENCE_MAX) -> str:
         """Stage the message for `take_in`. Returns "", or why the group is refused: it has been revoked, decided
-        without this shard, or sent by an earlier life of the coordinator. Raises Internal when the frame is not
-        valid."""
+        without this shard, sent by an earlier life of the coordinator, or has a time before the newest one of
+        such an earlier life. Raises Internal when the frame is not valid."""
         given_up = message.group < max(self._epoch, self._closed) or message.group in self._revoked
         if given_up or message.segment < self._dropped or life < self._life:
             return f"records from sequence number {message.group} arrived after they had been given up"
+        if life > self._floor_life:
+            self._floor_life, self._floor_ms = life, self._newest_ms
+        time_ms = time_of(message.batches)
+        if 0 < time_ms < self._floor_ms:
+            # The clock went back while no coordinator ran, and this one has not had this shard's report yet.
+            return f"the newest records are of {self._floor_ms} ms and these of {time_ms} ms; the clock was set back"
         self._memory.stage(message)
         return ""
 
@@ -157,8 +168,9 @@ class LogPart:
         """Add the message that was staged last to memory. It is in the write-ahead log at `position`."""
         records, size = self._memory.add(message, position)
         old = self._totals.get(message.segment, Totals(0, 0, message.group))
-        self._totals[message.segment] = old.plus(records, size, message.group)
+        self._totals[message.segment] = old.plus(records, size, message.group, time_of(message.batches))
         self._closed = max(self._closed, message.closed)
+        self._newest_ms = max(self._newest_ms, time_of(message.batches))
         self._next_position = position + 1
 
     # In the background
@@ -193,10 +205,11 @@ class LogPart:
             stored, gone = dict(self._stored), {}
             for segment, recent in left.segments.items():
                 if recent.groups:
-                    records, size, first = recent.totals()
-                    all_records, all_size, _ = gathering.segments[segment].totals()
+                    records, size, first, first_ms = recent.totals()
+                    all_records, all_size, *_ = gathering.segments[segment].totals()
                     gone[segment] = all_records - records, all_size - size
-                    stored[segment] = stored.get(segment, Totals(0, 0, first)).plus(records, size, first)
+                    totals = stored.get(segment, Totals(0, 0, first))
+                    stored[segment] = totals.plus(records, size, first, first_ms)
                     _put_totals(changes, segment, stored[segment])
             changes.put("log", rows.GATHERED, rows.sequence_bytes(self._upto))
             self._unflushed += gathering.bytes
@@ -263,6 +276,12 @@ class LogPart:
                 if len(recent):
                     segments.setdefault(segment, []).append(recent.snapshot())
         return LogView(self._gathered, segments, self.starts.all, self.starts.fresh)
+
+    def recent_batches(self, segment: int) -> list[tuple[Batch, ...]]:
+        """The batches of each group of the segment that is in memory, in the order of their arrival."""
+        with self.lock:
+            segments = [memory.segments.get(segment) for memory in (self._gathering, self._memory)]
+            return [held.batches for recent in segments if recent is not None for held in recent.groups]
 
     def producer_answers(self, producer: str) -> list[tuple[int, int, int]]:
         """(producer_seq, start, count) of the batches whose answers are remembered, ascending by start. Not all of
@@ -381,6 +400,11 @@ class LogPart:
 
     # After a crash
 
+    @property
+    def newest_ms(self) -> int:
+        """When the newest group was appended that was ever here since it was opened, in Unix ms; 0: unknown."""
+        return self._newest_ms
+
     def recover(self, epoch: int, settled: int, first_segment: int, life: int = 0) -> tuple[int, int, list[HeldGroup]]:
         """Refuse groups below `epoch`, and messages of an earlier life, from now on. Returns (a number that is above
         every sequence number seen here and not below any refused number, the highest settled mark, the groups at or
@@ -405,9 +429,12 @@ class LogPart:
 
     def segments(self) -> list[HeldSegment]:
         with self.lock:
-            return [HeldSegment(number, t.records, t.bytes, t.start) for number, t in sorted(self._totals.items())]
+            return [
+                HeldSegment(number, t.records, t.bytes, t.start, t.time_ms)
+                for number, t in sorted(self._totals.items())
+            ]
 
 
 def _put_totals(changes: RowBatch, segment: int, totals: Totals) -> None:
-    value = msgspec.msgpack.encode((totals.records, totals.bytes, totals.start))
+    value = msgspec.msgpack.encode((totals.records, totals.bytes, totals.start, totals.time_ms))
     changes.put("log", rows.totals(segment), value)

@@ -185,11 +185,12 @@ def _of_entry(
             (number, entry.keys[code], values.get(segment, entry.keys[code], number))
             for number, code in zip(numbers, codes, strict=True)
         ]
-        present = [(number, key, value) for number, key, value in entries if value is not None]
+        present = [(number, key, *record) for number, key, record in entries if record is not None]
         if len(present) < len(entries):
-            _note_lost(part, row, [number for number, _, value in entries if value is None])
-        sequences = np.array([number for number, _, _ in present], np.uint64)
-        records = Records.of(sequences, [value for _, _, value in present], [key for _, key, _ in present])
+            _note_lost(part, row, [number for number, _, record in entries if record is None])
+        sequences = np.array([number for number, _, _, _ in present], np.uint64)
+        times = np.array([time_ms for _, _, _, time_ms in present], np.int64)
+        records = Records.of(sequences, [row[2] for row in present], [row[1] for row in present], times)
         yield records, numbers[-1] + 1, len(piece)
     # Records without the prefix count too: otherwise a rare prefix would make a page read the whole log.
     yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
@@ -221,14 +222,15 @@ def _chosen(entry: GatheringEntry, view: LogView, span: Range, prefix: bytes) ->
 
 
 class _Values:
-    """Looks up values of single records in the store, in ascending order; remembers the last run of each key."""
+    """Looks up values and times of single records in the store, in ascending order; remembers the last run of each
+    key."""
 
     def __init__(self, part: LogPart, end: int) -> None:
         self._part = part
         self._end = end
         self._places: dict[tuple[int, bytes], tuple[RecordRun, Runs]] = {}
 
-    def get(self, segment: int, key: bytes, number: int) -> bytes | None:
+    def get(self, segment: int, key: bytes, number: int) -> tuple[bytes, int] | None:
         place = self._places.get((segment, key))
         if place is None:
             runs = _stored_runs(self._part, segment, key, number, self._end)
@@ -244,7 +246,7 @@ class _Values:
             run = further
         self._places[segment, key] = (run, following)
         at = run.find(number)
-        return None if at is None else run.value(at)
+        return None if at is None else (run.value(at), int(run.times[at]))
 
 
 def keys(part: LogPart, span: Range, prefix: bytes, after: bytes | None, limit: int, check: Check) -> list[bytes]:

@@ -25,7 +25,7 @@ from worker.logs.runs import RecordRun
 FIRST_WORDS = 1 << 10
 FIRST_ROWS = 1 << 7
 """Initial capacity of a segment; it doubles when it is full."""
-ROW_BYTES = 48
+ROW_BYTES = 56
 """Memory of a record beside its block."""
 
 
@@ -43,13 +43,14 @@ class Grouped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecentSnapshot:
-    """Records at one moment: a table over `data` (shared.log_blocks), their numbers and the hashes of their keys.
-    `ascending`: whether the numbers ascend."""
+    """Records at one moment: a table over `data` (shared.log_blocks), their numbers, the hashes of their keys and when
+    they were appended. `ascending`: whether the numbers ascend."""
 
     data: NDArray[np.uint8]
     table: NDArray[np.int64]
     numbers: NDArray[np.uint64]
     hashes: NDArray[np.uint64]
+    times: NDArray[np.int64]
     ascending: bool
 
     def __len__(self) -> int:
@@ -98,14 +99,14 @@ class RecentSnapshot:
     def run(self, rows: NDArray[np.int64]) -> RecordRun:
         """These rows, all of one key, as a run."""
         values = log_blocks.taken(self.data, self.table, VALUE, rows)
-        return RecordRun(self.numbers[rows], np.cumsum(self.table[rows, VALUE_LENGTH]), values.data)
+        return RecordRun(self.numbers[rows], np.cumsum(self.table[rows, VALUE_LENGTH]), values.data, self.times[rows])
 
     def records(self, rows: NDArray[np.int64]) -> Records:
         lengths = self.table[rows].astype(np.uint32)
         values = log_blocks.taken(self.data, self.table, VALUE, rows).data
         keys = log_blocks.taken(self.data, self.table, KEY, rows).data
         value_lengths, key_lengths = lengths[:, VALUE_LENGTH].copy(), lengths[:, KEY_LENGTH].copy()
-        return Records(self.numbers[rows], value_lengths, values, key_lengths, keys)
+        return Records(self.numbers[rows], value_lengths, values, key_lengths, keys, self.times[rows])
 
     def with_prefix(self, rows: NDArray[np.int64], prefix: bytes) -> NDArray[np.int64]:
         if not prefix or not len(rows):
@@ -146,6 +147,7 @@ class Recent:
         self._take(np.empty(words, np.uint64))
         self._table = np.empty((rows, log_blocks.COLUMNS), np.int64)
         self._numbers, self._hashes = np.empty(rows, np.uint64), np.empty(rows, np.uint64)
+        self._times = np.empty(rows, np.int64)
 
     def _take(self, words: NDArray[np.uint64]) -> None:
         self._words, self._halves, self._data = words, words.view(np.uint32), words.view(np.uint8)
@@ -181,9 +183,11 @@ class Recent:
         if last > len(self._table):
             self._table = _grown(self._table, first, last)
             self._numbers, self._hashes = (_grown(array, first, last) for array in (self._numbers, self._hashes))
+            self._times = _grown(self._times, first, last)
         starts = np.array([batch.start for batch in held.batches], np.uint64)
-        arrays = self._table, self._numbers, self._hashes
-        if not log_blocks.index(self._words, self._halves, begin, end, starts, *arrays, first):
+        batch_times = np.array([batch.time_ms for batch in held.batches], np.int64)
+        arrays = self._table, self._numbers, self._hashes, self._times
+        if not log_blocks.index(self._words, self._halves, begin, end, starts, batch_times, *arrays, first):
             self._ascending = False  # a message has overtaken another
         self._count, self._used = last, end
         self.groups.append(held)
@@ -191,13 +195,14 @@ class Recent:
 
     def snapshot(self) -> RecentSnapshot:
         count = self._count
-        return RecentSnapshot(
-            self._data, self._table[:count], self._numbers[:count], self._hashes[:count], self._ascending
-        )
+        columns = self._table[:count], self._numbers[:count], self._hashes[:count], self._times[:count]
+        return RecentSnapshot(self._data, *columns, self._ascending)
 
-    def totals(self) -> tuple[int, int, int]:
-        """(records, bytes of their keys and values, the lowest group)."""
-        return self._count, _octets(self._table[: self._count]), min(held.group for held in self.groups)
+    def totals(self) -> tuple[int, int, int, int]:
+        """(records, bytes of their keys and values, the lowest group, when the first of them was appended)."""
+        first = min(held.group for held in self.groups)
+        times = [batch.time_ms for held in self.groups for batch in held.batches]
+        return self._count, _octets(self._table[: self._count]), first, min(times, default=0)
 
     def remaining(self, starts: Starts) -> Recent:
         """The records that are not below the start of their key; this object itself if all are left."""
@@ -223,6 +228,7 @@ class Recent:
             copy._table[: len(rows), column + 1] = lengths
             at += len(octets)
         copy._numbers[: len(rows)], copy._hashes[: len(rows)] = self._numbers[rows], self._hashes[rows]
+        copy._times[: len(rows)] = self._times[rows]
         copy._count, copy._used, copy._ascending = len(rows), words, self._ascending
         return copy
 
@@ -275,6 +281,11 @@ def outside(numbers: NDArray[np.uint64], spans: Sequence[Span]) -> NDArray[np.bo
     for start, end in spans:
         is_outside &= (numbers < np.uint64(start)) | (numbers >= np.uint64(end))
     return is_outside
+
+
+def time_of(batches: Sequence[Batch]) -> int:
+    """When the last of these batches of one group was appended, in ms; 0 for none."""
+    return max((batch.time_ms for batch in batches), default=0)
 
 
 def within(sequence: int, spans: Sequence[Span]) -> bool:

@@ -1,7 +1,9 @@
 """Runs: many records of one key in one row of the store, as columns.
 
-A row has a count (uint32), the sequence numbers (uint64) and the lengths of the values (uint32), all little-endian, and
-then the values one after the other. Reading a run takes no Python per record.
+A row has a count with the bit `TIMED` (uint32), when the first record was appended (uint64, Unix ms), the sequence
+numbers (uint64), the lengths of the values (uint32), how many ms after the first each record was appended (uint32), all
+little-endian, and then the values one after the other. Rows of data format 3 and earlier lack the bit and both times:
+their records have the time 0, which means unknown. Reading a run takes no Python per record.
 """
 
 from __future__ import annotations
@@ -14,17 +16,23 @@ from numpy.typing import NDArray
 
 from shared.messages.log import Records, Span
 
+TIMED = 1 << 31
+TIME_SPAN_MS_MAX = (1 << 32) - 1
+"""Of the records of one run; a record that was appended later (49 days) begins a new run."""
 _HEAD = 4
+_TIME = 8
 _SEQUENCE = np.dtype("<u8")
 _LENGTH = np.dtype("<u4")
 
 
 class RecordRun(NamedTuple):
-    """Records of one key, usually ascending. `ends`: int64[records], where each value ends in `values`."""
+    """Records of one key, usually ascending. `ends`: int64[records], where each value ends in `values`. `times`:
+    int64[records], when each was appended in Unix ms, or 0 (Batch.time_ms)."""
 
     sequences: NDArray[np.uint64]
     ends: NDArray[np.int64]
     values: bytes | memoryview
+    times: NDArray[np.int64]
 
     def value(self, at: int) -> bytes:
         return bytes(self.values[self.ends[at - 1] if at else 0 : self.ends[at]])
@@ -47,7 +55,8 @@ class RecordRun(NamedTuple):
             return EMPTY
         begin = int(self.ends[low - 1]) if low else 0
         ends = self.ends[low:high] - begin
-        return RecordRun(self.sequences[low:high], ends, self.values[begin : begin + int(ends[-1])])
+        values = self.values[begin : begin + int(ends[-1])]
+        return RecordRun(self.sequences[low:high], ends, values, self.times[low:high])
 
     def without(self, hidden: Sequence[Span]) -> RecordRun:
         is_shown = np.ones(len(self.sequences), np.bool_)
@@ -56,12 +65,12 @@ class RecordRun(NamedTuple):
         if is_shown.all():
             return self
         at = np.flatnonzero(is_shown).tolist()
-        return run_of(self.sequences[is_shown], [self.value(i) for i in at])
+        return run_of(self.sequences[is_shown], [self.value(i) for i in at], self.times[is_shown])
 
     def reversed(self) -> RecordRun:
         """The same records, newest first."""
         at = range(len(self.sequences) - 1, -1, -1)
-        return run_of(self.sequences[::-1], [self.value(i) for i in at])
+        return run_of(self.sequences[::-1], [self.value(i) for i in at], self.times[::-1])
 
     def fitting(self, records: int, size_bytes: int) -> RecordRun:
         """As many records from the beginning as fit into both limits; the first always fits the limit of bytes."""
@@ -69,23 +78,35 @@ class RecordRun(NamedTuple):
         return self.cut(0, high)
 
     def packed(self) -> bytes:
+        """The row. The times ascend within TIME_SPAN_MS_MAX, as the numbers do."""
         lengths = np.diff(self.ends, prepend=0).astype(_LENGTH)
-        head = len(lengths).to_bytes(_HEAD, "little")
-        return b"".join((head, self.sequences.astype(_SEQUENCE, copy=False).tobytes(), lengths.tobytes(), self.values))
+        base = int(self.times[0]) if len(self.times) else 0
+        delays = self.times - base
+        assert not len(delays) or (int(delays.min()) >= 0 and int(delays.max()) <= TIME_SPAN_MS_MAX)
+        columns = self.sequences.astype(_SEQUENCE, copy=False), lengths, delays.astype(_LENGTH)
+        head = (len(lengths) | TIMED).to_bytes(_HEAD, "little") + base.to_bytes(_TIME, "little")
+        return b"".join((head, *(column.tobytes() for column in columns), self.values))
 
 
-def run_of(sequences: NDArray[np.uint64], values: Sequence[bytes]) -> RecordRun:
+def run_of(sequences: NDArray[np.uint64], values: Sequence[bytes], times: NDArray[np.int64] | None = None) -> RecordRun:
+    """A run of these records, by default with unknown times."""
     ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
-    return RecordRun(sequences, ends, b"".join(values))
+    return RecordRun(sequences, ends, b"".join(values), np.zeros(len(sequences), np.int64) if times is None else times)
 
 
 def unpacked(row: bytes) -> RecordRun:
-    count = int.from_bytes(row[:_HEAD], "little")
-    lengths_at = _HEAD + count * _SEQUENCE.itemsize
-    values_at = lengths_at + count * _LENGTH.itemsize
-    sequences = np.frombuffer(row, _SEQUENCE, count, _HEAD)
+    head = int.from_bytes(row[:_HEAD], "little")
+    count, is_timed = head & ~TIMED, bool(head & TIMED)
+    sequences_at = _HEAD + _TIME * is_timed
+    lengths_at = sequences_at + count * _SEQUENCE.itemsize
+    times_at = lengths_at + count * _LENGTH.itemsize
+    sequences = np.frombuffer(row, _SEQUENCE, count, sequences_at)
     ends = np.cumsum(np.frombuffer(row, _LENGTH, count, lengths_at), dtype=np.int64)
-    return RecordRun(sequences, ends, memoryview(row)[values_at:])
+    if not is_timed:
+        return RecordRun(sequences, ends, memoryview(row)[times_at:], np.zeros(count, np.int64))
+    base = int.from_bytes(row[_HEAD:sequences_at], "little")
+    times = np.frombuffer(row, _LENGTH, count, times_at) + np.int64(base)
+    return RecordRun(sequences, ends, memoryview(row)[times_at + count * _LENGTH.itemsize :], times)
 
 
 def counted(row: bytes) -> tuple[int, int, int]:
@@ -102,7 +123,8 @@ def joined(runs: Sequence[RecordRun]) -> Records:
         return Records.of(EMPTY.sequences, ())
     lengths = np.concatenate([np.diff(run.ends, prepend=0) for run in runs]).astype(np.uint32)
     sequences = np.concatenate([run.sequences for run in runs]).astype(np.uint64, copy=False)
-    return Records(sequences, lengths, b"".join(run.values for run in runs), np.zeros(0, np.uint32), b"")
+    times = np.concatenate([run.times for run in runs])
+    return Records(sequences, lengths, b"".join(run.values for run in runs), np.zeros(0, np.uint32), b"", times)
 
 
-EMPTY = RecordRun(np.zeros(0, np.uint64), np.zeros(0, np.int64), b"")
+EMPTY = RecordRun(np.zeros(0, np.uint64), np.zeros(0, np.int64), b"", np.zeros(0, np.int64))

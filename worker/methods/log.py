@@ -8,7 +8,7 @@ from functools import partial
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages import log
 from shared.wire import Reply, Request, pack, unpack
-from worker.logs import cursors, reading, trimming, writing
+from worker.logs import cursors, reading, times, trimming, writing
 from worker.logs.examination import Examination
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
@@ -74,6 +74,7 @@ def recover(shards: Shards, request: Request) -> Reply:
     for number, shard in shards.items():
         above, settled, groups = shard.logs.recover(body.epoch, body.settled, body.first_segment, body.life)
         answer.next[number], answer.settled[number], answer.groups[number] = above, settled, groups
+        answer.times_ms[number] = shard.logs.newest_ms
         answer.segments[number] = shard.logs.segments()
         answer.dropped[number] = shard.logs.dropped
         if shard.logs.damage.texts("log"):
@@ -146,6 +147,13 @@ def trim(shards: Shards, request: Request) -> Reply:
     return Reply(pack(log.TrimReply(records)))
 
 
+def first_at(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.FirstAtBody)
+    check = _checking(request)
+    first = min(times.first_at(shard.logs, body.segment, body.time_ms, check) for shard in shards.values())
+    return Reply(pack(log.FirstAtReply(first)))
+
+
 def cursor_get(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CursorBody)
     (shard,) = shards.values()
@@ -194,6 +202,7 @@ METHODS: dict[str, Method] = {
     "log.keys": Method(keys, "query"),
     "log.count": Method(count, "query"),
     "log.trim": Method(trim, "write"),
+    "log.first_at": Method(first_at, "query"),
     "log.cursor_get": Method(cursor_get, "read"),
     "log.cursor_put": Method(cursor_put, "write"),
     "log.cursor_delete": Method(cursor_delete, "write"),

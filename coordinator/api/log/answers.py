@@ -22,10 +22,13 @@ from shared.protobuf_fields import delimited_head
 _PAGES_FIELD = log_pb2.ScanResponse.PAGES_FIELD_NUMBER
 
 
-class _Record(msgspec.Struct):
+class _Record(msgspec.Struct, omit_defaults=True):
+    """`timeMs` is left out if it is unknown."""
+
     sequence: int
     key: bytes
     value: bytes
+    timeMs: int = 0
 
 
 class _ReadableRecord(msgspec.Struct, omit_defaults=True):
@@ -37,6 +40,7 @@ class _ReadableRecord(msgspec.Struct, omit_defaults=True):
     value: bytes | None = None
     text: str | None = None
     json: msgspec.Raw | None = None
+    timeMs: int = 0
 
 
 class Encoding(StrEnum):
@@ -80,8 +84,8 @@ def _text(octets: bytes) -> str | None:
 def _record(row: Row, encoding: Encoding) -> _Record | _ReadableRecord:
     if encoding == Encoding.BASE64:
         return _Record(*row)
-    sequence, key, value = row
-    record = _ReadableRecord(sequence, keyText=_text(key), text=_text(value))
+    sequence, key, value, time_ms = row
+    record = _ReadableRecord(sequence, keyText=_text(key), text=_text(value), timeMs=time_ms)
     if record.keyText is None:
         record.key = key
     if record.text is None:
@@ -147,6 +151,7 @@ def protobuf_page(records: Records) -> list[bytes | bytearray | memoryview]:
         (3, records.values),
         (4, records.key_lengths.astype("<u4", copy=False).data.cast("B")),
         (5, records.keys),
+        (6, records.times.astype("<i8", copy=False).data.cast("B")),
     ]
     pieces: list[bytes | bytearray | memoryview] = []
     size = 0

@@ -7,8 +7,8 @@ from typing import Any
 from aiohttp import web
 
 from coordinator.api.listed import listed
-from coordinator.api.log import answers, log_parameters
-from coordinator.api.log.log_parameters import SEARCH, SELECTION, SEQUENCES
+from coordinator.api.log import answers, log_parameters, times
+from coordinator.api.log.log_parameters import SEARCH, SELECTION, SEQUENCES, TIMES
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT
 from coordinator.log.reads import KeySelection, Warnings
@@ -50,32 +50,32 @@ async def keys(request: web.Request) -> web.Response:
     last = log_parameters.whole(query, ("end_segment", "endSegment"), SEGMENT_MAX, 0, SEGMENT_MAX)
     limit = log_parameters.whole(query, ("limit",), KEYS_DEFAULT, 1, KEYS_MAX)
     encoding = answers.encoding(query)
+    times_ms = log_parameters.times_ms(query)
 
     async def served(running: RunningQuery) -> web.Response:
         running.enter("running")
         warnings = Warnings()
-        page, more = await request.app[CONTEXT].log.reader.keys(prefix, after, (first, last), limit, warnings)
+        reader = request.app[CONTEXT].log.reader
+        numbers = await times.between(reader, KeySelection(None), (0, SEQUENCE_MAX), times_ms, warnings)
+        page, more = await reader.keys(prefix, after, (first, last), limit, warnings, numbers)
         rows = [answers.key_json(key, encoding) for key in page]
         return json_answer(_warned({"status": "success", "keys": rows, "more": more}, warnings))
 
     return await listed(request, "log.keys", request.query_string, served)
 
 
-@known_parameters(*SELECTION, *SEQUENCES, *SEARCH)
+@known_parameters(*SELECTION, *SEQUENCES, *TIMES, *SEARCH)
 async def count(request: web.Request) -> web.Response:
     """The exact number of records of a key, of all keys with a prefix, or (without either) of the whole log."""
-    start, end = log_parameters.sequences(request.query)
-    named = any(name in request.query for name in SELECTION)
-    selection = (
-        log_parameters.selection(request.query)
-        if named
-        else KeySelection(None, search=log_parameters.search(request.query))
-    )
+    numbers, times_ms = log_parameters.sequences(request.query), log_parameters.times_ms(request.query)
+    selection = log_parameters.selection_or_all(request.query)
 
     async def served(running: RunningQuery) -> web.Response:
         running.enter("running")
         warnings = Warnings()
-        records = await request.app[CONTEXT].log.reader.count(selection, start, end, warnings)
+        reader = request.app[CONTEXT].log.reader
+        start, end = await times.between(reader, selection, numbers, times_ms, warnings)
+        records = await reader.count(selection, start, end, warnings)
         return json_answer(_warned({"status": "success", "count": records}, warnings))
 
     return await listed(request, "log.count", request.query_string, served)

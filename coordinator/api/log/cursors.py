@@ -10,11 +10,13 @@ import msgspec
 from aiohttp import web
 
 from coordinator.api.log import answers, log_parameters
+from coordinator.api.parameters import timestamp_ms
 from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
 from coordinator.calls import WorkerReply
 from coordinator.context import CONTEXT
 from coordinator.large_bodies import SLICED_BYTES_MIN, LargeObject
+from coordinator.log.reads import KeySelection, Warnings
 from coordinator.responses import json_answer
 from shared.errors import BadData
 from shared.hashing import shard_of
@@ -24,14 +26,18 @@ from shared.wire import pack, unpack
 NAME_BYTES_MAX = 256
 MOVES_MAX = 10_000
 BODY_BYTES_MAX = 8 << 20
+TIMES_MAX = 100
+"""Distinct times in one request: each is looked up on every shard."""
 
 _Sequence = Annotated[int, msgspec.Meta(ge=0, le=SEQUENCE_MAX >> 1)]
 
 
 class _Position(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `key`, or of `keyText` as plain text. `expected` absent: whatever it is now; null: not set yet."""
+    """Of `key`, or of `keyText` as plain text. `time` in the place of `sequence`: RFC 3339 text or Unix seconds; the
+    position is that of the first record from then on. `expected` absent: whatever it is now; null: not set yet."""
 
-    sequence: _Sequence
+    sequence: _Sequence | msgspec.UnsetType = msgspec.UNSET
+    time: str | int | float | msgspec.UnsetType = msgspec.UNSET
     key: bytes | msgspec.UnsetType = msgspec.UNSET
     keyText: str | msgspec.UnsetType = msgspec.UNSET
     expected: _Sequence | msgspec.UnsetType | None = msgspec.UNSET
@@ -64,11 +70,25 @@ async def put(request: web.Request) -> web.Response:
     """Set positions, all or none: 409 when one is not as `expected`. Answered when they are on the disk."""
     body = await read_body(request, BODY_BYTES_MAX)
     if len(body) < SLICED_BYTES_MIN:
-        moves = _moves(_positions(body))
+        moves, times_ms = _moves(_positions(body))
     else:
-        moves = await request.app[CONTEXT].decodings.run(len(body), lambda: _moves(_sliced_positions(body)))
+        decodings = request.app[CONTEXT].decodings
+        moves, times_ms = await decodings.run(len(body), lambda: _moves(_sliced_positions(body)))
+    answer: dict[str, Any] = {"status": "success", "positionsSet": len(moves)}
+    if times_ms:
+        answer |= await _resolve(request, moves, times_ms)
     await _ask(request, "log.cursor_put", CursorBody(_name(request), moves))
-    return json_answer({"status": "success", "positionsSet": len(moves)})
+    return json_answer(answer)
+
+
+async def _resolve(request: web.Request, moves: list[CursorMove], times_ms: dict[int, int]) -> dict[str, Any]:
+    """Fill in the sequence numbers of the moves that are given by time. Returns what the answer says of them."""
+    reader, warnings = request.app[CONTEXT].log.reader, Warnings()
+    found = {time_ms: await reader.sequence_at(time_ms, KeySelection(None), warnings) for time_ms in times_ms.values()}
+    for i, time_ms in times_ms.items():
+        moves[i].sequence = found[time_ms]
+    rows = [{"key": base64.b64encode(moves[i].key).decode(), "sequence": moves[i].sequence} for i in times_ms]
+    return {"positions": rows, **({"warnings": warnings.texts()} if len(warnings) else {})}
 
 
 def _positions(body: bytes) -> list[_Position]:
@@ -100,18 +120,28 @@ def _check_count(count: int) -> None:
         raise BadData(f"`positions` holds {count} entries; it must hold 1 to {MOVES_MAX}")
 
 
-def _moves(positions: list[_Position]) -> list[CursorMove]:
-    """What the worker is asked to do. Raises BadData."""
+def _moves(positions: list[_Position]) -> tuple[list[CursorMove], dict[int, int]]:
+    """(what the worker is asked to do; position in it → Unix ms, of those whose sequence number has to be looked up).
+    Raises BadData."""
     _check_count(len(positions))
     moves = []
+    times_ms: dict[int, int] = {}
     for i, position in enumerate(positions):
         key = _key(position, i)
         if len(key) > KEY_BYTES_MAX:
             raise BadData(f"`positions[{i}].key` has {len(key)} bytes; it may have at most {KEY_BYTES_MAX}")
         expected = position.expected
         expected_sequence = None if expected is msgspec.UNSET else -1 if expected is None else expected
-        moves.append(CursorMove(key, position.sequence, expected_sequence))  # type: ignore[arg-type]
-    return moves
+        sequence = position.sequence
+        if (sequence is msgspec.UNSET) == (position.time is msgspec.UNSET):
+            raise BadData(f"`positions[{i}]` must have either `sequence` or `time`")
+        if position.time is not msgspec.UNSET:
+            times_ms[i] = timestamp_ms(str(position.time), f"positions[{i}].time")
+            sequence = 0
+        moves.append(CursorMove(key, sequence, expected_sequence))  # type: ignore[arg-type]
+    if len(set(times_ms.values())) > TIMES_MAX:
+        raise BadData(f"`positions` has {len(set(times_ms.values()))} distinct times; it may have at most {TIMES_MAX}")
+    return moves, times_ms
 
 
 def _key(position: _Position, i: int) -> bytes:

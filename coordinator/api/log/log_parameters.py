@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 
+from coordinator.api.parameters import timestamp_ms
 from coordinator.log.reads import KeySelection
 from shared.errors import BadData
 from shared.log_search.filter import compiled
@@ -13,6 +14,7 @@ from shared.messages.log import KEY_BYTES_MAX, SEQUENCE_MAX, Search
 
 SELECTION = ("key", "key_base64", "prefix", "prefix_base64")
 SEQUENCES = ("start_seq", "startSeq", "end_seq", "endSeq")
+TIMES = ("start_time", "startTime", "end_time", "endTime")
 SEARCH = ("grep", "grep_not", "where")
 
 
@@ -42,6 +44,26 @@ def sequences(query: Mapping[str, str]) -> tuple[int, int]:
     return start, whole(query, ("end_seq", "endSeq"), SEQUENCE_MAX, 0, SEQUENCE_MAX)
 
 
+def times_ms(query: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """(start, inclusive; end, exclusive) of `start_time` and `end_time` in Unix ms; None for one that is not given."""
+    return _time_ms(query, ("start_time", "startTime")), _time_ms(query, ("end_time", "endTime"))
+
+
+def required(query: Mapping[str, str], name: str) -> str:
+    """Raises BadData when the parameter is missing or empty."""
+    if not (text := query.get(name, "")):
+        raise BadData(f"parameter {name!r} is missing")
+    return text
+
+
+def _time_ms(query: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        text = query.get(name)
+        if text is not None:
+            return timestamp_ms(text, name)
+    return None
+
+
 def octets(query: Mapping[str, str], name: str) -> bytes | None:
     """Bytes given as text (`name`) or as base64 (`name_base64`), which excludes the other; None without either."""
     text, encoded = query.get(name), query.get(f"{name}_base64")
@@ -65,6 +87,12 @@ def from_base64(text: str, where: str) -> bytes:
         return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
         raise BadData(f"{where} is {text!r}, which is not base64: {error}") from error
+
+
+def selection_or_all(query: Mapping[str, str]) -> KeySelection:
+    """As `selection`; the whole log if neither key nor prefix is given."""
+    named = any(name in query for name in SELECTION)
+    return selection(query) if named else KeySelection(None, search=search(query))
 
 
 def selection(query: Mapping[str, str]) -> KeySelection:

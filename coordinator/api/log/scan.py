@@ -14,8 +14,8 @@ from aiohttp import web
 
 from coordinator.api import parameters
 from coordinator.api.listed import listed
-from coordinator.api.log import answers, log_parameters
-from coordinator.api.log.log_parameters import SEARCH, SELECTION, SEQUENCES
+from coordinator.api.log import answers, log_parameters, times
+from coordinator.api.log.log_parameters import SEARCH, SELECTION, SEQUENCES, TIMES
 from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT, Context
 from coordinator.log.follow import Follower, Row, rows_of
@@ -37,7 +37,7 @@ KEEP_ALIVE_S = 15.0
 """A comment at this interval keeps proxies from closing a quiet event stream, and reveals that a reader has gone."""
 PART_BYTES = 180 << 10
 """Records are written to a client in parts of about this size. One that does not take a part holds no more than it."""
-RECORD_BYTES = 32
+RECORD_BYTES = 52
 """What a record takes in an answer beside its key and its value, about."""
 EVENTS_AT_ONCE = 1000
 EVENTS_BYTES = 64 << 10
@@ -45,12 +45,12 @@ EVENTS_BYTES = 64 << 10
 RETRY_S = 0.5
 
 
-@known_parameters(*SELECTION, *SEQUENCES, *SEARCH, "limit", "reverse", "follow", "timeout", "encoding")
+@known_parameters(*SELECTION, *SEQUENCES, *TIMES, *SEARCH, "limit", "reverse", "follow", "timeout", "encoding")
 async def scan(request: web.Request) -> web.StreamResponse:
     """Records of `key`, or of all keys with `prefix` merged by sequence number."""
     query = request.query
     selection = log_parameters.selection(query)
-    start, end = log_parameters.sequences(query)
+    numbers, times_ms = log_parameters.sequences(query), log_parameters.times_ms(query)
     reverse = boolean(query, "reverse", False)
     follow = boolean(query, "follow", False)
     encoding = answers.encoding(query)
@@ -59,24 +59,32 @@ async def scan(request: web.Request) -> web.StreamResponse:
     if media_type == EVENTS:
         if reverse:
             raise BadData("parameter 'reverse' is true; an event stream goes forward only")
-        following = partial(_event_stream, request, selection, _resumed(request, start), end, encoding)
+        times.require_past(times_ms)
+        numbers = _resumed(request, numbers[0]), numbers[1]
+        following = partial(_event_stream, request, selection, numbers, times_ms, encoding)
         return await listed(request, FOLLOW, text, following)
     limit = log_parameters.whole(query, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
     timeout_s = parameters.seconds(query, "timeout", FOLLOW_TIMEOUT_S, FOLLOW_TIMEOUT_MAX_S)
     if follow and reverse:
         raise BadData("parameter 'reverse' is true; a read that follows goes forward only")
+    if follow:
+        times.require_past(times_ms)
     if selection.key is None and reverse:
         raise BadData("parameter 'reverse' is true; records of a prefix are merged forward only")
     body = _Protobuf() if media_type == PROTOBUF else _Json(selection, encoding)
 
     async def scanned(running: RunningQuery) -> web.StreamResponse:
+        damage = Warnings()
+        if times_ms != (None, None):
+            running.enter("running")
+        start, end = await times.between(request.app[CONTEXT].log.reader, selection, numbers, times_ms, damage)
         if follow:
             running.enter("following")
             begin = await _wait_for_records(request, selection, start, end, timeout_s)
         else:
             begin = start
         running.enter("running")
-        return await _scan(request, selection, begin, end, limit, reverse, body)
+        return await _scan(request, selection, begin, end, limit, reverse, body, damage)
 
     return await listed(request, FOLLOW if follow else "log.scan", text, scanned)
 
@@ -126,12 +134,12 @@ async def _scan(
     limit: int,
     reverse: bool,
     body: _Json | _Protobuf,
+    damage: Warnings,
 ) -> web.StreamResponse:
     """The first page decides the status. If a shard is lost after it, or the scan's time is over, the answer ends early
     with a warning and the sequence number to continue from; a search with an
     info, after TRIPTYCH_LOG_SEARCH_TIMEOUT."""
     area = request.app[CONTEXT].log
-    damage = Warnings()
     give_up = area.reader.scan_deadline()
     search_s = request.app[CONTEXT].settings.log_search_timeout_ms / 1000
     search_until = time.monotonic() + search_s if selection.search else float("inf")
@@ -276,17 +284,20 @@ def _resumed(request: web.Request, start: int) -> int:
 async def _event_stream(
     request: web.Request,
     selection: KeySelection,
-    start: int,
-    end: int,
+    numbers: tuple[int, int],
+    times_ms: times.TimesMs,
     encoding: answers.Encoding,
     running: RunningQuery,
 ) -> web.StreamResponse:
-    """Records as server-sent events, past and then live, until `end` or the reader goes."""
+    """Records as server-sent events, past and then live, until the end or the reader goes."""
     running.enter("following")
     context = request.app[CONTEXT]
+    damage = Warnings()
+    start, end = await times.between(context.log.reader, selection, numbers, times_ms, damage)
     limit = log_parameters.whole(request.query, ("limit",), LIMIT_MAX, 1, LIMIT_MAX)
     timeout_s = parameters.seconds(request.query, "timeout", float("inf"), float("inf"))
     with _following(request, selection, start) as follower:
+        follower.warnings = damage
         rows = await context.log.followers.read(follower, min(limit, EVENTS_AT_ONCE))
         headers = {"Content-Type": EVENTS, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)

@@ -158,8 +158,8 @@ _QUERY_PATHS = (
     "parse_query",
 )
 _READS = (
-    "log/scan", "log/keys", "log/count", "log/segments", "log/frontier", "log/cursors/c", "vector/vectors/v1",
-    "vector/stats", "vector/collections", "vector/collections/default", "status/buildinfo", "status/memory", "cluster",
+    "log/scan", "log/offsets", "log/keys", "log/count", "log/segments", "log/frontier", "log/cursors/c",
+    "vector/vectors/v1", "vector/stats", "vector/collections", "vector/collections/default", "status/buildinfo", "status/memory", "cluster",
 )  # fmt: skip
 
 

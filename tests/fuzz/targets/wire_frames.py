@@ -92,7 +92,8 @@ def _block(data: bytes) -> None:
     assert records <= 4 * len(words) and size_bytes <= 8 * len(words)
     table = np.zeros((records, log_blocks.COLUMNS), np.int64)
     numbers, hashes = np.zeros(records, np.uint64), np.zeros(records, np.uint64)
-    log_blocks.index(words, halves, 0, len(words), np.zeros(blocks, np.uint64), table, numbers, hashes, 0)
+    starts, batch_times, times = np.zeros(blocks, np.uint64), np.zeros(blocks, np.int64), np.zeros(records, np.int64)
+    log_blocks.index(words, halves, 0, len(words), starts, batch_times, table, numbers, hashes, times, 0)
     ends = table[:, [log_blocks.KEY, log_blocks.VALUE]] + table[:, [log_blocks.KEY_LENGTH, log_blocks.VALUE_LENGTH]]
     assert (ends <= len(words) * 8).all(), "a record reaches past the end"
 
