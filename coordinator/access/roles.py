@@ -55,6 +55,7 @@ HEALTH = ("/-/healthy", "/-/ready")
 
 _READ, _WRITE, _ADMIN = ({area: Need(area, role) for area in Area} for role in (Role.READ, Role.WRITE, Role.ADMIN))
 _LOG, _VECTOR = "/api/v1/log", "/api/v1/vector"
+_LOG_READS = ("scan", "segments", "keys", "offsets", "count", "frontier")
 _QUERIES = ("query", "query_range", "query_exemplars", "format_query", "parse_query", "series", "labels")
 
 NEEDS: dict[tuple[str, str], Need] = {
@@ -78,7 +79,7 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("DELETE", "/api/v1/queries/{id}"): ALL_ADMIN,
     ("GET", "/api/v1/debug/profile"): ALL_ADMIN,
     ("*", "/api/v1/admin/{path}"): ALL_ADMIN,
-    **{("GET", f"{_LOG}/{name}"): _READ[Area.LOG] for name in ("scan", "segments", "keys", "count", "frontier")},
+    **{("GET", f"{_LOG}/{name}"): _READ[Area.LOG] for name in _LOG_READS},
     ("GET", f"{_LOG}/cursors/{{name}}"): _READ[Area.LOG],
     ("PUT", f"{_LOG}/cursors/{{name}}"): _WRITE[Area.LOG],
     ("DELETE", f"{_LOG}/cursors/{{name}}"): _WRITE[Area.LOG],

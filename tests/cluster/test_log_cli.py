@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import uuid
+from datetime import datetime
 
 import pytest
 
@@ -41,7 +42,20 @@ def test_key_and_value_may_be_on_the_line(cluster: Cluster, key: str) -> None:
     rows = [line.split(b"\t") for line in run(cluster, "scan", "--prefix", key).stdout.splitlines()]
     assert [value for _, _, value in rows] == [b"one", b"two", b"three"]
     found = json.loads(run(cluster, "scan", "--prefix", key, "--limit", "1", "--json").stdout)
-    assert found.keys() == {"sequence", "key", "value"}
+    assert found.keys() == {"sequence", "key", "value", "timeMs"}
+
+
+def test_records_are_printed_with_their_times_and_chosen_by_them(cluster: Cluster, key: str) -> None:
+    for value in (b"one\n", b"two\n"):
+        assert run(cluster, "append", "--key", key, stdin=value).returncode == 0
+    rows = [line.split(b"\t") for line in run(cluster, "scan", "--key", key, "--times").stdout.splitlines()]
+    assert [(row[2], row[3]) for row in rows] == [(key.encode(), b"one"), (key.encode(), b"two")]
+    second = rows[1][1].decode()
+    assert datetime.fromisoformat(second).timestamp() == pytest.approx(time.time(), abs=30)
+    assert run(cluster, "scan", "--key", key, "--values", "--since", second).stdout == b"two\n"
+    assert run(cluster, "scan", "--key", key, "--values", "--until", second).stdout == b"one\n"
+    tailed = run(cluster, "tail", "--key", key, "--values", "--times", "--since", second, "--limit", "1")
+    assert tailed.stdout == f"{second}\ttwo\n".encode()
 
 
 def test_tail_prints_what_is_appended(cluster: Cluster, key: str) -> None:

@@ -159,7 +159,8 @@ _QUERY_PATHS = (
 )
 _READS = (
     "log/scan", "log/offsets", "log/keys", "log/count", "log/segments", "log/frontier", "log/cursors/c",
-    "vector/vectors/v1", "vector/stats", "vector/collections", "vector/collections/default", "status/buildinfo", "status/memory", "cluster",
+    "vector/vectors/v1", "vector/stats",
+    "vector/collections", "vector/collections/default", "status/buildinfo", "status/memory", "cluster",
 )  # fmt: skip
 
 
