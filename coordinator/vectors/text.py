@@ -28,6 +28,9 @@ TAG_CHARS_MAX = 64
 HIGHLIGHT_CHARS_MAX = 4 << 20
 """Of all highlights of an answer together, if every other character is a word of its own."""
 
+ERROR_CHARS_MAX = 300
+"""Of an error that may repeat a name of the request."""
+
 T = TypeVar("T")
 
 
@@ -117,7 +120,7 @@ def converted(content: dict[str, Any], kind: type[T], label: str) -> T:
         return msgspec.convert({_camel(name): value for name, value in content.items()}, kind)
     except msgspec.ValidationError as error:
         text = str(error).replace("`", "'").replace(" - at '$.", f" - at '{label}.")
-        raise BadData(f"{label} is not right: {text}") from error
+        raise BadData(f"{label} is not right: {text[:ERROR_CHARS_MAX]}") from error
 
 
 def _camel(name: str) -> str:

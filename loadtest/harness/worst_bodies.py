@@ -205,6 +205,9 @@ WORST: dict[str, tuple[str, str, Make]] = {
     "search, empty vectors": (SEARCH, PROTOBUF, repeated(b"\x32\x00")),
     "search, filter, protobuf": (SEARCH, PROTOBUF, within(4, 3)(repeated(b"\x12\x02\x10\x00"))),
     "search, wide filter, protobuf": (SEARCH, PROTOBUF, within(4, 8)(repeated(b"\x0a\x00"))),
+    "search, text fields": (SEARCH, JSON, repeated(b'"":1', b'{"text":{"query":"a","fields":{', b"}}}", b",")),
+    "search, highlight": (SEARCH, JSON, repeated(b'"a_":1', b'{"text":{"query":"a","highlight":{', b"}}}", b",")),
+    "search, text fields, protobuf": (SEARCH, PROTOBUF, within(10)(repeated(b"\x1a\x00"))),
     "collection, text fields": (COLLECTION, JSON, listed(b'""', "textFields", '],"dimension":2}')),
     # Metrics
     "write, zeros": (WRITE, REMOTE_WRITE, compressed(bytes)),

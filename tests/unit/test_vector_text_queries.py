@@ -121,7 +121,7 @@ def test_with_and_every_word_must_be_there(index: TextIndex) -> None:
 
 
 def test_plain_words_score_as_tantivy_scores_their_terms(index: TextIndex) -> None:
-    searcher = index._searcher()
+    searcher, _ = index._searcher()
     terms = [tantivy.Query.term_query(index._index.schema, "text0", word) for word in ("quick", "fox")]
     wanted = tantivy.Query.boolean_query([(tantivy.Occur.Should, term) for term in terms])
     scores = [score for score, _ in searcher.search(wanted, 10).hits]

@@ -39,8 +39,8 @@ class TextIndex:
             self._index.register_tokenizer(field, self.analyzers[name].words_analyzer)
         self._writer = self._index.writer(heap_size=WRITER_BYTES, num_threads=1)
         self._lock = Lock()
-        self._changes = 0
-        self._documents: int | None = None  # see `_count_documents`
+        self._changes = self._commits = 0
+        self._counted = (-1, 0)  # a number of commits, and the documents counted after them
 
     def put(self, vector_id: bytes, packed: bytes) -> None:
         """Index the text attributes of a vector, in place of its earlier ones. `packed`: a msgpack map of all its
@@ -70,22 +70,24 @@ class TextIndex:
     def _commit(self) -> None:
         self._writer.commit()
         self._index.reload()
-        self._changes, self._documents = 0, None
+        self._changes = 0
+        self._commits += 1
 
-    def _searcher(self) -> tantivy.Searcher:
+    def _searcher(self) -> tuple[tantivy.Searcher, int]:
+        """(a searcher that sees every change, the number of commits that it sees)."""
         with self._lock:
             if self._changes:
                 self._commit()
-            return self._index.searcher()
+            return self._index.searcher(), self._commits
 
     def search(self, query: TextQuery, limit: int) -> list[tuple[bytes, float]]:
         """(id, BM25 score) of the best `limit` vectors, best first."""
         clauses = analyzed(query, self.analyzers)
-        searcher = self._searcher()
+        searcher, commits = self._searcher()
         correction: Callable[[Sequence[Word]], float] = _uncorrected
         if query.statistics is not None and query.statistics.documents:
             words = scored_words(clauses)
-            correction = Corrections(words, query.statistics, self._statistics(searcher, words)).of
+            correction = Corrections(words, query.statistics, self._statistics(searcher, commits, words)).of
         wanted = QueryBuilder(self._index.schema, self._fields, correction).query(clauses)
         if wanted is None:
             return []
@@ -94,13 +96,14 @@ class TextIndex:
 
     def statistics(self, query: TextQuery) -> WordStatistics:
         """Those of the query's words in this worker."""
-        return self._statistics(self._searcher(), scored_words(analyzed(query, self.analyzers)))
+        return self._statistics(*self._searcher(), scored_words(analyzed(query, self.analyzers)))
 
-    def _statistics(self, searcher: tantivy.Searcher, words: Sequence[Word]) -> WordStatistics:
+    def _statistics(self, searcher: tantivy.Searcher, commits: int, words: Sequence[Word]) -> WordStatistics:
         frequencies = tuple(searcher.doc_freq(self._fields[field], word) for field, word in words)
-        documents = self._documents
-        if documents is None:
-            documents = self._documents = self._count_documents(searcher)
+        counted_at, documents = self._counted
+        if counted_at != commits:
+            documents = self._count_documents(searcher)
+            self._counted = commits, documents
         return WordStatistics(documents, frequencies)
 
     def _count_documents(self, searcher: tantivy.Searcher) -> int:

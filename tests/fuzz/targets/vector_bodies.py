@@ -48,7 +48,9 @@ def _upserts(content: Upserts) -> Any:
 
 
 def _request(content: search.SearchRequest) -> Any:
-    return content.collection, content.flat.view(np.uint32).tolist(), content.counts, content.k, repr(content.filter)
+    flat = content.flat.view(np.uint32).tolist()
+    rest = repr((content.filter, content.text, content.fusion))
+    return content.collection, flat, content.counts, content.k, rest
 
 
 def _same(content: Any) -> Any:
@@ -122,6 +124,8 @@ def _searches() -> Iterator[bytes]:
     yield b'{"vector":[1,0.5],"k":3,"filter":{"and":[{"eq":{"field":"name","value":"a"}},{"not":{"exists":"n"}}]}}'
     yield b'{"vectors":[[1,2],[3,4]],"includeFields":["name"],"expansion":7,"exact":true,"collection":"c"}'
     yield b'{"text":{"field":"name","query":"word"},"vector":[1]}'
+    yield b'{"text":{"fields":{"name":2.5},"query":"+a \\"b c\\"~2 d* -e","operator":"and","highlight":{"preTag":"["}}}'
+    yield b'{"text":{"query":"a"},"vector":[1],"fusion":{"method":"linear","weights":{"text":0.5},"rank_constant":1}}'
 
 
 def _proto_searches() -> Iterator[bytes]:
@@ -130,6 +134,10 @@ def _proto_searches() -> Iterator[bytes]:
     compared.field, compared.value.string_value = "name", "a"
     yield request.SerializeToString()
     yield vector_pb2.SearchRequest(vectors=[vector_pb2.VectorValue(values=[1, 2])] * 2, k=1).SerializeToString()
+    hybrid = vector_pb2.SearchRequest(vector=[1, 2], k=3)
+    hybrid.text.query, hybrid.text.fields["name"], hybrid.text.highlight.pre_tag = '"a b"~1 c*', 2.0, "["
+    hybrid.fusion.method, hybrid.fusion.weights.text = "linear", 0.5
+    yield hybrid.SerializeToString()
 
 
 def _filters() -> Iterator[bytes]:
@@ -190,10 +198,10 @@ def filter_strategy() -> st.SearchStrategy[bytes]:
 _TOKENS = (
     "upsertVectors", "upsert_vectors", "attributes", "vector", "vectors", "filter", "includeFields", "collection",
     "and", "or", "not", "in", "exists", "field", "value", "values", "gte", "ids", "k", "exact", "expansion",
-    "text", "query", "NaN", "1e999", "null", "\\u0000", "\\ud800",
+    "text", "query", "operator", "highlight", "fields", "fusion", "weights", "linear",
+    "NaN", "1e999", "null", "\\u0000", "\\ud800",
 )  # fmt: skip
 _IDS = [b'{"ids":["a","b"],"collection":"c"}', b'{"ids":["\\u00e9"],"includeFields":["n"]}']
-_SETTINGS = [b'{"dimension":3,"metric":"l2","storage":"f16","textFields":["name"]}']
 
 
 def _protobuf_ids(request: Any) -> list[bytes]:
@@ -210,7 +218,6 @@ TARGETS = [
     Target("vector-ids-protobuf", decode_protobuf.ids_from_protobuf, partial(_protobuf_ids, vector_pb2.DeleteRequest)),
     Target("vector-search-json", partial(_both_ways, search.from_json, _request), _searches, tokens=_TOKENS),
     Target("vector-search-protobuf", partial(_both_ways, search.from_protobuf, _request), _proto_searches),
-    Target("vector-settings", decode.settings_from_json, lambda: _SETTINGS, tokens=_TOKENS),
     Target("vector-filter-json", _filter_json, _filters, filter_strategy, tokens=_TOKENS),
     Target("vector-filter-protobuf", _filter_protobuf, _proto_filters),
 ]  # fmt: skip
