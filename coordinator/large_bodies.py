@@ -162,6 +162,14 @@ class Members:
         self.at = at
         return at
 
+    def count_elements(self, begin: int) -> int:
+        """How many elements the array that begins here has. Go behind it."""
+        table = np.empty((1, 3), np.int64)  # for no slice, of which the kernel notes the end all the same
+        count, wrong, self.at = json_walk.slices(self._text, begin, len(self._text), 0, SLICE_BYTES, table)
+        if count < 0:
+            raise _broken(count, wrong)
+        return count
+
     def _peek(self) -> str:
         return chr(self._text[self.at]) if self.at < len(self._text) else ""
 

@@ -1,3 +1,4 @@
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -22,18 +23,28 @@ class Vector(_message.Message):
     def __init__(self, id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, AttributeValue]] = ...) -> None: ...
 
 class AttributeValue(_message.Message):
-    __slots__ = ("string_value", "int64_value", "float64_value", "bool_value", "vector_value")
+    __slots__ = ("string_value", "int64_value", "float64_value", "bool_value", "vector_value", "array_value", "null_value")
     STRING_VALUE_FIELD_NUMBER: _ClassVar[int]
     INT64_VALUE_FIELD_NUMBER: _ClassVar[int]
     FLOAT64_VALUE_FIELD_NUMBER: _ClassVar[int]
     BOOL_VALUE_FIELD_NUMBER: _ClassVar[int]
     VECTOR_VALUE_FIELD_NUMBER: _ClassVar[int]
+    ARRAY_VALUE_FIELD_NUMBER: _ClassVar[int]
+    NULL_VALUE_FIELD_NUMBER: _ClassVar[int]
     string_value: str
     int64_value: int
     float64_value: float
     bool_value: bool
     vector_value: VectorValue
-    def __init__(self, string_value: _Optional[str] = ..., int64_value: _Optional[int] = ..., float64_value: _Optional[float] = ..., bool_value: _Optional[bool] = ..., vector_value: _Optional[_Union[VectorValue, _Mapping]] = ...) -> None: ...
+    array_value: ArrayValue
+    null_value: _struct_pb2.NullValue
+    def __init__(self, string_value: _Optional[str] = ..., int64_value: _Optional[int] = ..., float64_value: _Optional[float] = ..., bool_value: _Optional[bool] = ..., vector_value: _Optional[_Union[VectorValue, _Mapping]] = ..., array_value: _Optional[_Union[ArrayValue, _Mapping]] = ..., null_value: _Optional[_Union[_struct_pb2.NullValue, str]] = ...) -> None: ...
+
+class ArrayValue(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[AttributeValue]
+    def __init__(self, values: _Optional[_Iterable[_Union[AttributeValue, _Mapping]]] = ...) -> None: ...
 
 class VectorValue(_message.Message):
     __slots__ = ("values",)
@@ -153,7 +164,7 @@ class FusionWeights(_message.Message):
     def __init__(self, vector: _Optional[float] = ..., text: _Optional[float] = ...) -> None: ...
 
 class Filter(_message.Message):
-    __slots__ = ("eq", "neq", "lt", "lte", "gt", "gte", "exists")
+    __slots__ = ("eq", "neq", "lt", "lte", "gt", "gte", "exists", "contains", "contains_any", "contains_all")
     EQ_FIELD_NUMBER: _ClassVar[int]
     NEQ_FIELD_NUMBER: _ClassVar[int]
     IN_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +176,9 @@ class Filter(_message.Message):
     OR_FIELD_NUMBER: _ClassVar[int]
     NOT_FIELD_NUMBER: _ClassVar[int]
     EXISTS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINS_ANY_FIELD_NUMBER: _ClassVar[int]
+    CONTAINS_ALL_FIELD_NUMBER: _ClassVar[int]
     eq: Comparison
     neq: Comparison
     lt: Comparison
@@ -172,7 +186,10 @@ class Filter(_message.Message):
     gt: Comparison
     gte: Comparison
     exists: Presence
-    def __init__(self, eq: _Optional[_Union[Comparison, _Mapping]] = ..., neq: _Optional[_Union[Comparison, _Mapping]] = ..., lt: _Optional[_Union[Comparison, _Mapping]] = ..., lte: _Optional[_Union[Comparison, _Mapping]] = ..., gt: _Optional[_Union[Comparison, _Mapping]] = ..., gte: _Optional[_Union[Comparison, _Mapping]] = ..., exists: _Optional[_Union[Presence, _Mapping]] = ..., **kwargs) -> None: ...
+    contains: Comparison
+    contains_any: Membership
+    contains_all: Membership
+    def __init__(self, eq: _Optional[_Union[Comparison, _Mapping]] = ..., neq: _Optional[_Union[Comparison, _Mapping]] = ..., lt: _Optional[_Union[Comparison, _Mapping]] = ..., lte: _Optional[_Union[Comparison, _Mapping]] = ..., gt: _Optional[_Union[Comparison, _Mapping]] = ..., gte: _Optional[_Union[Comparison, _Mapping]] = ..., exists: _Optional[_Union[Presence, _Mapping]] = ..., contains: _Optional[_Union[Comparison, _Mapping]] = ..., contains_any: _Optional[_Union[Membership, _Mapping]] = ..., contains_all: _Optional[_Union[Membership, _Mapping]] = ..., **kwargs) -> None: ...
 
 class Presence(_message.Message):
     __slots__ = ("field",)
@@ -203,16 +220,18 @@ class Conjunction(_message.Message):
     def __init__(self, filters: _Optional[_Iterable[_Union[Filter, _Mapping]]] = ...) -> None: ...
 
 class SearchResponse(_message.Message):
-    __slots__ = ("status", "results", "warnings", "result_sets")
+    __slots__ = ("status", "results", "warnings", "result_sets", "infos")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     RESULT_SETS_FIELD_NUMBER: _ClassVar[int]
+    INFOS_FIELD_NUMBER: _ClassVar[int]
     status: str
     results: _containers.RepeatedCompositeFieldContainer[SearchResult]
     warnings: _containers.RepeatedScalarFieldContainer[str]
     result_sets: _containers.RepeatedCompositeFieldContainer[ResultSet]
-    def __init__(self, status: _Optional[str] = ..., results: _Optional[_Iterable[_Union[SearchResult, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., result_sets: _Optional[_Iterable[_Union[ResultSet, _Mapping]]] = ...) -> None: ...
+    infos: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[str] = ..., results: _Optional[_Iterable[_Union[SearchResult, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., result_sets: _Optional[_Iterable[_Union[ResultSet, _Mapping]]] = ..., infos: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ResultSet(_message.Message):
     __slots__ = ("results",)

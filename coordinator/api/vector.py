@@ -55,9 +55,11 @@ async def _body(request: web.Request, from_json: Callable[[bytes], T], from_prot
     return await context.decodings.run(len(body), partial(decode, body))
 
 
-def _json(content: dict[str, Any], warnings: list[str] | None = None) -> web.Response:
+def _json(content: dict[str, Any], warnings: list[str] | None = None, infos: list[str] | None = None) -> web.Response:
     if warnings:
         content["warnings"] = warnings
+    if infos:
+        content["infos"] = infos
     body = orjson.dumps({"status": "success", **content}, option=orjson.OPT_SERIALIZE_NUMPY)
     return web.Response(body=body, content_type=JSON)
 
@@ -107,7 +109,7 @@ async def _searched(request: web.Request, wanted: searches.SearchRequest, runnin
     collection = answer.collection
     metric = collection.metric if collection is not None and wanted.text is None else ""
     if wants_protobuf(request):
-        message = vector_pb2.SearchResponse(warnings=answer.warnings)
+        message = vector_pb2.SearchResponse(warnings=answer.warnings, infos=answer.infos)
         for hits in answer.lists:
             results = message.result_sets.add().results if wanted.batch else message.results
             hits_protobuf(hits, metric, results)
@@ -116,8 +118,8 @@ async def _searched(request: web.Request, wanted: searches.SearchRequest, runnin
     lists = [hits_json(hits, metric, answer.highlights) for hits in answer.lists]
     if wanted.batch:
         sets = ",".join([f'{{"results":{results}}}' for results in lists])
-        return _json({"resultSets": orjson.Fragment(f"[{sets}]")}, answer.warnings)
-    return _json({"results": orjson.Fragment(lists[0])}, answer.warnings)
+        return _json({"resultSets": orjson.Fragment(f"[{sets}]")}, answer.warnings, answer.infos)
+    return _json({"results": orjson.Fragment(lists[0])}, answer.warnings, answer.infos)
 
 
 def _partial(request: web.Request) -> bool:

@@ -19,6 +19,7 @@ from coordinator.vectors.catalogue import DEFAULT
 from coordinator.vectors.collections import Collections
 from coordinator.vectors.decode import Upserts
 from coordinator.vectors.fusion import RECIPROCAL, fuse
+from coordinator.vectors.infos import unknown_fields
 from coordinator.vectors.merging import NO_HITS, Hits, MergedHits, merge
 from coordinator.vectors.search import SearchRequest
 from coordinator.vectors.text_calls import highlights, with_statistics
@@ -51,12 +52,13 @@ THREAD_IDS_MIN = 1000  # the same for ids, at a microsecond each
 @dataclass(slots=True)
 class Searched:
     """A search's answer: the hits of each query, the warnings, the collection (None: the default one, which has no
-    vector yet), and the highlights of each hit as JSON, if asked for."""
+    vector yet), the highlights of each hit as JSON, if asked for, and hints."""
 
     lists: list[Hits]
     warnings: list[str]
     collection: Collection | None = None
     highlights: list[bytes] = field(default_factory=list)
+    infos: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -263,13 +265,13 @@ class VectorArea:
         warnings = outcome.warnings()
         if not partial:
             require_whole(warnings)
-        if results.unknown and results.vectors and not warnings:
-            names = ", ".join(map(repr, sorted(results.unknown)))
-            raise BadData(f"filter: no vector of the collection {collection.name!r} has the field {names}")
+        # What is missing may have the field.
+        is_known = results.vectors > 0 and not warnings
+        infos = unknown_fields(collection.name, results.unknown, results.nearest) if is_known else []
         lists = results.lists
         if request.hybrid():
             lists = [fuse(lists, request.k, request.fusion or RECIPROCAL)]
-        answer = Searched(lists, warnings, collection)
+        answer = Searched(lists, warnings, collection, infos=infos)
         if highlighting is not None and body.text is not None and lists[0].ids:
             found = lists[0].ids
             answer.highlights, missing = await highlights(

@@ -138,7 +138,8 @@ class SearchBatches:
                 results, outcome = await self._ask(queue.body, queries)
                 for waiting, hits in zip(awaited, results.lists, strict=True):
                     if not waiting.answer.done():
-                        waiting.answer.set_result((MergedHits([hits], results.unknown, results.vectors), outcome))
+                        own = MergedHits([hits], results.unknown, results.vectors, results.nearest)
+                        waiting.answer.set_result((own, outcome))
         except asyncio.CancelledError:
             for waiting in awaited:
                 waiting.answer.cancel()

@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.large_bodies import SLICE_BYTES, SLICED_BYTES_MIN, LargeObject, Members, Slices
+from coordinator.large_bodies import SLICE_BYTES, SLICED_BYTES_MIN, LargeObject, Slices
+from coordinator.vectors.json_attributes import check_large_vector, plain_value
 from coordinator.vectors.numbers import COMPONENTS_BYTES_MAX, Buffer, find_unusable, joined, parse_arrays
 from coordinator.vectors.values import (
-    TEXT_BYTES_MAX,
     id_bytes,
     pack_attributes,
     shown,
@@ -35,10 +35,6 @@ IDS_MAX = 100_000
 DIAGNOSED_BYTES_MAX = 512 << 10  # largest invalid body that is decoded again, slowly, to locate the error
 VECTOR_BYTES_MAX = 8 << 20
 """One vector in a body as it is encoded: 16,384 components take 0.4 MB as JSON, the rest is for its attributes."""
-ODD_ATTRIBUTES_MAX = 1024
-"""Attributes of a vector as they are encoded, where later ones may replace earlier ones."""
-TEXT_ENCODED_BYTES_MAX = 6 * TEXT_BYTES_MAX + 2
-"""The longest text of an attribute in JSON, all of it as escapes."""
 FIELDS_MAX = 10_000
 """Names of the fields that a read includes."""
 
@@ -222,28 +218,8 @@ def _write_from_slices(body: bytes, named: bool) -> Upserts:
 
 def _vectors_of(vectors: Slices, first: int, text: bytes) -> list[_Vector]:
     if len(text) > SLICE_BYTES:
-        _check_large_vector(text, f"upsertVectors[{first}], field attributes")
+        check_large_vector(text, f"upsertVectors[{first}], field attributes")
     return _decoded(partial(vectors.decode, first, text, _VECTORS), b'{"upsertVectors":[%s]}' % text)
-
-
-def _check_large_vector(text: bytes, where: str) -> None:
-    """Raises BadData for a vector of which decoding would make more than its attributes may have."""
-    octets = np.frombuffer(text, np.uint8)
-    vector = Members(octets)
-    for name, name_end, begin in vector:
-        end = vector.past_value(begin)
-        if text[name:name_end] != b'"attributes"' or text[begin : begin + 1] != b"{":
-            continue
-        attributes = Members(octets[begin:end], ODD_ATTRIBUTES_MAX)
-        for label, label_end, value in attributes:
-            size = attributes.past_value(value) - value
-            most = TEXT_ENCODED_BYTES_MAX
-            if text[begin + value : begin + value + 1] in (b"[", b"{"):
-                is_vector = text[begin + label : begin + label_end] == b'"vector"'
-                most = COMPONENTS_BYTES_MAX if is_vector else SLICE_BYTES
-            if size > most:
-                shown_name = shown(text[begin + label : begin + label_end].decode(errors="replace"))
-                raise BadData(f"{where}.{shown_name} has {size} bytes; it may have at most {most}")
 
 
 def _upserts(collection: str, pieces: Iterable[list[_Vector]]) -> Upserts:
@@ -283,19 +259,11 @@ def _attributes(vectors: Sequence[_Vector]) -> tuple[list[Buffer], list[bytes]]:
             continue
         where = f"upsertVectors: vector {shown(vector.id)}, field attributes"
         try:
-            values = {name: _plain_value(raw) for name, raw in entries.items()}
+            values = {name: plain_value(raw, f"{where}.{name}") for name, raw in entries.items()}
         except UnicodeDecodeError:
             raise BadData(f"{where}: a text is not UTF-8") from None
         packed.append(pack_attributes(values, where))
     return arrays, packed
-
-
-def _plain_value(raw: msgspec.Raw) -> Any:
-    # The decoder refuses a number beyond the range of a double. As infinity, it gets the error of our own check.
-    try:
-        return msgspec.json.decode(raw)
-    except msgspec.MsgspecError:
-        return float("inf")
 
 
 def numbers(arrays: Sequence[Buffer], label: Any) -> tuple[Floats, NDArray[np.int64]]:

@@ -12,7 +12,6 @@ from google.protobuf.message import DecodeError
 from coordinator.large_bodies import SLICE_BYTES, SLICED_BYTES_MIN, LargeMessage
 from coordinator.vectors.decode import (
     IDS_MAX,
-    ODD_ATTRIBUTES_MAX,
     VECTORS_MAX,
     Upserts,
     check_count,
@@ -22,6 +21,7 @@ from coordinator.vectors.decode import (
     ids_to_read,
     included,
 )
+from coordinator.vectors.json_attributes import ODD_ATTRIBUTES_MAX
 from coordinator.vectors.values import ATTRIBUTES_MAX, id_bytes, protobuf_attributes, shown
 from coordinator.vectors.walk import gather, walk_write
 from proto import vector_pb2

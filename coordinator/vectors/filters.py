@@ -3,6 +3,10 @@
 JSON: `{"eq": {"field": "colour", "value": "red"}}`, likewise neq, lt, lte, gt, gte;
 `{"in": {"field": …, "values": […]}}`; `{"exists": {"field": …}}` or `{"exists": "colour"}`;
 `{"and": [filter, …]}` or `{"and": {"filters": […]}}`, likewise or; `{"not": filter}`.
+
+Every comparison is true of an array if it is true of one of its elements. So `contains` is `eq`, `containsAny` is `in`,
+and `containsAll` is an `and` of `eq`. A comparison with null asks whether the field is absent. The workers know the
+operators of `Condition` only.
 """
 
 from __future__ import annotations
@@ -12,13 +16,15 @@ from typing import Any
 from coordinator.vectors.values import check_value, from_protobuf, shown
 from proto import vector_pb2
 from shared.errors import BadData
-from shared.messages.vectors import VECTOR_FIELD, Condition, Value
+from shared.messages.vectors import VECTOR_FIELD, Condition
 
 DEPTH_MAX = 32
 NODES_MAX = 1024
 VALUES_MAX = 10_000
 COMPARISONS = ("eq", "neq", "lt", "lte", "gt", "gte")
-OPERATORS = (*COMPARISONS, "in", "exists", "and", "or", "not")
+MEMBERSHIPS = ("in", "containsAny", "containsAll")
+OPERATORS = (*COMPARISONS, "contains", *MEMBERSHIPS, "exists", "and", "or", "not")
+_CAMEL_CASE = {"contains_any": "containsAny", "contains_all": "containsAll"}
 
 
 class _Limits:
@@ -27,8 +33,8 @@ class _Limits:
     def __init__(self) -> None:
         self._nodes = 0
 
-    def enter(self, depth: int) -> None:
-        self._nodes += 1
+    def enter(self, depth: int, nodes: int = 1) -> None:
+        self._nodes += nodes
         if depth > DEPTH_MAX:
             raise BadData(f"filter is nested deeper than {DEPTH_MAX}")
         if self._nodes > NODES_MAX:
@@ -46,7 +52,8 @@ def _from_json(content: Any, depth: int, limits: _Limits) -> Condition:
         raise BadData(
             f"filter: {shown(content)} is not an object with one operator; the operators are {', '.join(OPERATORS)}"
         )
-    [(op, operand)] = content.items()
+    [(name, operand)] = content.items()
+    op = _CAMEL_CASE.get(name, name)
     if op not in OPERATORS:
         raise BadData(f"filter: unknown operator {shown(op)}; the operators are {', '.join(OPERATORS)}")
     if op in ("and", "or"):
@@ -59,17 +66,16 @@ def _from_json(content: Any, depth: int, limits: _Limits) -> Condition:
     if op == "not":
         return Condition(op, children=(_from_json(operand, depth + 1, limits),))
     if op == "exists":
-        name = operand if isinstance(operand, str) else _members(op, operand, {"field"})["field"]
-        return Condition(op, _field(name, op))
-    if op == "in":
+        field = operand if isinstance(operand, str) else _members(op, operand, {"field"})["field"]
+        return Condition(op, _field(field, op))
+    if op in MEMBERSHIPS:
         members = _members(op, operand, {"field", "values"})
         values = members["values"]
         if not isinstance(values, list):
-            raise BadData(f"filter: in.values is {shown(values)}; it must be an array")
-        return _membership(_field(members["field"], op), values)
+            raise BadData(f"filter: {op}.values is {shown(values)}; it must be an array")
+        return _membership(op, _field(members["field"], op), values, depth, limits)
     members = _members(op, operand, {"field", "value"})
-    name = _field(members["field"], op)
-    return Condition(op, name, (_value(members["value"], op, name),))
+    return _comparison(op, _field(members["field"], op), members["value"])
 
 
 def _members(op: str, operand: Any, names: set[str]) -> dict[str, Any]:
@@ -92,14 +98,30 @@ def _field(name: Any, op: str) -> str:
     return name
 
 
-def _value(value: Any, op: str, name: str) -> Value:
-    return check_value(value, f"filter: {op} of field {shown(name)}")
+def _comparison(op: str, name: str, value: Any) -> Condition:
+    is_present = Condition("exists", name)
+    if value is None and op == "neq":
+        return is_present
+    if value is None and op == "eq":
+        return Condition("not", children=(is_present,))
+    value = check_value(value, f"filter: {op} of field {shown(name)}")
+    return Condition("eq" if op == "contains" else op, name, (value,))
 
 
-def _membership(name: str, values: list[Any]) -> Condition:
+def _membership(op: str, name: str, values: list[Any], depth: int, limits: _Limits) -> Condition:
+    where = f"filter: {op} of field {shown(name)}"
     if not 1 <= len(values) <= VALUES_MAX:
-        raise BadData(f"filter: in of field {shown(name)} has {len(values)} values; it must have 1 to {VALUES_MAX}")
-    return Condition("in", name, tuple(_value(value, "in", name) for value in values))
+        raise BadData(f"{where} has {len(values)} values; it must have 1 to {VALUES_MAX}")
+    if op == "containsAll":
+        limits.enter(depth, len(values))
+        return Condition("and", children=tuple(Condition("eq", name, (check_value(v, where),)) for v in values))
+    checked = tuple(check_value(value, where) for value in values if value is not None or op != "in")
+    membership = Condition("in", name, checked)
+    if len(checked) == len(values):
+        return membership
+    limits.enter(depth, 3)
+    is_absent = _comparison("eq", name, None)
+    return Condition("or", children=(is_absent, membership)) if checked else is_absent
 
 
 def from_protobuf_filter(message: vector_pb2.Filter) -> Condition:
@@ -109,10 +131,10 @@ def from_protobuf_filter(message: vector_pb2.Filter) -> Condition:
 
 def _from_protobuf(message: vector_pb2.Filter, depth: int, limits: _Limits) -> Condition:
     limits.enter(depth)
-    op = message.WhichOneof("condition")
-    if op is None:
+    oneof = message.WhichOneof("condition")
+    if oneof is None:
         raise BadData(f"filter: a filter has no known operator; the operators are {', '.join(OPERATORS)}")
-    operand = getattr(message, op)
+    op, operand = _CAMEL_CASE.get(oneof, oneof), getattr(message, oneof)
     if op in ("and", "or"):
         if not operand.filters:
             raise BadData(f"filter: {op} has no filters")
@@ -123,6 +145,6 @@ def _from_protobuf(message: vector_pb2.Filter, depth: int, limits: _Limits) -> C
     if op == "exists":
         return Condition(op, name)
     where = f"filter: {op} of field {shown(name)}"
-    if op == "in":
-        return _membership(name, [from_protobuf(value, where) for value in operand.values])
-    return Condition(op, name, (from_protobuf(operand.value, where),))
+    if op in MEMBERSHIPS:
+        return _membership(op, name, [from_protobuf(value, where) for value in operand.values], depth, limits)
+    return _comparison(op, name, from_protobuf(operand.value, where))

@@ -65,11 +65,12 @@ NO_HITS = Hits(np.zeros(0, dtype=np.float32), [], [], None)
 @dataclass(slots=True)
 class MergedHits:
     """What all workers found: the hits of each query (and, last, of the text). `unknown` are fields of the filter that
-    no worker knows, `vectors` how many vectors they have."""
+    no worker knows, `vectors` how many vectors they have. `nearest`: unknown field → one with a similar name."""
 
     lists: list[Hits]
     unknown: set[str] = field(default_factory=set)
     vectors: int = 0
+    nearest: dict[str, str] = field(default_factory=dict)
 
 
 @kernel(types.boolean(_FLOATS, _COUNTS, types.int64, _INTS, _INTS, _FLAGS))
@@ -112,13 +113,15 @@ def _merge(near, counts, k, order, ends, tied):  # type: ignore[no-untyped-def]
 def merge(replies: Sequence[Reply], lists: int, dimension: int, k: int) -> MergedHits:
     """One answer of all workers' answers: by similarity, equal ones by id."""
     unknown: list[set[str]] = []
+    nearest: dict[str, str] = {}
     vectors = 0
     for reply in replies:
         body = wire.unpack(reply.body, SearchReply)
         vectors += body.vectors
         if body.vectors:
             unknown.append(set(body.unknown))
-    merged = MergedHits([NO_HITS] * lists, set.intersection(*unknown) if unknown else set(), vectors)
+            nearest.update(body.nearest)
+    merged = MergedHits([NO_HITS] * lists, set.intersection(*unknown) if unknown else set(), vectors, nearest)
     # Only a worker without any vector sends none of a column that others send.
     with_hits = [reply.frames for reply in replies if len(reply.frames[1])]
     if with_hits:

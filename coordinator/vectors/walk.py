@@ -10,11 +10,13 @@ from numba import types
 from numpy.typing import NDArray
 
 from shared.kernels import kernel
-from shared.messages.vectors import Floats
+from shared.messages.vectors import ARRAY_ELEMENTS_MAX, Floats
 from shared.protobuf_fields import LENGTH_BYTES_MAX, delimited_field, integer, past_field
 from shared.xxh64 import Bytes, copy_bytes
 
 UNUSUAL = -1
+_VECTOR, _ARRAY = 5, 6
+"""Numbers of fields of an AttributeValue."""
 
 
 @kernel(types.boolean(Bytes, types.int64, types.int64))
@@ -24,6 +26,25 @@ def _one_field(body, at, end):  # type: ignore[no-untyped-def]
         return True
     tag, content = integer(body, at, min(end, at + LENGTH_BYTES_MAX))
     return content >= 0 and past_field(body, content, end, tag & 7) == end
+
+
+@kernel(types.boolean(Bytes, types.int64, types.int64))
+def _small(body, at, end):  # type: ignore[no-untyped-def]
+    """Whether the AttributeValue body[at:end], of one field, is no array, or one of single values and not too many: the
+    library makes an object for each, even of a few bytes."""
+    number, at, array_end = delimited_field(body, at, end)
+    if number != _ARRAY:
+        return True
+    count = 0
+    while at < array_end:
+        number, element, at = delimited_field(body, at, array_end)
+        count += 1
+        if number != 1 or count > ARRAY_ELEMENTS_MAX or not _one_field(body, element, at):
+            return False
+        number, _, _ = delimited_field(body, element, at)
+        if number in (_VECTOR, _ARRAY):
+            return False
+    return True
 
 
 @kernel(types.int64(Bytes, types.int64[:, ::1], types.int64[::1]))
@@ -63,6 +84,8 @@ def _walk(body, rows, collection):  # type: ignore[no-untyped-def]
             name = body[key:key_end]
             if len(name) == 6 and name[0] == 118 and name[1] == 101 and name[2] == 99 and name[3] == 116:
                 if name[4] != 111 or name[5] != 114:
+                    if not _small(body, value, value_end):
+                        return UNUSUAL
                     row[6] += 1
                     continue
                 number, floats, floats_end = delimited_field(body, value, value_end)
@@ -73,6 +96,8 @@ def _walk(body, rows, collection):  # type: ignore[no-untyped-def]
                     return UNUSUAL
                 row[4], row[5] = floats, floats_end
             else:
+                if not _small(body, value, value_end):
+                    return UNUSUAL
                 row[6] += 1
     return count
 

@@ -70,6 +70,18 @@ def at_most(bytes_max: int, inner: Make) -> Make:
 _MANY_VECTOR = b'{"id":"a","attributes":{"vector":[1]}}'
 _COUNTER = one(one(b"__name__") + b"\x12\x01a")
 
+
+def _with_array(elements: Make) -> Make:
+    """One vector in protobuf, with an attribute that is an array of these elements."""
+    identity = b"\x0a\x01a"
+    vector = b"\x1a\x12\x0a\x06vector\x12\x08" + b"\x2a\x06\x0a\x04\x00\x00\x80\x3f"
+
+    def attribute(size_bytes: int) -> bytes:
+        return b"\x0a\x01a" + within(2, 6)(elements)(size_bytes)
+
+    return within(1)(lambda size_bytes: identity + vector + within(3)(attribute)(size_bytes))
+
+
 _SYMBOLS = b"\x22\x00\x22\x08__name__\x22\x01a"
 _SAMPLE = b"\x12\x00"
 
@@ -177,6 +189,23 @@ WORST: dict[str, tuple[str, str, Make]] = {
         PROTOBUF_JSON,
         repeated(b'"a":1', b'{"upsertVectors":[{"id":"a","attributes":{"vector":[1],', b"}}]}", b","),
     ),
+    "upsert, arrays as attributes": (
+        UPSERT,
+        PROTOBUF_JSON,
+        listed(b'{"id":"a","attributes":{"vector":[1],"a":[%s1]}}' % (b"1," * 1023), "upsertVectors"),
+    ),
+    "upsert, texts of an array": (
+        UPSERT,
+        PROTOBUF_JSON,
+        repeated(b'""', b'{"upsertVectors":[{"id":"a","attributes":{"vector":[1],"a":[', b"]}}]}", b","),
+    ),
+    "upsert, nested arrays": (
+        UPSERT,
+        PROTOBUF_JSON,
+        at_most(
+            6 << 20, repeated(b"[]", b'{"upsertVectors":[{"id":"a","attributes":{"vector":[1],"a":[[', b"]]}}]}", b",")
+        ),
+    ),
     "upsert, deep": (UPSERT, PROTOBUF_JSON, repeated(b"[", b'{"upsertVectors":[{"attributes":{"vector":', b"]}")),
     "upsert, one text": (
         UPSERT,
@@ -186,6 +215,9 @@ WORST: dict[str, tuple[str, str, Make]] = {
     "upsert, empty messages": (UPSERT, PROTOBUF, repeated(b"\x0a\x00")),
     "upsert, empty attributes": (UPSERT, PROTOBUF, within(1)(repeated(b"\x1a\x00"))),
     "upsert, empty values": (UPSERT, PROTOBUF, within(1, 3, 2)(repeated(b"\x2a\x00"))),
+    "upsert, elements of an array": (UPSERT, PROTOBUF, _with_array(repeated(b"\x0a\x00"))),
+    "upsert, nested elements": (UPSERT, PROTOBUF, _with_array(within(1, 6)(repeated(b"\x0a\x00")))),
+    "upsert, short arrays": (UPSERT, PROTOBUF, repeated(_with_array(lambda _: b"\x0a\x02\x20\x01" * 1024)(0))),
     "upsert, unpacked components": (UPSERT, PROTOBUF, within(1, 3, 2, 5)(repeated(b"\x0d\x00\x00\x00\x00"))),
     "delete, empty ids": (DELETE, PROTOBUF_JSON, listed(b'""', "ids")),
     "delete, empty ids, protobuf": (DELETE, PROTOBUF, repeated(b"\x0a\x00")),

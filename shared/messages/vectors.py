@@ -21,9 +21,11 @@ ID_BYTES_MAX = 64
 DIMENSION_MAX = 16_384  # embeddings in use have at most 12,288 components
 K_MAX = 10_000
 VECTOR_FIELD = "vector"
+ARRAY_ELEMENTS_MAX = 1024
 
 Floats = NDArray[np.float32]
 Value = str | int | float | bool
+Attribute = Value | list[Value]
 
 
 class Collection(msgspec.Struct, frozen=True):
@@ -48,7 +50,8 @@ class Collection(msgspec.Struct, frozen=True):
 
 class Condition(msgspec.Struct, frozen=True, array_like=True):
     """One node of a filter. `op` is eq, neq, lt, lte, gt, gte (with `field` and one value), in (with `field` and many
-    values), exists (with `field` only), or and, or, not (with `children`)."""
+    values), exists (with `field` only), or and, or, not (with `children`). A comparison holds for an array if it holds
+    for one of its elements; neq is the opposite of eq."""
 
     op: str
     field: str = ""
@@ -112,11 +115,12 @@ class SearchReply(msgspec.Struct):
     Frames: [counts int32[lists], similarities float32[n], ids, id lengths, attributes, attribute lengths, vectors
     float32[n, dimension] or empty]. A higher similarity means nearer, whatever the metric. With a text query, one more
     list follows: the hits by text. `unknown`: the filter's fields that no vector of this worker has. `vectors`: how
-    many vectors this worker has.
+    many vectors this worker has. `nearest`: for some of the unknown fields, a field with a similar name.
     """
 
     unknown: tuple[str, ...] = ()
     vectors: int = 0
+    nearest: dict[str, str] = {}
 
 
 class WordsBody(msgspec.Struct):

@@ -156,9 +156,63 @@ def test_unknown_filters_are_refused(vectors: Cluster, collection: str) -> None:
     refused(asked({"not": deep}), "filter", "32")
     refused(asked({"like": {"field": "n", "value": 1}}), "filter", "'like'", "gte")
     refused(asked({"eq": {"field": "n", "valeu": 1}}), "filter", "'valeu'")
-    refused(asked({"eq": {"field": "n", "value": None}}), "'n'", "null")
-    refused(asked({"eq": {"field": "colour", "value": "red"}}), "filter", "'colour'")
+    refused(asked({"lt": {"field": "n", "value": None}}), "'n'", "null")
+    refused(asked({"containsAny": {"field": "n", "value": 1}}), "filter", "containsAny", "'value'")
     refused(asked([]), "filter")
+
+
+def test_a_filter_on_a_field_that_no_vector_has_matches_nothing_and_names_it(vectors: Cluster, collection: str) -> None:
+    def asked(name: str, **fields: Any) -> dict[str, Any]:
+        condition = {"eq": {"field": name, "value": "red"}}
+        return search(vectors, **(fields or {"vector": [0, 0, 0, 0]}), filter=condition, collection=collection)
+
+    assert asked("color") == {"status": "success", "results": []}  # there is no vector yet
+    write(vectors, *((f"v{n}", {"vector": [n, 0, 0, 0], "n": n}) for n in range(20)), collection=collection)
+    write(vectors, ("a", {"vector": [0, 0, 0, 0], "colour": "red"}), collection=collection)
+    found = asked("color")
+    assert found["results"] == []
+    assert found["infos"] == [
+        f"filter: no vector of the collection '{collection}' has the field 'color'; the nearest field is 'colour'"
+    ]
+    assert ids(asked("colour")) == ["a"] and "infos" not in asked("colour")
+    sets = asked("none", vectors=[[0, 0, 0, 0]] * 2)
+    assert sets["resultSets"] == [{"results": []}] * 2 and "'none'" in sets["infos"][0]
+    wanted = vector_pb2.SearchRequest(vector=[0, 0, 0, 0], k=1, collection=collection)
+    wanted.filter.eq.field, wanted.filter.eq.value.string_value = "none", "red"
+    accept = {**PROTOBUF, "Accept": "application/protobuf"}
+    answer = vectors.request("POST", "/api/v1/vector/search", wanted.SerializeToString(), accept)
+    assert "'none'" in vector_pb2.SearchResponse.FromString(answer.body).infos[0]
+
+
+def test_arrays_null_and_datetimes_are_written_read_and_found(vectors: Cluster, collection: str) -> None:
+    rows: list[dict[str, Any]] = [
+        {"tags": ["red", "big"], "sizes": [1, 2.5], "at": "2026-01-01T00:00:00Z"},
+        {"tags": ["red"], "sizes": [], "flags": [True, False], "at": "2026-01-01T00:00:00.000+02:00"},
+        {"tags": "big", "at": "yesterday"},
+    ]
+    entries = [(f"v{n}", {"vector": [n, 0, 0, 0], "none": None, **row}) for n, row in enumerate(rows)]
+    assert write(vectors, *entries, collection=collection).status == 200
+    read = vectors.post_json("/api/v1/vector/get", {"ids": ["v0", "v1", "v2"], "collection": collection}).json()
+    expected = [{"vector": [n, 0, 0, 0], **row} for n, row in enumerate(rows)]
+    assert [entry["attributes"] for entry in read["vectors"]] == expected
+    wanted = vector_pb2.SearchRequest(vector=[0, 0, 0, 0], k=1, collection=collection)
+    accept = {**PROTOBUF, "Accept": "application/protobuf"}
+    answer = vectors.request("POST", "/api/v1/vector/search", wanted.SerializeToString(), accept)
+    [result] = vector_pb2.SearchResponse.FromString(answer.body).results
+    sizes = result.vector.attributes["sizes"].array_value.values
+    assert [one.WhichOneof("value") for one in sizes] == ["int64_value", "float64_value"]
+
+    def chosen(condition: Any) -> list[str]:
+        return ids(search(vectors, vector=[0, 0, 0, 0], filter=condition, collection=collection))
+
+    assert chosen({"contains": {"field": "tags", "value": "red"}}) == ["v0", "v1"]
+    assert chosen({"containsAll": {"field": "tags", "values": ["red", "big"]}}) == ["v0"]
+    assert chosen({"containsAny": {"field": "sizes", "values": [7, 2.5]}}) == ["v0"]
+    assert chosen({"eq": {"field": "sizes", "value": None}}) == ["v2"]
+    assert chosen({"lt": {"field": "at", "value": "2026-01-01T00:00:00Z"}}) == ["v1"]
+    assert chosen({"gte": {"field": "at", "value": "2025-12-31T22:00:00Z"}}) == ["v0", "v1"]
+    assert chosen({"eq": {"field": "at", "value": "2025-12-31T22:00:00Z"}}) == ["v1"]
+    assert chosen({"exists": {"field": "none"}}) == []
 
 
 def test_hybrid_search_fuses_text_and_vector(vectors: Cluster, collection: str) -> None:
@@ -194,8 +248,10 @@ def test_bad_vectors_are_refused_and_nothing_is_applied(vectors: Cluster, collec
     bad("b", {"vector": [1, 2, "x", 4]}, "'b'", "component 2", "'x'")
     bad("b", {"vector": [1, 2, 3, 1e39]}, "'b'", "component 3", "finite")
     bad("b", {"vector": [1, 2, 3, float("nan")]}, "'b'", "attributes.vector", "NaN")
-    bad("b", {"vector": vector, "tags": ["x"]}, "'b'", "attributes.tags", "array")
-    bad("b", {"vector": vector, "nothing": None}, "'b'", "attributes.nothing", "null")
+    bad("b", {"vector": vector, "tags": ["x", 1]}, "'b'", "attributes.tags", "element 1", "an integer", "all strings")
+    bad("b", {"vector": vector, "tags": [["x"]]}, "'b'", "attributes.tags", "element 0", "an array")
+    bad("b", {"vector": vector, "tags": ["x"] * 1025}, "'b'", "attributes.tags", "1025 elements", "1024")
+    bad("b", {"vector": vector, "place": {"x": 1}}, "'b'", "attributes.place", "an object cannot be a value")
     bad("b", {"vector": vector, "big": 2**63}, "'b'", "attributes.big", "64-bit")
     assert ids(search(vectors, vector=vector, collection=collection)) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -14,14 +15,22 @@ from shared.messages.vectors import Condition
 from worker.vectors import attributes as module
 from worker.vectors.attributes import Attributes
 
+DATETIMES = [
+    *("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000+00:00", "2026-01-01t02:00:00+02:00"),
+    *("2025-12-31 23:59:59.999999Z", "2026-01-01T00:00:00+02:00", "9999-12-31T23:59:59Z"),
+]
+TEXTS = st.sampled_from(["", "a", "b", "blue", "ü", "2026-01-01", "2026-01-01T00:00:00", *DATETIMES])
 VALUES = st.one_of(
-    st.sampled_from(["", "a", "b", "blue", "ü"]),
+    TEXTS,
     st.integers(-3, 3),
     st.sampled_from([2**62, -(2**63), 2**63 - 1]),
     st.sampled_from([-2.5, -1.0, -0.0, 0.0, 0.5, 2.0, 1e300]),
     st.booleans(),
 )
-ROWS = st.lists(st.dictionaries(st.sampled_from(["x", "y"]), VALUES), min_size=1, max_size=40)
+ARRAYS = st.one_of(
+    *(st.lists(values, max_size=4) for values in (TEXTS, st.booleans(), st.integers(-2, 2) | st.floats(-2, 2)))
+)
+ROWS = st.lists(st.dictionaries(st.sampled_from(["x", "y"]), VALUES | ARRAYS), min_size=1, max_size=40)
 FIELDS = st.sampled_from(["x", "y", "z"])
 LEAVES = st.one_of(
     st.builds(
@@ -64,12 +73,19 @@ def satisfies(row: dict[str, Any], condition: Condition) -> bool:
     if condition.field not in row:
         return False
     own = row[condition.field]
-    for value in condition.values:
-        if comparable(own, value):
-            fits = {"lt": own < value, "lte": own <= value, "gt": own > value, "gte": own >= value}
-            if fits.get(op, own == value):
-                return True
-    return False
+    elements = own if isinstance(own, list) else [own]
+    return any(fits(op, element, value) for element in elements for value in condition.values)
+
+
+def fits(op: str, own: Any, value: Any) -> bool:
+    if not comparable(own, value):
+        return False
+    if value in DATETIMES:
+        if own not in DATETIMES:
+            return False
+        own, value = datetime.fromisoformat(own.upper()), datetime.fromisoformat(value.upper())
+    orders = {"lt": own < value, "lte": own <= value, "gt": own > value, "gte": own >= value}
+    return orders.get(op, own == value)
 
 
 def packed(rows: list[dict[str, Any]]) -> list[bytes]:
@@ -99,7 +115,18 @@ def test_filters_choose_what_they_say_however_much_is_indexed(
 def test_bitmaps_and_sorted_rows_agree_with_columns(distinct: int) -> None:
     random = np.random.default_rng(1)
     values = random.integers(0, distinct, 20_000).tolist()
-    rows = [{"n": n, "text": f"{n:06d}", "share": n / distinct, "even": n % 2 == 0} for n in values]
+    rows = [
+        {
+            "n": n,
+            "text": f"{n:06d}",
+            "share": n / distinct,
+            "even": n % 2 == 0,
+            "at": f"2026-01-01T{n % 24:02d}:00:00.{n:06d}Z",
+            "tags": [f"{n:06d}", f"{n + 1:06d}"],
+            "numbers": [n, n / 2, n],
+        }
+        for n in values
+    ]
     attributes, plain = Attributes(), Attributes()
     for one in (attributes, plain):
         one.append(0, packed(rows))
@@ -113,6 +140,11 @@ def test_bitmaps_and_sorted_rows_agree_with_columns(distinct: int) -> None:
         Condition("lt", "text", (f"{edge:06d}",)),
         Condition("gte", "share", (0.8,)),
         Condition("eq", "even", (True,)),
+        Condition("gt", "at", ("2026-01-01T10:00:00+05:00",)),
+        Condition("in", "at", (f"2026-01-01T{edge % 24:02d}:00:00.{edge:06d}+00:00", "2027-01-01T00:00:00Z")),
+        Condition("eq", "tags", (f"{edge:06d}",)),
+        Condition("gt", "numbers", (edge,)),
+        Condition("lt", "tags", (f"{edge:06d}",)),
     ]
     narrow = Condition("eq", "n", (3,))
     for condition in (*conditions, Condition("and", children=(*conditions[2:], narrow)), Condition("neq", "n", (3,))):

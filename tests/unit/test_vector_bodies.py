@@ -93,7 +93,7 @@ def test_what_is_no_array_of_numbers_is_refused_by_its_place(vector: str, words:
         ({"upsertVectors": []}, "upsertVectors is empty"),
         ({"upsertVectors": [{"id": "a", "attributes": {"x": 1}}]}, "'a', field attributes.vector is missing"),
         ({"upsertVectors": [{"id": "", "attributes": {"vector": [1]}}]}, "an id is empty"),
-        ({"upsertVectors": [{"id": "a", "attributes": {"vector": [1], "x": None}}]}, "attributes.x: null"),
+        ({"upsertVectors": [{"id": "a", "attributes": {"vector": [1], "x": {}}}]}, "attributes.x: an object cannot be"),
         (
             {"upsertVectors": [{"id": "a", "attributes": {"vector": [float("nan")]}}]},
             "'a', field attributes.vector: NaN",

@@ -157,6 +157,20 @@ def test_a_snapshot_that_contradicts_itself_is_not_used(saved: Path, field: str,
     assert snapshot.read(LocalObjects(saved.parent), 0, COSINE) is None
 
 
+def test_a_snapshot_written_before_arrays_existed_is_used(saved: Path) -> None:
+    [columns] = saved.glob(f"*{snapshot.ATTRIBUTES}")
+    before = {name: state[:3] for name, state in msgspec.msgpack.decode(columns.read_bytes()).items()}
+    columns.write_bytes(msgspec.msgpack.encode(before))
+
+    def change(listed: Any) -> None:
+        listed.format, listed.attributes_checksum = 1, xxhash.xxh3_64_intdigest(columns.read_bytes())
+
+    rewrite(saved, change)
+    found = snapshot.read(LocalObjects(saved.parent), 0, COSINE)
+    assert found is not None
+    assert found.attributes.mask(Condition("eq", "n", (1,)), 2).tolist() == [row == b"a" for row in found.ids]
+
+
 def test_a_snapshot_of_another_collection_or_shard_is_not_used(saved: Path) -> None:
     assert snapshot.read(LocalObjects(saved.parent), 0, COSINE) is not None
     assert snapshot.read(LocalObjects(saved.parent), 0, msgspec.structs.replace(COSINE, name="other")) is None

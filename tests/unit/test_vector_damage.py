@@ -32,7 +32,7 @@ DAMAGED = {
     "short": WHOLE[:-1],
     "not finite": WHOLE[:-4] + np.float32(np.nan).tobytes(),
     "attributes cut": WHOLE + msgspec.msgpack.encode({"name": "value"})[:-2],
-    "attributes of another shape": WHOLE + msgspec.msgpack.encode({"name": [1]}),
+    "attributes of another shape": WHOLE + msgspec.msgpack.encode({"name": [[1]]}),
     "attributes that are no map": WHOLE + b"\x07",
 }
 

@@ -66,6 +66,15 @@ def test_a_filter_may_have_so_many_conditions_and_no_more() -> None:
         vector_filters.from_protobuf_filter(wrapped("and", [comparison()] * NODES_MAX))
 
 
+def test_each_value_that_must_be_contained_is_a_condition() -> None:
+    def all_of(count: int) -> dict:
+        return {"containsAll": {"field": "a", "values": [1] * count}}
+
+    assert len(vector_filters.from_json(all_of(NODES_MAX - 1)).children) == NODES_MAX - 1
+    with pytest.raises(BadData, match=f"more than {NODES_MAX} conditions"):
+        vector_filters.from_json(all_of(NODES_MAX))
+
+
 @pytest.mark.parametrize("count", [0, VALUES_MAX + 1])
 def test_a_membership_has_one_value_to_so_many(count: int) -> None:
     for whole in (1, VALUES_MAX):
@@ -93,7 +102,14 @@ def test_a_membership_has_one_value_to_so_many(count: int) -> None:
         ({"in": {"field": "a"}}, "in.values is missing"),
         ({"eq": {"field": "a"}}, "eq.value is missing"),
         ({"eq": {"field": 1, "value": 1}}, "eq.field is 1"),
-        ({"eq": {"field": "a", "value": None}}, "eq of field 'a': null cannot be a value"),
+        ({"lt": {"field": "a", "value": None}}, "lt of field 'a': null cannot be a value"),
+        ({"contains": {"field": "a", "value": None}}, "contains of field 'a': null cannot be a value"),
+        ({"containsAny": {"field": "a", "values": [1, None]}}, "containsAny of field 'a': null cannot be a value"),
+        ({"containsAll": {"field": "a", "values": [None]}}, "containsAll of field 'a': null cannot be a value"),
+        ({"containsAll": {"field": "a", "values": []}}, "containsAll of field 'a' has 0 values; it must have 1 to"),
+        ({"containsAny": {"field": "a", "value": 1}}, "unknown field 'value'; it has field and values"),
+        ({"eq": {"field": "a", "value": [1]}}, "eq of field 'a': an array cannot be a value"),
+        ({"contains": {"field": "a", "value": {}}}, "contains of field 'a': an object cannot be a value"),
         ({"eq": {"field": "a", "value": 1, "x": 2}}, "unknown field 'x'; it has field and value"),
     ],
 )

@@ -211,10 +211,10 @@ async def test_a_missing_shard_refuses_a_search_that_must_be_whole(
         await area.search(request(1), partial=False)
     found = await area.search(request(1), partial=True)
     assert found.lists[0].ids == [b"1"]
-    assert len(found.warnings) == 1
+    assert (len(found.warnings), found.infos) == (1, [])
 
 
-async def test_a_field_that_no_vector_has_is_refused_when_all_shards_have_answered(
+async def test_a_field_that_no_vector_has_is_named_when_all_shards_have_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     area = await area_on(SlowLinks(), tmp_path)
@@ -223,13 +223,17 @@ async def test_a_field_that_no_vector_has_is_refused_when_all_shards_have_answer
 
     async def unknown(body: Any, queries: Any) -> Any:
         found, outcome = await submit(body, queries)
-        return MergedHits(found.lists, {"colour", "a"}, vectors), outcome
+        return MergedHits(found.lists, {"colour", "a"}, vectors, {"colour": "color"}), outcome
 
     monkeypatch.setattr(area._batches, "submit", unknown)
-    with pytest.raises(BadData, match="'default' has the field 'a', 'colour'"):
-        await area.search(request(1), partial=True)
+    found = await area.search(request(1), partial=True)
+    assert found.infos == [
+        "filter: no vector of the collection 'default' has the field 'a'",
+        "filter: no vector of the collection 'default' has the field 'colour'; the nearest field is 'color'",
+    ]
     vectors = 0
-    assert (await area.search(request(1), partial=True)).warnings == []
+    found = await area.search(request(1), partial=True)
+    assert (found.warnings, found.infos) == ([], [])
 
 
 async def test_a_collection_without_vectors_answers_with_nothing(tmp_path: Path) -> None:

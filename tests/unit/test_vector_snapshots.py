@@ -194,7 +194,8 @@ def test_columns_of_another_length_or_kind_are_refused() -> None:
         attributes_module.Attributes.restore(msgspec.msgpack.encode({**good, **changed}), 5)
 
     restored()
-    kinds, bits, texts = good["a"]
+    kinds, bits, texts, *no_elements = good["a"]
+    assert no_elements == [b"", b"", b""]
     for wrong in ([kinds[:4], bits, texts], [kinds, bits[:32], texts], [kinds, bits, []], [kinds, bits, ["x", "x"]]):
         with pytest.raises(ValueError, match="a column has"):
             restored(a=wrong)

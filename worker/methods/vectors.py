@@ -136,6 +136,7 @@ def search(shards: Shards, request: Request) -> Reply:
     mask = collection.foreign(view, shards)
     if body.filter is not None:
         reply.unknown = tuple(sorted(view.attributes.unknown(body.filter)))
+        reply.nearest = view.attributes.nearest(reply.unknown)
         matching = view.attributes.mask(body.filter, view.size)
         mask = matching if mask is None else mask & matching
     ranking = NOBODY

@@ -2,102 +2,75 @@
 
 A column has a kind and 64 bits for each row: the code of a string in the column's dictionary, an integer, the bits of a
 float, or a bool. Numbers are compared by value, also an integer with a float; a string is never equal to a number, and
-a bool never equal to either. Strings are ordered by their code points.
+a bool never equal to either. How strings compare is described in `attribute_strings`.
+
+A row may have an array of such values instead: its elements are in columns of their own, one array after the other, in
+the order of the rows. A row with an array satisfies a comparison if one of its elements does.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.messages.vectors import Value
+from shared.messages.vectors import Attribute, Value
+from worker.vectors.attribute_strings import EQUALITY, AttributeStrings, Mask, ordered
+from worker.vectors.instants import parsed
 
-Mask = NDArray[np.bool_]
 Where = slice | NDArray[np.integer]
 """The rows of a comparison: a range of rows, or an array of row numbers."""
+Kinds = NDArray[np.uint8]
+Bits = NDArray[np.int64]
+Test = Callable[[Kinds, Bits], Mask]
 
-ABSENT, STRING, INTEGER, FLOAT, BOOL = range(5)
+ABSENT, STRING, INTEGER, FLOAT, BOOL, ARRAY = range(6)
 CAPACITY_MIN = 64
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
-STRING_BYTES = 160
-"""Bytes of a distinct string: the object, without its text, and its entries in the dictionary and in the order."""
+NO_OWNER = (1 << 31) - 1
+"""Fills the capacity behind the owners of the elements: above every row, so that the owners are ascending."""
 
 
-class AttributeColumn:
-    """Rows are set once, by one writer at a time; readers ask only for rows below the size of their view."""
+class ColumnState(msgspec.Struct, array_like=True):
+    """A saved column: kinds as uint8[rows] bytes, bits as int64[rows] bytes, and the strings by code; the kinds and
+    bits of all elements of arrays, and the row of each as int32 bytes. Columns saved before arrays existed have no
+    elements."""
 
-    def __init__(self) -> None:
-        self._kinds = np.zeros(CAPACITY_MIN, dtype=np.uint8)
-        self._bits = np.zeros(CAPACITY_MIN, dtype=np.int64)
-        self._codes: dict[str, int] = {}
-        self._ordered: tuple[list[str], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
+    kinds: bytes
+    bits: bytes
+    texts: list[str]
+    element_kinds: bytes = b""
+    element_bits: bytes = b""
+    owners: bytes = b""
+
+
+class Cells:
+    """Kinds and bits of numbered cells, ABSENT until they are set."""
+
+    def __init__(self, kinds: Kinds, bits: Bits) -> None:
+        self._kinds, self._bits = kinds, bits
+
+    @classmethod
+    def empty(cls, capacity: int) -> Cells:
+        return cls(np.zeros(capacity, dtype=np.uint8), np.zeros(capacity, dtype=np.int64))
 
     @property
     def memory_bytes(self) -> int:
-        return self._kinds.nbytes + self._bits.nbytes + STRING_BYTES * len(self._codes)
+        return self._kinds.nbytes + self._bits.nbytes
 
-    # Saving
+    def put(self, places: NDArray[np.int64], kinds: Kinds, bits: Bits) -> None:
+        """Set the cells at `places`, which are ascending and not empty."""
+        self._bits, self._kinds = _with_room(self._bits, int(places[-1]) + 1), _with_room(self._kinds, places[-1] + 1)
+        # Bits before kinds: readers ignore the bits of a cell of kind ABSENT.
+        self._bits[places] = bits
+        self._kinds[places] = kinds
 
-    def state(self, size: int) -> tuple[bytes, bytes, list[str]]:
-        """The first `size` rows: kinds as uint8[size] bytes, bits as int64[size] bytes, and the strings by code."""
-        kinds, bits = self.arrays(slice(0, size))
-        return kinds.tobytes(), bits.tobytes(), list(self._codes)
-
-    @classmethod
-    def from_state(cls, kinds: bytes, bits: bytes, texts: list[str], size: int) -> AttributeColumn:
-        """Inverse of `state`. Raises ValueError if the arguments are not a result of `state`."""
-        column = cls()
-        column._kinds = np.frombuffer(kinds, dtype=np.uint8)
-        column._bits = np.frombuffer(bits, dtype=np.int64)
-        column._codes = {text: code for code, text in enumerate(texts)}
-        if not len(column._kinds) == len(column._bits) == size or len(column._codes) != len(texts):
-            raise ValueError(f"a column has {len(kinds)} kinds and {len(bits)} bytes of bits; it must have {size} rows")
-        codes = column._bits[column._kinds == STRING]
-        if column._kinds.max(initial=0) > BOOL or not ((codes >= 0) & (codes < len(texts))).all():
-            raise ValueError("a column has a value of an unknown kind, or a string that is not in its dictionary")
-        return column
-
-    # Writing
-
-    def put(self, rows: Sequence[int], values: Sequence[Value]) -> None:
-        """Set the values of these rows, which are ascending and not empty."""
-        kinds, bits = self._encode(values)
-        self._reserve(rows[-1] + 1)
-        index = np.asarray(rows, dtype=np.int64)
-        # Bits before kinds: readers ignore the bits of a row of kind ABSENT.
-        self._bits[index] = bits
-        self._kinds[index] = kinds
-
-    def _encode(self, values: Sequence[Value]) -> tuple[NDArray[np.uint8] | int, NDArray[np.int64]]:
-        types = set(map(type, values))
-        if len(types) > 1:
-            pairs = [self._encode([value]) for value in values]
-            return np.array([kind for kind, _ in pairs], np.uint8), np.concatenate([bits for _, bits in pairs])
-        kind = types.pop()
-        if kind is str:
-            codes = self._codes
-            return STRING, np.array([codes.setdefault(value, len(codes)) for value in values], dtype=np.int64)  # type: ignore[arg-type]
-        if kind is float:
-            return FLOAT, np.array(values, dtype=np.float64).view(np.int64)
-        return BOOL if kind is bool else INTEGER, np.array(values, dtype=np.int64)
-
-    def _reserve(self, rows: int) -> None:
-        if rows > len(self._kinds):
-            capacity = max(rows, len(self._kinds) * 3 // 2)
-            bits = np.zeros(capacity, dtype=np.int64)
-            bits[: len(self._bits)] = self._bits
-            kinds = np.zeros(capacity, dtype=np.uint8)
-            kinds[: len(self._kinds)] = self._kinds
-            self._bits, self._kinds = bits, kinds
-
-    # Reading
-
-    def arrays(self, where: Where) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Kinds uint8[n] and bits int64[n] of these rows; ABSENT for rows behind the end of the column."""
+    def arrays(self, where: Where) -> tuple[Kinds, Bits]:
+        """Kinds uint8[n] and bits int64[n] of these cells; ABSENT for cells behind the last."""
         kinds, bits = self._kinds, self._bits
         end = where.stop if isinstance(where, slice) else int(where.max(initial=-1)) + 1
         if len(kinds) < end:
@@ -106,68 +79,223 @@ class AttributeColumn:
             bits = np.concatenate([bits, np.zeros(end - len(bits), dtype=np.int64)])
         return kinds[where], bits[where]
 
+
+class AttributeColumn:
+    """Rows are set once, in ascending order, by one writer at a time; readers ask only for rows below the size of their
+    view."""
+
+    def __init__(self) -> None:
+        self._strings = AttributeStrings()
+        self._rows = Cells.empty(CAPACITY_MIN)
+        self._elements = Cells.empty(0)
+        self._element_count = 0
+        self._owners = np.zeros(0, dtype=np.int32)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._rows.memory_bytes + self._elements.memory_bytes + self._owners.nbytes + self._strings.memory_bytes
+
+    # Saving
+
+    def state(self, size: int) -> ColumnState:
+        """The first `size` rows."""
+        kinds, bits = self._rows.arrays(slice(0, size))
+        owners, element_kinds, element_bits = self.elements(size)
+        return ColumnState(
+            kinds.tobytes(),
+            bits.tobytes(),
+            self._strings.texts(),
+            element_kinds.tobytes(),
+            element_bits.tobytes(),
+            owners.tobytes(),
+        )
+
+    @classmethod
+    def from_state(cls, state: ColumnState, size: int) -> AttributeColumn:
+        """Inverse of `state`. Raises ValueError if the arguments are not a result of `state`."""
+        column = cls()
+        column._strings = AttributeStrings(state.texts)
+        kinds, element_kinds = np.frombuffer(state.kinds, np.uint8), np.frombuffer(state.element_kinds, np.uint8)
+        bits, element_bits = np.frombuffer(state.bits, np.int64), np.frombuffer(state.element_bits, np.int64)
+        owners = np.frombuffer(state.owners, np.int32)
+        column._rows, column._elements = Cells(kinds, bits), Cells(element_kinds, element_bits)
+        column._owners, column._element_count = owners, len(owners)
+        if not len(kinds) == len(bits) == size or len(column._strings) != len(state.texts):
+            raise ValueError(
+                f"a column has {len(kinds)} kinds and {len(bits)} values of 64 bits; it must have {size} rows"
+            )
+        for some_kinds, some_bits, highest in ((kinds, bits, ARRAY), (element_kinds, element_bits, BOOL)):
+            codes = some_bits[some_kinds == STRING] if len(some_kinds) == len(some_bits) else np.array([-1])
+            if some_kinds.max(initial=0) > highest or not ((codes >= 0) & (codes < len(state.texts))).all():
+                raise ValueError("a column has a value of an unknown kind, or a string that is not in its dictionary")
+        if len(owners) != len(element_kinds) or not _are_owners(owners, kinds) or not element_kinds.all():
+            raise ValueError("a column has elements of arrays that are in no row with an array")
+        return column
+
+    # Writing
+
+    def put(self, rows: Sequence[int], values: Sequence[Attribute]) -> None:
+        """Set the values of these rows, which are ascending and not empty."""
+        types = set(map(type, values))
+        if list in types:
+            arrays = [(row, value) for row, value in zip(rows, values, strict=True) if isinstance(value, list)]
+            self._put_elements([row for row, _ in arrays], [value for _, value in arrays])
+        kinds, bits = self._encode(values, types)
+        self._rows.put(np.asarray(rows, dtype=np.int64), kinds, bits)
+
+    def _put_elements(self, rows: list[int], arrays: list[list[Value]]) -> None:
+        """Add the elements of these rows' arrays: before the rows themselves, so that no reader misses them."""
+        values = list(chain.from_iterable(arrays))
+        if not values:
+            return
+        first, end = self._element_count, self._element_count + len(values)
+        self._elements.put(np.arange(first, end), *self._encode(values, set(map(type, values))))
+        owners = _with_room(self._owners, end, NO_OWNER)
+        owners[first:end] = np.repeat(rows, list(map(len, arrays)))
+        self._owners, self._element_count = owners, end
+
+    def _encode(self, values: Sequence[Attribute], types: set[type]) -> tuple[Kinds, Bits]:
+        """Kinds and bits of `values`, which are of these types."""
+        if len(types) == 1:
+            kind, bits = self._encode_one_type(values, next(iter(types)))
+            return np.full(len(values), kind, dtype=np.uint8), bits
+        kinds, every_bits = np.empty(len(values), dtype=np.uint8), np.empty(len(values), dtype=np.int64)
+        for one in types:
+            places = [place for place, value in enumerate(values) if type(value) is one]
+            kinds[places], every_bits[places] = self._encode_one_type([values[place] for place in places], one)
+        return kinds, every_bits
+
+    def _encode_one_type(self, values: Sequence[Attribute], kind: type) -> tuple[int, Bits]:
+        if kind is str:
+            return STRING, self._strings.add(values)  # type: ignore[arg-type]
+        if kind is float:
+            return FLOAT, np.array(values, dtype=np.float64).view(np.int64)
+        if kind is list:
+            return ARRAY, np.zeros(len(values), dtype=np.int64)
+        return BOOL if kind is bool else INTEGER, np.array(values, dtype=np.int64)
+
+    # Reading
+
+    def arrays(self, where: Where) -> tuple[Kinds, Bits]:
+        """Kinds uint8[n] and bits int64[n] of these rows; ABSENT for rows behind the end of the column."""
+        return self._rows.arrays(where)
+
+    def elements(self, size: int) -> tuple[NDArray[np.int32], Kinds, Bits]:
+        """(the row, the kind, the bits) of each element of the arrays in the first `size` rows, in the order of the
+        rows."""
+        owners = self._owners
+        owners = owners[: np.searchsorted(owners, np.int32(size))]
+        return owners, *self._elements.arrays(slice(0, len(owners)))
+
     def code(self, text: str) -> int:
         """The code of a string; −1 if the column never had it."""
-        return self._codes.get(text, -1)
+        return self._strings.code(text)
+
+    def chosen(self, op: str, texts: Sequence[str]) -> Mask:
+        """Which strings of the dictionary satisfy a comparison, bool[codes]; see `AttributeStrings.chosen`."""
+        return self._strings.chosen(op, texts)
 
     def present(self, where: Where) -> Mask:
-        """Which of these rows have a value."""
-        return self.arrays(where)[0] != ABSENT
+        """Which of these rows have a value, be it an empty array."""
+        return self._rows.arrays(where)[0] != ABSENT
 
     def equal(self, value: Value, where: Where) -> Mask:
         """Which of these rows are equal to `value`."""
-        kinds, bits = self.arrays(where)
-        if isinstance(value, str):
-            return (bits == self.code(value)) & (kinds == STRING)
-        if isinstance(value, bool):
-            return (bits == int(value)) & (kinds == BOOL)
-        # An integer that no float represents is equal to no float.
-        matches = (bits.view(np.float64) == float(value)) & (kinds == FLOAT) & (float(value) == value)
-        if float(value).is_integer() and INT64_MIN <= value <= INT64_MAX:
-            matches |= (bits == int(value)) & (kinds == INTEGER)
-        return matches
+        return self._matching("eq", (value,), where)
+
+    def equal_any(self, values: Sequence[Value], where: Where) -> Mask:
+        """Which of these rows are equal to one of `values`."""
+        return self._matching("in", values, where)
 
     def compare(self, op: str, value: Value, where: Where) -> Mask:
         """Which of these rows are lt, lte, gt or gte `value`; values of another kind are not comparable, so they never
         match."""
-        kinds, bits = self.arrays(where)
-        if isinstance(value, str):
-            chosen = self.codes(op, value)
+        return self._matching(op, (value,), where)
+
+    def _matching(self, op: str, values: Sequence[Value], where: Where) -> Mask:
+        tests = list(self._tests(op, values))
+        mask = _any_of(tests, *self._rows.arrays(where))
+        if len(self._owners):
+            elements, places = self._elements_of(where)
+            mask[places[_any_of(tests, *self._elements.arrays(elements))]] = True
+        return mask
+
+    def _elements_of(self, where: Where) -> tuple[Where, NDArray[np.integer]]:
+        """The elements of these rows' arrays, and for each the place of its row in `where`."""
+        owners = self._owners
+        if isinstance(where, slice):
+            first, end = np.searchsorted(owners, np.array([where.start, where.stop], np.int32)).tolist()
+            return slice(first, end), owners[first:end] - where.start
+        rows = where.astype(np.int32)
+        firsts = np.searchsorted(owners, rows)
+        counts = np.searchsorted(owners, rows, "right") - firsts
+        ends = np.cumsum(counts)
+        elements = np.arange(ends[-1] if len(ends) else 0) + np.repeat(firsts - ends + counts, counts)
+        return elements, np.repeat(np.arange(len(rows)), counts)
+
+    def _tests(self, op: str, values: Sequence[Value]) -> Iterator[Test]:
+        """Tests of kinds and bits: a value satisfies the comparison with `values` if it satisfies one of the tests."""
+        texts = [value for value in values if isinstance(value, str)]
+        bools = [int(value) for value in values if isinstance(value, bool)]
+        numbers = [value for value in values if not isinstance(value, str | bool)]
+        if texts:
+            yield self._test_of_strings(op, texts)
+        if bools:
+            yield lambda kinds, bits: (kinds == BOOL) & _fits(op, bits, bools)
+        if numbers and op in EQUALITY:
+            # An integer that no float represents is equal to no float.
+            floats = [float(number) for number in numbers if float(number) == number]
+            whole = [int(n) for n in numbers if float(n).is_integer() and INT64_MIN <= n <= INT64_MAX]
+            yield lambda kinds, bits: (kinds == FLOAT) & _fits(op, bits.view(np.float64), floats)
+            yield lambda kinds, bits: (kinds == INTEGER) & _fits(op, bits, whole)
+        elif numbers:
+            yield lambda kinds, bits: (kinds == FLOAT) & _ordered_floats(op, bits.view(np.float64), numbers[0])
+            yield lambda kinds, bits: (kinds == INTEGER) & _ordered_integers(op, bits, numbers[0])
+
+    def _test_of_strings(self, op: str, texts: list[str]) -> Test:
+        if op in EQUALITY and len(texts) == 1 and np.isnan(parsed(texts)[0]):
+            code = self.code(texts[0])
+            return lambda kinds, bits: (kinds == STRING) & (bits == code)
+        chosen = self.chosen(op, texts)
+
+        def test(kinds: Kinds, bits: Bits) -> Mask:
             known = (kinds == STRING) & (bits < len(chosen))
             return known & chosen[np.where(known, bits, 0)] if len(chosen) else known
-        if isinstance(value, bool):
-            return _ordered(op, bits, int(value)) & (kinds == BOOL)
-        matches = _ordered_floats(op, bits.view(np.float64), value) & (kinds == FLOAT)
-        return matches | (_ordered_integers(op, bits, value) & (kinds == INTEGER))
 
-    def codes(self, op: str, value: str) -> Mask:
-        """Which strings of the dictionary are lt, lte, gt or gte `value`, bool[codes]."""
-        texts, ranks = self._order()
-        edge = bisect_left(texts, value) if op in ("lt", "gte") else bisect_right(texts, value)
-        return ranks < edge if op in ("lt", "lte") else ranks >= edge
-
-    def _order(self) -> tuple[list[str], NDArray[np.int64]]:
-        """(the dictionary's strings in ascending order, the rank of each code in this order, int64[codes])."""
-        texts, ranks = self._ordered
-        if len(ranks) != len(self._codes):
-            codes = dict(self._codes)
-            # Sorting the ordered strings and the new ones together only merges them.
-            texts = sorted([*texts, *list(codes)[len(texts) :]])
-            ranks = np.empty(len(texts), dtype=np.int64)
-            ranks[np.fromiter((codes[text] for text in texts), dtype=np.int64, count=len(texts))] = np.arange(
-                len(texts)
-            )
-            self._ordered = texts, ranks
-        return texts, ranks
+        return test
 
 
-def _ordered(op: str, values: NDArray, edge: float | int) -> Mask:
-    with np.errstate(invalid="ignore"):
-        if op == "lt":
-            return values < edge
-        if op == "lte":
-            return values <= edge
-        return values > edge if op == "gt" else values >= edge
+def _with_room(array: NDArray, size: int, fill: int = 0) -> NDArray:
+    """The array, or a larger copy of it, with room for `size` cells; new ones are `fill`."""
+    if size <= len(array):
+        return array
+    capacity = max(size, len(array) * 3 // 2)
+    # Memory of zeros that are never written is never taken.
+    larger = np.full(capacity, fill, dtype=array.dtype) if fill else np.zeros(capacity, dtype=array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def _are_owners(owners: NDArray[np.int32], kinds: Kinds) -> bool:
+    """Whether `owners` are ascending rows of kind ARRAY."""
+    if not len(owners):
+        return True
+    are_rows = owners[0] >= 0 and owners[-1] < len(kinds) and (owners[1:] >= owners[:-1]).all()
+    return bool(are_rows and (kinds[owners] == ARRAY).all())
+
+
+def _any_of(tests: Sequence[Test], kinds: Kinds, bits: Bits) -> Mask:
+    mask = np.zeros(len(kinds), dtype=np.bool_)
+    for test in tests:
+        mask |= test(kinds, bits)
+    return mask
+
+
+def _fits(op: str, values: NDArray, asked: Sequence[float]) -> Mask:
+    """Which of `values` are in `asked`, or lt, lte, gt or gte the only one of `asked`."""
+    if op not in EQUALITY:
+        return ordered(op, values, asked[0])
+    return values == asked[0] if len(asked) == 1 else np.isin(values, np.array(asked, dtype=values.dtype))
 
 
 def _ordered_floats(op: str, values: NDArray[np.float64], edge: float | int) -> Mask:
@@ -177,7 +305,7 @@ def _ordered_floats(op: str, values: NDArray[np.float64], edge: float | int) -> 
         op = {"lt": "lte", "gte": "gt"}.get(op, op)
     elif nearest > edge:
         op = {"lte": "lt", "gt": "gte"}.get(op, op)
-    return _ordered(op, values, nearest)
+    return ordered(op, values, nearest)
 
 
 def _ordered_integers(op: str, values: NDArray[np.int64], edge: float | int) -> Mask:
@@ -188,4 +316,4 @@ def _ordered_integers(op: str, values: NDArray[np.int64], edge: float | int) -> 
         return np.full(len(values), op in ("lt", "lte"))
     if edge < INT64_MIN:
         return np.full(len(values), op in ("gt", "gte"))
-    return _ordered(op, values, int(edge))
+    return ordered(op, values, int(edge))

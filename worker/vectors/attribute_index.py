@@ -8,14 +8,15 @@ the index is built anew. So the cost of a condition depends on the number of row
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Condition, Value
-from worker.vectors.attribute_column import BOOL, FLOAT, INT64_MAX, INT64_MIN, INTEGER, STRING, AttributeColumn, Mask
+from worker.vectors.attribute_column import BOOL, FLOAT, INT64_MAX, INT64_MIN, INTEGER, STRING, AttributeColumn
+from worker.vectors.attribute_strings import Mask, divided
 
 BITMAP_VALUES_MAX = 64
 """Most distinct values for which a field has bitmaps: they then take at most 8 bytes a row."""
@@ -26,11 +27,11 @@ WIDE_SHARE = 32
 
 @dataclass(frozen=True, slots=True)
 class ValueIndex:
-    """The rows of one field that have one kind of value.
+    """The rows of one field that have one kind of value, or an array with such elements.
 
     `values` int64[v] or float64[v] are distinct and ascending (strings by their codes). `starts` is int64[v + 1]. The
     rows with `values[i]` are `rows[starts[i]:starts[i + 1]]`, int32, or the bits of `bitmaps[i]`, uint8[v, ⌈size / 8⌉];
-    one of `rows` and `bitmaps` is None.
+    one of `rows` and `bitmaps` is None. A row is there as often as its array has the value.
     """
 
     values: NDArray
@@ -44,7 +45,7 @@ class ValueIndex:
         return sum(array.nbytes for array in arrays if array is not None)
 
     def count(self, chosen: slice) -> int:
-        """The number of rows with a value in this range of `values`."""
+        """The number of rows with a value in this range of `values`; a row counts once for each element."""
         return int(self.starts[chosen.stop] - self.starts[chosen.start])
 
     def mark(self, chosen: slice, out: Mask) -> None:
@@ -89,11 +90,13 @@ Field = Mapping[int, ValueIndex]
 
 def _field(column: AttributeColumn, size: int) -> Field:
     kinds, bits = column.arrays(slice(0, size))
+    owners, element_kinds, element_bits = column.elements(size)
     by_kind = {}
     for kind in (STRING, INTEGER, FLOAT, BOOL):
-        rows = np.flatnonzero(kinds == kind)
+        plain, elements = np.flatnonzero(kinds == kind), np.flatnonzero(element_kinds == kind)
+        rows = np.concatenate([plain, owners[elements]])
         if len(rows):
-            keys = bits[rows]
+            keys = np.concatenate([bits[plain], element_bits[elements]])
             by_kind[kind] = _value_index(rows, keys.view(np.float64) if kind == FLOAT else keys, size)
     return by_kind
 
@@ -110,32 +113,34 @@ class AttributeIndex:
         return sum(index.memory_bytes for by_kind in self.fields.values() for index in by_kind.values())
 
     def estimate(self, condition: Condition, column: AttributeColumn) -> int:
-        """The number of rows that satisfy eq, in, lt, lte, gt or gte; for a range of strings, an upper bound."""
+        """The number of rows that satisfy eq, in, lt, lte, gt or gte; for arrays, for a range of strings and for
+        datetimes, an upper bound."""
         by_kind = self.fields.get(condition.field, {})
-        if condition.op not in ("eq", "in") and isinstance(condition.values[0], str):
-            return int(by_kind[STRING].starts[-1]) if STRING in by_kind else 0
-        return sum(index.count(chosen) for index, chosen in _ranges(by_kind, condition, column))
+        values, texts = divided(condition.op, condition.values)
+        every_text = int(by_kind[STRING].starts[-1]) if texts and STRING in by_kind else 0
+        return every_text + sum(index.count(at) for index, at in _ranges(by_kind, condition.op, values, column))
 
     def wide(self, condition: Condition, column: AttributeColumn) -> bool:
         """Whether comparing all rows in the column is faster than marking the rows that satisfy the condition."""
         by_kind = self.fields.get(condition.field, {})
-        if condition.op not in ("eq", "in") and isinstance(condition.values[0], str):
+        values, texts = divided(condition.op, condition.values)
+        if texts:
             return STRING in by_kind and by_kind[STRING].bitmaps is None
-        marked = sum(index.count(at) for index, at in _ranges(by_kind, condition, column) if index.bitmaps is None)
-        return marked * WIDE_SHARE > self.size
+        ranges = _ranges(by_kind, condition.op, values, column)
+        marked = sum(index.count(at) for index, at in ranges if index.bitmaps is None)
+        compared = max(self.size, sum(int(index.starts[-1]) for index in by_kind.values()))
+        return marked * WIDE_SHARE > compared
 
     def mask(self, condition: Condition, column: AttributeColumn) -> Mask:
         """The rows that satisfy eq, in, lt, lte, gt or gte, bool[size]."""
         out = np.zeros(self.size, dtype=np.bool_)
         by_kind = self.fields.get(condition.field, {})
-        value = condition.values[0]
-        if condition.op not in ("eq", "in") and isinstance(value, str):
-            if STRING in by_kind:
-                index = by_kind[STRING]
-                index.mark_some(column.codes(condition.op, value)[index.values], out)
-            return out
-        for index, chosen in _ranges(by_kind, condition, column):
-            index.mark(chosen, out)
+        values, texts = divided(condition.op, condition.values)
+        if texts and STRING in by_kind:
+            strings = by_kind[STRING]
+            strings.mark_some(column.chosen(condition.op, texts)[strings.values], out)
+        for index, at in _ranges(by_kind, condition.op, values, column):
+            index.mark(at, out)
         return out
 
 
@@ -144,10 +149,12 @@ def build(columns: Mapping[str, AttributeColumn], size: int) -> AttributeIndex:
     return AttributeIndex(size, {name: _field(column, size) for name, column in columns.items()})
 
 
-def _ranges(by_kind: Field, condition: Condition, column: AttributeColumn) -> Iterator[tuple[ValueIndex, slice]]:
-    """The ranges of values that satisfy a comparison, each with its index."""
-    op = "eq" if condition.op == "in" else condition.op
-    for value in condition.values:
+def _ranges(
+    by_kind: Field, op: str, values: Sequence[Value], column: AttributeColumn
+) -> Iterator[tuple[ValueIndex, slice]]:
+    """The ranges of values that are `op` one of `values`, each with its index."""
+    op = "eq" if op == "in" else op
+    for value in values:
         for kind, index in by_kind.items():
             chosen = _range(kind, index, op, column.code(value) if isinstance(value, str) else value, _kinds(value))
             if chosen is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
 
 import msgspec
 import numpy as np
 
-from shared.messages.vectors import Condition, Value
+from shared.messages.vectors import Attribute, Condition
 from worker.vectors import attribute_index
-from worker.vectors.attribute_column import AttributeColumn, Mask, Where
+from worker.vectors.attribute_column import AttributeColumn, ColumnState, Where
+from worker.vectors.attribute_strings import Mask
 
 COMPARED = ("eq", "in", "lt", "lte", "gt", "gte")
 INDEX_ROWS_MIN = 4096
@@ -17,6 +20,8 @@ INDEX_ROWS_MIN = 4096
 INDEX_GROWTH = 1.25
 """The index is built anew when the table has this many times the indexed rows: while a table grows, each row is sorted
 five times on average."""
+COMPARED_CHARS, COMPARED_NAMES, COMPARED_UNKNOWN_NAMES = 32, 128, 4
+"""Comparing two names of so many characters takes up to 60 µs, so finding the nearest names takes 30 ms at most."""
 NARROW_SHARE = 16
 """If the narrowest condition of an `and` leaves at most 1 in this many rows, the others compare those rows only."""
 
@@ -36,7 +41,7 @@ class Attributes:
         """Set the attributes of the rows from `first` on: for each row a msgpack map of names to values, or empty
         bytes."""
         rows: dict[str, list[int]] = {}
-        values: dict[str, list[Value]] = {}
+        values: dict[str, list[Attribute]] = {}
         for row, entry in enumerate(packed, first):
             if entry:
                 for name, value in msgspec.msgpack.decode(entry).items():
@@ -59,10 +64,10 @@ class Attributes:
     def restore(cls, saved: bytes, size: int) -> Attributes:
         """Inverse of `save` for the same `size`. Raises ValueError if `saved` is not a result of `save`."""
         try:
-            states = msgspec.msgpack.decode(saved, type=dict[str, tuple[bytes, bytes, list[str]]])
+            states = msgspec.msgpack.decode(saved, type=dict[str, ColumnState])
         except msgspec.MsgspecError as error:
             raise ValueError(f"the columns cannot be read: {error}") from error
-        return cls({name: AttributeColumn.from_state(*state, size) for name, state in states.items()})
+        return cls({name: AttributeColumn.from_state(state, size) for name, state in states.items()})
 
     def index_due(self, size: int) -> bool:
         """Whether the index should be built anew for a table of `size` rows."""
@@ -79,6 +84,16 @@ class Attributes:
         if condition.field and condition.op != "exists" and condition.field not in self._columns:
             unknown_fields.add(condition.field)
         return unknown_fields
+
+    def nearest(self, unknown: Sequence[str]) -> dict[str, str]:
+        """Unknown field → the most similar name of a column, for those of the first few that have one."""
+        if not unknown:
+            return {}
+        names = {name[:COMPARED_CHARS]: name for name in islice(list(self._columns), COMPARED_NAMES)}
+        similar = {
+            name: get_close_matches(name[:COMPARED_CHARS], names, n=1) for name in unknown[:COMPARED_UNKNOWN_NAMES]
+        }
+        return {name: names[matches[0]] for name, matches in similar.items() if matches}
 
     def mask(self, condition: Condition, size: int) -> Mask:
         """Which of the first `size` rows satisfy `condition`, bool[size]. Of all comparisons, a row without the field
@@ -108,7 +123,7 @@ class Attributes:
         if op == "neq":
             return ~column.equal(condition.values[0], where)
         if op in ("eq", "in"):
-            return np.logical_or.reduce([column.equal(value, where) for value in condition.values])
+            return column.equal_any(condition.values, where)
         return column.compare(op, condition.values[0], where)
 
     def _indexed(self, condition: Condition, index: attribute_index.AttributeIndex) -> Mask:

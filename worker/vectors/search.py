@@ -9,7 +9,7 @@ import numpy as np
 
 from shared.messages.vectors import Floats
 from worker.vectors import exact
-from worker.vectors.attribute_column import Mask
+from worker.vectors.attribute_strings import Mask
 from worker.vectors.ranking import Ranking, best
 from worker.vectors.similarity import Rows, similarities
 from worker.vectors.table import TableView

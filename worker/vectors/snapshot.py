@@ -32,7 +32,9 @@ from worker.vectors.ann import AnnIndex
 from worker.vectors.attributes import Attributes
 from worker.vectors.table import TableView
 
-FORMAT = 1
+FORMAT = 2
+READABLE_FORMATS = (1, FORMAT)
+"""Format 2 has arrays in the attributes' columns (`attribute_column.ColumnState`); format 1 is the same without."""
 READ_BYTES = 4 << 20
 ROWS, SHARDS = "rows", "shards"
 INDEX, ATTRIBUTES = ".index", ".attributes"
@@ -241,7 +243,7 @@ def _read_list(saved: Objects) -> _List:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"the list of rows is of another format: {error}") from error
     rows, rest = divmod(len(content.lengths), 4)
-    if content.format != FORMAT or rest or len(content.versions) != 8 * rows:
+    if content.format not in READABLE_FORMATS or rest or len(content.versions) != 8 * rows:
         raise ValueError(f"it is of format {content.format}, with {len(content.versions)} bytes of versions")
     if sum(np.frombuffer(content.lengths, np.uint32).tolist()) != len(content.joined):
         raise ValueError(f"its ids have {len(content.joined)} bytes, but their lengths add up to another number")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from shared.messages.vectors import ID_BYTES_MAX, Floats
+from shared.messages.vectors import ID_BYTES_MAX, Attribute, Floats
 from worker.storage.faces import RowBatch, Rows
 
 FAMILY, META = "vectors", "meta"
@@ -26,7 +26,7 @@ VERSION_BYTES = 8
 Row = tuple[bytes, bytes]
 """(a vector's id, the value of its row)."""
 
-_ATTRIBUTES = msgspec.msgpack.Decoder(dict[str, str | int | float | bool])
+_ATTRIBUTES = msgspec.msgpack.Decoder(dict[str, Attribute])
 
 
 def prefix(collection_id: int) -> bytes:

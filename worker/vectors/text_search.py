@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shared.messages.vector_text import TextQuery
-from worker.vectors.attribute_column import Mask
+from worker.vectors.attribute_strings import Mask
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.table import TableView
 

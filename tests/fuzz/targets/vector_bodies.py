@@ -68,6 +68,8 @@ ROWS = [
     {"n": (1 << 63) - 1, "x": 1e308, "name": ""},
     {},
     {"name": 7, "n": "text", "on": 0, "x": 1},
+    {"name": ["a", "b", "a"], "n": [1, 2.5], "on": [], "x": [True]},
+    {"name": "2026-01-01T00:00:00Z", "n": ["2026-01-01t02:00:00.5+02:00"]},
 ]
 
 
@@ -107,6 +109,8 @@ def writes() -> Iterator[bytes]:
     vectors = [{"id": f"v{i}", "attributes": {"vector": [i, 0.5, -1e3], "name": "a", "n": i}} for i in range(3)]
     yield json.dumps({"upsertVectors": vectors}).encode()
     yield json.dumps({"upsert_vectors": vectors[:1], "collection": "c"}).encode()
+    arrays = {"vector": [1, 0.5], "name": ["a", "b"], "n": None, "x": [1, 0.5]}
+    yield json.dumps({"upsertVectors": [{"id": "v", "attributes": arrays}]}).encode()
 
 
 def _proto_writes() -> Iterator[bytes]:
@@ -117,6 +121,8 @@ def _proto_writes() -> Iterator[bytes]:
         yield request.SerializeToString()
         vector.attributes["name"].string_value = "a"
         vector.attributes["n"].int64_value = -i
+        vector.attributes["tags"].array_value.values.add(string_value="a")
+        vector.attributes["x"].MergeFrom(vector_pb2.AttributeValue(null_value="NULL_VALUE"))
     yield request.SerializeToString()
 
 
@@ -142,6 +148,8 @@ def _proto_searches() -> Iterator[bytes]:
 
 def _filters() -> Iterator[bytes]:
     yield b'{"and":[{"eq":{"field":"name","value":"a"}},{"lt":{"field":"n","value":2.5}},{"not":{"exists":"x"}}]}'
+    yield b'{"or":[{"containsAll":{"field":"name","values":["a","b"]}},{"eq":{"field":"n","value":null}}]}'
+    yield b'{"or":[{"containsAny":{"field":"x","values":[1]}},{"lt":{"field":"n","value":"2026-01-01T00:00:01Z"}}]}'
     yield b'{"or":{"filters":[{"in":{"field":"n","values":[1,"text",true]}},{"gte":{"field":"x","value":1}}]}}'
 
 
@@ -150,14 +158,20 @@ def _proto_filters() -> Iterator[bytes]:
         condition = vector_pb2.Filter()
         condition.gte.field = text
         condition.gte.value.int64_value = 1
+        contained = vector_pb2.Filter()
+        contained.contains_all.field = text
+        contained.contains_all.values.add(string_value="a")
         outer = vector_pb2.Filter()
-        getattr(outer, "or").filters.append(condition)
+        getattr(outer, "or").filters.extend([condition, contained])
         getattr(getattr(outer, "or").filters.add(), "not").exists.field = text
         yield outer.SerializeToString()
 
 
 _VALUES: st.SearchStrategy[Any] = (
-    st.sampled_from(("a", "", "text", True, False, None, 0, -0.0, 1e308, [], {})) | st.integers() | st.floats()
+    st.sampled_from(("a", "", "text", True, False, None, 0, -0.0, 1e308, [], {}))
+    | st.sampled_from(("2026-01-01T00:00:00Z", "2026-01-01 00:00:00.5+00:00", "2026-01-01"))
+    | st.integers()
+    | st.floats()
 )
 _COMPONENTS = st.lists(_VALUES | st.integers(-9, 9), max_size=4) | st.lists(st.floats(width=32), max_size=3)
 
@@ -178,11 +192,16 @@ def filter_strategy() -> st.SearchStrategy[bytes]:
     fields = st.sampled_from(("name", "n", "x", "on", "other", "vector", ""))
     compared = st.builds(
         lambda op, field, value: {op: {"field": field, "value": value}},
-        st.sampled_from(("eq", "neq", "lt", "lte", "gt", "gte")),
+        st.sampled_from(("eq", "neq", "lt", "lte", "gt", "gte", "contains")),
         fields,
         _VALUES,
     )
-    members = st.builds(lambda field, v: {"in": {"field": field, "values": v}}, fields, st.lists(_VALUES, max_size=3))
+    members = st.builds(
+        lambda op, field, v: {op: {"field": field, "values": v}},
+        st.sampled_from(("in", "containsAny", "contains_all")),
+        fields,
+        st.lists(_VALUES, max_size=3),
+    )
     exists = fields.map(lambda field: {"exists": field})
     tree = st.recursive(
         compared | members | exists,
@@ -198,8 +217,8 @@ def filter_strategy() -> st.SearchStrategy[bytes]:
 _TOKENS = (
     "upsertVectors", "upsert_vectors", "attributes", "vector", "vectors", "filter", "includeFields", "collection",
     "and", "or", "not", "in", "exists", "field", "value", "values", "gte", "ids", "k", "exact", "expansion",
-    "text", "query", "operator", "highlight", "fields", "fusion", "weights", "linear",
-    "NaN", "1e999", "null", "\\u0000", "\\ud800",
+    "text", "query", "operator", "highlight", "fields", "fusion", "weights", "linear", "contains", "containsAny",
+    "containsAll", "NaN", "1e999", "null", "\u0000", "\ud800",
 )  # fmt: skip
 _IDS = [b'{"ids":["a","b"],"collection":"c"}', b'{"ids":["\\u00e9"],"includeFields":["n"]}']
 

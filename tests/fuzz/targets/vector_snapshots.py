@@ -89,7 +89,11 @@ def _repaired_shards(shards: bytes) -> bytes:
 def _written() -> tuple[bytes, ...]:
     """The files of a small snapshot, without the checksum of the list of rows."""
     table = Table(COLLECTION)
-    attributes = [msgspec.msgpack.encode({"name": "a", "n": 1}), b"", msgspec.msgpack.encode({"name": "b", "n": 0.5})]
+    attributes = [
+        msgspec.msgpack.encode({"name": "a", "n": 1}),
+        b"",
+        msgspec.msgpack.encode({"name": ["b", "a"], "n": 0.5}),
+    ]
     vectors = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
     table.append([b"x", b"y", b"zz"], vectors, np.arange(1, 4, dtype=np.uint64), 0, attributes, ())
     table.view.index.add(*table.index_slice(3))

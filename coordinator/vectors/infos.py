@@ -1,0 +1,23 @@
+"""Hints in the answers of the vector area."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from coordinator.vectors.values import shown
+
+FIELDS_NAMED_MAX = 10
+"""Fields that have a hint of their own; the others are only counted."""
+
+
+def unknown_fields(collection: str, unknown: Collection[str], nearest: Mapping[str, str]) -> list[str]:
+    """A hint for each field of a filter that no vector of the collection has. `nearest`: field → the most similar
+    name of a field that a vector has, if there is one."""
+    hints = []
+    for name in sorted(unknown)[:FIELDS_NAMED_MAX]:
+        similar = f"; the nearest field is {shown(nearest[name])}" if nearest.get(name) else ""
+        hints.append(f"filter: no vector of the collection {collection!r} has the field {shown(name)}{similar}")
+    others = len(unknown) - len(hints)
+    if others > 0:
+        hints.append(f"filter: no vector of the collection {collection!r} has {others} other fields")
+    return hints

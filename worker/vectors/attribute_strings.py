@@ -1,0 +1,111 @@
+"""The distinct strings of an attribute's column, by their codes, and which of them satisfy a comparison.
+
+Strings are ordered by their code points. A comparison with an RFC 3339 datetime compares instants instead: only strings
+that are datetimes satisfy it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.messages.vectors import Value
+from worker.vectors.instants import Instants, parsed
+
+Mask = NDArray[np.bool_]
+
+EQUALITY = ("eq", "in")
+STRING_BYTES = 160
+"""Bytes of a distinct string: the object, without its text, and its entries in the dictionary and in the order."""
+
+
+class AttributeStrings:
+    """Safe for one writer at a time beside readers: a string keeps its code, and codes are given in ascending order."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._codes: dict[str, int] = {text: code for code, text in enumerate(texts)}
+        self._ordered: tuple[list[str], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
+        self._instants: Instants = np.zeros(0, dtype=np.complex128)
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    @property
+    def memory_bytes(self) -> int:
+        return STRING_BYTES * len(self._codes) + self._instants.nbytes
+
+    def texts(self) -> list[str]:
+        """The strings in the order of their codes."""
+        return list(self._codes)
+
+    def code(self, text: str) -> int:
+        """The code of a string; −1 if the column never had it."""
+        return self._codes.get(text, -1)
+
+    def add(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """The codes of these strings, int64[n], new ones for those that have none yet."""
+        codes = self._codes
+        return np.array([codes.setdefault(text, len(codes)) for text in texts], dtype=np.int64)
+
+    def chosen(self, op: str, texts: Sequence[str]) -> Mask:
+        """Which strings are eq or in `texts`, or lt, lte, gt or gte the only one of `texts`: bool[codes]."""
+        asked = parsed(texts)
+        is_datetime = ~np.isnan(asked)
+        if op not in EQUALITY:
+            return ordered(op, self.instants(), asked[0]) if is_datetime[0] else self._beside(op, texts[0])
+        matches = np.isin(self.instants(), asked[is_datetime]) if is_datetime.any() else np.zeros(len(self), np.bool_)
+        codes = np.array([self.code(text) for text in texts], dtype=np.int64)
+        matches[codes[(codes >= 0) & (codes < len(matches))]] = True
+        return matches
+
+    def instants(self) -> Instants:
+        """The instant of each string, complex128[codes]; NaN for those that are no datetimes."""
+        known = self._instants
+        if len(known) < len(self._codes):
+            known = np.concatenate([known, parsed(list(self._codes)[len(known) :])])
+            self._instants = known
+        return known
+
+    def _beside(self, op: str, text: str) -> Mask:
+        texts, ranks = self._order()
+        edge = bisect_left(texts, text) if op in ("lt", "gte") else bisect_right(texts, text)
+        return ranks < edge if op in ("lt", "lte") else ranks >= edge
+
+    def _order(self) -> tuple[list[str], NDArray[np.int64]]:
+        """(the strings in ascending order, the rank of each code in this order, int64[codes])."""
+        texts, ranks = self._ordered
+        if len(ranks) != len(self._codes):
+            codes = dict(self._codes)
+            # Sorting the ordered strings and the new ones together only merges them.
+            texts = sorted([*texts, *list(codes)[len(texts) :]])
+            ranks = np.empty(len(texts), dtype=np.int64)
+            ranks[np.fromiter((codes[text] for text in texts), dtype=np.int64, count=len(texts))] = np.arange(
+                len(texts)
+            )
+            self._ordered = texts, ranks
+        return texts, ranks
+
+
+def divided(op: str, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[str]]:
+    """(the values that are looked up by themselves, the strings with which all distinct strings must be compared)."""
+    texts = [value for value in values if isinstance(value, str)]
+    if op not in EQUALITY:
+        return ([], texts) if texts else (values, [])
+    instants = parsed(texts)
+    datetimes = {text for text, is_none in zip(texts, np.isnan(instants).tolist(), strict=True) if not is_none}
+    if not datetimes:
+        return values, []
+    return [value for value in values if not isinstance(value, str) or value not in datetimes], list(datetimes)
+
+
+def ordered(op: str, values: NDArray, edge: float | complex) -> Mask:
+    """Which of `values` are lt, lte, gt or gte `edge`: bool[n]. NaN is neither."""
+    with np.errstate(invalid="ignore"):
+        if op == "lt":
+            return values < edge
+        if op == "lte":
+            return values <= edge
+        return values > edge if op == "gt" else values >= edge
