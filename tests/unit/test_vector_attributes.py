@@ -23,8 +23,8 @@ TEXTS = st.sampled_from(["", "a", "b", "blue", "ü", "2026-01-01", "2026-01-01T0
 VALUES = st.one_of(
     TEXTS,
     st.integers(-3, 3),
-    st.sampled_from([2**62, -(2**63), 2**63 - 1]),
-    st.sampled_from([-2.5, -1.0, -0.0, 0.0, 0.5, 2.0, 1e300]),
+    st.sampled_from([2**62, -(2**63), 2**63 - 1, 2**53, 2**53 + 1]),
+    st.sampled_from([-2.5, -1.0, -0.0, 0.0, 0.5, 2.0, 1e300, 2.0**53, 2.0**63]),
     st.booleans(),
 )
 ARRAYS = st.one_of(
@@ -161,3 +161,14 @@ def test_index_is_built_anew_as_rows_are_added() -> None:
     assert attributes.index_due(module.INDEX_ROWS_MIN)
     attributes.build_index(module.INDEX_ROWS_MIN)
     assert attributes.index_due(2 * module.INDEX_ROWS_MIN)
+
+
+@pytest.mark.parametrize("op", ["eq", "in", "lt", "lte", "gt", "gte"])
+@pytest.mark.parametrize("asked", [2**53 + 1, -(2**53) - 1, 2**63 - 1])
+def test_the_index_compares_floats_with_integers_that_no_float_represents(op: str, asked: int) -> None:
+    rows = [{"x": float(near)} for near in (asked - 2, asked - 1, asked, asked + 1, asked + 2)]
+    attributes = Attributes()
+    attributes.append(0, packed(rows))
+    attributes.build_index(len(rows))
+    condition = Condition(op, "x", (asked, "y") if op == "in" else (asked,))
+    assert attributes.mask(condition, len(rows)).tolist() == [satisfies(row, condition) for row in rows]

@@ -243,11 +243,9 @@ class AttributeColumn:
         if bools:
             yield lambda kinds, bits: (kinds == BOOL) & _fits(op, bits, bools)
         if numbers and op in EQUALITY:
-            # An integer that no float represents is equal to no float.
-            floats = [float(number) for number in numbers if float(number) == number]
-            whole = [int(n) for n in numbers if float(n).is_integer() and INT64_MIN <= n <= INT64_MAX]
+            floats, integers = equal_floats(numbers), equal_integers(numbers)
             yield lambda kinds, bits: (kinds == FLOAT) & _fits(op, bits.view(np.float64), floats)
-            yield lambda kinds, bits: (kinds == INTEGER) & _fits(op, bits, whole)
+            yield lambda kinds, bits: (kinds == INTEGER) & _fits(op, bits, integers)
         elif numbers:
             yield lambda kinds, bits: (kinds == FLOAT) & _ordered_floats(op, bits.view(np.float64), numbers[0])
             yield lambda kinds, bits: (kinds == INTEGER) & _ordered_integers(op, bits, numbers[0])
@@ -263,6 +261,16 @@ class AttributeColumn:
             return known & chosen[np.where(known, bits, 0)] if len(chosen) else known
 
         return test
+
+
+def equal_floats(numbers: Sequence[float]) -> list[float]:
+    """The floats that are equal to one of `numbers`: an integer that no float represents is equal to none."""
+    return [float(number) for number in numbers if float(number) == number]
+
+
+def equal_integers(numbers: Sequence[float]) -> list[int]:
+    """The 64-bit integers that are equal to one of `numbers`."""
+    return [int(n) for n in numbers if float(n).is_integer() and INT64_MIN <= n <= INT64_MAX]
 
 
 def _with_room(array: NDArray, size: int, fill: int = 0) -> NDArray:

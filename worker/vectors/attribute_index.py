@@ -15,14 +15,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Condition, Value
-from worker.vectors.attribute_column import BOOL, FLOAT, INT64_MAX, INT64_MIN, INTEGER, STRING, AttributeColumn
-from worker.vectors.attribute_strings import Mask, divided
+from worker.vectors.attribute_column import (
+    BOOL,
+    FLOAT,
+    INT64_MAX,
+    INT64_MIN,
+    INTEGER,
+    STRING,
+    AttributeColumn,
+    equal_floats,
+    equal_integers,
+)
+from worker.vectors.attribute_strings import EQUALITY, Mask, divided
 
 BITMAP_VALUES_MAX = 64
 """Most distinct values for which a field has bitmaps: they then take at most 8 bytes a row."""
 
 WIDE_SHARE = 32
 """Marking one row at a random place costs as much as comparing this many adjacent rows."""
+
+
+Places = slice | NDArray[np.int64]
+"""Some of the values of an index: a range of them, or their places, which are distinct."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +58,33 @@ class ValueIndex:
         arrays = (self.values, self.starts, self.rows, self.bitmaps)
         return sum(array.nbytes for array in arrays if array is not None)
 
-    def count(self, chosen: slice) -> int:
-        """The number of rows with a value in this range of `values`; a row counts once for each element."""
-        return int(self.starts[chosen.stop] - self.starts[chosen.start])
+    def count(self, places: Places) -> int:
+        """The number of rows with these values; a row counts once for each element."""
+        if isinstance(places, slice):
+            return int(self.starts[places.stop] - self.starts[places.start])
+        return int((self.starts[places + 1] - self.starts[places]).sum())
 
-    def mark(self, chosen: slice, out: Mask) -> None:
-        """Set the rows with a value in this range of `values` in `out`, bool[size]."""
-        if chosen.start >= chosen.stop:
+    def mark(self, places: Places, out: Mask) -> None:
+        """Set the rows with these values in `out`, bool[size]."""
+        if not self.count(places):
             return
         if self.bitmaps is not None:
-            bits = np.bitwise_or.reduce(self.bitmaps[chosen], axis=0)
+            bits = np.bitwise_or.reduce(self.bitmaps[places], axis=0)
             out |= np.unpackbits(bits, count=len(out)).view(np.bool_)
+        elif self.rows is not None and isinstance(places, slice):
+            out[self.rows[self.starts[places.start] : self.starts[places.stop]]] = True
         elif self.rows is not None:
-            out[self.rows[self.starts[chosen.start] : self.starts[chosen.stop]]] = True
+            starts, counts = self.starts[places], self.starts[places + 1] - self.starts[places]
+            ends = np.cumsum(counts)
+            out[self.rows[np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)]] = True
 
-    def mark_some(self, chosen: Mask, out: Mask) -> None:
-        """Set the rows with a value in `chosen`, bool[v], in `out`, bool[size]."""
-        if self.bitmaps is not None:
-            bits = np.bitwise_or.reduce(self.bitmaps[chosen], axis=0)
-            out |= np.unpackbits(bits, count=len(out)).view(np.bool_)
-        elif self.rows is not None:
-            out[self.rows[np.repeat(chosen, np.diff(self.starts))]] = True
+    def places_of(self, keys: NDArray) -> NDArray[np.int64]:
+        """The places of those of `keys` that are among the values."""
+        keys = np.unique(keys)
+        places = np.searchsorted(self.values, keys)
+        is_there = places < len(self.values)
+        is_there[is_there] = self.values[places[is_there]] == keys[is_there]
+        return places[is_there]
 
 
 def _value_index(rows: NDArray[np.int64], keys: NDArray, size: int) -> ValueIndex:
@@ -118,29 +138,24 @@ class AttributeIndex:
         by_kind = self.fields.get(condition.field, {})
         values, texts = divided(condition.op, condition.values)
         every_text = int(by_kind[STRING].starts[-1]) if texts and STRING in by_kind else 0
-        return every_text + sum(index.count(at) for index, at in _ranges(by_kind, condition.op, values, column))
+        return every_text + sum(index.count(at) for index, at in _matches(by_kind, condition.op, values, column))
 
-    def wide(self, condition: Condition, column: AttributeColumn) -> bool:
-        """Whether comparing all rows in the column is faster than marking the rows that satisfy the condition."""
+    def mask(self, condition: Condition, column: AttributeColumn) -> Mask | None:
+        """The rows that satisfy eq, in, lt, lte, gt or gte, bool[size]; None if comparing all rows in the column is
+        faster than marking these."""
         by_kind = self.fields.get(condition.field, {})
         values, texts = divided(condition.op, condition.values)
-        if texts:
-            return STRING in by_kind and by_kind[STRING].bitmaps is None
-        ranges = _ranges(by_kind, condition.op, values, column)
-        marked = sum(index.count(at) for index, at in ranges if index.bitmaps is None)
-        compared = max(self.size, sum(int(index.starts[-1]) for index in by_kind.values()))
-        return marked * WIDE_SHARE > compared
-
-    def mask(self, condition: Condition, column: AttributeColumn) -> Mask:
-        """The rows that satisfy eq, in, lt, lte, gt or gte, bool[size]."""
-        out = np.zeros(self.size, dtype=np.bool_)
-        by_kind = self.fields.get(condition.field, {})
-        values, texts = divided(condition.op, condition.values)
+        matches = list(_matches(by_kind, condition.op, values, column))
         if texts and STRING in by_kind:
-            strings = by_kind[STRING]
-            strings.mark_some(column.chosen(condition.op, texts)[strings.values], out)
-        for index, at in _ranges(by_kind, condition.op, values, column):
-            index.mark(at, out)
+            index = by_kind[STRING]
+            matches.append((index, np.flatnonzero(column.chosen(condition.op, texts)[index.values])))
+        marked = sum(index.count(places) for index, places in matches if index.bitmaps is None)
+        compared = max(self.size, sum(int(index.starts[-1]) for index in by_kind.values()))
+        if marked * WIDE_SHARE > compared:
+            return None
+        out = np.zeros(self.size, dtype=np.bool_)
+        for index, places in matches:
+            index.mark(places, out)
         return out
 
 
@@ -149,16 +164,30 @@ def build(columns: Mapping[str, AttributeColumn], size: int) -> AttributeIndex:
     return AttributeIndex(size, {name: _field(column, size) for name, column in columns.items()})
 
 
-def _ranges(
+def _matches(
     by_kind: Field, op: str, values: Sequence[Value], column: AttributeColumn
-) -> Iterator[tuple[ValueIndex, slice]]:
-    """The ranges of values that are `op` one of `values`, each with its index."""
+) -> Iterator[tuple[ValueIndex, Places]]:
+    """The values that are `op` one of `values`, with the index in which they are."""
+    if op in EQUALITY and len(values) > 1:
+        for kind, index in by_kind.items():
+            yield index, index.places_of(np.array(_keys(kind, values, column), dtype=index.values.dtype))
+        return
     op = "eq" if op == "in" else op
     for value in values:
         for kind, index in by_kind.items():
             chosen = _range(kind, index, op, column.code(value) if isinstance(value, str) else value, _kinds(value))
             if chosen is not None:
                 yield index, chosen
+
+
+def _keys(kind: int, values: Sequence[Value], column: AttributeColumn) -> Sequence[float]:
+    """The values of a kind, as they are in its index, that are equal to one of `values`."""
+    if kind == STRING:
+        return [column.code(value) for value in values if isinstance(value, str)]
+    if kind == BOOL:
+        return [int(value) for value in values if isinstance(value, bool)]
+    numbers = [value for value in values if not isinstance(value, str | bool)]
+    return equal_floats(numbers) if kind == FLOAT else equal_integers(numbers)
 
 
 def _kinds(value: Value) -> tuple[int, ...]:
@@ -181,7 +210,10 @@ def _range(kind: int, index: ValueIndex, op: str, value: float, kinds: tuple[int
 def _cut(kind: int, values: NDArray, value: float, *, after: bool) -> int:
     """The number of ascending `values` that are less than `value`, or with `after`, not greater."""
     if kind == FLOAT:
-        return int(np.searchsorted(values, float(value), "right" if after else "left"))
+        nearest = float(value)
+        if nearest != value:  # an integer that no float represents
+            after = nearest < value
+        return int(np.searchsorted(values, nearest, "right" if after else "left"))
     if value > INT64_MAX:
         return len(values)
     if value < INT64_MIN:

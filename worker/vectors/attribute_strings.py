@@ -56,7 +56,7 @@ class AttributeStrings:
         is_datetime = ~np.isnan(asked)
         if op not in EQUALITY:
             return ordered(op, self.instants(), asked[0]) if is_datetime[0] else self._beside(op, texts[0])
-        matches = np.isin(self.instants(), asked[is_datetime]) if is_datetime.any() else np.zeros(len(self), np.bool_)
+        matches = _among(self.instants(), asked[is_datetime]) if is_datetime.any() else np.zeros(len(self), np.bool_)
         codes = np.array([self.code(text) for text in texts], dtype=np.int64)
         matches[codes[(codes >= 0) & (codes < len(matches))]] = True
         return matches
@@ -99,6 +99,13 @@ def divided(op: str, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence
     if not datetimes:
         return values, []
     return [value for value in values if not isinstance(value, str) or value not in datetimes], list(datetimes)
+
+
+def _among(instants: Instants, asked: Instants) -> Mask:
+    """Which of `instants` are in `asked`, which is not empty: bool[n]."""
+    asked = np.unique(asked)
+    places = np.searchsorted(asked, instants) if len(asked) > 1 else np.zeros(len(instants), np.int64)
+    return asked[np.minimum(places, len(asked) - 1)] == instants
 
 
 def ordered(op: str, values: NDArray, edge: float | complex) -> Mask:

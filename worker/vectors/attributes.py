@@ -140,9 +140,8 @@ class Attributes:
             return np.full(index.size, op == "neq")
         if op == "neq":
             return ~self._indexed(Condition("eq", condition.field, condition.values), index)
-        if op == "exists" or (len(condition.values) == 1 and index.wide(condition, column)):
-            return self._compared(condition, slice(0, index.size))
-        return index.mask(condition, column)
+        mask = index.mask(condition, column) if op != "exists" else None
+        return self._compared(condition, slice(0, index.size)) if mask is None else mask
 
     def _all_of(self, conditions: Sequence[Condition], index: attribute_index.AttributeIndex) -> Mask:
         """Which of the indexed rows satisfy all `conditions`, bool[index.size]. The narrowest condition comes first; if
