@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
+
 from coordinator import check, command_client, token_command, warm
 from coordinator.backup import command as backup
 from coordinator.backup.inventory import BackupError
@@ -33,7 +35,8 @@ def _text(data: str) -> str:
 
 
 def append(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output: BinaryIO) -> None:
-    """Append one record per line of the input. With --separator, a line has the key and the value."""
+    """Append one record per line of the input. With --separator, a line has the key and the value. With --json, a value
+    is JSON, and is stored without the white space around its parts."""
     total = 0
     progress = _Progress("records appended")
     for batch in _batches(_records(lines, arguments)):
@@ -54,7 +57,17 @@ def _records(lines: Iterable[bytes], arguments: argparse.Namespace) -> Iterator[
             key, matched, value = value.partition(separator)
             if not matched:
                 raise CommandError(f"line {number} has no {arguments.separator!r} between key and value")
+        if arguments.json:
+            value = _compact_json(value, number)
         yield {"key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode()}
+
+
+def _compact_json(value: bytes, number: int) -> bytes:
+    try:
+        value.decode()
+        return msgspec.json.format(value, indent=-1)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandError(f"the value of line {number} is not JSON: {error}") from error
 
 
 def _batches(records: Iterator[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
@@ -96,7 +109,8 @@ def scan(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output:
         progress.at(read)
         following = answer["nextSequence"]
         # An answer that ended early may have no records although further records follow.
-        if not answer["records"] and ("warnings" not in answer or following == (end if arguments.reverse else start)):
+        ended_early = "warnings" in answer or "infos" in answer
+        if not answer["records"] and (not ended_early or following == (end if arguments.reverse else start)):
             break
         if arguments.reverse:
             end = following
@@ -153,19 +167,26 @@ def _warn(answer: dict[str, Any]) -> None:
 
 
 def _selection(arguments: argparse.Namespace) -> dict[str, str | int]:
+    asked = {"grep": arguments.grep, "grep_not": arguments.grep_not, "where": arguments.where}
+    parameters: dict[str, str | int] = {name: text for name, text in asked.items() if text is not None}
+    if arguments.json:
+        parameters["encoding"] = arguments.encoding
     if arguments.key is not None:
-        return {"key_base64": _text(arguments.key)}
-    return {"prefix_base64": _text(arguments.prefix or "")}
+        return {"key_base64": _text(arguments.key), **parameters}
+    return {"prefix_base64": _text(arguments.prefix or ""), **parameters}
 
 
 def _write(records: list[dict[str, Any]], arguments: argparse.Namespace, output: BinaryIO) -> None:
     for record in records:
-        value = base64.b64decode(record["value"])
-        when = _when(record) + b"\t" if arguments.times else b""
         if arguments.json:
-            output.write(json.dumps(record).encode() + b"\n")
-        elif arguments.values:
-            output.write(when + value + b"\n")
+            output.write(json.dumps(record, ensure_ascii=False).encode() + b"
+")
+            continue
+        value = base64.b64decode(record["value"])
+        when = _when(record) + b"	" if arguments.times else b""
+        if arguments.values:
+            output.write(when + value + b"
+")
         else:
             output.write(b"%d\t%b%b\t%b\n" % (record["sequence"], when, base64.b64decode(record["key"]), value))
 
@@ -215,6 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     key = appending.add_mutually_exclusive_group(required=True)
     key.add_argument("--key", help="of every record")
     key.add_argument("--separator", help="key and value are on the line, with this text between them")
+    appending.add_argument("--json", action="store_true", help="the values are JSON; another line is an error")
     appending.add_argument("--no-wait", action="store_true", help="do not wait until the records are on disk")
     for name, run, text in (
         ("tail", tail, "print records as they are appended"),
@@ -228,9 +250,17 @@ def _parser() -> argparse.ArgumentParser:
         reading.add_argument("--since", help="begin at this time: RFC 3339, or Unix seconds")
         reading.add_argument("--times", action="store_true", help="also print when each record was appended")
         reading.add_argument("--limit", type=int, help="stop after this many records")
+        reading.add_argument(
+            "--grep", metavar="PATTERN", help="only records with a line that this RE2 expression finds"
+        )
+        reading.add_argument("--grep-not", metavar="PATTERN", help="only records without such a line")
+        reading.add_argument("--where", metavar="CONDITION", help="only JSON that satisfies it: '$.level = \"error\"'")
         form = reading.add_mutually_exclusive_group()
         form.add_argument("--json", action="store_true", help="records as the interface sends them, one a line")
         form.add_argument("--values", action="store_true", help="values only, without sequence number and key")
+        reading.add_argument(
+            "--encoding", choices=("json", "text", "base64"), default="base64", help="of keys and values with --json"
+        )
         if run is scan:
             reading.add_argument("--end", type=int, help="sequence number to stop before")
             reading.add_argument("--until", help="stop before this time")

@@ -77,3 +77,33 @@ def test_errors_are_one_line(cluster: Cluster, key: str) -> None:
     absent = run(None, "keys")
     assert absent.returncode == 1
     assert absent.stderr.startswith(b"triptych: http://127.0.0.1:1 does not answer: ")
+
+
+def test_json_lines_are_stored_compact_and_what_is_not_json_is_refused(cluster: Cluster, key: str) -> None:
+    lines = b'{"level": "error", "n": 1.0}\n {"level": "info",  "n": 2}\n"text"\n'
+    assert run(cluster, "append", "--key", key, "--json", stdin=lines).returncode == 0
+    expected = b'{"level":"error","n":1.0}\n{"level":"info","n":2}\n"text"\n'
+    assert run(cluster, "scan", "--key", key, "--values").stdout == expected
+    shown = run(cluster, "scan", "--key", key, "--json", "--encoding", "json", "--limit", "1").stdout
+    record = json.loads(shown)
+    assert (record["keyText"], record["json"]) == (key, {"level": "error", "n": 1.0})
+    for line in (b"{broken", b'"\xff"', b"", b"[" * 5000):
+        refused = run(cluster, "append", "--key", key, "--json", stdin=b"1\n" + line + b"\n")
+        assert refused.returncode == 1
+        assert refused.stderr.startswith(b"triptych: the value of line 2 is not JSON: "), refused.stderr
+
+
+def test_values_can_be_searched(cluster: Cluster, key: str) -> None:
+    lines = b"".join(b'{"level":"%b","n":%d}\n' % (b"error" if n % 4 == 0 else b"info", n) for n in range(20))
+    assert run(cluster, "append", "--key", key, "--json", stdin=lines).returncode == 0
+
+    def numbers(command: str, *arguments: str) -> list[int]:
+        out = run(cluster, command, "--key", key, "--values", *arguments).stdout
+        return [json.loads(line)["n"] for line in out.splitlines()]
+
+    assert numbers("scan", "--grep", "error") == [0, 4, 8, 12, 16]
+    assert numbers("scan", "--grep-not", "error|info.*[0-7]}", "--limit", "2") == [9, 18]
+    assert numbers("scan", "--where", '$.level = "error" and $.n > 4', "--reverse") == [16, 12, 8]
+    assert numbers("tail", "--start", "0", "--limit", "2", "--where", "$.n >= 18") == [18, 19]
+    refused = run(cluster, "scan", "--key", key, "--grep", "(")
+    assert refused.stderr.startswith(b"triptych: parameter 'grep' is '(', which is refused: ")

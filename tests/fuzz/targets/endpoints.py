@@ -147,6 +147,12 @@ _NAMES = (
     "lookback_delta", "key", "key_base64", "prefix", "start_seq", "end_seq", "follow", "reverse", "after", "metric",
     "collection", "start_segment", "end_segment", "limit_per_metric",
 )  # fmt: skip
+_LOG_NAMES = (
+    "key", "key_base64", "prefix", "start_seq", "end_seq", "limit", "reverse", "follow", "timeout", "encoding", "grep",
+    "grep_not", "where",
+)  # fmt: skip
+"""What a scan knows: with another name it is refused at once."""
+_LOG_TEXTS = st.sampled_from(("", "0", "1", "k", "text", "json", "true", "(", "a.*b", "$.a = 1", "exists $.a", "\0"))
 _QUERY_PATHS = (
     "query",
     "query_range",
@@ -173,6 +179,10 @@ def _form(draw: Callable[..., Any]) -> str:
     return urlencode(fields)
 
 
+def _scan(draw: Callable[..., Any]) -> str:
+    return urlencode([("prefix", "k"), *draw(_LOG_FIELDS)])
+
+
 def _posts() -> st.SearchStrategy[tuple[str, str, bytes]]:
     """(path, content type, body)."""
     write = remote_write.strategy().map(lambda body: ("/api/v1/write", REMOTE_WRITE, bytes(snappy.compress(body))))
@@ -196,6 +206,7 @@ def _posts() -> st.SearchStrategy[tuple[str, str, bytes]]:
 _QUERIES = queries()
 _SELECTORS = st.sampled_from(("up", '{job=~".+"}', "{", "gauge"))
 _FIELDS = st.lists(st.tuples(st.sampled_from(_NAMES), _TEXTS), max_size=4)
+_LOG_FIELDS = st.lists(st.tuples(st.sampled_from(_LOG_NAMES), _LOG_TEXTS), max_size=4)
 _BOOLEANS = st.booleans()
 _POSTS = _posts()
 _CHANCES = st.integers(0, 15)
@@ -214,7 +225,8 @@ def requests(draw: Callable[..., Any]) -> bytes:
         if content_type == REMOTE_WRITE:
             headers["Content-Encoding"] = "snappy"
     elif kind == 1:
-        method, path = "GET", f"/api/v1/{draw(st.sampled_from(_READS))}?{_form(draw)}"
+        read = draw(st.sampled_from(_READS))
+        method, path = "GET", f"/api/v1/{read}?{_scan(draw) if read == 'log/scan' else _form(draw)}"
     elif kind == 2:
         method, path, body = "POST", f"/api/v1/{draw(st.sampled_from(_QUERY_PATHS))}", _form(draw).encode()
         headers["Content-Type"] = FORM

@@ -9,6 +9,9 @@ from coordinator.api import parameters
 from coordinator.api.log import log_parameters
 from coordinator.bodies import check_escapes
 from shared.durations import format_duration, parse_duration_ms
+from shared.errors import BadData
+from shared.log_search.filter import Filter
+from shared.messages.log import Search
 from shared.sample_frames import TIME_MS_MAX, TIME_MS_MIN
 from tests.fuzz.target import Target
 
@@ -28,6 +31,22 @@ def _fields(data: bytes) -> None:
     parameters.seconds(found, "timeout", 1, 60)
     log_parameters.whole(found, ("limit",), 1, 1, 100)
     log_parameters.selection(found)
+
+
+def _search(data: bytes) -> None:
+    """A pattern and a condition, and what they find."""
+    text = data.decode(errors="replace")
+    for search in (Search(grep=text), Search(grep_not=text), Search(where=text)):
+        try:
+            chosen = Filter(search)
+        except BadData:
+            continue
+        found = chosen.matching(_VALUES, lambda: None, set())
+        alone = [bool(chosen.matching([value], lambda: None, set())[0]) for value in _VALUES]
+        assert found.tolist() == alone, f"{search} finds {found.tolist()} together, and {alone} one by one"
+
+
+_VALUES = [b"", b'{"a":{"b":[1,"x"]},"level":"error"}', b"a line\nand b", b"\xff", b"12"]
 
 
 def _duration(data: bytes) -> None:
@@ -54,6 +73,13 @@ _FORM = (
 
 TARGETS = [
     Target("parameters-form", _fields, lambda: [_FORM], tokens=("key=", "prefix=", "%ff", "%", "&", "T", "Z", "inf")),
+    Target(
+        "parameters-search",
+        _search,
+        lambda: [b'$.level = "error" and not ($.a.b[0] >= 1 or exists $["x y"])', rb"(?i)^a.*\bb$", rb"\A\d+\z"],
+        tokens=("$.", "exists", " and ", " or ", "not ", "(?-m)", "\\A", "\\C", "[^", "{2,", "|", "null"),
+        bytes_max=256,
+    ),
     Target("parameters-duration", _duration, lambda: [b"1h30m", b"-5.5e3", b"0"], bytes_max=128),
     Target("parameters-accept", _accept, lambda: [b"application/json;q=0.5, text/*;q=1, */*"], refusals=()),
 ]
