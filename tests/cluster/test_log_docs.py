@@ -38,33 +38,35 @@ def test_an_audit_trail_has_a_retried_request_once(examples: dict[str, Any]) -> 
         examples["record"]("4711", "docs-ann", "opened", "r-1")
     assert examples["api"]("count?key=person/docs-ann")["count"] == 1
     assert len(examples["api"]("scan?prefix=account/4711")["records"]) == 1
+    assert examples["api"]("count?key=person/docs-ann&where=$.what%3D%22opened%22")["count"] == 1
+    assert examples["api"]("count?key=person/docs-ann&where=$.what%3D%22closed%22")["count"] == 0
 
 
 def test_a_worker_that_crashes_has_not_moved(examples: dict[str, Any]) -> None:
     def put(*values: str) -> None:
-        records = [{"key": examples["b64"]("docs-jobs"), "value": examples["b64"](value)} for value in values]
+        records = [{"keyText": "docs-jobs", "text": value} for value in values]
         examples["api"]("append", {"records": records})
 
-    done: list[bytes] = []
+    done: list[str] = []
 
-    def do(value: bytes) -> None:
-        if value == b"crash":
+    def do(value: str) -> None:
+        if value == "crash":
             raise Enough
         done.append(value)
 
     put("1", "2", "crash")
     with pytest.raises(Enough):
         examples["work"]("docs-worker", "docs-jobs", do)
-    assert done == [b"1", b"2"]
+    assert done == ["1", "2"]
     assert examples["api"]("cursors/docs-worker")["positions"] == []
 
 
 def test_a_worker_goes_on_where_its_cursor_is(examples: dict[str, Any]) -> None:
-    records = [{"key": examples["b64"]("docs-place"), "value": ""}] * 3
+    records = [{"keyText": "docs-place", "text": ""}] * 3
     examples["api"]("append", {"records": records})
-    seen: list[bytes] = []
+    seen: list[str] = []
 
-    def do(value: bytes) -> None:
+    def do(value: str) -> None:
         seen.append(value)
         if len(seen) == 4:
             raise Enough
