@@ -320,16 +320,19 @@ class Records:
         columns.append(self.times[low:high])
         return Records(self.sequences[low:high], *columns)
 
-    def taking(self, is_taken: NDArray[np.bool_]) -> Records:
-        """The records at which `is_taken`, bool[n], is true."""
-        if is_taken.all():
-            return self
-        places = np.flatnonzero(is_taken).tolist()
-        if not places:
+    def taking(self, places: NDArray[np.int64]) -> Records:
+        """The records at these positions, in this order."""
+        if not len(places):
             return Records.of(NO_NUMBERS, ())
-        values, keys = self.value_list(), self.key_list()
-        texts = [values[at] for at in places], [keys[at] for at in places if keys]
+        values, keys, at = self.value_list(), self.key_list(), places.tolist()
+        texts = [values[i] for i in at], [keys[i] for i in at if keys]
         return Records.of(self.sequences[places], *texts, self.times[places])
+
+    def under(self, key: bytes) -> Records:
+        """These records, which have no keys, with this key."""
+        assert not len(self.key_lengths)
+        lengths = np.full(len(self), len(key), np.uint32)
+        return Records(self.sequences, self.value_lengths, self.values, lengths, key * len(self), self.times)
 
     @classmethod
     def joined(cls, pieces: Sequence[Records]) -> Records:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from shared.log_search.filter import compiled
 from shared.messages.log import Records, Search
 
@@ -28,7 +30,8 @@ class Examination:
         """Those of the records that the search finds."""
         values = records.value_list()
         self._bytes += sum(map(len, values))
-        return records.taking(self._filter.matching(values, self._check, self.left_out))
+        is_found = self._filter.matching(values, self._check, self.left_out)
+        return records if is_found.all() else records.taking(np.flatnonzero(is_found))
 
     @property
     def is_over(self) -> bool:

@@ -114,19 +114,18 @@ def merge(
 ) -> Page:
     """As `scan`, for all keys with the prefix, ascending by sequence number. With `search`, only what it finds."""
     view = part.view()
-    pages = _merged(part, view, span, prefix, check)
+    pages = _merged(part, view, span, prefix, check, search)
     taken: list[Records] = []
     records = size = looked_at = 0
     for page_records, upto, seen in pages:
         looked_at += seen
-        page_records = search.found(page_records) if search else page_records
         fitting = _fitting(page_records, limit - records, PAGE_BYTES_MAX - size)
         taken.append(page_records.cut(0, fitting))
         records += fitting
         size += int(taken[-1].value_lengths.sum())
         if fitting < len(page_records):
             return Page(Records.joined(taken), int(page_records.sequences[fitting]), False)
-        is_over = looked_at >= LOOKED_AT_MAX or (search is not None and search.is_over)
+        is_over = search.is_over if search else looked_at >= LOOKED_AT_MAX
         if records >= limit or size >= PAGE_BYTES_MAX or is_over:
             return Page(Records.joined(taken), upto, False)
     return Page(Records.joined(taken), span.end, True)
@@ -138,14 +137,17 @@ def _fitting(page_records: Records, records: int, size_bytes: int) -> int:
 
 
 def _merged(
-    part: LogPart, view: LogView, span: Range, prefix: bytes, check: Check
+    part: LogPart, view: LogView, span: Range, prefix: bytes, check: Check, search: Examination | None = None
 ) -> Iterator[tuple[Records, int, int]]:
     """(records with the prefix, the number below which they are complete, how many records were examined), ascending.
-    Each number is above the one before it and within the range."""
+    Each number is above the one before it and within the range. With `search`, only the records that it finds."""
     stored = _stored(view, span)
     segments = span.first_segment, span.last_segment
     for row, entry in entries.scan(part.store, segments, stored.start, stored.end):
-        for page_records, upto, seen in _of_entry(part, view, stored, row, entry, prefix):
+        pieces = _of_entry(part, view, stored, row, entry, prefix)
+        if search is not None:
+            pieces = _found_in_entry(part, view, stored, row, entry, prefix, search)
+        for page_records, upto, seen in pieces:
             check()
             yield page_records, upto, seen
     for segment in range(span.first_segment, span.last_segment + 1):
@@ -154,7 +156,9 @@ def _merged(
             wanted = _recent_rows(recent, view, span, prefix)
             for first in range(0, len(wanted), RECENT_RUN_RECORDS):
                 piece = wanted[first : first + RECENT_RUN_RECORDS]
-                yield recent.records(piece), int(recent.numbers[piece[-1]]) + 1, len(piece)
+                page_records = recent.records(piece)
+                page_records = search.found(page_records) if search else page_records
+                yield page_records, int(recent.numbers[piece[-1]]) + 1, len(piece)
 
 
 def _recent_rows(recent: RecentSnapshot, view: LogView, span: Range, prefix: bytes) -> NDArray[np.int64]:
@@ -194,6 +198,57 @@ def _of_entry(
         yield records, numbers[-1] + 1, len(piece)
     # Records without the prefix count too: otherwise a rare prefix would make a page read the whole log.
     yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
+
+
+def _found_in_entry(
+    part: LogPart,
+    view: LogView,
+    span: Range,
+    row: bytes,
+    entry: GatheringEntry,
+    prefix: bytes,
+    search: Examination,
+) -> Iterator[tuple[Records, int, int]]:
+    """As `_of_entry`, of what the search finds. It searches runs, which is far faster than looking up each record. A
+    piece is twice as large as the last one if little was found in that."""
+    low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
+    if low >= high:
+        return
+    chosen = _chosen(entry, view, span, prefix)
+    segment = rows.segment_of(row)
+    first, size = 0, RECENT_RUN_RECORDS
+    while first < len(chosen):
+        piece = chosen[first : first + size]
+        found, examined = _found_in_runs(part, segment, entry, piece, search)
+        upto = int(entry.numbers[piece[-1]]) + 1
+        if examined == len(piece):
+            yield found, upto, len(piece)
+        else:  # some have no value in the store: looking up each of them says which
+            within = Range(segment, segment, int(entry.numbers[piece[0]]), upto, span.hidden)
+            for page_records, upto, seen in _of_entry(part, view, within, row, entry, prefix):
+                yield search.found(page_records), upto, seen
+        first += size
+        size *= 2 if 4 * len(found) < len(piece) else 1
+    yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
+
+
+def _found_in_runs(
+    part: LogPart, segment: int, entry: GatheringEntry, piece: NDArray[np.int64], search: Examination
+) -> tuple[Records, int]:
+    """(what the search finds among the entry's records at these positions, ascending; how many of them the store
+    has)."""
+    found: list[Records] = []
+    examined = 0
+    numbers = entry.numbers[piece]
+    for code in np.unique(entry.codes[piece]).tolist():
+        for run in _stored_runs(part, segment, entry.keys[code], int(numbers[0]), int(numbers[-1]) + 1):
+            is_chosen = numbers[np.searchsorted(numbers, run.sequences)] == run.sequences
+            records = joined([run])
+            records = records if is_chosen.all() else records.taking(np.flatnonzero(is_chosen))
+            examined += len(records)
+            found.append(search.found(records).under(entry.keys[code]))
+    records = Records.joined(found)
+    return records.taking(np.argsort(records.sequences, kind="stable")), examined
 
 
 def _note_lost(part: LogPart, row: bytes, lost: Sequence[int]) -> None:
@@ -329,4 +384,4 @@ def count_found(part: LogPart, span: Range, key: bytes | None, prefix: bytes, se
     """How many records of the key, or of the keys with the prefix, the search finds in the range, exactly."""
     if key is not None:
         return sum(len(search.found(joined([run]))) for run in _key_runs(part, part.view(), span, key))
-    return sum(len(search.found(records)) for records, _, _ in _merged(part, part.view(), span, prefix, check))
+    return sum(len(records) for records, _, _ in _merged(part, part.view(), span, prefix, check, search))
