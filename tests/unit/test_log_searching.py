@@ -22,6 +22,7 @@ from shared.wire import Request
 from tests.unit.log_area import Log, batch, key_on, read
 from tests.unit.log_shard import OneShard
 from worker.logs import examination, reading
+from worker.logs import rows as log_rows
 from worker.logs.examination import Examination
 from worker.methods import log as methods
 
@@ -102,6 +103,41 @@ def test_counts_are_of_what_is_found(shard: OneShard) -> None:
     assert reading.count_found(shard.part, span, KEY, b"", Examination(RARE, nothing), nothing) == 2
     assert reading.count_found(shard.part, span, None, b"", Examination(RARE, nothing), nothing) == 4
     assert reading.count_found(shard.part, span, None, b"oth", Examination(RARE, nothing), nothing) == 2
+
+
+def test_pieces_of_the_store_of_any_size_hold_what_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "RECENT_RUN_RECORDS", 4)
+    made = OneShard(tmp_path / "shard")
+    rows = [(b"key-%d" % (n * n % 7), b"%d rare" % n if n % 3 or n > 70 else b"%d" % n) for n in range(100)]
+    made.append(0, rows)
+    made.part._closed = 100
+    made.part.gather()
+    expected = [(n, *row) for n, row in enumerate(rows) if b"rare" in row[1]]
+    for start, end in ((0, 100), (5, 77), (99, 100)):
+        page = reading.merge(
+            made.part, Range(0, 9, start, end, [(20, 30)]), b"", 1000, nothing, Examination(RARE, nothing)
+        )
+        columns = page.records.sequences.tolist(), page.records.key_list(), page.records.value_list()
+        hidden = set(range(20, 30))
+        assert list(zip(*columns, strict=True)) == [
+            row for row in expected if start <= row[0] < end and row[0] not in hidden
+        ]
+    made.close()
+
+
+def test_records_without_a_value_in_the_store_are_reported_and_the_others_searched(tmp_path: Path) -> None:
+    made = OneShard(tmp_path / "shard")
+    made.append(0, [(b"a", b"rare 0"), (b"b", b"rare 1"), (b"a", b"rare 2"), (b"b", b"3")])
+    made.part._closed = 4
+    made.part.gather()
+    changes = made.store.batch()
+    for row in list(made.store.keys("log", *log_rows.prefix_range(0, b"a"))):
+        changes.delete("log", row)
+    made.store.write(changes)
+    page = reading.merge(made.part, Range(0, 9, 0, 4), b"", 1000, nothing, Examination(RARE, nothing))
+    assert page.records.value_list() == [b"rare 1"]
+    assert made.part.damage.texts("log") == ["2 records from sequence number 0 on have no values in the store"]
+    made.close()
 
 
 def call(shard: OneShard, name: str, body: Any, within_s: float = 10.0) -> Any:

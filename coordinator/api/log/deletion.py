@@ -7,12 +7,14 @@ from typing import Any
 from aiohttp import web
 
 from coordinator.api.log import log_parameters
+from coordinator.api.strict import known_parameters
 from coordinator.context import CONTEXT
 from coordinator.responses import json_answer
 from shared.errors import BadData
 from shared.messages.log import SEQUENCE_MAX
 
 
+@known_parameters("key", "key_base64", "before_seq", "beforeSeq")
 async def delete(request: web.Request) -> web.Response:
     """Delete the records of `key` that are there now, or those below `before_seq`. Answered when the deletion is on
     disk and no read returns them any more."""
