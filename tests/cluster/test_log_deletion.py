@@ -56,6 +56,7 @@ def test_a_deleted_key_is_gone_from_every_read_and_can_be_written_again(cluster:
     assert sequences(scan(cluster, prefix=key.decode())) == [start + 1]
     assert cluster.get("/api/v1/log/count", key=key.decode()).json()["count"] == 0
     assert cluster.get("/api/v1/log/count", prefix=key.decode()).json()["count"] == 1
+    assert cluster.get("/api/v1/log/count", prefix=key.decode(), grep="[13]").json()["count"] == 0
     assert key_list(cluster, key) == [b64(other)]
     headers = {"Accept": "application/protobuf"}
     packed = cluster.request("GET", f"/api/v1/log/scan?prefix={key.decode()}", headers=headers)
@@ -99,7 +100,8 @@ def test_a_reader_that_waits_gets_only_what_comes_after_the_deletion(cluster: Cl
     ("query", "text"),
     [
         ("", "parameter 'key' is missing"),
-        ("prefix=a", "parameter 'key' is missing"),
+        ("key=a&prefix=a", "'prefix'"),
+        ("key=a&before=5", "parameter 'before' is unknown"),
         ("key=a&key_base64=YQ", "exclude each other"),
         ("key=a&before_seq=x", "parameter 'before_seq' is 'x'"),
         ("key_base64=!", "not base64"),

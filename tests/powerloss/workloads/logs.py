@@ -101,8 +101,8 @@ def run(root: Path, recorder: Recorder, chance: random.Random) -> None:
             recorder.act(["drop", first_segment], partial(shard.part.drop, first_segment, start))
         elif how < 0.93 and groups:
             key, before = b"k%d" % chance.randrange(KEYS), chance.choice((following, following // 2))
-            span = Range(0, len(groups), 0, before)
-            recorder.act(["trim", key, before], partial(trimming.trim, shard.part, span, key, following, _in_time))
+            below = Range(0, len(groups), 0, before)
+            recorder.act(["trim", key, before], partial(trimming.trim, shard.part, below, key, following, _in_time))
         elif how < 0.95:
             moves = [CursorMove(b"k%d" % chance.randrange(KEYS), len(groups), None)]
             move = partial(cursors.move, shard.part, CURSOR, moves, _in_time)
@@ -126,7 +126,7 @@ def check(root: Path, history: History) -> None:
     _compare(there, expected)
     require(not shard.part.damage.texts("log"), f"it says that it is damaged: {shard.part.damage.texts('log')}")
     held = shard.part.counts()["records"]
-    require(held == len(there) or (held > len(there) and expected.may_be_gone), f"{held} of {len(there)} records")
+    require(held == len(there) or (held > len(there) and bool(expected.may_be_gone)), f"{held} of {len(there)} records")
     above = shard.part.recover(0, 0, 0)[0]
     require(above > max(there, default=-1), f"numbers go on from {above}, and {max(there, default=-1)} is there")
     answers = shard.part.producer_answers(PRODUCER)
