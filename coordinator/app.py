@@ -16,7 +16,7 @@ from aiohttp import web
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.access.policy import is_loopback
 from coordinator.api import admin, backup, debug, exemplars, metadata, queries, query, series, status, vector, write
-from coordinator.api.log import append, contents, cursors, deletion, scan, times
+from coordinator.api.log import append, contents, cursors, deletion, policies, scan, times
 from coordinator.backup.views import Views
 from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
@@ -65,6 +65,7 @@ def build(context: Context) -> web.Application:
         cursors,
         deletion,
         times,
+        policies,
         vector,
         admin,
         backup,

@@ -180,6 +180,9 @@ class Settings:
     log_retention_bytes: int = _setting(
         0, "oldest segments are dropped while the log is larger than this; 0: never", least=0
     )
+    log_policies_interval_ms: int = _setting(
+        10_000, "time from one pass over the log that applies its policies to the next", least=10
+    )
     log_scan_timeout_ms: int = _setting(600_000, "time a scan may take before it ends early and says so", least=1)
     log_search_timeout_ms: int = _setting(
         10_000, "time a search in values may take before it sends what it has found and where it goes on", least=1

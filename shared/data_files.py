@@ -23,6 +23,7 @@ _KINDS = {
     "locks": r"(coordinator|workers|manifest)\.lock|wal/\d+/lock|shards/\d+/store/LOCK",
     "socket": r"run/.*",
     "log's state": r"sequencer/state",
+    "log's policies": r"sequencer/policies",
     "collections": r"vector/collections(\.copy)?\.json",
     "write-ahead log": r"wal/workers|wal/\d+/(files|\d+\.wal)|wal/\d+|wal",
     "store markers": r"shards/\d+/store\.mark",

@@ -30,6 +30,7 @@ class WorkerMeasurements:
         self._put_vectors(values)
         values.put("triptych_background_paused", self._services.background.is_paused(), self._name)
         values.put("triptych_log_keeper_failures_total", self._services.keeper.failures, self._name)
+        values.put("triptych_log_cleaner_failures_total", self._services.keeper.cleaner.failures, self._name)
         for number, shard in sorted(shards.items()):
             _put_series(values, str(number), shard)
             _put_log(values, str(number), shard)
@@ -114,6 +115,7 @@ def _put_series(values: Values, number: str, shard: Shard) -> None:
 def _put_log(values: Values, number: str, shard: Shard) -> None:
     took = shard.logs.gatherings
     values.put("triptych_log_records", shard.logs.counts()["records"], number)
+    values.put("triptych_log_key_starts", len(shard.logs.starts), number)
     values.put("triptych_log_gatherings_total", sum(took.counts), number)
     values.put("triptych_log_gathering_seconds_total", took.seconds, number)
     values.put("triptych_vectors_to_index", shard.vectors.counts()["vectors_to_index"], number)

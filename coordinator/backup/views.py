@@ -42,7 +42,13 @@ DRAIN_S, DRAIN_POLLS = 0.5, 250
 crash: nobody has been told of it."""
 LEASE_S = 30.0
 """A view that nobody has asked for is removed after this time: its user has been killed, and nobody held it."""
-DOCUMENTS = (("sequencer", "state"), ("vector", "*.json"), ("vector", "*.damaged*"), ("wal", "workers"))
+DOCUMENTS = (
+    ("sequencer", "state"),
+    ("sequencer", "policies"),
+    ("vector", "*.json"),
+    ("vector", "*.damaged*"),
+    ("wal", "workers"),
+)
 """Small documents of the coordinator and of the supervisor: (directory, pattern of names)."""
 
 

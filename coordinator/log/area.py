@@ -11,6 +11,7 @@ from coordinator.links import Links
 from coordinator.log.append import Appender
 from coordinator.log.follow import Followers
 from coordinator.log.frontier import Frontier
+from coordinator.log.policies import Policies, PolicyPasses
 from coordinator.log.producers import Producers
 from coordinator.log.reads import Reader
 from coordinator.log.records import Append
@@ -43,6 +44,8 @@ class LogArea:
         self.trims = Trims(settings, links, self.frontier, self.reader, self.followers)
         self._appender = Appender(settings, links, self.sequencer, self.frontier, self.recovery, self._writes)
         self._producers = Producers(settings, links, self.recovery)
+        self.policies = Policies(control, self._writes)
+        self.policy_passes = PolicyPasses(settings, links, self.frontier, self.recovery, self.policies)
         self._retention = Retention(
             settings, links, self.sequencer, self.recovery, self._writes, self._appender.end_segment
         )
@@ -53,10 +56,11 @@ class LogArea:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Raises ConfigError when the sequencer's state cannot be used."""
+        """Raises ConfigError when the sequencer's state or the policies cannot be used."""
         self.sequencer.open()
+        self.policies.load()
         self.frontier.begin_at(self.sequencer.next, self.sequencer.settled)
-        for work in (self._recover, self.recovery.remove_forever, self._retention.run):
+        for work in (self._recover, self.recovery.remove_forever, self._retention.run, self.policy_passes.run):
             self._tasks.append(asyncio.create_task(_logged(work)))
 
     async def _recover(self) -> None:

@@ -93,6 +93,11 @@ REQUESTS = (
     _gauge("triptych_connections_waiting", "kind", "HTTP connections that wait for their client"),
     _counter("triptych_connections_ended_total", "reason", "HTTP connections ended or refused"),
     _gauge("triptych_log_followers", "", "Reads that wait for new records of the log"),
+    _gauge(
+        "triptych_log_policies_age_seconds",
+        "",
+        "Time since the begin of the last complete pass that applied the log's policies; 0 without policies",
+    ),
 )
 ACCESS = (
     _counter(
@@ -280,6 +285,8 @@ AREAS = (
     _counter("triptych_block_cache_misses_total", "worker", "Those that did not"),
     _gauge("triptych_block_cache_bytes_max", "worker", "The cache's bound"),
     _gauge("triptych_log_records", "shard", "Records of the log"),
+    _gauge("triptych_log_key_starts", "shard", "Deleted or trimmed keys of which records may still be stored"),
+    _counter("triptych_log_cleaner_failures_total", "worker", "Attempts to remove deleted records that failed"),
     _counter("triptych_log_gatherings_total", "shard", "Times that records were gathered from memory into the store"),
     _counter("triptych_log_gathering_seconds_total", "shard", "Time that this took"),
     _counter("triptych_log_keeper_failures_total", "worker", "Attempts to sync or gather the log that failed"),

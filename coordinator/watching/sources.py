@@ -104,6 +104,7 @@ def put_queues(values: Values, links: Links, gate: Gate, samples: SampleWrites, 
     values.put("triptych_bytes_in_flight", samples.waiting_bytes, "samples")
     values.put("triptych_bytes_in_flight", spool.bytes, "spool")
     values.put("triptych_log_followers", log.followers.count)
+    values.put("triptych_log_policies_age_seconds", log.policy_passes.age_s)
 
 
 def put_access(values: Values, access: Gatekeeper) -> None:

@@ -212,6 +212,29 @@ class FirstAtReply(msgspec.Struct):
     number: int
 
 
+class KeyPolicy(msgspec.Struct, frozen=True, array_like=True):
+    """Of each key with `prefix`, and with no longer prefix of another policy, the newest records are kept."""
+
+    prefix: bytes
+    keep_newest: int
+
+
+class PoliciesBody(msgspec.Struct):
+    """Method log.policies (one shard): apply the policies to the records below `upto`, which are settled, for a moment.
+    `is_new`: begin a pass; otherwise go on with the one that has begun. `closed`: as in AppendBody."""
+
+    policies: list[KeyPolicy]
+    upto: int
+    closed: int
+    is_new: bool
+
+
+class PoliciesReply(msgspec.Struct):
+    """`more`: the pass is not complete."""
+
+    more: bool
+
+
 class CursorMove(msgspec.Struct, array_like=True):
     """A cursor's new position for one key. `expected`: the position it must have now; -1: it must have none; None: any
     position."""

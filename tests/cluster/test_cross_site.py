@@ -26,6 +26,8 @@ CHANGING += [
     ("PUT", "/api/v1/log/cursors/a"),
     ("DELETE", "/api/v1/log/cursors/a"),
     ("DELETE", "/api/v1/log/keys?key=a"),
+    ("PUT", "/api/v1/log/policies/a"),
+    ("DELETE", "/api/v1/log/policies/a"),
     ("PUT", "/api/v1/vector/collections/a"),
     ("DELETE", "/api/v1/vector/collections/a"),
 ]

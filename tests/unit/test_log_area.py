@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from coordinator.log.area import LogArea
+from coordinator.log.policies import Policy
 from coordinator.log.reads import KeySelection
-from shared.errors import BadData, Overloaded, TriptychError, Unavailable
+from shared.errors import BadData, ConfigError, Overloaded, TriptychError, Unavailable
 from shared.hashing import shard_of
 from shared.messages.log import SEQUENCE_MAX
 from tests.unit.log_area import EVERYTHING, SHARDS, Log, Record, batch, eventually, key_on, read
@@ -398,3 +399,16 @@ async def test_batches_are_whole_and_stay_where_they_are_under_random_faults(
         found = [record for record in records if record in stored]
         assert found in ([], records), "half a batch"
     log.links.close()
+
+
+async def test_policies_are_read_at_the_start_and_a_damaged_document_is_named(log: Log) -> None:
+    async with log.running() as area:
+        await area.policies.put(Policy("a", b"prefix", 3))
+    async with log.running() as area:
+        assert area.policies.all() == [Policy("a", b"prefix", 3)]
+    document = log.settings.data / "sequencer" / "policies"
+    document.write_bytes(document.read_bytes()[:-1] + b" ")
+    with pytest.raises(ConfigError, match=r"sequencer/policies is damaged \(its checksum does not match"):
+        async with log.running():
+            pass
+    document.unlink()

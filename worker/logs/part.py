@@ -90,6 +90,9 @@ class LogPart:
         self._gather_lock = Lock()  # guards changes of the log's rows in the store; taken before the others
         self.trim_lock = Lock()  # guards the rows of the starts; taken before `lock`
         self.starts = KeyStarts()
+        self.policy_lock = Lock()  # guards `policy_pass`; taken before all others
+        self.policy_pass: object = None
+        """The pass that has begun (worker.logs.policies)."""
         self._memory = Memory()
         self._gathering = Memory()
         self._upto = 0  # groups below this are being gathered

@@ -8,7 +8,8 @@ two ranges.
 The family also has, under `log/`, the totals of each segment, the answers to producers, and two marks: every group
 below the mark "gathered" is in this store or nowhere, and every segment below the mark "dropped" has been dropped. All
 rows are in one family because the store writes out a family as a whole: after a crash, the marks match the other rows.
-`log/start/` and the key has the key's start (worker.logs.starts), a sequence number.
+`log/start/` and the key has the key's start (worker.logs.starts), a sequence number. `log/policies` says how far the
+policies have been applied (worker.logs.policies).
 Family "meta" holds the cursors, also under `log/`.
 """
 
@@ -24,6 +25,7 @@ DROPPED = b"log/dropped"
 CURSORS = b"log/cursor/"
 PRODUCERS = b"log/producer/"
 STARTS = b"log/start/"
+POLICIES = b"log/policies"
 
 _SEGMENT_BYTES = 4
 _HEAD = len(RUN) + _SEGMENT_BYTES

@@ -27,14 +27,14 @@ class KeyStarts:
 
     `all`: key → start. It is replaced when starts are forgotten, so a reader that holds it goes on leaving out the
     records that were gone when it began. `fresh`: those above the mark "gathered", the only ones that concern records
-    in memory; replaced with every change, so that it can be iterated.
+    in memory; replaced with every change, so that it can be iterated. `bytes`: that they take, about.
     """
 
     def __init__(self) -> None:
         self.all: dict[bytes, int] = {}
         self.fresh: Mapping[bytes, int] = {}
         self.highest = 0
-        self._bytes = 0
+        self.bytes = 0
         self._unclean: dict[bytes, None] = {}
         self._clean: dict[bytes, None] = {}
 
@@ -47,7 +47,7 @@ class KeyStarts:
     def require_room(self, keys: Collection[bytes]) -> None:
         """Raises Unavailable when there are too many starts already."""
         size = sum(len(key) + START_BYTES for key in keys)
-        if len(self.all) + len(keys) > STARTS_MAX or self._bytes + size > STARTS_BYTES_MAX:
+        if len(self.all) + len(keys) > STARTS_MAX or self.bytes + size > STARTS_BYTES_MAX:
             raise Unavailable(
                 f"{len(self.all)} deleted or trimmed keys of the shard wait for the removal of their records; the "
                 f"limit is {STARTS_MAX} keys or {STARTS_BYTES_MAX >> 20} MB; try again later"
@@ -61,7 +61,7 @@ class KeyStarts:
         """Starts that are on disk, each above the key's earlier one."""
         for key, start in starts.items():
             if key not in self.all:
-                self._bytes += len(key) + START_BYTES
+                self.bytes += len(key) + START_BYTES
             self.all[key] = start
             self._unclean[key] = None
             self._clean.pop(key, None)
@@ -95,7 +95,7 @@ class KeyStarts:
     def forget(self, keys: Collection[bytes]) -> None:
         gone = set(keys)
         self.all = {key: start for key, start in self.all.items() if key not in gone}
-        self._bytes -= sum(len(key) + START_BYTES for key in gone)
+        self.bytes -= sum(len(key) + START_BYTES for key in gone)
         for key in gone:
             self._clean.pop(key, None)
 

@@ -7,6 +7,7 @@ a loss of power.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from shared.errors import DeadlineExceeded
 from shared.messages.log import Range
@@ -15,6 +16,8 @@ from worker.logs.part import LogPart, LogView
 
 FRESH_MAX = 1024
 """With more starts above the mark "gathered", a trim gathers first: reads of memory look at each of them."""
+
+NO_MARKS: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 def trim(part: LogPart, span: Range, key: bytes, closed: int, check: Callable[[], None]) -> int | None:
@@ -39,18 +42,20 @@ def trim(part: LogPart, span: Range, key: bytes, closed: int, check: Callable[[]
         part.keeper.cleaner.wake()
 
 
-def put_starts(part: LogPart, wanted: Mapping[bytes, int]) -> LogView:
-    """Raise the starts of these keys, durably; a start that is higher already stays. Returns the log as it was before.
-    Raises Unavailable."""
+def put_starts(part: LogPart, wanted: Mapping[bytes, int], marks: Mapping[bytes, bytes] = NO_MARKS) -> LogView:
+    """Raise the starts of these keys, durably; a start that is higher already stays. `marks`: rows that are written
+    with them. Returns the log as it was before. Raises Unavailable."""
     with part.trim_lock:
         with part.lock:
             before = part.view_held()
             rising = part.starts.rising(wanted)
             part.starts.require_room([key for key in rising if key not in part.starts.all])
         old = {key: start for key in wanted if (start := before.starts.get(key, 0))}
-        if rising:
+        if rising or marks:
             changes = part.store.batch()
             starts.put(changes, rising)
+            for row, value in marks.items():
+                changes.put("log", row, value)
             part.store.write(changes, durable=True)
             with part.lock:
                 part.starts.take_in(rising, part.gathered)

@@ -8,7 +8,7 @@ from functools import partial
 from shared.errors import DeadlineExceeded, Unavailable
 from shared.messages import log
 from shared.wire import Reply, Request, pack, unpack
-from worker.logs import cursors, reading, times, trimming, writing
+from worker.logs import cursors, policies, reading, times, trimming, writing
 from worker.logs.examination import Examination
 from worker.logs.keeper import Keeper
 from worker.logs.part import LogPart
@@ -154,6 +154,13 @@ def first_at(shards: Shards, request: Request) -> Reply:
     return Reply(pack(log.FirstAtReply(first)))
 
 
+def apply_policies(shards: Shards, request: Request) -> Reply:
+    body = unpack(request.body, log.PoliciesBody)
+    (shard,) = shards.values()
+    _checking(request)()
+    return Reply(pack(log.PoliciesReply(policies.run(shard.logs, body.policies, body.upto, body.closed, body.is_new))))
+
+
 def cursor_get(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.CursorBody)
     (shard,) = shards.values()
@@ -203,6 +210,7 @@ METHODS: dict[str, Method] = {
     "log.count": Method(count, "query"),
     "log.trim": Method(trim, "write"),
     "log.first_at": Method(first_at, "query"),
+    "log.policies": Method(apply_policies, "query"),
     "log.cursor_get": Method(cursor_get, "read"),
     "log.cursor_put": Method(cursor_put, "write"),
     "log.cursor_delete": Method(cursor_delete, "write"),

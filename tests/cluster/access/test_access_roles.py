@@ -36,6 +36,8 @@ from tests.cluster.secured import (
         ("POST", "/api/v1/log/append", 403, 200),
         ("PUT", "/api/v1/log/cursors/c", 403, 400),
         ("DELETE", "/api/v1/log/keys?key=nobodys", 403, 200),
+        ("GET", "/api/v1/log/policies", 200, 200),
+        ("PUT", "/api/v1/log/policies/p", 403, 403),
         ("POST", "/api/v1/vector/search", 400, 403),
         ("POST", "/api/v1/vector/write", 403, 403),
         ("DELETE", "/api/v1/vector/collections/default", 403, 403),

@@ -1,0 +1,88 @@
+"""Policies of the log: which records of the keys with a prefix are kept."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from coordinator.api.strict import known_parameters
+from coordinator.bodies import read_body
+from coordinator.context import CONTEXT
+from coordinator.log.policies import Policy
+from coordinator.responses import json_answer
+from shared.errors import BadData
+from shared.messages.log import KEY_BYTES_MAX
+
+BODY_BYTES_MAX = 128 << 10
+
+
+class _Put(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """`prefix`: as text; `prefix_base64`: as bytes. One of the two."""
+
+    keep_newest: int
+    prefix: str | None = None
+    prefix_base64: bytes | None = None
+
+
+_decoder = msgspec.json.Decoder(_Put)
+
+
+@known_parameters()
+async def listing(request: web.Request) -> web.Response:
+    policies = request.app[CONTEXT].log.policies.all()
+    return json_answer({"status": "success", "policies": [_shown(policy) for policy in policies]})
+
+
+@known_parameters()
+async def get(request: web.Request) -> web.Response:
+    policy = request.app[CONTEXT].log.policies.get(request.match_info["name"])
+    return json_answer({"status": "success", **_shown(policy)})
+
+
+@known_parameters()
+async def put(request: web.Request) -> web.Response:
+    """Answered when the policy is on disk; it is applied in the background."""
+    policy = _policy(request.match_info["name"], await read_body(request, BODY_BYTES_MAX))
+    await request.app[CONTEXT].log.policies.put(policy)
+    return json_answer({"status": "success", **_shown(policy)})
+
+
+def _policy(name: str, body: bytes) -> Policy:
+    try:
+        parsed = _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadData(f"the body is not a valid policy: {error}") from error
+    if (parsed.prefix is None) == (parsed.prefix_base64 is None):
+        raise BadData(
+            "a policy must have either `prefix` (text) or `prefixBase64`; the empty prefix is that of all keys"
+        )
+    prefix = parsed.prefix_base64 if parsed.prefix is None else parsed.prefix.encode()
+    assert prefix is not None
+    if len(prefix) > KEY_BYTES_MAX:
+        raise BadData(f"`prefix` has {len(prefix)} bytes; it may have at most {KEY_BYTES_MAX}")
+    return Policy(name, prefix, parsed.keep_newest)
+
+
+def _shown(policy: Policy) -> dict[str, Any]:
+    shown: dict[str, Any] = {"name": policy.name, "prefixBase64": base64.b64encode(policy.prefix).decode()}
+    with suppress(UnicodeDecodeError):  # bytes that are no text are shown as base64 only
+        shown["prefix"] = policy.prefix.decode()
+    return {**shown, "keepNewest": policy.keep_newest}
+
+
+@known_parameters()
+async def delete(request: web.Request) -> web.Response:
+    await request.app[CONTEXT].log.policies.remove(request.match_info["name"])
+    return json_answer({"status": "success"})
+
+
+ROUTES: list[web.RouteDef] = [
+    web.get("/api/v1/log/policies", listing, allow_head=False),
+    web.get("/api/v1/log/policies/{name}", get, allow_head=False),
+    web.put("/api/v1/log/policies/{name}", put),
+    web.delete("/api/v1/log/policies/{name}", delete),
+]

@@ -1,0 +1,173 @@
+"""Policies of the log: of the keys with a prefix, which records are kept. A document that only the coordinator writes,
+and the background work that has the shards apply it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+import xxhash
+
+from coordinator.links import Links
+from coordinator.log.frontier import Frontier
+from coordinator.log.recovery import Recovery
+from coordinator.log.state_writes import StateWrites
+from shared.config import Settings
+from shared.control import Control
+from shared.errors import BadData, ConfigError, NotFound, TriptychError, Unavailable
+from shared.messages import log
+from shared.telemetry import event
+from shared.wire import pack, unpack
+
+DOCUMENT = "policies"
+"""The document's name, beside the sequencer's state."""
+FORMAT = 1
+POLICIES_MAX = 100
+"""Every key of new records is compared with the prefixes of all."""
+KEEP_MAX = 1_000_000
+SHARD_PASS_S = 60.0
+"""A pass over one shard that takes longer goes on after the others have had their turn."""
+REST_S = 0.02
+"""A rest between two slices of a pass, at least: a slice takes about 0.1 s."""
+_CHECKSUM_BYTES = 8
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """Of each key with `prefix`, the `keep_newest` newest records are kept."""
+
+    name: str
+    prefix: bytes
+    keep_newest: int
+
+
+class _Document(msgspec.Struct, frozen=True):
+    format: int
+    policies: list[Policy]
+
+
+class Policies:
+    """The policies by name. A change is on disk before memory has it and the method returns. For the event loop's
+    thread only."""
+
+    def __init__(self, control: Control, writes: StateWrites) -> None:
+        self._control = control
+        self._writes = writes
+        self._by_name: dict[str, Policy] = {}
+        self._changing = asyncio.Lock()
+
+    def load(self) -> None:
+        """Raises ConfigError when the document is there and cannot be used."""
+        where = self._control.location(DOCUMENT)
+        try:
+            if not self._control.exists(DOCUMENT):
+                return
+            content = self._control.read(DOCUMENT)
+        except OSError as error:
+            raise ConfigError(f"{where} cannot be read: {error.strerror}") from error
+        checksum, payload = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+        try:
+            if xxhash.xxh64_digest(payload) != checksum:
+                raise ValueError("its checksum does not match")
+            document = msgspec.json.decode(payload, type=_Document)
+            if document.format != FORMAT:
+                raise ValueError(f"it has format {document.format}, this program reads {FORMAT}")
+        except ValueError as error:
+            raise ConfigError(
+                f"{where} is damaged ({error}); restore it, or remove it: the log then has no policies until "
+                "they are put again"
+            ) from error
+        self._by_name = {policy.name: policy for policy in document.policies}
+
+    def all(self) -> list[Policy]:
+        return sorted(self._by_name.values(), key=lambda policy: policy.name)
+
+    def get(self, name: str) -> Policy:
+        """Raises NotFound."""
+        if name not in self._by_name:
+            raise NotFound(f"there is no policy {name!r}")
+        return self._by_name[name]
+
+    async def put(self, policy: Policy) -> None:
+        """Add the policy, in place of one with the same name. Raises BadData, Unavailable."""
+        if not _NAME.fullmatch(policy.name):
+            raise BadData(f"the policy's name is {policy.name!r}; it has 1 to 64 letters, digits, '_', '-' and '.'")
+        if not 1 <= policy.keep_newest <= KEEP_MAX:
+            raise BadData(f"`keepNewest` is {policy.keep_newest}; it must be 1 to {KEEP_MAX}")
+        async with self._changing:
+            others = {name: other for name, other in self._by_name.items() if name != policy.name}
+            same = next((other.name for other in others.values() if other.prefix == policy.prefix), None)
+            if same is not None:
+                raise BadData(f"the policy {same!r} has the same prefix; a prefix may have one policy")
+            if len(others) >= POLICIES_MAX:
+                raise BadData(f"there are {POLICIES_MAX} policies, which is the limit")
+            await self._write({**others, policy.name: policy})
+
+    async def remove(self, name: str) -> None:
+        """Raises NotFound, Unavailable."""
+        async with self._changing:
+            self.get(name)
+            await self._write({other: policy for other, policy in self._by_name.items() if other != name})
+
+    async def _write(self, policies: dict[str, Policy]) -> None:
+        payload = msgspec.json.encode(_Document(FORMAT, list(policies.values())))
+        content = xxhash.xxh64_digest(payload) + payload
+        try:
+            await self._writes.run(partial(self._control.replace, DOCUMENT, content))
+        except OSError as error:
+            where = self._control.location(DOCUMENT)
+            raise Unavailable(f"the log's policies {where} cannot be written: {error.strerror}") from error
+        self._by_name = policies
+
+
+class PolicyPasses:
+    """Has the shards apply the policies, one shard after another, every TRIPTYCH_LOG_POLICIES_INTERVAL."""
+
+    def __init__(
+        self, settings: Settings, links: Links, frontier: Frontier, recovery: Recovery, policies: Policies
+    ) -> None:
+        self._settings = settings
+        self._links = links
+        self._frontier = frontier
+        self._recovery = recovery
+        self._policies = policies
+        self._complete_at = time.monotonic()
+
+    @property
+    def age_s(self) -> float:
+        """Time since the begin of the last pass that was complete on all shards; 0 without policies."""
+        return time.monotonic() - self._complete_at if self._policies.all() else 0.0
+
+    async def run(self) -> None:
+        await self._recovery.complete.wait()
+        while True:
+            began = time.monotonic()
+            wanted = [log.KeyPolicy(policy.prefix, policy.keep_newest) for policy in self._policies.all()]
+            if not wanted or all([await self._shard_pass(shard, wanted) for shard in range(self._links.shards)]):
+                self._complete_at = began
+            await asyncio.sleep(self._settings.log_policies_interval_ms / 1000)
+
+    async def _shard_pass(self, shard: int, wanted: Sequence[log.KeyPolicy]) -> bool:
+        """Whether the pass is complete. A shard that is away, and one that fails, has its turn in the next round."""
+        give_up = time.monotonic() + SHARD_PASS_S
+        is_new = True
+        while time.monotonic() < give_up:
+            began = time.monotonic()
+            body = log.PoliciesBody(list(wanted), self._frontier.settled, self._frontier.readable, is_new)
+            timeout_s = self._settings.query_timeout_ms / 1000
+            try:
+                (reply,) = await self._links.call("log.policies", shards=[shard], body=pack(body), timeout_s=timeout_s)
+            except TriptychError as error:
+                event(logging.DEBUG, "policies of the log will be applied later", shard=shard, why=error)
+                return False
+            if not unpack(reply.message.body, log.PoliciesReply).more:
+                return True
+            is_new = False
+            # No more than about half of the time of one thread is for policies.
+            await asyncio.sleep(max(REST_S, time.monotonic() - began))
+        return False

@@ -1,0 +1,118 @@
+"""Policies on one shard: of each key the newest records stay, and those of the longest prefix's policy."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from shared.messages.log import KeyPolicy
+from tests.unit.log_shard import OneShard
+from tests.unit.test_log_trimming import Uncleaned, clean
+from worker.logs import policies
+
+Row = tuple[int, bytes, bytes]
+LATEST = [KeyPolicy(b"", 1)]
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Iterator[OneShard]:
+    made = Uncleaned(tmp_path / "shard")
+    yield made
+    made.close()
+
+
+def apply(shard: OneShard, wanted: Sequence[KeyPolicy], upto: int) -> int:
+    """A whole pass; returns how many slices it took."""
+    slices, more = 0, True
+    while more:
+        more = policies.run(shard.part, wanted, upto, upto, slices == 0)
+        slices += 1
+        clean(shard)
+    return slices
+
+
+def expected(every: Sequence[Row], wanted: Sequence[KeyPolicy]) -> list[Row]:
+    kept = []
+    for key in {row[1] for row in every}:
+        matching = [one for one in wanted if key.startswith(one.prefix)]
+        own = [row for row in every if row[1] == key]
+        newest = max(matching, key=lambda one: len(one.prefix)).keep_newest if matching else len(own)
+        kept += own[-newest:]
+    return sorted(kept)
+
+
+def test_the_newest_record_of_each_key_stays(shard: OneShard) -> None:
+    for group in range(0, 20, 5):
+        shard.append(group, [(b"k%d" % (n % 3), b"%d" % n) for n in range(group, group + 5)])
+    assert apply(shard, LATEST, 20) == 1
+    assert shard.read() == [(17, b"k2", b"17"), (18, b"k0", b"18"), (19, b"k1", b"19")]
+    assert shard.part.counts()["records"] == 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_passes_between_appends_keep_what_one_at_the_end_would(
+    shard: OneShard, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr("worker.logs.gathering.RUN_RECORDS_MAX", 3)
+    if seed % 2:
+        monkeypatch.setattr(policies, "KEYS_A_SLICE", 1)
+    wanted = [KeyPolicy(b"a", 1), KeyPolicy(b"ab", 3), KeyPolicy(b"abc", 5), KeyPolicy(b"b", 2)]
+    every: list[Row] = []
+    number = 0
+    for _ in range(30):
+        group = [(chance.choice((b"a", b"aa", b"ab", b"abx", b"abc", b"b", b"c")), b"%d" % chance.randrange(99))
+                 for _ in range(chance.randint(1, 6))]  # fmt: skip
+        shard.append(number, group, segment=number // 40)
+        every += [(number + at, key, value) for at, (key, value) in enumerate(group)]
+        number += len(group)
+        if chance.random() < 0.3:
+            apply(shard, wanted, number)
+            assert shard.read() == expected(every, wanted)
+        if chance.random() < 0.1:
+            shard.restart()
+    apply(shard, wanted, number)
+    assert shard.read() == expected(every, wanted)
+
+
+def test_records_that_are_not_settled_make_nothing_go(shard: OneShard) -> None:
+    shard.append(0, [(b"k", b"old")])
+    shard.append(1, [(b"k", b"new")])
+    policies.run(shard.part, LATEST, 1, 2, True)
+    clean(shard)
+    assert [number for number, _, _ in shard.read()] == [0, 1]
+    apply(shard, LATEST, 2)
+    assert [number for number, _, _ in shard.read()] == [1]
+
+
+def test_a_pass_looks_only_at_what_came_since_the_last_one(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard.append(0, [(b"k%d" % n, b"v") for n in range(5)])
+    apply(shard, LATEST, 5)
+    looked_at = []
+    start_before = policies._start_before
+    monkeypatch.setattr(
+        policies, "_start_before", lambda part, key, *rest: looked_at.append(key) or start_before(part, key, *rest)
+    )
+    shard.restart()
+    apply(shard, LATEST, 5)
+    assert looked_at == [], "nothing is new, also after a start"
+    shard.append(5, [(b"k1", b"new")])
+    apply(shard, LATEST, 6)
+    assert looked_at == [b"k1"] and len(shard.read()) == 5
+    apply(shard, [KeyPolicy(b"", 2)], 6)
+    assert set(looked_at) == {b"k%d" % n for n in range(5)}, "another policy begins with the first entry"
+
+
+def test_a_pass_waits_while_the_removal_is_behind(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "WAITING_MAX", 1)
+    monkeypatch.setattr(policies, "KEYS_A_SLICE", 2)
+    shard.append(0, [(b"k%d" % (n % 4), b"v") for n in range(12)])
+    assert policies.run(shard.part, LATEST, 12, 12, True)
+    assert policies.run(shard.part, LATEST, 12, 12, False) and len(shard.part.starts) == 2
+    clean(shard)
+    while policies.run(shard.part, LATEST, 12, 12, False):
+        clean(shard)
+    assert len(shard.read()) == 4
