@@ -179,14 +179,12 @@ def _selection(arguments: argparse.Namespace) -> dict[str, str | int]:
 def _write(records: list[dict[str, Any]], arguments: argparse.Namespace, output: BinaryIO) -> None:
     for record in records:
         if arguments.json:
-            output.write(json.dumps(record, ensure_ascii=False).encode() + b"
-")
+            output.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
             continue
         value = base64.b64decode(record["value"])
-        when = _when(record) + b"	" if arguments.times else b""
+        when = _when(record) + b"\t" if arguments.times else b""
         if arguments.values:
-            output.write(when + value + b"
-")
+            output.write(when + value + b"\n")
         else:
             output.write(b"%d\t%b%b\t%b\n" % (record["sequence"], when, base64.b64decode(record["key"]), value))
 

@@ -217,7 +217,7 @@ class Model:
             missing = set(range(size)) - {at for at, _ in places}
             if self._are_gone(batch, number - at, missing):
                 places = sorted([*places, *((at, number - places[0][0] + at) for at in missing)])
-        if batch.may_return and any(self._may_be_gone((0, key, b"")) for key, _ in batch.records):
+        if batch.may_return and any(self._may_be_gone((0, key, b"", 0)) for key, _ in batch.records):
             return  # each time that it was sent, other records of it may have gone
         if batch.may_return:
             # Perhaps each time that it was sent.
@@ -237,7 +237,7 @@ class Model:
 
     def _are_gone(self, batch: Batch, start: int, places: Iterable[int]) -> bool:
         """Whether these records of the batch, which began at `start`, may have been deleted."""
-        return all(self._may_be_gone((start + at, *batch.records[at])) for at in places)
+        return all(self._may_be_gone((start + at, *batch.records[at], 0)) for at in places)
 
     def _is_on_disk(self, batch: Batch) -> bool:
         return batch.is_durable or batch.starts[0] + len(batch.records) <= self.synced_upto

@@ -71,9 +71,11 @@ class ValueIndex:
         if self.bitmaps is not None:
             bits = np.bitwise_or.reduce(self.bitmaps[places], axis=0)
             out |= np.unpackbits(bits, count=len(out)).view(np.bool_)
-        elif self.rows is not None and isinstance(places, slice):
+            return
+        assert self.rows is not None, "an index has rows or bitmaps"
+        if isinstance(places, slice):
             out[self.rows[self.starts[places.start] : self.starts[places.stop]]] = True
-        elif self.rows is not None:
+        else:
             starts, counts = self.starts[places], self.starts[places + 1] - self.starts[places]
             ends = np.cumsum(counts)
             out[self.rows[np.arange(ends[-1]) + np.repeat(starts - ends + counts, counts)]] = True

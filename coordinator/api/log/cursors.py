@@ -87,7 +87,8 @@ async def _resolve(request: web.Request, moves: list[CursorMove], times_ms: dict
     found = {time_ms: await reader.sequence_at(time_ms, KeySelection(None), warnings) for time_ms in times_ms.values()}
     for i, time_ms in times_ms.items():
         moves[i].sequence = found[time_ms]
-    rows = [{"key": base64.b64encode(moves[i].key).decode(), "sequence": moves[i].sequence} for i in times_ms]
+    base64 = answers.Encoding.BASE64
+    rows = [{**answers.key_json(moves[i].key, base64), "sequence": moves[i].sequence} for i in times_ms]
     return {"positions": rows, **({"warnings": warnings.texts()} if len(warnings) else {})}
 
 

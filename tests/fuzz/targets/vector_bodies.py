@@ -218,7 +218,7 @@ _TOKENS = (
     "upsertVectors", "upsert_vectors", "attributes", "vector", "vectors", "filter", "includeFields", "collection",
     "and", "or", "not", "in", "exists", "field", "value", "values", "gte", "ids", "k", "exact", "expansion",
     "text", "query", "operator", "highlight", "fields", "fusion", "weights", "linear", "contains", "containsAny",
-    "containsAll", "NaN", "1e999", "null", "\u0000", "\ud800",
+    "containsAll", "NaN", "1e999", "null", "\\u0000", "\\ud800",
 )  # fmt: skip
 _IDS = [b'{"ids":["a","b"],"collection":"c"}', b'{"ids":["\\u00e9"],"includeFields":["n"]}']
 
