@@ -12,7 +12,7 @@ from shared.errors import Conflict, DeadlineExceeded
 from shared.messages.log import CursorMove
 from tests.unit.log_shard import OneShard
 from worker.logs import cursors, rows
-from worker.logs.runs import EMPTY, TIME_SPAN_MS_MAX, TIMED, RecordRun, joined, run_of, unpacked
+from worker.logs.runs import EMPTY, TIME_SPAN_MS_MAX, TIMED, RecordRun, counted, joined, run_of, unpacked
 
 VALUES = [b"abc", b"", b"defg", b"h"]
 NUMBERS = [5, 6, 9, 12]
@@ -38,6 +38,7 @@ def test_a_run_lies_in_its_row_as_columns(run: RecordRun) -> None:
         + b"abcdefgh"
     )
     assert run.packed() == row
+    assert counted(row) == (4, 12, 8)
     assert content(unpacked(row)) == list(zip(NUMBERS, VALUES, strict=True))
     assert unpacked(row).times.tolist() == TIMES
     assert run.cut(1, 3).packed() == run_of(np.array([6, 9], np.uint64), [b"", b"defg"], run.times[1:3]).packed()
@@ -50,6 +51,7 @@ def test_a_run_of_an_earlier_format_has_no_times() -> None:
         + b"".join(len(value).to_bytes(4, "little") for value in VALUES)
         + b"abcdefgh"
     )
+    assert counted(row)[:2] == (4, 12)
     assert content(unpacked(row)) == list(zip(NUMBERS, VALUES, strict=True))
     assert unpacked(row).times.tolist() == [0, 0, 0, 0]
 

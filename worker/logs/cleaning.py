@@ -212,18 +212,18 @@ def _remove_run(removal: _Removal, row: bytes, value: bytes, start: int) -> int:
 
 def _rest(entry: GatheringEntry, is_gone: NDArray[np.bool_], settled: int, is_newest: bool) -> GatheringEntry | None:
     """The entry without these records; None if nobody needs what is left. Groups that are settled are not looked at
-    after a crash, but the last group shows how far the numbers went, and the newest entry how far they are settled."""
+    after a crash, so they go with the last of their records. The newest entry shows how far the numbers went."""
+    numbers, codes = entry.numbers[~is_gone], entry.codes[~is_gone]
     groups = entry.groups
     if not is_newest:
-        unsettled = [group for group in groups if group[0] >= settled]
-        if is_gone.all() and not unsettled:
+        firsts = [number for number, _ in groups]
+        records = np.diff(np.searchsorted(numbers, np.array([*firsts, SEQUENCE_MAX], np.uint64)))
+        groups = [group for group, left in zip(groups, records.tolist(), strict=True) if left or group[0] >= settled]
+        if not groups:
             return None
-        groups = unsettled or groups[-1:]
-    codes = entry.codes[~is_gone]
     used = np.unique(codes)
     keys = [entry.keys[code] for code in used.tolist()]
-    remaining = np.searchsorted(used, codes).astype(np.uint32)
-    return GatheringEntry(entry.settled, groups, entry.numbers[~is_gone], remaining, keys)
+    return GatheringEntry(entry.settled, groups, numbers, np.searchsorted(used, codes).astype(np.uint32), keys)
 
 
 def _clean_stray(part: CleanPart, segment: int, key: bytes, number: int) -> None:

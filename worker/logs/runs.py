@@ -111,10 +111,11 @@ def unpacked(row: bytes) -> RecordRun:
 
 def counted(row: bytes) -> tuple[int, int, int]:
     """(records, the last sequence number, bytes of the values) of a row, without unpacking it."""
-    count = int.from_bytes(row[:_HEAD], "little")
-    end = _HEAD + count * _SEQUENCE.itemsize
+    head = int.from_bytes(row[:_HEAD], "little")
+    count, is_timed = head & ~TIMED, bool(head & TIMED)
+    end = _HEAD + _TIME * is_timed + count * _SEQUENCE.itemsize
     last = int.from_bytes(row[end - _SEQUENCE.itemsize : end], "little")
-    return count, last, len(row) - end - count * _LENGTH.itemsize
+    return count, last, len(row) - end - count * _LENGTH.itemsize * (1 + is_timed)
 
 
 def joined(runs: Sequence[RecordRun]) -> Records:
