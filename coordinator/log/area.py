@@ -45,7 +45,9 @@ class LogArea:
         self._appender = Appender(settings, links, self.sequencer, self.frontier, self.recovery, self._writes)
         self._producers = Producers(settings, links, self.recovery)
         self.policies = Policies(control, self._writes)
-        self.policy_passes = PolicyPasses(settings, links, self.frontier, self.recovery, self.policies)
+        self.policy_passes = PolicyPasses(
+            settings, links, self.frontier, self.recovery, self.reader, lambda: self.sequencer.wall_ms(), self.policies
+        )
         self._retention = Retention(
             settings, links, self.sequencer, self.recovery, self._writes, self._appender.end_segment
         )

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -15,6 +15,7 @@ import xxhash
 
 from coordinator.links import Links
 from coordinator.log.frontier import Frontier
+from coordinator.log.reads import KeySelection, Reader
 from coordinator.log.recovery import Recovery
 from coordinator.log.state_writes import StateWrites
 from shared.config import Settings
@@ -39,11 +40,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """Of each key with `prefix`, the `keep_newest` newest records are kept."""
+    """Of each key with `prefix`, the `keep_newest` newest records are kept (0: all), as long as they are not older than
+    `max_age_ms` (0: for ever)."""
 
     name: str
     prefix: bytes
-    keep_newest: int
+    keep_newest: int = 0
+    max_age_ms: int = 0
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -97,8 +100,8 @@ class Policies:
         """Add the policy, in place of one with the same name. Raises BadData, Unavailable."""
         if not _NAME.fullmatch(policy.name):
             raise BadData(f"the policy's name is {policy.name!r}; it has 1 to 64 letters, digits, '_', '-' and '.'")
-        if not 1 <= policy.keep_newest <= KEEP_MAX:
-            raise BadData(f"`keepNewest` is {policy.keep_newest}; it must be 1 to {KEEP_MAX}")
+        if not policy.keep_newest and not policy.max_age_ms:
+            raise BadData("a policy must have `keepNewest`, `maxAge`, or both")
         async with self._changing:
             others = {name: other for name, other in self._by_name.items() if name != policy.name}
             same = next((other.name for other in others.values() if other.prefix == policy.prefix), None)
@@ -129,11 +132,20 @@ class PolicyPasses:
     """Has the shards apply the policies, one shard after another, every TRIPTYCH_LOG_POLICIES_INTERVAL."""
 
     def __init__(
-        self, settings: Settings, links: Links, frontier: Frontier, recovery: Recovery, policies: Policies
+        self,
+        settings: Settings,
+        links: Links,
+        frontier: Frontier,
+        recovery: Recovery,
+        reader: Reader,
+        wall_ms: Callable[[], int],
+        policies: Policies,
     ) -> None:
         self._settings = settings
         self._links = links
         self._frontier = frontier
+        self._reader = reader
+        self._wall_ms = wall_ms
         self._recovery = recovery
         self._policies = policies
         self._complete_at = time.monotonic()
@@ -147,18 +159,36 @@ class PolicyPasses:
         await self._recovery.complete.wait()
         while True:
             began = time.monotonic()
-            wanted = [log.KeyPolicy(policy.prefix, policy.keep_newest) for policy in self._policies.all()]
-            if not wanted or all([await self._shard_pass(shard, wanted) for shard in range(self._links.shards)]):
+            if await self._pass():
                 self._complete_at = began
             await asyncio.sleep(self._settings.log_policies_interval_ms / 1000)
 
-    async def _shard_pass(self, shard: int, wanted: Sequence[log.KeyPolicy]) -> bool:
+    async def _pass(self) -> bool:
+        """Whether it is complete on all shards."""
+        wanted = [log.KeyPolicy(one.prefix, one.keep_newest, one.max_age_ms) for one in self._policies.all()]
+        if not wanted:
+            return True
+        settled, now_ms = self._frontier.settled, self._wall_ms()
+        try:
+            ages = [
+                await self._reader.sequence_at(now_ms - one.max_age_ms, KeySelection(None)) if one.max_age_ms else 0
+                for one in wanted
+            ]
+        except TriptychError as error:
+            event(logging.DEBUG, "policies of the log will be applied later", why=error)
+            return False
+        too_old = [min(age, settled) for age in ages]
+        return all([await self._shard_pass(shard, wanted, too_old, settled) for shard in range(self._links.shards)])
+
+    async def _shard_pass(
+        self, shard: int, wanted: Sequence[log.KeyPolicy], too_old: Sequence[int], settled: int
+    ) -> bool:
         """Whether the pass is complete. A shard that is away, and one that fails, has its turn in the next round."""
         give_up = time.monotonic() + SHARD_PASS_S
         is_new = True
         while time.monotonic() < give_up:
             began = time.monotonic()
-            body = log.PoliciesBody(list(wanted), self._frontier.settled, self._frontier.readable, is_new)
+            body = log.PoliciesBody(list(wanted), list(too_old), settled, self._frontier.readable, is_new)
             timeout_s = self._settings.query_timeout_ms / 1000
             try:
                 (reply,) = await self._links.call("log.policies", shards=[shard], body=pack(body), timeout_s=timeout_s)

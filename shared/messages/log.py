@@ -213,17 +213,21 @@ class FirstAtReply(msgspec.Struct):
 
 
 class KeyPolicy(msgspec.Struct, frozen=True, array_like=True):
-    """Of each key with `prefix`, and with no longer prefix of another policy, the newest records are kept."""
+    """Of each key with `prefix`, and with no longer prefix of another policy, `keep_newest` records are kept (0: all),
+    if they are not older than `max_age_ms` (0: however old)."""
 
     prefix: bytes
-    keep_newest: int
+    keep_newest: int = 0
+    max_age_ms: int = 0
 
 
 class PoliciesBody(msgspec.Struct):
     """Method log.policies (one shard): apply the policies to the records below `upto`, which are settled, for a moment.
-    `is_new`: begin a pass; otherwise go on with the one that has begun. `closed`: as in AppendBody."""
+    `too_old`: for each policy the number below which records are older than it allows, at most `upto`. `is_new`: begin a
+    pass; otherwise go on with the one that has begun. `closed`: as in AppendBody."""
 
     policies: list[KeyPolicy]
+    too_old: list[int]
     upto: int
     closed: int
     is_new: bool

@@ -58,6 +58,14 @@ def test_of_each_key_the_newest_records_stay(own: Cluster) -> None:
     assert 'triptych_log_key_starts{shard="0"}' in metrics and "triptych_log_policies_age_seconds" in metrics
 
 
+def test_records_go_when_they_are_too_old(own: Cluster) -> None:
+    append(own, [(b"old/1", b"1"), (b"old/2", b"2")], awaitDurable=True)
+    assert put(own, "old", prefix="old/", maxAge="1s500ms").json()["maxAge"] == "1s500ms"
+    append(own, [(b"old/3", b"3")], awaitDurable=True)
+    assert len(values(scan(own, prefix="old/"))) == 3
+    eventually(own, "old/", [])
+
+
 def test_policies_are_shown_and_survive_a_restart(own: Cluster) -> None:
     answer = put(own, "a", prefix="inbox/", keepNewest=5)
     shown = {"name": "a", "prefix": "inbox/", "prefixBase64": base64.b64encode(b"inbox/").decode(), "keepNewest": 5}
@@ -76,7 +84,9 @@ def test_policies_are_shown_and_survive_a_restart(own: Cluster) -> None:
 @pytest.mark.parametrize(
     ("name", "policy", "text"),
     [
-        ("a", {"prefix": "x"}, "keepNewest"),
+        ("a", {"prefix": "x"}, "`keepNewest`, `maxAge`, or both"),
+        ("a", {"prefix": "x", "maxAge": "long"}, "`maxAge`: 'long' is not a duration"),
+        ("a", {"prefix": "x", "maxAge": "0s"}, "`maxAge` is '0s'"),
         ("a", {"prefix": "x", "keepNewest": 0}, "`keepNewest` is 0"),
         ("a", {"keepNewest": 1}, "either `prefix`"),
         ("a", {"prefix": "x", "prefixBase64": "eA==", "keepNewest": 1}, "either `prefix`"),

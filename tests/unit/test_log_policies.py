@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.messages.log import KeyPolicy
+from shared.messages.log import KeyPolicy, PoliciesBody
 from tests.unit.log_shard import OneShard
 from tests.unit.test_log_trimming import Uncleaned, clean
 from worker.logs import policies
@@ -24,11 +24,18 @@ def shard(tmp_path: Path) -> Iterator[OneShard]:
     made.close()
 
 
-def apply(shard: OneShard, wanted: Sequence[KeyPolicy], upto: int) -> int:
+def run(
+    shard: OneShard, wanted: Sequence[KeyPolicy], upto: int, is_new: bool, closed: int = 0, too_old: int = 0
+) -> bool:
+    body = PoliciesBody(list(wanted), [too_old] * len(wanted), upto, closed or upto, is_new)
+    return policies.run(shard.part, body)
+
+
+def apply(shard: OneShard, wanted: Sequence[KeyPolicy], upto: int, too_old: int = 0) -> int:
     """A whole pass; returns how many slices it took."""
     slices, more = 0, True
     while more:
-        more = policies.run(shard.part, wanted, upto, upto, slices == 0)
+        more = run(shard, wanted, upto, slices == 0, too_old=too_old)
         slices += 1
         clean(shard)
     return slices
@@ -81,7 +88,7 @@ def test_passes_between_appends_keep_what_one_at_the_end_would(
 def test_records_that_are_not_settled_make_nothing_go(shard: OneShard) -> None:
     shard.append(0, [(b"k", b"old")])
     shard.append(1, [(b"k", b"new")])
-    policies.run(shard.part, LATEST, 1, 2, True)
+    run(shard, LATEST, 1, True, closed=2)
     clean(shard)
     assert [number for number, _, _ in shard.read()] == [0, 1]
     apply(shard, LATEST, 2)
@@ -110,9 +117,28 @@ def test_a_pass_waits_while_the_removal_is_behind(shard: OneShard, monkeypatch: 
     monkeypatch.setattr(policies, "WAITING_MAX", 1)
     monkeypatch.setattr(policies, "KEYS_A_SLICE", 2)
     shard.append(0, [(b"k%d" % (n % 4), b"v") for n in range(12)])
-    assert policies.run(shard.part, LATEST, 12, 12, True)
-    assert policies.run(shard.part, LATEST, 12, 12, False) and len(shard.part.starts) == 2
+    assert run(shard, LATEST, 12, True)
+    assert run(shard, LATEST, 12, False) and len(shard.part.starts) == 2
     clean(shard)
-    while policies.run(shard.part, LATEST, 12, 12, False):
+    while run(shard, LATEST, 12, False):
         clean(shard)
     assert len(shard.read()) == 4
+
+
+def test_what_is_too_old_goes_as_it_becomes_so(shard: OneShard, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [KeyPolicy(b"a", 0, 1000), KeyPolicy(b"ab", 1, 0), KeyPolicy(b"b", 2, 1000)]
+    every = [(n, (b"a", b"ab", b"b", b"c")[n % 4], b"%d" % n) for n in range(40)]
+    for group in range(0, 40, 10):
+        shard.append(group, [(key, value) for _, key, value in every[group : group + 10]], segment=group // 20)
+        shard.part._closed = group + 10
+        shard.part.gather()
+    for too_old in (0, 5, 10, 27, 40):
+        apply(shard, wanted, 40, too_old)
+        left = [row for row in expected(every, [KeyPolicy(b"ab", 1), KeyPolicy(b"b", 2)])]
+        assert shard.read() == [row for row in left if row[0] >= too_old or row[1] in (b"ab", b"c")]
+        shard.restart()
+    looked_at = []
+    aged_of = policies._aged_of
+    monkeypatch.setattr(policies, "_aged_of", lambda *args: looked_at.append(args[2]) or aged_of(*args))
+    apply(shard, wanted, 40, 40)
+    assert looked_at == [], "the positions are stored"

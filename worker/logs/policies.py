@@ -1,8 +1,9 @@
-"""Policies by prefix of keys: of each key, only the newest records are kept.
+"""Policies by prefix of keys: of each key, only the newest records are kept, or those that are not too old.
 
 A pass looks at the entries that were gathered since the last one, and raises the starts of keys that have more records
 than their policy allows (worker.logs.trimming); the removal follows from that. It looks only at records that are
-settled: a newer record that may still be revoked must not make an older one go.
+settled: a newer record that may still be revoked must not make an older one go. For each policy with an age, it then
+looks at the entries that have become too old since the last pass.
 
 Where the next pass begins is stored with the starts, in one write. A pass under other policies begins with the first
 entry.
@@ -12,12 +13,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from shared.messages.log import KeyPolicy
+from shared.messages.log import KeyPolicy, PoliciesBody
 from worker.logs import entries, rows, trimming
 from worker.logs.entries import GatheringEntry
 from worker.logs.part import LogPart
@@ -34,38 +35,47 @@ WAITING_BYTES_MAX = 16 << 20
 A slice adds less than what is left then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Every entry of earlier segments, and those of this one with no number from `number` on, have been looked at."""
 
     segment: int
     number: int
 
 
+class Reached(NamedTuple):
+    """How far a pass is: with those policies that keep the newest records (`policy` −1), or with the age of one."""
+
+    policy: int
+    position: Position
+
+
 class _Stored(msgspec.Struct, array_like=True):
+    """`newest`, and `ages` of each policy: the positions."""
+
     policies: list[KeyPolicy]
-    segment: int
-    number: int
+    newest: Position
+    ages: list[Position]
 
 
 _STORED = msgspec.msgpack.Decoder(_Stored)
-Step = Position | tuple[bytes, int] | None
+_BEGIN = Position(0, 0)
+Step = Reached | tuple[bytes, int] | None
 """How far the pass is; a key and its new start; or one key more that has nothing to remove."""
 
 
 class PolicyPass:
     """A pass over one shard that has begun. Not safe for threads."""
 
-    def __init__(self, part: LogPart, policies: Sequence[KeyPolicy], upto: int) -> None:
+    def __init__(self, part: LogPart, policies: Sequence[KeyPolicy], too_old: Sequence[int], upto: int) -> None:
         self._part = part
         self._policies = list(policies)
-        self._reached: Position | None = None
+        self._has_moved = False
         value = part.store.get("log", rows.POLICIES)
         stored = _STORED.decode(value) if value is not None else None
-        begin = Position(0, 0)
-        if stored is not None and stored.policies == self._policies:
-            begin = Position(stored.segment, stored.number)
-        self._steps = _steps(part, self._policies, begin, min(upto, part.gathered))
+        if stored is None or stored.policies != self._policies:
+            stored = _Stored(self._policies, _BEGIN, [_BEGIN] * len(self._policies))
+        self._stored = stored
+        self._steps = _steps(part, _Prefixes(self._policies), stored, too_old, min(upto, part.gathered))
 
     def is_under(self, policies: Sequence[KeyPolicy]) -> bool:
         return self._policies == list(policies)
@@ -78,60 +88,100 @@ class PolicyPass:
         wanted: dict[bytes, int] = {}
         size, give_up, more = 0, time.monotonic() + SLICE_S, False
         for step in self._steps:
-            if isinstance(step, Position):
-                self._reached = step
+            if isinstance(step, Reached):
+                self._move(step)
             elif step is not None:
                 wanted[step[0]] = step[1]
                 size += len(step[0]) + START_BYTES
             if time.monotonic() > give_up or len(wanted) >= KEYS_A_SLICE or size >= KEY_BYTES_A_SLICE:
                 more = True
                 break
-        if wanted or self._reached is not None:
-            trimming.put_starts(self._part, wanted, self._marks())
+        if wanted or self._has_moved:
+            trimming.put_starts(self._part, wanted, {rows.POLICIES: msgspec.msgpack.encode(self._stored)})
+            self._has_moved = False
             self._part.keeper.cleaner.wake()
         return more
 
-    def _marks(self) -> dict[bytes, bytes]:
-        reached, self._reached = self._reached, None
-        if reached is None:
-            return {}
-        return {rows.POLICIES: msgspec.msgpack.encode(_Stored(self._policies, reached.segment, reached.number))}
+    def _move(self, reached: Reached) -> None:
+        self._has_moved = True
+        if reached.policy < 0:
+            self._stored.newest = reached.position
+        else:
+            self._stored.ages[reached.policy] = reached.position
 
 
-def _steps(part: LogPart, policies: Sequence[KeyPolicy], begin: Position, end: int) -> Iterator[Step]:
-    """The steps of a pass over the entries from `begin` on whose numbers are all below `end`."""
-    prefixes = sorted(((policy.prefix, policy.keep_newest) for policy in policies), key=lambda one: -len(one[0]))
+class _Prefixes:
+    """Finds the policy of a key."""
+
+    def __init__(self, policies: Sequence[KeyPolicy]) -> None:
+        self.policies = policies
+        self._longest_first = sorted(range(len(policies)), key=lambda at: -len(policies[at].prefix))
+
+    def policy_of(self, key: bytes) -> int:
+        """The policy with the longest prefix of the key; −1 without one."""
+        return next((at for at in self._longest_first if key.startswith(self.policies[at].prefix)), -1)
+
+
+def _steps(
+    part: LogPart, prefixes: _Prefixes, stored: _Stored, too_old: Sequence[int], gathered: int
+) -> Iterator[Step]:
+    """The steps of a pass over entries whose numbers are all below `gathered`, those that were looked at left out."""
+    if any(policy.keep_newest for policy in prefixes.policies):
+        for entry, following in _entries(part, stored.newest):
+            if entry.above > gathered:
+                break
+            yield from _newest_of(part, prefixes, entry)
+            yield Reached(-1, following)
+    for at, policy in enumerate(prefixes.policies):
+        if not policy.max_age_ms:
+            continue
+        for entry, following in _entries(part, stored.ages[at]):
+            if len(entry.numbers) and int(entry.numbers[0]) >= too_old[at]:
+                break
+            yield from _aged_of(part, prefixes, at, entry, too_old[at])
+            if entry.above > too_old[at]:
+                break  # the rest of it is not too old yet
+            yield Reached(at, following)
+
+
+def _entries(part: LogPart, begin: Position) -> Iterator[tuple[GatheringEntry, Position]]:
+    """The entries from `begin` on; each with the position behind it."""
     for segment in part.stored_segments():
         if segment < begin.segment:
             continue
+        number = begin.number if segment == begin.segment else 0
         head = rows.ENTRY + rows.segment_bytes(segment)
         for row in list(part.store.keys("log", head, rows.after(head))):
             value = part.store.get("log", row)
-            if value is None:
-                continue
-            entry = entries.unpacked(value)
-            if entry.above > end:
-                return
-            if len(entry.numbers) and int(entry.numbers[-1]) >= (begin.number if segment == begin.segment else 0):
-                yield from _of_entry(part, prefixes, entry)
-            yield Position(segment, entry.above)
+            if value is not None and (entry := entries.unpacked(value)).above > number:
+                yield entry, Position(segment, entry.above)
 
 
-def _of_entry(part: LogPart, prefixes: Sequence[tuple[bytes, int]], entry: GatheringEntry) -> Iterator[Step]:
-    """The starts that the entry's records give to its keys. `prefixes`: the longest first, with how many to keep."""
+def _newest_of(part: LogPart, prefixes: _Prefixes, entry: GatheringEntry) -> Iterator[Step]:
+    """The starts that the entry's records give to its keys, of which some newest ones are kept."""
     order = np.argsort(entry.codes, kind="stable")
     codes, firsts, counts = np.unique(entry.codes[order], return_index=True, return_counts=True)
     for code, first, count in zip(codes.tolist(), firsts.tolist(), counts.tolist(), strict=True):
         key = entry.keys[code]
-        keep = next((newest for prefix, newest in prefixes if key.startswith(prefix)), None)
-        if keep is None:
-            yield None
-            continue
+        policy = prefixes.policy_of(key)
+        keep = prefixes.policies[policy].keep_newest if policy >= 0 else 0
         oldest = int(entry.numbers[order[first]])
-        if count > keep:
+        if not keep:
+            yield None
+        elif count > keep:
             yield key, int(entry.numbers[order[first + count - keep]])
         elif (start := _start_before(part, key, oldest, keep - count)) is not None:
             yield key, start
+        else:
+            yield None
+
+
+def _aged_of(part: LogPart, prefixes: _Prefixes, policy: int, entry: GatheringEntry, too_old: int) -> Iterator[Step]:
+    """The starts of the policy's keys that have records in the entry that are too old."""
+    for code in np.unique(entry.codes[entry.numbers < np.uint64(too_old)]).tolist():
+        key = entry.keys[code]
+        if part.starts.all.get(key, 0) < too_old and prefixes.policy_of(key) == policy:
+            yield key, too_old
         else:
             yield None
 
@@ -151,20 +201,18 @@ def _start_before(part: LogPart, key: bytes, before: int, keep: int) -> int | No
     return None
 
 
-def run(part: LogPart, policies: Sequence[KeyPolicy], upto: int, closed: int, is_new: bool) -> bool:
-    """A slice of a pass over the records below `upto`, which are settled. `is_new`: begin a pass, and gather what is in
-    memory before. Returns whether there is more to do. `closed`: see `AppendBody`. Raises Unavailable."""
+def run(part: LogPart, body: PoliciesBody) -> bool:
+    """A slice of a pass; see `PoliciesBody`. A new pass gathers what is in memory first. Returns whether there is more
+    to do. Raises Unavailable."""
     with part.policy_lock:
-        if is_new or not isinstance(part.policy_pass, PolicyPass) or not part.policy_pass.is_under(policies):
+        going_on = part.policy_pass
+        if body.is_new or not isinstance(going_on, PolicyPass) or not going_on.is_under(body.policies):
             with part.lock:
-                part.closed_below(closed)
+                part.closed_below(body.closed)
             part.gather()
-            part.policy_pass = PolicyPass(part, policies, upto)
-        try:
-            more = part.policy_pass.slice()
-        except BaseException:
-            part.policy_pass = None
-            raise
-        if not more:
-            part.policy_pass = None
+            going_on = PolicyPass(part, body.policies, body.too_old, body.upto)
+        part.policy_pass = None  # so it stays if the slice fails: the next one begins again
+        more = going_on.slice()
+        if more:
+            part.policy_pass = going_on
         return more

@@ -158,7 +158,7 @@ def apply_policies(shards: Shards, request: Request) -> Reply:
     body = unpack(request.body, log.PoliciesBody)
     (shard,) = shards.values()
     _checking(request)()
-    return Reply(pack(log.PoliciesReply(policies.run(shard.logs, body.policies, body.upto, body.closed, body.is_new))))
+    return Reply(pack(log.PoliciesReply(policies.run(shard.logs, body))))
 
 
 def cursor_get(shards: Shards, request: Request) -> Reply:

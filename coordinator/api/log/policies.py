@@ -12,18 +12,21 @@ from aiohttp import web
 from coordinator.api.strict import known_parameters
 from coordinator.bodies import read_body
 from coordinator.context import CONTEXT
-from coordinator.log.policies import Policy
+from coordinator.log.policies import KEEP_MAX, Policy
 from coordinator.responses import json_answer
+from shared.durations import format_duration, parse_duration_ms
 from shared.errors import BadData
 from shared.messages.log import KEY_BYTES_MAX
 
 BODY_BYTES_MAX = 128 << 10
+AGE_MS_MAX = 100 * 365 * 86_400_000
 
 
 class _Put(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """`prefix`: as text; `prefix_base64`: as bytes. One of the two."""
+    """`prefix`: as text; `prefix_base64`: as bytes. One of the two. `max_age`: a duration such as 7d."""
 
-    keep_newest: int
+    keep_newest: int | None = None
+    max_age: str | None = None
     prefix: str | None = None
     prefix_base64: bytes | None = None
 
@@ -64,14 +67,38 @@ def _policy(name: str, body: bytes) -> Policy:
     assert prefix is not None
     if len(prefix) > KEY_BYTES_MAX:
         raise BadData(f"`prefix` has {len(prefix)} bytes; it may have at most {KEY_BYTES_MAX}")
-    return Policy(name, prefix, parsed.keep_newest)
+    return Policy(name, prefix, _keep_newest(parsed.keep_newest), _max_age_ms(parsed.max_age))
+
+
+def _keep_newest(value: int | None) -> int:
+    if value is None:
+        return 0
+    if not 1 <= value <= KEEP_MAX:
+        raise BadData(f"`keepNewest` is {value}; it must be 1 to {KEEP_MAX}")
+    return value
+
+
+def _max_age_ms(text: str | None) -> int:
+    if text is None:
+        return 0
+    try:
+        age_ms = parse_duration_ms(text)
+    except ValueError as error:
+        raise BadData(f"`maxAge`: {error}") from error
+    if not 1 <= age_ms <= AGE_MS_MAX:
+        raise BadData(f"`maxAge` is {text!r}; it must be 1ms to {format_duration(AGE_MS_MAX)}")
+    return age_ms
 
 
 def _shown(policy: Policy) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": policy.name, "prefixBase64": base64.b64encode(policy.prefix).decode()}
     with suppress(UnicodeDecodeError):  # bytes that are no text are shown as base64 only
         shown["prefix"] = policy.prefix.decode()
-    return {**shown, "keepNewest": policy.keep_newest}
+    if policy.keep_newest:
+        shown["keepNewest"] = policy.keep_newest
+    if policy.max_age_ms:
+        shown["maxAge"] = format_duration(policy.max_age_ms)
+    return shown
 
 
 @known_parameters()
