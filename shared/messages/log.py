@@ -223,8 +223,8 @@ class KeyPolicy(msgspec.Struct, frozen=True, array_like=True):
 
 class PoliciesBody(msgspec.Struct):
     """Method log.policies (one shard): apply the policies to the records below `upto`, which are settled, for a moment.
-    `too_old`: for each policy the number below which records are older than it allows, at most `upto`. `is_new`: begin a
-    pass; otherwise go on with the one that has begun. `closed`: as in AppendBody."""
+    `too_old`: for each policy the number below which records are older than it allows, at most `upto`. `is_new`: begin
+    a pass; otherwise go on with the one that has begun. `closed`: as in AppendBody."""
 
     policies: list[KeyPolicy]
     too_old: list[int]

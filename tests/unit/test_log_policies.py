@@ -134,7 +134,7 @@ def test_what_is_too_old_goes_as_it_becomes_so(shard: OneShard, monkeypatch: pyt
         shard.part.gather()
     for too_old in (0, 5, 10, 27, 40):
         apply(shard, wanted, 40, too_old)
-        left = [row for row in expected(every, [KeyPolicy(b"ab", 1), KeyPolicy(b"b", 2)])]
+        left = expected(every, [KeyPolicy(b"ab", 1), KeyPolicy(b"b", 2)])
         assert shard.read() == [row for row in left if row[0] >= too_old or row[1] in (b"ab", b"c")]
         shard.restart()
     looked_at = []
