@@ -16,7 +16,7 @@ from aiohttp import web
 from coordinator.access.gatekeeper import Gatekeeper
 from coordinator.access.policy import is_loopback
 from coordinator.api import admin, backup, debug, exemplars, metadata, queries, query, series, status, vector, write
-from coordinator.api.log import append, contents, cursors, deletion, policies, scan, times
+from coordinator.api.log import append, contents, cursors, deletion, groups, policies, scan, tail, times
 from coordinator.backup.views import Views
 from coordinator.connections import Connections, backlog
 from coordinator.context import CONTEXT, Context
@@ -66,6 +66,8 @@ def build(context: Context) -> web.Application:
         deletion,
         times,
         policies,
+        groups,
+        tail,
         vector,
         admin,
         backup,

@@ -18,6 +18,8 @@ WRITES = frozenset(
         "log.trim",
         "log.cursor_put",
         "log.cursor_delete",
+        "log.group_put",
+        "log.group_delete",
         "vector.write",
         "vector.delete",
         "vector.drop",

@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
@@ -20,7 +21,7 @@ import msgspec
 from coordinator import check, command_client, token_command, warm
 from coordinator.backup import command as backup
 from coordinator.backup.inventory import BackupError
-from coordinator.command_client import Client, CommandError
+from coordinator.command_client import Away, Client, CommandError
 from coordinator.doctor import report
 
 BATCH_RECORDS = 1000
@@ -28,6 +29,8 @@ BATCH_BYTES = 8 << 20
 PAGE_RECORDS = 10_000
 FOLLOW_S = 30
 PROGRESS_EVERY = 10_000
+BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 0.1, 5.0
+"""How long `tail` waits before it asks again a cluster that is away: twice as long each time."""
 
 
 def _text(data: str) -> str:
@@ -120,24 +123,29 @@ def scan(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output:
 
 
 def tail(client: Client, arguments: argparse.Namespace, lines: BinaryIO, output: BinaryIO) -> None:
-    """New records as they come, from now or from --start, until interrupted."""
+    """New records as they come, from now or from --start, until interrupted. While the cluster is away, it is asked
+    again and again, and then the next record comes that was not printed yet."""
     parameters = _selection(arguments)
-    start = arguments.start
-    if start is None and arguments.since:
+    now = client.call("GET", "/api/v1/log/frontier")["readableSequence"]  # also says whether there is a cluster at all
+    start = now if arguments.start is None else arguments.start
+    if arguments.start is None and arguments.since:
         start = client.call("GET", "/api/v1/log/offsets", time=arguments.since, **parameters)["sequence"]
-    if start is None:
-        start = client.call("GET", "/api/v1/log/frontier")["readableSequence"]
-    left = arguments.limit
+    left, back_off_s = arguments.limit, 0.0
     while left is None or left > 0:
-        answer = client.call(
-            "GET",
-            "/api/v1/log/scan",
-            **parameters,
-            start_seq=start,
-            follow="true",
-            timeout=FOLLOW_S,
-            limit=PAGE_RECORDS if left is None else min(left, PAGE_RECORDS),
-        )
+        limit = PAGE_RECORDS if left is None else min(left, PAGE_RECORDS)
+        try:
+            answer = client.call(
+                "GET", "/api/v1/log/scan", **parameters, start_seq=start, follow="true", timeout=FOLLOW_S, limit=limit
+            )
+        except Away as error:
+            if not back_off_s:
+                sys.stderr.write(f"triptych: {error}; trying again\n")
+            back_off_s = min(BACK_OFF_MAX_S, 2 * back_off_s) or BACK_OFF_FIRST_S
+            time.sleep(back_off_s)
+            continue
+        if back_off_s:
+            sys.stderr.write(f"triptych: going on at sequence number {start}\n")
+            back_off_s = 0.0
         _warn(answer)
         _write(answer["records"], arguments, output)
         output.flush()

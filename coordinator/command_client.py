@@ -28,6 +28,10 @@ class CommandError(Exception):
     """An error that is shown as one line; exit code 1."""
 
 
+class Away(CommandError):
+    """The cluster cannot be reached, breaks off, or answers 503 or 429: the same request may succeed later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`date`: the header, empty without one."""
@@ -38,7 +42,8 @@ class Answer:
 
 
 class Client:
-    """One connection to the HTTP interface. Raises CommandError when it cannot be reached or refuses a request.
+    """One connection to the HTTP interface. Raises CommandError when it refuses a request, Away when it cannot be
+    reached or has no room.
 
     `authorization`: the header of every request; `tls`: how an https URL is reached.
     """
@@ -83,9 +88,10 @@ class Client:
             content = json.loads(answer.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._connection.close()
-            raise CommandError(f"{self._url} does not answer: {error}") from error
+            raise Away(f"{self._url} does not answer: {error}") from error
         if answer.status != 200:
-            raise CommandError(content.get("message") or content.get("error") or f"status {answer.status}")
+            refusal = Away if answer.status in (429, 503) else CommandError
+            raise refusal(content.get("message") or content.get("error") or f"status {answer.status}")
         return content
 
     def again(self) -> Client:

@@ -148,6 +148,8 @@ class InPieces(web.Response):
     """A response whose body is there as a whole, and is written as far as the client takes it."""
 
     async def write_eof(self, data: bytes = b"") -> None:
+        if self._eof_sent:
+            return  # aiohttp asks once more for what the dispatcher has sent already
         assert self._req is not None and not data
         body = Body(self._taken(), gzip=False)
         await _send(cast(web.Request, self._req), body, _at_once, _nothing)

@@ -89,6 +89,10 @@ NEEDS: dict[tuple[str, str], Need] = {
     ("GET", f"{_LOG}/policies/{{name}}"): _READ[Area.LOG],
     ("PUT", f"{_LOG}/policies/{{name}}"): _ADMIN[Area.LOG],
     ("DELETE", f"{_LOG}/policies/{{name}}"): _ADMIN[Area.LOG],
+    **{("GET", f"{_LOG}/{name}"): _READ[Area.LOG] for name in ("tail", "cursors", "groups", "groups/{group}")},
+    # A poll changes nothing that lasts, but without commits, which write, its member is of no use.
+    **{("POST", f"{_LOG}/groups/{{group}}/{act}"): _WRITE[Area.LOG] for act in ("join", "poll", "commit", "leave")},
+    ("DELETE", f"{_LOG}/groups/{{group}}"): _WRITE[Area.LOG],
     ("POST", f"{_VECTOR}/search"): _READ[Area.VECTORS],
     ("POST", f"{_VECTOR}/get"): _READ[Area.VECTORS],
     ("GET", f"{_VECTOR}/vectors/{{id}}"): _READ[Area.VECTORS],

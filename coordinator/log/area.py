@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from coordinator.links import Links
 from coordinator.log.append import Appender
 from coordinator.log.follow import Followers
-from coordinator.log.frontier import Frontier
+from coordinator.log.frontier import Frontier, Group
+from coordinator.log.groups.area import Groups
 from coordinator.log.policies import Policies, PolicyPasses
 from coordinator.log.producers import Producers
 from coordinator.log.reads import Reader
@@ -53,7 +54,8 @@ class LogArea:
         )
         self.records_waiting = self._appender.records_waiting
         """How many records wait to be appended."""
-        self.frontier.publish, self.frontier.publish_gap = self.followers.publish, self.followers.publish_gap
+        self.groups = Groups(settings, links, self.reader, self.recovery, lambda: self.frontier.visible)
+        self.frontier.publish, self.frontier.publish_gap = self._publish, self._publish_gap
         self.recovery.when_revoked = self._producers.forget
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -62,8 +64,17 @@ class LogArea:
         self.sequencer.open()
         self.policies.load()
         self.frontier.begin_at(self.sequencer.next, self.sequencer.settled)
-        for work in (self._recover, self.recovery.remove_forever, self._retention.run, self.policy_passes.run):
+        background = self.recovery.remove_forever, self._retention.run, self.policy_passes.run, self.groups.run
+        for work in (self._recover, *background):
             self._tasks.append(asyncio.create_task(_logged(work)))
+
+    def _publish(self, group: Group) -> None:
+        self.followers.publish(group)
+        self.groups.waiters.publish(group)
+
+    def _publish_gap(self) -> None:
+        self.followers.publish_gap()
+        self.groups.waiters.publish_gap()
 
     async def _recover(self) -> None:
         await self.recovery.run()

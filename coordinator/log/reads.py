@@ -111,6 +111,10 @@ class Reader:
         last = segments[max(0, bisect_left(begins, end) - 1)].id
         return log.Range(first, last, start, end, self._recovery.hidden(start, end))
 
+    def readable(self, start: int, end: int) -> log.Range | None:
+        """As `_range`, for readers that ask the shards themselves."""
+        return self._range(start, end)
+
     async def page(
         self,
         selection: KeySelection,

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shared import log_blocks
 from shared.errors import Internal
 from shared.wire import Frame, size_of
 
@@ -351,9 +352,16 @@ class Records:
         """The records at these positions, in this order."""
         if not len(places):
             return Records.of(NO_NUMBERS, ())
-        values, keys, at = self.value_list(), self.key_list(), places.tolist()
-        texts = [values[i] for i in at], [keys[i] for i in at if keys]
-        return Records.of(self.sequences[places], *texts, self.times[places])
+        taken: list[NDArray[np.uint32] | Frame] = []
+        for octets, lengths in ((self.values, self.value_lengths), (self.keys, self.key_lengths)):
+            if len(lengths):
+                table = np.zeros((len(self), log_blocks.COLUMNS), np.int64)
+                table[:, log_blocks.VALUE_LENGTH] = lengths
+                table[:, log_blocks.VALUE] = np.cumsum(lengths, dtype=np.int64) - lengths
+                lengths = lengths[places]
+                octets = log_blocks.taken(np.frombuffer(octets, np.uint8), table, log_blocks.VALUE, places).data
+            taken += lengths, octets
+        return Records(self.sequences[places], *taken, self.times[places])  # type: ignore[arg-type]
 
     def under(self, key: bytes) -> Records:
         """These records, which have no keys, with this key."""

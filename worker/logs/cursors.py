@@ -59,5 +59,15 @@ def remove(part: LogPart, name: str, check: Callable[[], None]) -> None:
     part.store.sync()
 
 
+def names(part: LogPart, after: str, limit: int) -> list[str]:
+    """Names of cursors greater than `after`, ascending by their bytes, at most `limit`."""
+    page: list[str] = []
+    at, end = (rows.after(rows.cursor(after, b"")) if after else rows.CURSORS), rows.after(rows.CURSORS)
+    while len(page) < limit and (row := next(part.store.keys("meta", at, end), None)) is not None:
+        page.append(rows.cursor_name(row))
+        at = rows.after(rows.cursor(page[-1], b""))
+    return page
+
+
 def _text(position: int) -> str:
     return "not set" if position < 0 else f"at {position}"

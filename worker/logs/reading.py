@@ -8,12 +8,13 @@ left out.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shared.log_slots import SlotFilter
 from shared.messages.log import NO_NUMBERS, Page, Range, Records
 from worker.logs import entries, rows
 from worker.logs.entries import GatheringEntry
@@ -110,23 +111,31 @@ def search_key(part: LogPart, span: Range, key: bytes, limit: int, reverse: bool
 
 
 def merge(
-    part: LogPart, span: Range, prefix: bytes, limit: int, check: Check, search: Examination | None = None
+    part: LogPart,
+    span: Range,
+    prefix: bytes,
+    limit: int,
+    check: Check,
+    search: Examination | None = None,
+    slots: SlotFilter | None = None,
+    page_bytes: int = PAGE_BYTES_MAX,
 ) -> Page:
-    """As `scan`, for all keys with the prefix, ascending by sequence number. With `search`, only what it finds."""
+    """As `scan`, for all keys with the prefix, ascending by sequence number. With `search`, only what it finds; with
+    `slots`, only what they let through."""
     view = part.view()
-    pages = _merged(part, view, span, prefix, check, search)
+    pages = _merged(part, view, span, prefix, check, search, slots, limit)
     taken: list[Records] = []
     records = size = looked_at = 0
     for page_records, upto, seen in pages:
         looked_at += seen
-        fitting = _fitting(page_records, limit - records, PAGE_BYTES_MAX - size)
+        fitting = _fitting(page_records, limit - records, page_bytes - size)
         taken.append(page_records.cut(0, fitting))
         records += fitting
         size += int(taken[-1].value_lengths.sum())
         if fitting < len(page_records):
             return Page(Records.joined(taken), int(page_records.sequences[fitting]), False)
         is_over = search.is_over if search else looked_at >= LOOKED_AT_MAX
-        if records >= limit or size >= PAGE_BYTES_MAX or is_over:
+        if records >= limit or size >= page_bytes or is_over:
             return Page(Records.joined(taken), upto, False)
     return Page(Records.joined(taken), span.end, True)
 
@@ -137,14 +146,23 @@ def _fitting(page_records: Records, records: int, size_bytes: int) -> int:
 
 
 def _merged(
-    part: LogPart, view: LogView, span: Range, prefix: bytes, check: Check, search: Examination | None = None
+    part: LogPart,
+    view: LogView,
+    span: Range,
+    prefix: bytes,
+    check: Check,
+    search: Examination | None = None,
+    slots: SlotFilter | None = None,
+    wanted_records: int = 0,
 ) -> Iterator[tuple[Records, int, int]]:
     """(records with the prefix, the number below which they are complete, how many records were examined), ascending.
-    Each number is above the one before it and within the range. With `search`, only the records that it finds."""
+    Each number is above the one before it and within the range. With `search`, only the records that it finds; with
+    `slots`, only what they let through. `wanted_records`: as many will do, 0: nobody knows."""
+    size = RECENT_RUN_RECORDS if search else wanted_records or RECENT_RUN_RECORDS
     stored = _stored(view, span)
     segments = span.first_segment, span.last_segment
     for row, entry in entries.scan(part.store, segments, stored.start, stored.end):
-        pieces = _of_entry(part, view, stored, row, entry, prefix)
+        pieces = _of_entry(part, view, stored, row, entry, prefix, slots, size)
         if search is not None:
             pieces = _found_in_entry(part, view, stored, row, entry, prefix, search)
         for page_records, upto, seen in pieces:
@@ -153,18 +171,23 @@ def _merged(
     for segment in range(span.first_segment, span.last_segment + 1):
         for recent in view.segments.get(segment, ()):
             check()
-            wanted = _recent_rows(recent, view, span, prefix)
-            for first in range(0, len(wanted), RECENT_RUN_RECORDS):
-                piece = wanted[first : first + RECENT_RUN_RECORDS]
+            wanted = _recent_rows(recent, view, span, prefix, slots)
+            for first in range(0, len(wanted), size):
+                piece = wanted[first : first + size]
                 page_records = recent.records(piece)
                 page_records = search.found(page_records) if search else page_records
                 yield page_records, int(recent.numbers[piece[-1]]) + 1, len(piece)
 
 
-def _recent_rows(recent: RecentSnapshot, view: LogView, span: Range, prefix: bytes) -> NDArray[np.int64]:
-    """The rows of the range whose keys have the prefix, without those that are hidden or gone, ascending by number."""
-    chosen = recent.rows(span.start, span.end, span.hidden)
-    return recent.kept(recent.with_prefix(chosen, prefix), view.fresh)
+def _recent_rows(
+    recent: RecentSnapshot, view: LogView, span: Range, prefix: bytes, slots: SlotFilter | None = None
+) -> NDArray[np.int64]:
+    """The rows of the range whose keys have the prefix and which `slots` let through, without those that are hidden or
+    gone, ascending by number."""
+    chosen = recent.with_prefix(recent.rows(span.start, span.end, span.hidden), prefix)
+    if slots is not None:
+        chosen = chosen[recent.numbers[chosen] >= slots.first_of(recent.hashes[chosen])]
+    return recent.kept(chosen, view.fresh)
 
 
 def _stored(view: LogView, span: Range) -> Range:
@@ -174,28 +197,27 @@ def _stored(view: LogView, span: Range) -> Range:
 
 
 def _of_entry(
-    part: LogPart, view: LogView, span: Range, row: bytes, entry: GatheringEntry, prefix: bytes
+    part: LogPart,
+    view: LogView,
+    span: Range,
+    row: bytes,
+    entry: GatheringEntry,
+    prefix: bytes,
+    slots: SlotFilter | None = None,
+    size: int = 0,
 ) -> Iterator[tuple[Records, int, int]]:
-    """As `_merged`, for one entry; nothing if the entry is outside of the range."""
+    """As `_merged`, for one entry, in pieces of `size` records; nothing if the entry is outside of the range."""
     low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
     if low >= high:
         return
-    chosen = _chosen(entry, view, span, prefix)
-    segment, values = rows.segment_of(row), _Values(part, span.end)
-    for first in range(0, len(chosen), RECENT_RUN_RECORDS):
-        piece = chosen[first : first + RECENT_RUN_RECORDS]
-        numbers, codes = entry.numbers[piece].tolist(), entry.codes[piece].tolist()
-        entries = [
-            (number, entry.keys[code], values.get(segment, entry.keys[code], number))
-            for number, code in zip(numbers, codes, strict=True)
-        ]
-        present = [(number, key, *record) for number, key, record in entries if record is not None]
-        if len(present) < len(entries):
-            _note_lost(part, row, [number for number, _, record in entries if record is None])
-        sequences = np.array([number for number, _, _, _ in present], np.uint64)
-        times = np.array([time_ms for _, _, _, time_ms in present], np.int64)
-        records = Records.of(sequences, [row[2] for row in present], [row[1] for row in present], times)
-        yield records, numbers[-1] + 1, len(piece)
+    chosen = _chosen(entry, view, span, prefix, slots)
+    size = size or RECENT_RUN_RECORDS
+    for first in range(0, len(chosen), size):
+        piece = chosen[first : first + size]
+        records, examined = _in_runs(part, rows.segment_of(row), entry, piece)
+        if examined < len(piece):
+            _note_lost(part, row, np.setdiff1d(entry.numbers[piece], records.sequences))
+        yield records, int(entry.numbers[piece[-1]]) + 1, len(piece)
     # Records without the prefix count too: otherwise a rare prefix would make a page read the whole log.
     yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
 
@@ -209,8 +231,8 @@ def _found_in_entry(
     prefix: bytes,
     search: Examination,
 ) -> Iterator[tuple[Records, int, int]]:
-    """As `_of_entry`, of what the search finds. It searches runs, which is far faster than looking up each record. A
-    piece is twice as large as the last one if little was found in that."""
+    """As `_of_entry`, of what the search finds. A piece is twice as large as the last one if little was found in
+    that."""
     low, high = np.searchsorted(entry.numbers, np.array([span.start, span.end], np.uint64)).tolist()
     if low >= high:
         return
@@ -219,7 +241,7 @@ def _found_in_entry(
     first, size = 0, RECENT_RUN_RECORDS
     while first < len(chosen):
         piece = chosen[first : first + size]
-        found, examined = _found_in_runs(part, segment, entry, piece, search)
+        found, examined = _in_runs(part, segment, entry, piece, search)
         upto = int(entry.numbers[piece[-1]]) + 1
         if examined == len(piece):
             yield found, upto, len(piece)
@@ -232,11 +254,15 @@ def _found_in_entry(
     yield Records.of(NO_NUMBERS, ()), int(entry.numbers[high - 1]) + 1, high - low - len(chosen)
 
 
-def _found_in_runs(
-    part: LogPart, segment: int, entry: GatheringEntry, piece: NDArray[np.int64], search: Examination
+def _in_runs(
+    part: LogPart,
+    segment: int,
+    entry: GatheringEntry,
+    piece: NDArray[np.int64],
+    search: Examination | None = None,
 ) -> tuple[Records, int]:
-    """(what the search finds among the entry's records at these positions, ascending; how many of them the store
-    has)."""
+    """(the entry's records at these positions, or what the search finds among them, ascending; how many of them the
+    store has). It reads runs, which is far faster than looking up each record."""
     found: list[Records] = []
     examined = 0
     numbers = entry.numbers[piece]
@@ -246,62 +272,39 @@ def _found_in_runs(
             records = joined([run])
             records = records if is_chosen.all() else records.taking(np.flatnonzero(is_chosen))
             examined += len(records)
-            found.append(search.found(records).under(entry.keys[code]))
+            found.append((search.found(records) if search else records).under(entry.keys[code]))
     records = Records.joined(found)
     return records.taking(np.argsort(records.sequences, kind="stable")), examined
 
 
-def _note_lost(part: LogPart, row: bytes, lost: Sequence[int]) -> None:
+def _note_lost(part: LogPart, row: bytes, lost: NDArray[np.uint64]) -> None:
     """Report records without a value as damage, unless they have been removed meanwhile: with their segment, or from
     this entry as well."""
     if part.has_dropped(rows.segment_of(row)):
         return
     value = part.store.get("log", row)
     named = NO_NUMBERS if value is None else entries.unpacked(value).numbers
-    lost = np.array(lost, np.uint64)[np.isin(lost, named)].tolist()
-    if lost:
+    lost = lost[np.isin(lost, named)]
+    if len(lost):
         part.damage.add("log", f"{len(lost)} records from sequence number {lost[0]} on have no values in the store")
 
 
-def _chosen(entry: GatheringEntry, view: LogView, span: Range, prefix: bytes) -> NDArray[np.int64]:
-    """Positions of the entry's records that are in the range, not hidden or gone, and have the prefix: int64[m]."""
+def _chosen(
+    entry: GatheringEntry, view: LogView, span: Range, prefix: bytes, slots: SlotFilter | None = None
+) -> NDArray[np.int64]:
+    """Positions of the entry's records that are in the range, not hidden or gone, have the prefix, and which `slots`
+    let through: int64[m]."""
     matching = (entry.numbers >= np.uint64(span.start)) & (entry.numbers < np.uint64(span.end))
     if span.hidden:
         matching &= outside(entry.numbers, span.hidden)
     if prefix:
         having = np.fromiter((key.startswith(prefix) for key in entry.keys), np.bool_, len(entry.keys))
         matching &= having[entry.codes]
+    if slots is not None:
+        matching &= entry.numbers >= slots.first_of_keys(entry.keys)[entry.codes]
     if view.starts and matching.any():
         matching &= entry.numbers >= entry.starts(view.starts)
     return np.flatnonzero(matching)
-
-
-class _Values:
-    """Looks up values and times of single records in the store, in ascending order; remembers the last run of each
-    key."""
-
-    def __init__(self, part: LogPart, end: int) -> None:
-        self._part = part
-        self._end = end
-        self._places: dict[tuple[int, bytes], tuple[RecordRun, Runs]] = {}
-
-    def get(self, segment: int, key: bytes, number: int) -> tuple[bytes, int] | None:
-        place = self._places.get((segment, key))
-        if place is None:
-            runs = _stored_runs(self._part, segment, key, number, self._end)
-            first = next(runs, None)
-            if first is None:
-                return None
-            place = (first, runs)
-        run, following = place
-        while not len(run.sequences) or int(run.sequences[-1]) < number:
-            further = next(following, None)
-            if further is None:
-                return None
-            run = further
-        self._places[segment, key] = (run, following)
-        at = run.find(number)
-        return None if at is None else (run.value(at), int(run.times[at]))
 
 
 def keys(part: LogPart, span: Range, prefix: bytes, after: bytes | None, limit: int, check: Check) -> list[bytes]:
@@ -365,18 +368,18 @@ def count_view(part: LogPart, view: LogView, span: Range, key: bytes, check: Che
     return total
 
 
-def count_prefix(part: LogPart, span: Range, prefix: bytes, check: Check) -> int:
-    """How many records of keys with the prefix lie in the range, exactly; read from the entries."""
+def count_prefix(part: LogPart, span: Range, prefix: bytes, check: Check, slots: SlotFilter | None = None) -> int:
+    """How many records of keys with the prefix lie in the range and pass `slots`, exactly; read from the entries."""
     total = 0
     view = part.view()
     stored, segments = _stored(view, span), (span.first_segment, span.last_segment)
     for _, entry in entries.scan(part.store, segments, stored.start, stored.end):
         check()
-        total += len(_chosen(entry, view, stored, prefix))
+        total += len(_chosen(entry, view, stored, prefix, slots))
     for segment in range(span.first_segment, span.last_segment + 1):
         for recent in view.segments.get(segment, ()):
             check()
-            total += len(_recent_rows(recent, view, span, prefix))
+            total += len(_recent_rows(recent, view, span, prefix, slots))
     return total
 
 

@@ -10,7 +10,7 @@ below the mark "gathered" is in this store or nowhere, and every segment below t
 rows are in one family because the store writes out a family as a whole: after a crash, the marks match the other rows.
 `log/start/` and the key has the key's start (worker.logs.starts), a sequence number. `log/policies` says how far the
 policies have been applied (worker.logs.policies).
-Family "meta" holds the cursors, also under `log/`.
+Family "meta" holds the cursors and the consumer groups, also under `log/`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ TOTALS = b"log/totals/"
 GATHERED = b"log/gathered"
 DROPPED = b"log/dropped"
 CURSORS = b"log/cursor/"
+GROUPS = b"log/group/"
+GROUPS_FLOOR = b"log/groups-floor"
 PRODUCERS = b"log/producer/"
 STARTS = b"log/start/"
 POLICIES = b"log/policies"
@@ -101,6 +103,16 @@ def totals(segment: int) -> bytes:
 
 def cursor(name: str, key: bytes) -> bytes:
     return CURSORS + ended(name.encode()) + key
+
+
+def cursor_name(row: bytes) -> str:
+    """The name in a row's key made by `cursor`: an escaped name has no two zero bytes one after the other."""
+    end = row.index(_END, len(CURSORS))
+    return unended(row[len(CURSORS) : end + len(_END)]).decode()
+
+
+def group(name: str) -> bytes:
+    return GROUPS + ended(name.encode())
 
 
 def producers_of(identity: str) -> bytes:

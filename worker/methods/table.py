@@ -6,13 +6,14 @@ it forks the workers.
 
 from __future__ import annotations
 
-from worker.methods import backup, debug, log, queries, series, vectors
+from worker.methods import backup, debug, log, log_groups, queries, series, vectors
 from worker.methods.method import Method
 
 METHODS: dict[str, Method] = {
     **series.METHODS,
     **queries.METHODS,
     **log.METHODS,
+    **log_groups.METHODS,
     **vectors.METHODS,
     **backup.METHODS,
     **debug.METHODS,

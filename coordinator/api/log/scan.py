@@ -61,7 +61,7 @@ async def scan(request: web.Request) -> web.StreamResponse:
             raise BadData("parameter 'reverse' is true; an event stream goes forward only")
         times.require_past(times_ms)
         numbers = _resumed(request, numbers[0]), numbers[1]
-        following = partial(_event_stream, request, selection, numbers, times_ms, encoding)
+        following = partial(event_stream, request, selection, numbers, times_ms, encoding)
         return await listed(request, FOLLOW, text, following)
     limit = log_parameters.whole(query, ("limit",), LIMIT_DEFAULT, 1, LIMIT_MAX)
     timeout_s = parameters.seconds(query, "timeout", FOLLOW_TIMEOUT_S, FOLLOW_TIMEOUT_MAX_S)
@@ -281,15 +281,18 @@ def _resumed(request: web.Request, start: int) -> int:
     return int(text) + 1
 
 
-async def _event_stream(
+async def event_stream(
     request: web.Request,
     selection: KeySelection,
     numbers: tuple[int, int],
     times_ms: times.TimesMs,
     encoding: answers.Encoding,
     running: RunningQuery,
+    *,
+    first: bytes = b"",
 ) -> web.StreamResponse:
-    """Records as server-sent events, past and then live, until the end or the reader goes."""
+    """Records as server-sent events, past and then live, until the end or the reader goes. `first` is sent before
+    them."""
     running.enter("following")
     context = request.app[CONTEXT]
     damage = Warnings()
@@ -302,6 +305,7 @@ async def _event_stream(
         headers = {"Content-Type": EVENTS, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
+        await _send(response, first)
         give_up = time.monotonic() + timeout_s
         quiet_since = time.monotonic()
         warned = 0

@@ -1,0 +1,1 @@
+"""Consumer groups: members that divide the keys of the log among them."""

@@ -1,0 +1,55 @@
+"""Slots: the parts into which consumer groups divide the keys of the log.
+
+The slot of a key is given by its hash. All keys of a slot are on one shard, and the slots of a shard are consecutive
+numbers, so that a member of a group, which has few ranges of slots, reads few shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.hashing import hash64
+
+SLOTS = 1024
+"""Of the whole log, about; with more shards than this, each shard is one slot."""
+NOT_OWNED = (1 << 64) - 1
+"""In place of a slot's first sequence number: none of its records is wanted."""
+
+
+def slots_per_shard(shards: int) -> int:
+    return max(1, SLOTS // shards)
+
+
+def slot_count(shards: int) -> int:
+    return shards * slots_per_shard(shards)
+
+
+def slot_of(key: bytes, shards: int) -> int:
+    digest = hash64(key)
+    return digest % shards * slots_per_shard(shards) + digest // shards % slots_per_shard(shards)
+
+
+def slots_of(hashes: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
+    """int64[n]: the slots of the keys with these hashes (`shared.hashing`)."""
+    each, count = np.uint64(slots_per_shard(shards)), np.uint64(shards)
+    return (hashes % count * each + hashes // count % each).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFilter:
+    """Records of some slots, of each from a sequence number on. `starts`: uint64[slots], NOT_OWNED for other slots."""
+
+    starts: NDArray[np.uint64]
+    shards: int
+
+    def first_of_keys(self, keys: Sequence[bytes]) -> NDArray[np.uint64]:
+        """uint64[n]: the first sequence number that is wanted of each key."""
+        return self.first_of(np.fromiter(map(hash64, keys), np.uint64, len(keys)))
+
+    def first_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """As `first_of_keys`, by the hashes of the keys."""
+        return self.starts[slots_of(hashes, self.shards)]
