@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from coordinator import check, command_client, token_command, warm
+from coordinator import check, command_client, group_commands, token_command, warm
 from coordinator.backup import command as backup
 from coordinator.backup.inventory import BackupError
 from coordinator.command_client import Away, Client, CommandError
@@ -271,6 +271,7 @@ def _parser() -> argparse.ArgumentParser:
             reading.add_argument("--end", type=int, help="sequence number to stop before")
             reading.add_argument("--until", help="stop before this time")
             reading.add_argument("--reverse", action="store_true", help="newest first (with --key)")
+    group_commands.add(command)
     listing = command("keys", keys, "print the keys, in order")
     listing.add_argument("--prefix")
     listing.add_argument("--limit", type=int)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
 
-from loadtest.harness.cluster import Cluster
+from loadtest.harness.cluster import ROOT, Cluster
 from proto import log_pb2
 from tests.cluster.log_groups import Consumer, describe, pairs
 from tests.cluster.log_requests import append, b64, refused
@@ -290,3 +293,18 @@ def test_a_restart_of_the_coordinator_keeps_generations_and_commits(new_cluster:
     assert describe(cluster, "g")["lag"] == 0
     assert Consumer(cluster, "g", "c").generation > b.generation
     assert b.act("commit", upTo=1)[0] == 409
+
+
+def test_the_command_lists_shows_and_deletes_groups(cluster: Cluster, prefix: str) -> None:
+    def run(*arguments: str) -> bytes:
+        command = [sys.executable, "-m", "coordinator.cli", "log", *arguments, "--url", cluster.url]
+        return subprocess.run(command, capture_output=True, cwd=ROOT, timeout=60, check=True).stdout
+
+    group = f"{prefix}?&"
+    fill(cluster, prefix, 2, 1)
+    joined = cluster.post_json(f"/api/v1/log/groups/{quote(group, safe='')}/join", {"prefixText": prefix})
+    assert joined.status == 200, joined.body
+    assert f"{group}\t1 members\t{prefix}\n".encode() in run("groups")
+    assert json.loads(run("group", group))["lag"] == 2
+    run("delete-group", group)
+    assert group.encode() not in run("groups")
