@@ -36,6 +36,12 @@ def nothing() -> None:
     """A check that lets everything go on."""
 
 
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page ends by what it has examined, however busy the machine is."""
+    monkeypatch.setattr(examination, "EXAMINED_S", 60.0)
+
+
 @pytest.fixture(params=["recent", "stored", "both"])
 def shard(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OneShard]:
     """Groups of 10 records of which RARE_ONES have the word; in memory, in the store, or some in each."""
@@ -231,5 +237,5 @@ async def _values(area: Any, follower: Any, count: int) -> list[bytes]:
     values: list[bytes] = []
     async with asyncio.timeout(5):
         while len(values) < count:
-            values += [value for _, _, value in await area.followers.read(follower, 100)]
+            values += [row[2] for row in await area.followers.read(follower, 100)]
     return values

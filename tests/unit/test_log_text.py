@@ -123,7 +123,7 @@ def test_of_many_records_only_the_first_is_looked_at() -> None:
 
 
 def record_of(key: bytes, value: bytes, encoding: Encoding) -> Any:
-    (record,) = json.loads(b"[" + answers.json_records([(7, key, value)], encoding) + b"]")
+    (record,) = json.loads(b"[" + answers.json_records([(7, key, value, 0)], encoding) + b"]")
     assert record.pop("sequence") == 7
     return record
 
@@ -155,11 +155,18 @@ def test_values_with_many_brackets_that_are_not_deep_are_json() -> None:
 
 @pytest.mark.parametrize("value", [b'{\n"a":\r1\r\n}', b"a\nb\r\n\r\nc"])
 def test_no_value_breaks_the_lines_of_an_event(value: bytes) -> None:
-    text = answers.event((3, b"k\n", value), Encoding.JSON)
+    text = answers.event((3, b"k\n", value, 0), Encoding.JSON)
     head, data, *rest = text.split(b"\n")
     assert (head, rest) == (b"id: 3", [b"", b""]) and b"\r" not in data
     record = json.loads(data.removeprefix(b"data: "))
     assert record["keyText"] == "k\n" and ("json" in record or record["text"].encode() == value)
+
+
+def test_a_record_in_text_has_its_time_if_that_is_known() -> None:
+    for encoding in Encoding:
+        (record,) = json.loads(b"[" + answers.json_records([(7, b"k", b"{}", 1_700_000_000_123)], encoding) + b"]")
+        assert record["timeMs"] == 1_700_000_000_123
+        assert "timeMs" not in record_of(b"k", b"{}", encoding)
 
 
 def test_the_encoding_is_one_of_three() -> None:
@@ -174,7 +181,7 @@ def test_the_encoding_is_one_of_three() -> None:
 
 def test_a_position_names_its_key_in_one_form() -> None:
     body = b'{"positions":[{"keyText":"\xd0\xba","sequence":5},{"key":"aw==","sequence":6}]}'
-    assert [move.key for move in cursors._moves(cursors._positions(body))] == ["к".encode(), b"k"]
+    assert [move.key for move in cursors._moves(cursors._positions(body))[0]] == ["к".encode(), b"k"]
     for given, keys in (("neither", {}), ("both", {"key": "aw==", "keyText": "k"})):
         body = msgspec.json.encode({"positions": [{"sequence": 5, **keys}]})
         with pytest.raises(BadData, match=rf"`positions\[0\]` has {given} of `key` \(base64\) and `keyText`"):
