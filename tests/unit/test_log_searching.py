@@ -203,6 +203,9 @@ async def test_a_search_goes_to_the_shards_and_comes_back_in_order(log: Log) -> 
         assert [json.loads(value)["n"] for _, _, value in found] == [10, 15, 20, 25]
         found = await read(area, KeySelection(key_on(0), search=search))
         assert [json.loads(value)["n"] for _, _, value in found] == [15]
+        for selection in (KeySelection(None, b"", search), KeySelection(key_on(0), search=search)):
+            page = await area.reader.page(selection, 0, SEQUENCE_MAX, 100)
+            assert len(page.records) and page.records.times.all(), "they keep their times"
         assert await area.reader.count(KeySelection(None, b"", search), 0, SEQUENCE_MAX) == 4
         assert await area.reader.count(KeySelection(key_on(0), search=search), 0, SEQUENCE_MAX) == 1
 
