@@ -3,7 +3,8 @@
 Every vector has an array of 8 tags of 1,000, an array of 3 sizes of 50, the first tag again as a single value, its
 number, and a datetime of its own; offsets differ. Each row of the output is a filter: how many vectors it leaves, the
 recall of the 10 nearest among them, the median time of searches that come one after the other, and searches a second by
-8 connections.
+8 connections. With `--alone`, the filters are evaluated in one process without any search: the time of the first, which
+may parse the datetimes, and the median of the following.
 """
 
 from __future__ import annotations
@@ -17,24 +18,28 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import uvloop
 
+from coordinator.vectors.filters import from_json
 from loadtest.bench.vector_client import Connection, for_seconds
 from loadtest.bench.vector_data import CONNECTIONS, QUERIES, WRITE_BATCH, K, clustered
 from loadtest.bench.vector_service import PATH, SETTLE_S
 from loadtest.harness.cluster import Cluster
+from worker.vectors.attributes import Attributes
 
+EVALUATIONS = 21
 Rows = list[dict[str, Any]]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def attributes(count: int) -> Rows:
-    random = np.random.default_rng(3)
+def attributes(count: int, first: int = 0) -> Rows:
+    random = np.random.default_rng((3, first))
     tags, sizes = random.integers(0, 1000, (count, 8)).tolist(), random.integers(0, 50, (count, 3)).tolist()
     return [
-        {"tags": [f"t{tag}" for tag in tags[n]], "tag": f"t{tags[n][0]}", "sizes": sizes[n], "n": n, "at": moment(n)}
-        for n in range(count)
+        {"tags": [f"t{tag}" for tag in own], "tag": f"t{own[0]}", "sizes": sizes[row], "n": n, "at": moment(n)}
+        for row, (n, own) in enumerate(enumerate(tags, first))
     ]
 
 
@@ -112,12 +117,35 @@ def _body(query: np.ndarray, condition: dict[str, Any] | None) -> bytes:
     return json.dumps(content).encode()
 
 
+def evaluate(count: int) -> None:
+    indexed = Attributes()
+    for first in range(0, count, WRITE_BATCH):
+        rows = attributes(min(WRITE_BATCH, count - first), first)
+        indexed.append(first, [msgspec.msgpack.encode(row) for row in rows])
+    indexed.build_index(count)
+    print(f"{indexed.memory_bytes / count:.0f} bytes of attributes a vector")
+    print(f"{'filter':24} {'left':>9} {'first, ms':>10} {'then, ms':>9}")
+    for title, (content, _) in filters(count).items():
+        if content is not None:
+            condition = from_json(content)
+            took = []
+            for _ in range(EVALUATIONS):
+                started = time.perf_counter()
+                mask = indexed.mask(condition, count)
+                took.append(1000 * (time.perf_counter() - started))
+            print(f"{title:24} {np.count_nonzero(mask):9,} {took[0]:10.2f} {np.median(took[1:]):9.3f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.vector_filters", description=__doc__)
     parser.add_argument("--vectors", type=int, default=100_000)
     parser.add_argument("--dimension", type=int, default=128)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    parser.add_argument("--alone", action="store_true", help="the filters without searches, in this process")
     arguments = parser.parse_args()
+    if arguments.alone:
+        evaluate(arguments.vectors)
+        return
     vectors, queries = (clustered(n, arguments.dimension, seed) for n, seed in ((arguments.vectors, 1), (QUERIES, 2)))
     rows = attributes(arguments.vectors)
     with tempfile.TemporaryDirectory() as directory:

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Attribute, Value
-from worker.vectors.attribute_strings import EQUALITY, AttributeStrings, Mask, ordered
-from worker.vectors.instants import parsed
+from worker.vectors.attribute_strings import EQUALITY, AttributeStrings, Mask, divided, ordered
+from worker.vectors.instants import Instants
 
 Where = slice | NDArray[np.integer]
 """The rows of a comparison: a range of rows, or an array of row numbers."""
@@ -191,9 +191,13 @@ class AttributeColumn:
         """The code of a string; −1 if the column never had it."""
         return self._strings.code(text)
 
-    def chosen(self, op: str, texts: Sequence[str]) -> Mask:
-        """Which strings of the dictionary satisfy a comparison, bool[codes]; see `AttributeStrings.chosen`."""
-        return self._strings.chosen(op, texts)
+    def instants(self, codes: Bits) -> Instants:
+        """The instants of strings, complex128[n], by their codes, int64[n]; NaN for those that are no datetimes."""
+        return self._strings.instants()[codes]
+
+    def compared_strings(self, op: str, text: str) -> Mask:
+        """Which strings of the dictionary are lt, lte, gt or gte `text` in the order of code points, bool[codes]."""
+        return self._strings.compare(op, text)
 
     def present(self, where: Where) -> Mask:
         """Which of these rows have a value, be it an empty array."""
@@ -235,11 +239,16 @@ class AttributeColumn:
 
     def _tests(self, op: str, values: Sequence[Value]) -> Iterator[Test]:
         """Tests of kinds and bits: a value satisfies the comparison with `values` if it satisfies one of the tests."""
-        texts = [value for value in values if isinstance(value, str)]
-        bools = [int(value) for value in values if isinstance(value, bool)]
-        numbers = [value for value in values if not isinstance(value, str | bool)]
-        if texts:
-            yield self._test_of_strings(op, texts)
+        plain, instants, text = divided(op, values)
+        codes = [self.code(value) for value in plain if isinstance(value, str)]
+        bools = [int(value) for value in plain if isinstance(value, bool)]
+        numbers = [value for value in plain if not isinstance(value, str | bool)]
+        if text is not None:
+            yield self._test_of_order(op, text)
+        if len(instants):
+            yield self._test_of_instants(op, instants.tolist())
+        if codes:
+            yield lambda kinds, bits: (kinds == STRING) & _fits(op, bits, codes)
         if bools:
             yield lambda kinds, bits: (kinds == BOOL) & _fits(op, bits, bools)
         if numbers and op in EQUALITY:
@@ -250,15 +259,22 @@ class AttributeColumn:
             yield lambda kinds, bits: (kinds == FLOAT) & _ordered_floats(op, bits.view(np.float64), numbers[0])
             yield lambda kinds, bits: (kinds == INTEGER) & _ordered_integers(op, bits, numbers[0])
 
-    def _test_of_strings(self, op: str, texts: list[str]) -> Test:
-        if op in EQUALITY and len(texts) == 1 and np.isnan(parsed(texts)[0]):
-            code = self.code(texts[0])
-            return lambda kinds, bits: (kinds == STRING) & (bits == code)
-        chosen = self.chosen(op, texts)
+    def _test_of_order(self, op: str, text: str) -> Test:
+        chosen = self._strings.compare(op, text)
 
         def test(kinds: Kinds, bits: Bits) -> Mask:
             known = (kinds == STRING) & (bits < len(chosen))
             return known & chosen[np.where(known, bits, 0)] if len(chosen) else known
+
+        return test
+
+    def _test_of_instants(self, op: str, asked: list[complex]) -> Test:
+        instants = self._strings.instants()
+
+        def test(kinds: Kinds, bits: Bits) -> Mask:
+            mask = (kinds == STRING) & (bits < len(instants))
+            mask[mask] = _fits(op, instants[bits[mask]], asked)
+            return mask
 
         return test
 
@@ -299,7 +315,7 @@ def _any_of(tests: Sequence[Test], kinds: Kinds, bits: Bits) -> Mask:
     return mask
 
 
-def _fits(op: str, values: NDArray, asked: Sequence[float]) -> Mask:
+def _fits(op: str, values: NDArray, asked: Sequence[float] | Sequence[complex]) -> Mask:
     """Which of `values` are in `asked`, or lt, lte, gt or gte the only one of `asked`."""
     if op not in EQUALITY:
         return ordered(op, values, asked[0])

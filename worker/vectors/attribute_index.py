@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shared.messages.vectors import Condition, Value
 from worker.vectors.attribute_column import (
+    ARRAY,
     BOOL,
     FLOAT,
     INT64_MAX,
@@ -28,6 +29,8 @@ from worker.vectors.attribute_column import (
 )
 from worker.vectors.attribute_strings import EQUALITY, Mask, divided
 
+INSTANT = ARRAY + 1
+"""The kind of the index of strings that are datetimes, in the order of their instants; a column has no such kind."""
 BITMAP_VALUES_MAX = 64
 """Most distinct values for which a field has bitmaps: they then take at most 8 bytes a row."""
 
@@ -57,6 +60,11 @@ class ValueIndex:
     def memory_bytes(self) -> int:
         arrays = (self.values, self.starts, self.rows, self.bitmaps)
         return sum(array.nbytes for array in arrays if array is not None)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the rows are marked one by one, and compared faster: instants are not in the column itself."""
+        return self.bitmaps is None and self.values.dtype != np.complex128
 
     def count(self, places: Places) -> int:
         """The number of rows with these values; a row counts once for each element."""
@@ -120,6 +128,11 @@ def _field(column: AttributeColumn, size: int) -> Field:
         if len(rows):
             keys = np.concatenate([bits[plain], element_bits[elements]])
             by_kind[kind] = _value_index(rows, keys.view(np.float64) if kind == FLOAT else keys, size)
+            if kind == STRING:
+                instants = column.instants(keys)
+                is_datetime = ~np.isnan(instants)
+                if is_datetime.any():
+                    by_kind[INSTANT] = _value_index(rows[is_datetime], instants[is_datetime], size)
     return by_kind
 
 
@@ -135,24 +148,25 @@ class AttributeIndex:
         return sum(index.memory_bytes for by_kind in self.fields.values() for index in by_kind.values())
 
     def estimate(self, condition: Condition, column: AttributeColumn) -> int:
-        """The number of rows that satisfy eq, in, lt, lte, gt or gte; for arrays, for a range of strings and for
-        datetimes, an upper bound."""
+        """The number of rows that satisfy eq, in, lt, lte, gt or gte; for arrays and for a range of
+        strings, an upper bound."""
         by_kind = self.fields.get(condition.field, {})
-        values, texts = divided(condition.op, condition.values)
-        every_text = int(by_kind[STRING].starts[-1]) if texts and STRING in by_kind else 0
-        return every_text + sum(index.count(at) for index, at in _matches(by_kind, condition.op, values, column))
+        values, instants, text = divided(condition.op, condition.values)
+        every_text = int(by_kind[STRING].starts[-1]) if text is not None and STRING in by_kind else 0
+        matches = _matches(by_kind, condition.op, [*values, *instants.tolist()], column)
+        return every_text + sum(index.count(places) for index, places in matches)
 
     def mask(self, condition: Condition, column: AttributeColumn) -> Mask | None:
         """The rows that satisfy eq, in, lt, lte, gt or gte, bool[size]; None if comparing all rows in the column is
         faster than marking these."""
         by_kind = self.fields.get(condition.field, {})
-        values, texts = divided(condition.op, condition.values)
-        matches = list(_matches(by_kind, condition.op, values, column))
-        if texts and STRING in by_kind:
+        values, instants, text = divided(condition.op, condition.values)
+        matches = list(_matches(by_kind, condition.op, [*values, *instants.tolist()], column))
+        if text is not None and STRING in by_kind:
             index = by_kind[STRING]
-            matches.append((index, np.flatnonzero(column.chosen(condition.op, texts)[index.values])))
-        marked = sum(index.count(places) for index, places in matches if index.bitmaps is None)
-        compared = max(self.size, sum(int(index.starts[-1]) for index in by_kind.values()))
+            matches.append((index, np.flatnonzero(column.compared_strings(condition.op, text)[index.values])))
+        marked = sum(index.count(places) for index, places in matches if index.is_wide)
+        compared = max(self.size, sum(int(by_kind[kind].starts[-1]) for kind in by_kind.keys() - {INSTANT}))
         if marked * WIDE_SHARE > compared:
             return None
         out = np.zeros(self.size, dtype=np.bool_)
@@ -167,7 +181,7 @@ def build(columns: Mapping[str, AttributeColumn], size: int) -> AttributeIndex:
 
 
 def _matches(
-    by_kind: Field, op: str, values: Sequence[Value], column: AttributeColumn
+    by_kind: Field, op: str, values: Sequence[Value | complex], column: AttributeColumn
 ) -> Iterator[tuple[ValueIndex, Places]]:
     """The values that are `op` one of `values`, with the index in which they are."""
     if op in EQUALITY and len(values) > 1:
@@ -182,24 +196,28 @@ def _matches(
                 yield index, chosen
 
 
-def _keys(kind: int, values: Sequence[Value], column: AttributeColumn) -> Sequence[float]:
+def _keys(kind: int, values: Sequence[Value | complex], column: AttributeColumn) -> Sequence[complex]:
     """The values of a kind, as they are in its index, that are equal to one of `values`."""
+    if kind == INSTANT:
+        return [value for value in values if isinstance(value, complex)]
     if kind == STRING:
         return [column.code(value) for value in values if isinstance(value, str)]
     if kind == BOOL:
         return [int(value) for value in values if isinstance(value, bool)]
-    numbers = [value for value in values if not isinstance(value, str | bool)]
+    numbers = [value for value in values if not isinstance(value, str | bool | complex)]
     return equal_floats(numbers) if kind == FLOAT else equal_integers(numbers)
 
 
-def _kinds(value: Value) -> tuple[int, ...]:
+def _kinds(value: Value | complex) -> tuple[int, ...]:
     """The kinds of stored values that are comparable with `value`."""
+    if isinstance(value, complex):
+        return (INSTANT,)
     if isinstance(value, str):
         return (STRING,)
     return (BOOL,) if isinstance(value, bool) else (INTEGER, FLOAT)
 
 
-def _range(kind: int, index: ValueIndex, op: str, value: float, kinds: tuple[int, ...]) -> slice | None:
+def _range(kind: int, index: ValueIndex, op: str, value: complex, kinds: tuple[int, ...]) -> slice | None:
     """The range of the index's values that are `op` `value`; None if its kind is not one of `kinds`."""
     if kind not in kinds:
         return None
@@ -209,8 +227,10 @@ def _range(kind: int, index: ValueIndex, op: str, value: float, kinds: tuple[int
     return slice(*edges[op])
 
 
-def _cut(kind: int, values: NDArray, value: float, *, after: bool) -> int:
+def _cut(kind: int, values: NDArray, value: complex, *, after: bool) -> int:
     """The number of ascending `values` that are less than `value`, or with `after`, not greater."""
+    if isinstance(value, complex):
+        return int(np.searchsorted(values, value, "right" if after else "left"))
     if kind == FLOAT:
         nearest = float(value)
         if nearest != value:  # an integer that no float represents

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.messages.vectors import Value
-from worker.vectors.instants import Instants, parsed
+from worker.vectors.instants import NOT_A_NUMBER, Instants, parsed
 
 Mask = NDArray[np.bool_]
 
@@ -28,14 +28,14 @@ class AttributeStrings:
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._codes: dict[str, int] = {text: code for code, text in enumerate(texts)}
         self._ordered: tuple[list[str], NDArray[np.int64]] = ([], np.zeros(0, dtype=np.int64))
-        self._instants: Instants = np.zeros(0, dtype=np.complex128)
+        self._instants: Instants = np.broadcast_to(NOT_A_NUMBER, 0)
 
     def __len__(self) -> int:
         return len(self._codes)
 
     @property
     def memory_bytes(self) -> int:
-        return STRING_BYTES * len(self._codes) + self._instants.nbytes
+        return STRING_BYTES * len(self._codes) + (self._instants.nbytes if self._has_datetimes() else 0)
 
     def texts(self) -> list[str]:
         """The strings in the order of their codes."""
@@ -50,26 +50,24 @@ class AttributeStrings:
         codes = self._codes
         return np.array([codes.setdefault(text, len(codes)) for text in texts], dtype=np.int64)
 
-    def chosen(self, op: str, texts: Sequence[str]) -> Mask:
-        """Which strings are eq or in `texts`, or lt, lte, gt or gte the only one of `texts`: bool[codes]."""
-        asked = parsed(texts)
-        is_datetime = ~np.isnan(asked)
-        if op not in EQUALITY:
-            return ordered(op, self.instants(), asked[0]) if is_datetime[0] else self._beside(op, texts[0])
-        matches = _among(self.instants(), asked[is_datetime]) if is_datetime.any() else np.zeros(len(self), np.bool_)
-        codes = np.array([self.code(text) for text in texts], dtype=np.int64)
-        matches[codes[(codes >= 0) & (codes < len(matches))]] = True
-        return matches
-
     def instants(self) -> Instants:
         """The instant of each string, complex128[codes]; NaN for those that are no datetimes."""
         known = self._instants
         if len(known) < len(self._codes):
-            known = np.concatenate([known, parsed(list(self._codes)[len(known) :])])
+            new = parsed(list(self._codes)[len(known) :])
+            is_datetime = not np.isnan(new).all() or self._has_datetimes()
+            # Most columns have no datetimes: one NaN then stands for all.
+            known = (
+                np.concatenate([known, new]) if is_datetime else np.broadcast_to(NOT_A_NUMBER, len(known) + len(new))
+            )
             self._instants = known
         return known
 
-    def _beside(self, op: str, text: str) -> Mask:
+    def _has_datetimes(self) -> bool:
+        return self._instants.strides != (0,)
+
+    def compare(self, op: str, text: str) -> Mask:
+        """Which strings are lt, lte, gt or gte `text` in the order of code points, bool[codes]."""
         texts, ranks = self._order()
         edge = bisect_left(texts, text) if op in ("lt", "gte") else bisect_right(texts, text)
         return ranks < edge if op in ("lt", "lte") else ranks >= edge
@@ -89,23 +87,17 @@ class AttributeStrings:
         return texts, ranks
 
 
-def divided(op: str, values: Sequence[Value]) -> tuple[Sequence[Value], Sequence[str]]:
-    """(the values that are looked up by themselves, the strings with which all distinct strings must be compared)."""
+def divided(op: str, values: Sequence[Value]) -> tuple[Sequence[Value], Instants, str | None]:
+    """The values of a comparison, by how they are looked up: (by themselves, by their instants, by the order of
+    strings)."""
     texts = [value for value in values if isinstance(value, str)]
-    if op not in EQUALITY:
-        return ([], texts) if texts else (values, [])
     instants = parsed(texts)
-    datetimes = {text for text, is_none in zip(texts, np.isnan(instants).tolist(), strict=True) if not is_none}
-    if not datetimes:
-        return values, []
-    return [value for value in values if not isinstance(value, str) or value not in datetimes], list(datetimes)
-
-
-def _among(instants: Instants, asked: Instants) -> Mask:
-    """Which of `instants` are in `asked`, which is not empty: bool[n]."""
-    asked = np.unique(asked)
-    places = np.searchsorted(asked, instants) if len(asked) > 1 else np.zeros(len(instants), np.int64)
-    return asked[np.minimum(places, len(asked) - 1)] == instants
+    is_datetime = ~np.isnan(instants)
+    if not is_datetime.any():
+        return ([], instants[:0], texts[0]) if texts and op not in EQUALITY else (values, instants[:0], None)
+    datetimes = {text for text, is_one in zip(texts, is_datetime.tolist(), strict=True) if is_one}
+    others = [value for value in values if not isinstance(value, str) or value not in datetimes]
+    return others, instants[is_datetime], None
 
 
 def ordered(op: str, values: NDArray, edge: float | complex) -> Mask:

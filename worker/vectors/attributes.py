@@ -25,6 +25,9 @@ COMPARED_CHARS, COMPARED_NAMES, COMPARED_UNKNOWN_NAMES = 32, 128, 4
 NARROW_SHARE = 16
 """If the narrowest condition of an `and` leaves at most 1 in this many rows, the others compare those rows only."""
 
+COMPARED_COST = 4
+"""Comparing a row at a random place costs as much as marking this many rows."""
+
 
 class Attributes:
     """The columns of one table. One writer at a time; readers read rows below the size of their view."""
@@ -155,7 +158,10 @@ class Attributes:
             return mask
         rows = np.flatnonzero(mask)
         for place in order[1:]:
-            rows = rows[self._compared(conditions[place], rows)]
+            if len(rows) * COMPARED_COST > estimates[place]:
+                rows = rows[self._indexed(conditions[place], index)[rows]]
+            else:
+                rows = rows[self._compared(conditions[place], rows)]
         mask = np.zeros(index.size, dtype=np.bool_)
         mask[rows] = True
         return mask
