@@ -28,7 +28,7 @@ from loadtest.harness.cluster import ROOT, Cluster
 
 DIMENSION = 32
 WORDS = 50_000
-WORDS_OF_DOCUMENT = 40
+LENGTHS = (10, 70)  # of a document, in words
 ZIPF = 1.2
 QUERIES = 500
 WRITE_BATCH = 1000
@@ -46,8 +46,9 @@ def documents(count: int) -> Documents:
         length = 3 + len(distinct).bit_length() // 3
         distinct["".join(LETTERS[random.integers(0, len(LETTERS), length)])] = None
     words = np.array(list(distinct))
-    ranks = random.zipf(ZIPF, (count, WORDS_OF_DOCUMENT)) % WORDS
-    return words[ranks].tolist()
+    lengths = random.integers(*LENGTHS, count)
+    ranks = random.zipf(ZIPF, lengths.sum()) % WORDS
+    return [part.tolist() for part in np.split(words[ranks], np.cumsum(lengths)[:-1])]
 
 
 def queries(texts: Documents) -> dict[str, list[dict[str, Any]]]:
@@ -55,7 +56,7 @@ def queries(texts: Documents) -> dict[str, list[dict[str, Any]]]:
     random = np.random.default_rng(4)
     some = [texts[row] for row in random.integers(0, len(texts), QUERIES)]
     plain = [" ".join(random.choice(words, 3)) for words in some]
-    at = random.integers(0, WORDS_OF_DOCUMENT - 2, QUERIES).tolist()
+    at = random.integers(0, LENGTHS[0] - 2, QUERIES).tolist()
     phrases = [f'"{" ".join(words[first : first + 2])}"' for words, first in zip(some, at, strict=True)]
     prefixes = [f"{max(words[:8], key=len)[:4]}*" for words in some]
 
