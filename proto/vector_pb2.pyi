@@ -85,7 +85,7 @@ class DeleteVectorsResponse(_message.Message):
     def __init__(self, status: _Optional[str] = ..., vectors_deleted: _Optional[int] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
-    __slots__ = ("vector", "k", "filter", "include_fields", "vectors", "expansion", "exact", "collection", "text", "fusion")
+    __slots__ = ("vector", "k", "filter", "include_fields", "vectors", "expansion", "exact", "collection", "text", "fusion", "recall")
     VECTOR_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +96,7 @@ class SearchRequest(_message.Message):
     COLLECTION_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     FUSION_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
     vector: _containers.RepeatedScalarFieldContainer[float]
     k: int
     filter: Filter
@@ -106,7 +107,8 @@ class SearchRequest(_message.Message):
     collection: str
     text: TextQuery
     fusion: Fusion
-    def __init__(self, vector: _Optional[_Iterable[float]] = ..., k: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., include_fields: _Optional[_Iterable[str]] = ..., vectors: _Optional[_Iterable[_Union[VectorValue, _Mapping]]] = ..., expansion: _Optional[int] = ..., exact: _Optional[bool] = ..., collection: _Optional[str] = ..., text: _Optional[_Union[TextQuery, _Mapping]] = ..., fusion: _Optional[_Union[Fusion, _Mapping]] = ...) -> None: ...
+    recall: float
+    def __init__(self, vector: _Optional[_Iterable[float]] = ..., k: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., include_fields: _Optional[_Iterable[str]] = ..., vectors: _Optional[_Iterable[_Union[VectorValue, _Mapping]]] = ..., expansion: _Optional[int] = ..., exact: _Optional[bool] = ..., collection: _Optional[str] = ..., text: _Optional[_Union[TextQuery, _Mapping]] = ..., fusion: _Optional[_Union[Fusion, _Mapping]] = ..., recall: _Optional[float] = ...) -> None: ...
 
 class TextQuery(_message.Message):
     __slots__ = ("field", "query", "fields", "operator", "highlight")

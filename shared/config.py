@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import sys
@@ -163,6 +164,12 @@ class Settings:
     vector_expansion: int = _setting(
         0, "candidates a search keeps in each worker's index; 0: measured on the data", least=0, most=10_000
     )
+    vector_recall: float = _setting(
+        0.95,
+        "share of the true results that a search should find, where the candidates are measured",
+        least=0.5,
+        most=0.999,
+    )
     vector_snapshot_ms: int = _setting(
         60_000, "shortest time between two periodic snapshots of a vector index", least=10
     )
@@ -298,11 +305,14 @@ def _convert(name: str, hint: Any, value: Any, where: str) -> Any:
             return parse_duration_ms(value)
         if isinstance(value, str) and "_bytes" in name:
             return _bytes(value)
+        if hint is float:
+            return _number(value)
         return _whole(value)
     except (ValueError, OverflowError) as error:  # a size may be infinite
         expected = {
             bool: "true or false",
             int: "a whole number",
+            float: "a number",
             tuple[str, ...]: "names with commas between them",
         }.get(hint, "text")
         if name.endswith("_ms"):
@@ -332,6 +342,12 @@ def _whole(value: Any) -> int:
     if not isinstance(value, str) and not (is_number and int(value) == value):
         raise ValueError(value)
     return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or not math.isfinite(float(value)):
+        raise ValueError(value)
+    return float(value)
 
 
 def _names(value: Any) -> tuple[str, ...]:

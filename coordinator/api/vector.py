@@ -181,6 +181,7 @@ class _Totals:
     dead: int = 0
     bytes: int = 0
     expansion: int = 0
+    queries_measured: int = 0
 
     def add(self, stats: CollectionStats) -> None:
         self.vectors += stats.vectors
@@ -188,6 +189,7 @@ class _Totals:
         self.dead += stats.dead
         self.bytes += stats.memory_bytes
         self.expansion = max(self.expansion, stats.expansion)
+        self.queries_measured = max(self.queries_measured, stats.queries_measured)
 
     def json(self) -> dict[str, Any]:
         return {
@@ -198,6 +200,7 @@ class _Totals:
             "dead": self.dead,
             "bytes": self.bytes,
             "expansion": self.expansion,
+            "queriesMeasured": self.queries_measured,
         }
 
 

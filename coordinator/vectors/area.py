@@ -260,7 +260,7 @@ class VectorArea:
         deadline = time.monotonic() + self._timeout_s
         queries = request.queries(collection)
         highlighting = request.text.highlighting(collection, request.k) if request.text is not None else None
-        body = request.body(collection, self._settings.vector_expansion)
+        body = request.body(collection, self._settings.vector_expansion, self._settings.vector_recall)
         results, outcome = await self._batches.submit(body, queries)
         warnings = outcome.warnings()
         if not partial:

@@ -23,6 +23,8 @@ from shared.messages.vectors import DIMENSION_MAX, K_MAX, Collection, Condition,
 
 K_DEFAULT = 10
 EXPANSION_MAX = 10_000
+RECALL_MIN, RECALL_MAX = 0.5, 0.999
+RECALL_DEFAULT = 0.95
 QUERIES_MAX = 1000
 RESULTS_MAX = 100_000  # for all queries of a request together
 FIELDS_MAX = 256
@@ -51,6 +53,7 @@ class SearchRequest:
     exact: bool
     text: TextSearch | None = None
     fusion: Fusion | None = None
+    recall: float = 0.0
 
     def queries(self, collection: Collection) -> Floats:
         """The queries as float32[q, dimension]. Raises BadData that names the field when the request does not fit the
@@ -78,6 +81,8 @@ class SearchRequest:
         parts = [f"collection={self.collection or DEFAULT} vectors={len(self.counts)} k={self.k}"]
         if self.expansion:
             parts.append(f"expansion={self.expansion}")
+        if self.recall:
+            parts.append(f"recall={self.recall:g}")
         if self.exact:
             parts.append("exact")
         if self.filter is not None:
@@ -86,16 +91,18 @@ class SearchRequest:
             parts.append(f"text={self.text.query}")
         return " ".join(parts)
 
-    def body(self, collection: Collection, expansion: int) -> SearchBody:
-        """The message to the workers. `expansion` is the default for requests that give none."""
+    def body(self, collection: Collection, expansion: int, recall: float = RECALL_DEFAULT) -> SearchBody:
+        """The message to the workers. `expansion` (0: as many as `recall` needs) is the default for requests that give
+        neither."""
         return SearchBody(
             collection,
             max(self.k, FUSION_DEPTH) if self.hybrid() else self.k,
             self.fields,
             self.filter,
-            self.expansion or expansion,
+            self.expansion or (0 if self.recall else expansion),
             self.exact,
             self.text.asked(collection) if self.text is not None else None,
+            recall=self.recall or recall,
         )
 
 
@@ -111,6 +118,7 @@ class _Search(msgspec.Struct, forbid_unknown_fields=True):
     collection: str = ""
     text: TextRequest | None = None
     fusion: dict[str, Any] | None = None
+    recall: float | None = None
 
 
 def from_json(body: bytes) -> SearchRequest:
@@ -140,6 +148,7 @@ def from_json(body: bytes) -> SearchRequest:
             request.exact,
             text.from_json(request.text) if request.text is not None else None,
             fusion.from_json(request.fusion) if request.fusion is not None else None,
+            _checked_recall(request.recall, request.expansion),
         )
     )
 
@@ -187,6 +196,7 @@ def from_protobuf(body: bytes) -> SearchRequest:
             request.exact,
             text.from_protobuf(request.text) if request.HasField("text") else None,
             fusion.from_protobuf(request.fusion) if request.HasField("fusion") else None,
+            _checked_recall(request.recall if request.HasField("recall") else None, request.expansion),
         )
     )
 
@@ -229,6 +239,17 @@ def _check_shape(single: bool, several: bool, count: int, by_text: bool) -> None
     if several and by_text:
         raise BadData("vectors and text are both given; a hybrid search has one vector")
     _check_queries(count)
+
+
+def _checked_recall(recall: float | None, expansion: int) -> float:
+    """The recall of a request, 0 if it gives none."""
+    if recall is None:
+        return 0.0
+    if not RECALL_MIN <= recall <= RECALL_MAX:
+        raise BadData(f"recall is {recall:g}; it must be {RECALL_MIN} to {RECALL_MAX} (exact has recall 1)")
+    if expansion:
+        raise BadData(f"recall is {recall:g} and expansion is {expansion}; a search has one of them")
+    return recall
 
 
 def _checked(request: SearchRequest) -> SearchRequest:

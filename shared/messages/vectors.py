@@ -96,7 +96,7 @@ class SearchBody(msgspec.Struct):
     """Frames: [queries float32[q, dimension]], which has no rows if the search is by text only.
 
     `fields`: None for every attribute, including the vector; empty for ids and scores only. `shards_asked`: how many
-    shards take part in the whole search.
+    shards take part in the whole search. `expansion`: candidates that an index keeps; 0: as many as give `recall`.
     """
 
     collection: Collection
@@ -107,6 +107,7 @@ class SearchBody(msgspec.Struct):
     exact: bool = False
     text: TextQuery | None = None
     shards_asked: int = 1
+    recall: float = 0.0
 
 
 class SearchReply(msgspec.Struct):
@@ -141,7 +142,8 @@ class HighlightBody(msgspec.Struct):
 
 class CollectionStats(msgspec.Struct):
     """Statistics of one collection in one worker. `dead`: rows of replaced and deleted vectors, until the index is
-    rebuilt. `expansion`: candidates that a search keeps by default; 0 until it has been measured."""
+    rebuilt. `expansion`: candidates that a search keeps by default; 0 until it has been measured. `queries_measured`:
+    how many real queries it was measured with; 0: queries made from the vectors."""
 
     collection: int
     vectors: int
@@ -149,6 +151,7 @@ class CollectionStats(msgspec.Struct):
     dead: int
     memory_bytes: int
     expansion: int = 0
+    queries_measured: int = 0
 
 
 class StatsReply(msgspec.Struct):

@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 
 from shared.config import Settings
-from shared.messages.vectors import Collection
+from shared.messages.vectors import DIMENSION_MAX, Collection
 from worker.storage.objects import LocalObjects
 from worker.vectors import attributes as attributes_module
 from worker.vectors import indexing as module
 from worker.vectors.attributes import Attributes
 from worker.vectors.collection import WorkerCollection
 from worker.vectors.indexing import Indexing
+from worker.vectors.query_sample import PAUSE_S, QUERIES_MAX, QuerySample
+from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.table import Table
 
 NOW_S = 1000.0
+MEASURED = RecallCurve((12, 24), (0.9, 0.99))
 
 
 @pytest.fixture
@@ -70,9 +73,45 @@ def test_what_searches_need_is_measured_anew_when_there_is_so_much_more(
 ) -> None:
     with_rows(own, indexed=indexed)
     own.collection.measured_rows = measured
+    own.collection.curve = MEASURED if measured else None
     assert own.measure_due() is due
     own.collection._dropped = True
     assert not own.measure_due()
+
+
+def test_the_first_real_queries_and_others_later_have_it_measured_anew(
+    own: Indexing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_rows(own, indexed=2000)
+    collection = own.collection
+    collection.measured_rows, collection.curve = 2000, MEASURED
+    for number in range(QUERIES_MAX):
+        assert not own.measure_due()
+        collection.sample.offer(np.full((1, 2), number, np.float32), NOW_S)
+    assert own.measure_due()
+    own._measured_sample, own._measured_at = True, NOW_S
+    collection.curve = RecallCurve((12,), (0.99,), len(collection.sample.queries()))
+    assert collection.curve.queries == QUERIES_MAX
+    for number in range(QUERIES_MAX):
+        assert not own.measure_due()
+        collection.sample.offer(np.full((3, 2), -number, np.float32), NOW_S + 1 + number)
+    assert not own.measure_due()
+    monkeypatch.setattr(module.time, "monotonic", lambda: NOW_S + module.MEASURE_AGAIN_S)
+    assert own.measure_due()
+
+
+def test_a_full_sample_takes_few_queries_and_one_of_a_message() -> None:
+    sample = QuerySample(DIMENSION_MAX)
+    assert len(sample._table) == 32
+    for second in range(32):
+        sample.offer(np.full((2, DIMENSION_MAX), second, np.float32), 0.0)
+    assert sample.is_full()
+    sample.offer(np.ones((1, DIMENSION_MAX), np.float32), PAUSE_S / 2)
+    assert sample.taken == 32
+    sample.offer(np.ones((1, DIMENSION_MAX), np.float32), PAUSE_S)
+    assert (sample.taken, len(sample.queries())) == (33, 31)
+    sample.offer(np.zeros((0, DIMENSION_MAX), np.float32), 99.0)
+    assert sample.taken == 33
 
 
 @pytest.mark.parametrize(

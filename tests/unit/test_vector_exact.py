@@ -10,6 +10,7 @@ import pytest
 from worker.vectors import exact, search
 from worker.vectors.exact import TIE_SLACK, candidates
 from worker.vectors.ranking import best
+from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.similarity import prepared, similarities
 
 METRICS = ["cosine", "dot", "l2"]
@@ -106,9 +107,10 @@ def test_so_many_similarities_are_held_at_once(cells: int, blocks: int, monkeypa
 
 @pytest.mark.parametrize(("measured", "k"), [(0, 1), (0, 10), (0, 40), (50, 10), (50, 11), (50, 160)])
 def test_more_candidates_are_kept_where_more_are_wanted(measured: int, k: int) -> None:
+    curve = RecallCurve((measured, 2 * measured), (0.95, 0.99), 100) if measured else None
     least = measured or search.EXPANSION
     expected = least * max(1.0, k / search.K_MEASURED) ** search.DEPTH_POWER
-    assert expected <= search.expansion_of(measured, k) < expected + 1
+    assert expected <= search.expansion_of(curve, 0.0, k) < expected + 1
 
 
 def test_all_that_are_equally_near_at_the_edge_stay_candidates() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from shared.messages.vector_text import TextClause, TextQuery
 from shared.messages.vectors import Collection, Condition
 from tests.unit.vector_shard import COSINE, OneShard, clustered
 from worker.vectors import indexing as indexing_module
+from worker.vectors.query_sample import QUERIES_MAX
 
 
 @pytest.fixture
@@ -114,6 +115,26 @@ def test_filters_keep_recall_at_any_selectivity(shard: OneShard, structured: boo
             assert hits >= 0.95 * wanted, (share, condition.field)
 
 
+def test_searches_have_the_expansion_measured_anew_with_their_queries(shard: OneShard) -> None:
+    collection = Collection(12, "asked", 16, "cosine")
+    shard.write([f"{row:05d}" for row in range(3000)], clustered(3000, 16), into=collection)
+    shard.wait_indexed()
+    indexing = shard.vectors.engine._indexing[collection.id]
+    wait_for(lambda: not indexing.measure_due())
+    assert [entry.queries_measured for entry in shard.vectors.engine.stats()] == [0]
+    for query in clustered(QUERIES_MAX, 16, 9):
+        shard.ids(query, 10, collection)
+    shard.vectors.engine.wake()
+    wait_for(lambda: [entry.queries_measured for entry in shard.vectors.engine.stats()] == [QUERIES_MAX])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_default_expansion_is_measured_on_the_data(shard: OneShard) -> None:
     """Data without structure gets more candidates than clusters do, and both get recall."""
     random = np.random.default_rng(1)
@@ -135,7 +156,8 @@ def test_default_expansion_is_measured_on_the_data(shard: OneShard) -> None:
             expected = {f"{row:05d}" for row in nearest(query, vectors, 10)}
             hits += len(expected & set(shard.ids(query, 10, collection)))
         assert hits >= (0.95 if number == 0 else 0.9) * 400
-        expansions.append(held.expansion)
+        assert held.curve is not None
+        expansions.append(held.curve.expansion(0.95))
     assert 0 < expansions[0] < expansions[1]
     shard.reopen()
     assert [entry.expansion for entry in shard.vectors.engine.stats()] == expansions

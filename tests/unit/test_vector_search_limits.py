@@ -20,6 +20,8 @@ from coordinator.vectors.search import (
     FUSION_DEPTH,
     K_DEFAULT,
     QUERIES_MAX,
+    RECALL_MAX,
+    RECALL_MIN,
     RESULTS_MAX,
 )
 from coordinator.vectors.text import QUERY_CHARS_MAX
@@ -53,6 +55,8 @@ TEXT = {"field": "body", "query": "w"}
         {"vectors": [[1]] * QUERIES_MAX, "k": RESULTS_MAX // QUERIES_MAX},
         {"vector": [1], "expansion": EXPANSION_MAX},
         {"vector": [1], "expansion": 0},
+        {"vector": [1], "recall": RECALL_MIN},
+        {"vector": [1], "recall": RECALL_MAX},
         {"vector": [1], "includeFields": ["f"] * FIELDS_MAX},
         {"text": {"field": "body", "query": "x" * QUERY_CHARS_MAX}},
         {"vector": [1], "text": TEXT},
@@ -71,6 +75,10 @@ def test_the_largest_searches_are_taken(fields: dict) -> None:
         ({"vectors": [[1]] * (QUERIES_MAX + 1), "k": 1}, f"{QUERIES_MAX + 1} entries"),
         ({"vectors": [[1]] * QUERIES_MAX, "k": RESULTS_MAX // QUERIES_MAX + 1}, f"at most {RESULTS_MAX} results"),
         ({"vector": [1], "expansion": EXPANSION_MAX + 1}, "expansion is"),
+        ({"vector": [1], "recall": 0.499}, "recall is 0.499; it must be 0.5 to 0.999"),
+        ({"vector": [1], "recall": 1}, "recall is 1; it must be 0.5 to 0.999"),
+        ({"vector": [1], "recall": 0}, "recall is 0; it must be"),
+        ({"vector": [1], "recall": 0.9, "expansion": 5}, "recall is 0.9 and expansion is 5; a search has one of them"),
         ({"vector": [1], "includeFields": ["f"] * (FIELDS_MAX + 1)}, f"includeFields has {FIELDS_MAX + 1}"),
         ({"text": {"field": "b", "query": "x" * (QUERY_CHARS_MAX + 1)}}, f"{QUERY_CHARS_MAX + 1} characters"),
         ({"vectors": [[1]], "text": TEXT}, "vectors and text are both given"),
@@ -140,6 +148,18 @@ def test_a_hybrid_search_looks_deeper_than_it_shows(k: int, asked: int) -> None:
 def test_the_expansion_of_the_request_comes_before_that_of_the_settings() -> None:
     assert read(vector=[1, 2]).body(COLLECTION, 7).expansion == 7
     assert read(vector=[1, 2], expansion=9).body(COLLECTION, 7).expansion == 9
+
+
+def test_the_recall_of_the_request_comes_before_the_settings() -> None:
+    asked = read(vector=[1, 2], recall=0.9).body(COLLECTION, 7, 0.99)
+    assert (asked.recall, asked.expansion) == (0.9, 0)
+    plain = read(vector=[1, 2]).body(COLLECTION, 0, 0.99)
+    assert (plain.recall, plain.expansion) == (0.99, 0)
+    message = vector_pb2.SearchRequest(vector=[1, 2], k=3, recall=0.95)
+    assert search.from_protobuf(message.SerializeToString()).recall == 0.95
+    message.recall = 0
+    with pytest.raises(BadData, match="recall is 0; it must be"):
+        search.from_protobuf(message.SerializeToString())
 
 
 # Searches that share messages

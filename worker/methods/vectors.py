@@ -142,12 +142,14 @@ def search(shards: Shards, request: Request) -> Reply:
     ranking = NOBODY
     if len(queries):
         share = len(shards) / max(len(shards), body.shards_asked)
+        compared = prepared(queries, body.collection.metric)
+        collection.sample.offer(compared, collection.searched_at)
         ranking = nearest(
             view,
-            prepared(queries, body.collection.metric),
+            compared,
             body.k if body.exact else share_of(body.k, share),
             body.collection.metric,
-            body.expansion or expansion_of(collection.expansion, body.k),
+            body.expansion or expansion_of(collection.curve, body.recall, body.k),
             exhaustive=body.exact,
             mask=mask,
             check=lambda: _check(request),

@@ -1,8 +1,9 @@
-"""Measures on a collection's own data how many candidates a search of the index must keep for enough recall.
+"""Measures how much a search of the index finds with how many candidates, on a collection's own data.
 
 Clustered embeddings need some dozens of candidates. Data without structure needs a thousand for the same recall, so no
-fixed number fits both. The queries are stored vectors, each moved in a random direction by the distance to its nearest
-neighbour: they are then about as far from the stored vectors as new vectors of the same kind.
+fixed number fits both. The queries are real ones where enough are known. Before that they are made: stored vectors,
+each moved in a random direction by the distance to its nearest neighbour, which are then about as far from the stored
+vectors as new vectors of the same kind.
 """
 
 from __future__ import annotations
@@ -13,43 +14,74 @@ from collections.abc import Generator
 import numpy as np
 
 from shared.messages.vectors import Floats
+from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.search import K_MEASURED, search
 from worker.vectors.similarity import prepared
 from worker.vectors.table import TableView
 
 QUERIES = 128
 QUERIES_AT_ONCE = 4
+QUERIES_MIN = 32
+"""Real queries, all different, with which is measured; with fewer, all are made."""
+COMPARED_AT_ONCE = 1 << 30
+"""Components that queries are multiplied with between two yields: about a tenth of a second."""
+COMPARED_MAX = 1 << 35
+"""Components that all queries together are multiplied with: some seconds of a core. Huge collections are measured with
+fewer queries, of which `QUERIES_MIN` remain."""
 EXPANSION_MIN = {"cosine": 48, "l2": 48, "dot": 64}
-"""Least expansion for the 10 nearest, if one worker has all shards. A third of it would do for queries like the stored
-clustered data, but queries from between the clusters would then find too little."""
+"""Least expansion for the 10 nearest, if one worker has all shards, while no real queries are known. A third of it
+would do for queries like the stored clustered data, but queries from between the clusters would then find too
+little."""
 NEIGHBOUR_EXPANSION = 64
 LADDER = (12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-RECALL = 0.985
-"""Above the 0.95 that real queries must reach, because queries near a stored vector find their neighbours slightly more
-easily."""
+RECALL_ENOUGH = 0.9995
+"""Measuring ends here."""
 
 
-def measure(view: TableView, metric: str, share: float) -> Generator[None, None, int]:
-    """Returns the least expansion of `LADDER` with enough recall, else the last one; yields between queries.
+def measure(view: TableView, metric: str, share: float, real_queries: Floats) -> Generator[None, None, RecallCurve]:
+    """Returns the recall for the expansions of `LADDER`, up to the first with nearly all; yields between slices.
 
     `share` is the part of the collection's shards that this worker has: it is expected to have this part of the 10
-    nearest.
+    nearest. `real_queries` float32[q, dimension] are as `prepared`.
     """
     k = max(1, math.ceil(K_MEASURED * share))
-    queries = _queries(view, metric)
-    nearest = search(view, queries, k, metric, 0, exhaustive=True, mask=None, check=_go_on)
-    expected = [set(rows.tolist()) for rows, _ in nearest.parts()]
-    for expansion in (rung for rung in LADDER if rung >= EXPANSION_MIN[metric] * min(1.0, k / K_MEASURED)):
-        hits = 0
+    is_real = len(real_queries) >= QUERIES_MIN
+    queries = real_queries if is_real else _queries(view, metric)
+    queries = queries[: max(QUERIES_MIN, COMPARED_MAX // max(1, view.size * queries.shape[1]))]
+    expected = yield from _nearest(view, metric, queries, k)
+    floor = 0.0 if is_real else EXPANSION_MIN[metric] * min(1.0, k / K_MEASURED)
+    expansions: list[int] = []
+    recalls: list[float] = []
+    for expansion in (rung for rung in LADDER if rung >= floor):
+        shares: list[float] = []
         for first in range(0, len(queries), QUERIES_AT_ONCE):
             slice_queries = queries[first : first + QUERIES_AT_ONCE]
             ranking = search(view, slice_queries, k, metric, expansion, exhaustive=False, mask=None, check=_go_on)
             parts = zip(ranking.parts(), expected[first : first + QUERIES_AT_ONCE], strict=True)
-            hits += sum(len(expected_rows.intersection(rows.tolist())) for (rows, _), expected_rows in parts)
+            shares += [_share(rows.tolist(), expected_rows) for (rows, _), expected_rows in parts]
             yield
-        if hits >= RECALL * sum(map(len, expected)):
-            return expansion
-    return LADDER[-1]
+        error = float(np.std(shares)) / math.sqrt(len(shares)) if shares else 0.0
+        expansions.append(expansion)
+        recalls.append((float(np.mean(shares)) if shares else 1.0) - error)
+        if recalls[-1] >= RECALL_ENOUGH:
+            break
+    return RecallCurve(tuple(expansions), tuple(recalls), len(queries) if is_real else 0)
+
+
+def _share(rows: list[int], expected: set[int]) -> float:
+    return len(expected.intersection(rows)) / len(expected) if expected else 1.0
+
+
+def _nearest(view: TableView, metric: str, queries: Floats, k: int) -> Generator[None, None, list[set[int]]]:
+    """The rows that are nearest to each query, by comparing all; yields between slices."""
+    at_once = max(1, COMPARED_AT_ONCE // max(1, view.size * queries.shape[1]))
+    expected: list[set[int]] = []
+    for first in range(0, len(queries), at_once):
+        slice_queries = queries[first : first + at_once]
+        ranking = search(view, slice_queries, k, metric, 0, exhaustive=True, mask=None, check=_go_on)
+        expected += [set(rows.tolist()) for rows, _ in ranking.parts()]
+        yield
+    return expected
 
 
 def _queries(view: TableView, metric: str) -> Floats:

@@ -21,6 +21,8 @@ from shared.telemetry import event
 from worker.damage import DamageReport
 from worker.storage.faces import Objects, RowBatch, Rows
 from worker.vectors import snapshot, stored_rows
+from worker.vectors.query_sample import QuerySample
+from worker.vectors.recall_curve import RECALL, RecallCurve
 from worker.vectors.stored_rows import FAMILY, VERSION_BYTES, Row, prefix, version_of
 from worker.vectors.table import Table, TableView
 from worker.vectors.text import TextIndex
@@ -36,13 +38,14 @@ class WorkerCollection:
 
     def __init__(self, collection: Collection, snapshots: Objects) -> None:
         self.collection = collection
-        self.expansion = 0
-        """The expansion that gave enough recall when it was last measured (`calibration`); 0 before that."""
+        self.curve: RecallCurve | None = None
+        """The recall by the number of candidates, when it was last measured (`calibration`); None before that."""
+        self.sample = QuerySample(collection.dimension)
         self.searched_at = 0.0
         """Time of the last search, in seconds of `time.monotonic`."""
         self._snapshots = snapshots
         self.measured_rows = self.saved_rows = 0
-        """Rows of the index when `expansion` was measured, and when the last snapshot was taken."""
+        """Rows of the index when `curve` was measured, and when the last snapshot was taken."""
         self._prefix = prefix(collection.id)
         self._end = prefix(collection.id + 1)
         self._head = VERSION_BYTES + 4 * collection.dimension
@@ -74,11 +77,17 @@ class WorkerCollection:
             return None
         return np.isin(view.shards[: view.size], list(wanted_shards))
 
-    def stats(self) -> CollectionStats:
-        """The collection's sizes in this worker, and its expansion."""
-        view = self.table.view
+    def stats(self, recall: float = RECALL) -> CollectionStats:
+        """The collection's sizes in this worker, and its expansion for this recall."""
+        view, curve = self.table.view, self.curve
         return CollectionStats(
-            self.collection.id, view.size - view.dead, view.indexed, view.dead, self.table.memory_bytes, self.expansion
+            self.collection.id,
+            view.size - view.dead,
+            view.indexed,
+            view.dead,
+            self.table.memory_bytes,
+            0 if curve is None else curve.expansion(recall),
+            0 if curve is None else curve.queries,
         )
 
     def counts(self, shard: int) -> tuple[int, int]:
@@ -134,7 +143,7 @@ class WorkerCollection:
         saved = snapshot.read(self._snapshots, shard, self.collection)
         if saved is not None and saved.ids:
             self.table.restore(saved.index, saved.versions, saved.attributes)
-            self.expansion, self.measured_rows = saved.expansion, len(saved.ids)
+            self.curve, self.measured_rows = saved.curve, len(saved.ids) if saved.curve is not None else 0
             self._snapshot_rows = {vector_id: row for row, vector_id in enumerate(saved.ids)}
             self._snapshot_highest, self._awaited = saved.highest, set(saved.highest)
             self.saved_rows = len(saved.ids)

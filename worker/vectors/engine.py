@@ -106,7 +106,8 @@ class Engine:
 
     def stats(self) -> list[CollectionStats]:
         """The sizes of all collections in this worker."""
-        return [collection.stats() for collection in list(self._collections.values())]
+        recall = self._settings.vector_recall
+        return [collection.stats(recall) for collection in list(self._collections.values())]
 
     def counts(self, shard: int) -> dict[str, int]:
         """The number of the shard's vectors, and of those that are not in an index yet, over all collections."""

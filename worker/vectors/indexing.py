@@ -27,6 +27,8 @@ MEASURE_ROWS_MIN = 2000
 """In smaller tables, searches mostly compare all rows."""
 MEASURE_GROWTH = 1.4
 """Growth after which the expansion is measured again: it grows at most with the logarithm of the graph's size."""
+MEASURE_AGAIN_S = 600.0
+"""The shortest time between two measurements because the queries are others than at the last one."""
 QUIET_S = 0.5
 """A collection counts as searched for this time after each search."""
 SLICE_ROWS = 64
@@ -37,6 +39,7 @@ PAUSE = 4.0
 """The pause after a slice in a collection that is searched, in multiples of the slice's time: a thread that never
 sleeps keeps its processor for milliseconds after another one wakes up, and searches can compare the pending rows."""
 PAUSE_S_MAX = 0.01
+MEASURE_PAUSE_S_MAX = 0.1
 PAUSE_PENDING_MAX = 10_000
 """Pending rows from which on indexing does not pause; comparing so many takes 0.1 ms at 128 components."""
 
@@ -51,6 +54,8 @@ class Indexing:
         self._shards_total = settings.shards
         self._snapshot_s = settings.vector_snapshot_ms / 1000
         self._saved_at = time.monotonic()
+        self._measured_at = time.monotonic()
+        self._measured_sample = False  # whether the last measurement had a full sample of real queries
 
     def index_step(self) -> bool:
         """Index one slice of the pending rows; False if there are none."""
@@ -58,7 +63,7 @@ class Indexing:
         table = collection.table
         if collection.is_left or not table.pending():
             return False
-        is_searched = time.monotonic() - collection.searched_at < QUIET_S
+        is_searched = self._is_searched()
         size = SLICE_ROWS_SEARCHED if is_searched else SLICE_ROWS
         rows, vectors = table.index_slice(size)
         began = time.perf_counter()
@@ -81,20 +86,41 @@ class Indexing:
         view.attributes.build_index(view.size)
 
     def measure_due(self) -> bool:
-        """Whether the expansion should be measured, for the first time or again."""
+        """Whether the recall should be measured, for the first time or again: with many more rows, with the first real
+        queries, and with other queries after some time."""
         collection = self.collection
-        rows_due = max(MEASURE_ROWS_MIN, MEASURE_GROWTH * collection.measured_rows)
-        return not collection.is_left and collection.view().indexed >= rows_due
+        indexed, curve, sample = collection.view().indexed, collection.curve, collection.sample
+        if collection.is_left or indexed < MEASURE_ROWS_MIN:
+            return False
+        if curve is None or indexed >= MEASURE_GROWTH * collection.measured_rows:
+            return True
+        if not curve.queries and not self._measured_sample:
+            return sample.is_full()
+        return sample.is_renewed() and time.monotonic() - self._measured_at >= MEASURE_AGAIN_S
 
     def measure(self) -> Iterator[None]:
-        """Measure the expansion that searches need on this data; yields between queries."""
+        """Measure the recall of searches with this data; yields between slices. It works half of the time only while
+        the collection is searched."""
         collection = self.collection
-        view = collection.view()
+        view, sample = collection.view(), collection.sample
         shards = len(collection.stores)
-        expansion = yield from calibration.measure(
-            view, self._description.metric, shards / max(shards, self._shards_total)
-        )
-        collection.expansion, collection.measured_rows = expansion, view.indexed
+        self._measured_at, self._measured_sample = time.monotonic(), sample.is_full()
+        queries = sample.queries() if sample.is_full() else np.zeros((0, self._description.dimension), np.float32)
+        share = shards / max(shards, self._shards_total)
+        slices = calibration.measure(view, self._description.metric, share, queries)
+        while True:
+            began = time.perf_counter()
+            try:
+                next(slices)
+            except StopIteration as end:
+                collection.curve, collection.measured_rows = end.value, view.indexed
+                return
+            yield
+            if self._is_searched():
+                time.sleep(min(MEASURE_PAUSE_S_MAX, time.perf_counter() - began))
+
+    def _is_searched(self) -> bool:
+        return time.monotonic() - self.collection.searched_at < QUIET_S
 
     def compact_due(self) -> bool:
         """Whether the table has so many dead rows that it should be rebuilt."""
@@ -154,5 +180,5 @@ class Indexing:
         for store in stores:
             # After a loss of power, no store may give a version again that the snapshot names.
             store.sync()
-        snapshot.write(self._snapshots, highest, self._description, view, collection.expansion)
+        snapshot.write(self._snapshots, highest, self._description, view, collection.curve)
         collection.saved_rows, self._saved_at = view.indexed, time.monotonic()

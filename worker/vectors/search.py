@@ -11,6 +11,7 @@ from shared.messages.vectors import Floats
 from worker.vectors import exact
 from worker.vectors.attribute_strings import Mask
 from worker.vectors.ranking import Ranking, best
+from worker.vectors.recall_curve import RECALL, RecallCurve
 from worker.vectors.similarity import Rows, similarities
 from worker.vectors.table import TableView
 
@@ -43,10 +44,11 @@ def share_of(k: int, share: float) -> int:
     return min(k, math.ceil(k * share + SPREAD * math.sqrt(k * share * (1 - share)) + 1))
 
 
-def expansion_of(measured: int, k: int) -> int:
-    """The number of candidates that the index keeps by default in a search for `k`. `measured`: the expansion measured
-    for the `K_MEASURED` nearest, 0 before the first measurement."""
-    return math.ceil((measured or EXPANSION) * max(1.0, k / K_MEASURED) ** DEPTH_POWER)
+def expansion_of(curve: RecallCurve | None, recall: float, k: int) -> int:
+    """The number of candidates that the index keeps in a search for `k` with this recall (0: `RECALL`). `curve` is as
+    measured for the `K_MEASURED` nearest, None before the first measurement."""
+    measured = EXPANSION if curve is None else curve.expansion(recall or RECALL)
+    return math.ceil(measured * max(1.0, k / K_MEASURED) ** DEPTH_POWER)
 
 
 def search(

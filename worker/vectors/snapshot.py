@@ -30,6 +30,7 @@ from shared.telemetry import event
 from worker.storage.faces import Objects
 from worker.vectors.ann import AnnIndex
 from worker.vectors.attributes import Attributes
+from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.table import TableView
 
 FORMAT = 2
@@ -43,7 +44,7 @@ INDEX, ATTRIBUTES = ".index", ".attributes"
 
 class _List(msgspec.Struct):
     """The list of rows. `joined` and `lengths`: the rows' ids (`pack_blobs`); `versions`: uint64[n] as bytes;
-    `highest`: shard → the highest version it had given."""
+    `highest`: shard → the highest version it had given; `expansions`, `recalls`, `queries`: see `RecallCurve`."""
 
     format: int
     collection: Collection
@@ -55,6 +56,13 @@ class _List(msgspec.Struct):
     lengths: bytes
     versions: bytes
     highest: dict[int, int]
+    expansions: tuple[int, ...] = ()
+    recalls: tuple[float, ...] = ()
+    queries: int = 0
+
+    def curve(self) -> RecallCurve | None:
+        """The curve; None if none was measured, or if the snapshot is of a release without curves."""
+        return RecallCurve(self.expansions, self.recalls, self.queries) if self.expansions else None
 
 
 class _Shards(msgspec.Struct):
@@ -71,19 +79,23 @@ class _Shards(msgspec.Struct):
 
 @dataclass(slots=True)
 class IndexSnapshot:
-    """The rows 0 … n − 1 of `index`, with their ids and `versions` uint64[n]. `expansion`: as measured, else 0.
+    """The rows 0 … n − 1 of `index`, with their ids and `versions` uint64[n]. `curve`: as measured, else None.
     `highest`: shard → the highest version given, for each shard of the snapshot."""
 
     index: AnnIndex
     attributes: Attributes
-    expansion: int
+    curve: RecallCurve | None
     ids: list[bytes]
     versions: NDArray[np.uint64]
     highest: Mapping[int, int]
 
 
 def write(
-    snapshots: Objects, highest: Mapping[int, int], collection: Collection, view: TableView, expansion: int
+    snapshots: Objects,
+    highest: Mapping[int, int],
+    collection: Collection,
+    view: TableView,
+    curve: RecallCurve | None,
 ) -> None:
     """Write a snapshot of the indexed rows of `view`; `highest`: shard → the highest version given. The snapshot is
     durable when this returns; older snapshots of these shards are removed.
@@ -92,7 +104,6 @@ def write(
     """
     assert highest, "a snapshot has the vectors of one shard or more"
     assert view.indexed <= len(view.ids) and view.indexed <= len(view.versions) and view.versions.dtype == np.uint64
-    assert expansion >= 0
     lowest = str(min(highest))
     target = snapshots.within(lowest)
     target.prepare()
@@ -111,11 +122,12 @@ def write(
             index_name,
             _checksum(target, index_name),
             xxhash.xxh3_64_intdigest(attributes),
-            expansion,
+            0,
             joined,
             lengths,
             view.versions[: view.indexed].tobytes(),
             dict(highest),
+            *((curve.expansions, curve.recalls, curve.queries) if curve is not None else ()),
         )
     )
     target.replace(SHARDS, _Shards(dict(highest)).encode())
@@ -209,7 +221,7 @@ def _read(saved: Objects, collection: Collection) -> IndexSnapshot:
     attributes = Attributes.restore(_attributes_bytes(saved, content), len(ids))
     index = AnnIndex(collection.dimension, collection.metric, collection.storage)
     saved.get_by_path(content.index_file, lambda path: index.load(path, len(ids)))
-    return IndexSnapshot(index, attributes, content.expansion, ids, versions, content.highest)
+    return IndexSnapshot(index, attributes, content.curve(), ids, versions, content.highest)
 
 
 def verified(saved: Objects) -> _List:
@@ -245,6 +257,8 @@ def _read_list(saved: Objects) -> _List:
     rows, rest = divmod(len(content.lengths), 4)
     if content.format not in READABLE_FORMATS or rest or len(content.versions) != 8 * rows:
         raise ValueError(f"it is of format {content.format}, with {len(content.versions)} bytes of versions")
+    if len(content.expansions) != len(content.recalls) or list(content.expansions) != sorted(set(content.expansions)):
+        raise ValueError(f"its expansions are {content.expansions} with {len(content.recalls)} recalls")
     if sum(np.frombuffer(content.lengths, np.uint32).tolist()) != len(content.joined):
         raise ValueError(f"its ids have {len(content.joined)} bytes, but their lengths add up to another number")
     if content.highest.keys() != shards_of(saved).keys():

@@ -129,6 +129,7 @@ def _proto_writes() -> Iterator[bytes]:
 def _searches() -> Iterator[bytes]:
     yield b'{"vector":[1,0.5],"k":3,"filter":{"and":[{"eq":{"field":"name","value":"a"}},{"not":{"exists":"n"}}]}}'
     yield b'{"vectors":[[1,2],[3,4]],"includeFields":["name"],"expansion":7,"exact":true,"collection":"c"}'
+    yield b'{"vector":[1,2],"recall":0.99}'
     yield b'{"text":{"field":"name","query":"word"},"vector":[1]}'
     yield b'{"text":{"fields":{"name":2.5},"query":"+a \\"b c\\"~2 d* -e","operator":"and","highlight":{"preTag":"["}}}'
     yield b'{"text":{"query":"a"},"vector":[1],"fusion":{"method":"linear","weights":{"text":0.5},"rank_constant":1}}'
@@ -218,7 +219,7 @@ _TOKENS = (
     "upsertVectors", "upsert_vectors", "attributes", "vector", "vectors", "filter", "includeFields", "collection",
     "and", "or", "not", "in", "exists", "field", "value", "values", "gte", "ids", "k", "exact", "expansion",
     "text", "query", "operator", "highlight", "fields", "fusion", "weights", "linear", "contains", "containsAny",
-    "containsAll", "NaN", "1e999", "null", "\\u0000", "\\ud800",
+    "containsAll", "recall", "NaN", "1e999", "null", "\\u0000", "\\ud800",
 )  # fmt: skip
 _IDS = [b'{"ids":["a","b"],"collection":"c"}', b'{"ids":["\\u00e9"],"includeFields":["n"]}']
 

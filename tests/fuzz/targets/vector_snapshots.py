@@ -24,6 +24,7 @@ from worker.storage.faces import Objects
 from worker.storage.objects import LocalObjects
 from worker.vectors import snapshot
 from worker.vectors.snapshot import ATTRIBUTES, INDEX, ROWS, SHARDS
+from worker.vectors.recall_curve import RecallCurve
 from worker.vectors.table import Table
 
 PLACE = "0"
@@ -99,7 +100,9 @@ def _written() -> tuple[bytes, ...]:
     table.view.index.add(*table.index_slice(3))
     table.advance(3)
     directory = _directory()
-    snapshot.write(LocalObjects(directory.parent), {0: 3, 1: 2}, COLLECTION, table.view, 64)
+    snapshot.write(
+        LocalObjects(directory.parent), {0: 3, 1: 2}, COLLECTION, table.view, RecallCurve((48, 64), (0.9, 0.99), 128)
+    )
     rows, *others = [(directory / name).read_bytes() for name in FILES]
     return rows[8:], *others
 
