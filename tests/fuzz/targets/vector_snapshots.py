@@ -23,8 +23,8 @@ from tests.fuzz.target import Target
 from worker.storage.faces import Objects
 from worker.storage.objects import LocalObjects
 from worker.vectors import snapshot
-from worker.vectors.snapshot import ATTRIBUTES, INDEX, ROWS, SHARDS
 from worker.vectors.recall_curve import RecallCurve
+from worker.vectors.snapshot import ATTRIBUTES, INDEX, ROWS, SHARDS
 from worker.vectors.table import Table
 
 PLACE = "0"
